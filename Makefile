@@ -1,0 +1,74 @@
+# Every target sets up what it needs in .venv; nothing outside the checkout is touched.
+
+PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
+	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$python && break; done)
+BIN := .venv/bin
+LAYERS_COVERED := wal tx checkpoints
+TESTS_COVERING := $(wildcard $(addprefix tests/,affinity wal tx checkpoints engine))
+
+.PHONY: demo test fast check format coverage nightly bench wheel-check clean
+
+demo: .venv/.demo
+	$(BIN)/tidelog demo
+
+test: .venv/.ready
+	$(BIN)/python -m pytest -n 2
+
+fast: .venv/.ready
+	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly"
+
+nightly: .venv/.ready
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 -m nightly
+
+# The second run of mypy goes without a cache: read from one, a test that looks names up in a module
+# of the package can break mypy itself.
+check: .venv/.ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	cd .typing && ../$(BIN)/mypy --config-file ../pyproject.toml --no-namespace-packages -p tidelog
+	cd .typing && MYPYPATH=../tests:../benchmarks ../$(BIN)/mypy --config-file ../pyproject.toml \
+		--cache-dir=/dev/null --explicit-package-bases ../tests ../benchmarks
+
+format: .venv/.ready
+	$(BIN)/ruff check --fix-only --select I .
+	$(BIN)/ruff format .
+
+coverage: .venv/.ready
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -m "not slow and not nightly" $(TESTS_COVERING)
+	$(BIN)/coverage report
+	$(BIN)/coverage json -q -o .venv/coverage.json
+	$(BIN)/python tests/support/coverage_floor.py .venv/coverage.json 95 $(LAYERS_COVERED)
+
+bench: .venv/.bench
+	$(BIN)/python benchmarks/run.py
+
+wheel-check: .venv/.ready
+	$(BIN)/python tests/support/wheel_check.py
+
+clean:
+	rm -rf .venv .typing build dist tidelog.egg-info .coverage \
+		.pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# ------------------------------------------------------------------ the virtual environment
+
+.venv/.created:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with venv is needed" \
+		"(on Debian: apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -U pip
+	@touch $@
+
+.venv/.demo: pyproject.toml | .venv/.created
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q -e '.[demo]'
+	@touch $@
+
+.venv/.bench: pyproject.toml | .venv/.created
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q -e '.[bench]'
+	@touch $@
+
+# The hidden link lets mypy see the root under the package's name.
+.venv/.ready: pyproject.toml | .venv/.created
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q -e '.[dev]'
+	@mkdir -p .typing && ln -sfn .. .typing/tidelog && touch $@

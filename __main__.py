@@ -1,0 +1,8 @@
+"""``python -m tidelog``: the same as the command ``tidelog``."""
+
+from __future__ import annotations
+
+from .tools.main import main
+
+if __name__ == "__main__":
+    main()

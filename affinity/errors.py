@@ -1,0 +1,296 @@
+"""Every exception that Tidelog raises on purpose, grouped by what the caller should do.
+
+Owns the error tree, each class's stable ``code`` and whether trying again can help.
+Every error says what went wrong and where in its text, and what to do next in ``hint``; what a
+program may want to look at is kept as attributes too.  Nothing here is raised for a bug in
+Tidelog itself: those stay ``AssertionError`` and the like.
+
+``UsageError``        the call is wrong: fix the input
+``TransactionError``  this transaction did not take effect: run it again where ``retryable``
+``StorageError``      the disk, or what is on it: free space, repair, restore
+"""
+
+from __future__ import annotations
+
+
+class TidelogError(Exception):
+    """Base of all errors of Tidelog."""
+
+    code = "TL-000"
+    retryable = False
+    hint = ""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        if hint is not None:
+            self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(
+    kind: type[TidelogError], args: tuple[object, ...], state: dict[str, object]
+) -> object:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+# ------------------------------------------------------------------ the call is wrong
+
+
+class UsageError(TidelogError):
+    """A call, an option or a value that cannot be right."""
+
+    code = "TL-USE-001"
+
+
+class ClosedError(UsageError):
+    """The database, snapshot or transaction has ended already."""
+
+    code = "TL-USE-002"
+    hint = "Open it again, and keep using it inside its `with` block."
+
+
+class ForkedError(UsageError):
+    """The store was opened by the parent of this process; its handles do not survive a fork."""
+
+    code = "TL-USE-003"
+    hint = "Open the store in the child process, after the fork."
+
+
+class ReadOnlyError(UsageError):
+    """A write to a store that was opened for reading, or that stopped writing after a failure."""
+
+    code = "TL-USE-004"
+
+
+class AlreadyOpenError(UsageError):
+    """The store is open already: in this process, or for writing in another one."""
+
+    code = "TL-USE-005"
+    hint = "Share the open handle, or open with `read_only=True`."
+
+    def __init__(
+        self, message: str, *, path: str, pid: int | None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+        self.pid = pid
+
+
+class NotFoundError(UsageError):
+    """No store, map, backup or segment of that name."""
+
+    code = "TL-USE-006"
+
+
+class KeyTooLargeError(UsageError):
+    """The encoded key is longer than 480 bytes."""
+
+    code = "TL-USE-007"
+    hint = "Store a hash of the key, or split it over several maps."
+
+
+class ValueTooLargeError(UsageError):
+    """The encoded value is larger than one value may be."""
+
+    code = "TL-USE-008"
+    hint = "Split the value over several keys."
+
+
+class CodecError(UsageError):
+    """A key or value that its codec cannot take, or a codec other than the map's own."""
+
+    code = "TL-USE-009"
+
+
+class UnsupportedError(UsageError):
+    """A place or platform where the store's promises cannot be kept."""
+
+    code = "TL-USE-010"
+
+
+# ------------------------------------------------------------------ the transaction
+
+
+class TransactionError(TidelogError):
+    """The transaction did not take effect, unless the class says otherwise."""
+
+    code = "TL-TX-001"
+
+
+class ConflictError(TransactionError):
+    """Something this transaction read was changed by another one that committed first.
+
+    ``key`` is the encoded key; ``winner`` the id of the transaction that changed it, or None where
+    it is no longer known.
+    """
+
+    code = "TL-TX-002"
+    retryable = True
+    hint = "Run the transaction again; `db.run` does so by itself."
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        namespace: str,
+        key: bytes | None,
+        winner: bytes | None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.namespace = namespace
+        self.key = key
+        self.winner = winner
+
+
+class DeadlockError(TransactionError):
+    """Transactions waited for each other's locks; this one, the youngest, was chosen to end."""
+
+    code = "TL-TX-003"
+    retryable = True
+    hint = "Run the transaction again; touching keys in one order avoids deadlocks."
+
+
+class LockTimeoutError(TransactionError):
+    """A lock was not granted within ``lock_timeout``."""
+
+    code = "TL-TX-004"
+    retryable = True
+    hint = "Run the transaction again, or give a longer `lock_timeout`."
+
+
+class DeadlineError(TransactionError):
+    """The deadline of the transaction passed before it was committed."""
+
+    code = "TL-TX-005"
+    hint = "Give a longer `deadline`, or do less in one transaction."
+
+
+class RolledBackError(TransactionError):
+    """The transaction was rolled back, for the reason in the text; it had no effect."""
+
+    code = "TL-TX-006"
+
+
+class CommitUnknownError(TransactionError):
+    """The sync of a commit failed: it may or may not be on disk."""
+
+    code = "TL-TX-007"
+    hint = "Open the store again and ask `db.outcome(tx_id)`."
+
+    def __init__(self, message: str, *, tx_id: bytes, home: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.tx_id = tx_id
+        self.home = home
+
+
+class TransactionTooLargeError(TransactionError):
+    """The transaction is larger than ``transaction_bytes_max``; nothing was reserved or written."""
+
+    code = "TL-TX-008"
+    hint = "Use `map.load(pairs)`, which commits in parts, or raise `transaction_bytes_max`."
+
+
+class TooManyRangesError(TransactionError):
+    """More separate out-of-order ranges than an update counter may hold."""
+
+    code = "TL-TX-009"
+
+
+# ------------------------------------------------------------------ the disk
+
+
+class StorageError(TidelogError):
+    """The disk failed, is full, or holds something it should not."""
+
+    code = "TL-STO-001"
+
+
+class DiskFullError(StorageError):
+    """No space, or a configured limit, stops writing; reading goes on, writing resumes with space."""
+
+    code = "TL-STO-002"
+    retryable = True
+    hint = "Free some space, or raise the limit that the text names; then try again."
+
+
+class DiskError(StorageError):
+    """The operating system reported an I/O error."""
+
+    code = "TL-STO-003"
+    hint = "Check the disk. After a failed sync close the store and open it again."
+
+
+class CorruptLogError(StorageError):
+    """The log is damaged below what was known to be durable.
+
+    ``kind`` is ``damaged``, ``gap`` (a segment is missing), or ``foreign`` (of another log).
+    """
+
+    code = "TL-STO-004"
+    hint = "Run `tidelog wal verify STORE`; restore from a backup."
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str,
+        segment: int,
+        offset: int,
+        expected: int | None = None,
+        found: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.kind = kind
+        self.segment = segment
+        self.offset = offset
+        self.expected = expected
+        self.found = found
+
+
+class CorruptDataError(StorageError):
+    """A stored value, a counter or a file of the store does not match its checksum."""
+
+    code = "TL-STO-005"
+    hint = "Run `tidelog db verify STORE`; restore from a backup."
+
+
+class FormatVersionError(StorageError):
+    """The store was written by a version, or with features, that this one must not open."""
+
+    code = "TL-STO-006"
+    hint = "Use a newer version of tidelog."
+
+    def __init__(
+        self, message: str, *, found: int, supported: int, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.found = found
+        self.supported = supported
+
+
+class ForeignFileError(StorageError):
+    """A file of the store belongs to another store."""
+
+    code = "TL-STO-007"
+    hint = "Put back the file that belongs here, or restore from a backup."
+
+
+class SnapshotExpiredError(StorageError):
+    """The snapshot was ended so that the store could grow, or because it pinned too much memory."""
+
+    code = "TL-STO-008"
+    retryable = True
+    hint = "Take a new snapshot and start again; keep snapshots short."
+
+
+class HistoryTruncatedError(StorageError):
+    """The part of the log that was asked for is no longer kept."""
+
+    code = "TL-STO-009"

@@ -1,0 +1,16 @@
+"""Which partition a key lives in: pure, and fixed for the life of a store.
+
+The namespace takes no part, so equal keys of two maps of a space are neighbours and a transaction
+over them has one participant.
+"""
+
+from __future__ import annotations
+
+import mmh3
+
+PARTITIONS_MAX = 32_768
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition, 0 to ``partitions - 1``, of an encoded key (murmur3, 32 bit, seed 0)."""
+    return mmh3.hash(key, 0, False) % partitions

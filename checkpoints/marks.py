@@ -1,0 +1,162 @@
+"""What a checkpoint writes beside the data, so that data and position are one.
+
+A ``PartitionMark`` belongs to one partition, a ``StoreMark`` to the store.  A record of the log
+is replayed into a partition when its position is at or above both the partition's and the
+store's replay position: so it does not matter whether a checkpoint is one transaction of the
+key-value store or several.
+
+Invariants:
+
+- A mark is written in the same transaction as the data that it describes.
+- Count and digest are those of the partition's data at the mark's position.
+- An epoch table is sorted; a counter belongs to the last epoch that starts at or below it
+  (PROTOCOL N1).  An epoch in which no number survives leaves no entry.
+
+Left out: the checksum around a mark, which is that of every stored value (``engine.stored``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgpack
+
+from ..affinity.errors import CorruptDataError
+from ..tx.counter import PartitionUpdateCounter
+from ..wal.records import NamespaceRecord
+
+EpochTable = tuple[tuple[int, int], ...]
+"""(epoch, first counter) of each epoch, oldest first."""
+
+FIRST_EPOCHS: EpochTable = ((1, 1),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMark:
+    """The state of one partition at a checkpoint.
+
+    ``digest`` is the xor of all trailers of its stored values, ``count`` how many there are.
+    """
+
+    position: int
+    counter: bytes
+    epochs: EpochTable
+    count: int
+    digest: int
+
+    def to_bytes(self) -> bytes:
+        """Return the msgpack form."""
+        fields = (
+            self.position,
+            self.counter,
+            self.epochs,
+            self.count,
+            self.digest.to_bytes(25, "little"),
+        )
+        data: bytes = msgpack.packb(fields)
+        return data
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> PartitionMark:
+        """Return the mark in ``data``; ``CorruptDataError`` where there is none."""
+        position, counter, epochs, count, digest = _fields(data, 5, "partition")
+        return cls(
+            position=position,
+            counter=counter,
+            epochs=tuple((epoch, start) for epoch, start in epochs),
+            count=count,
+            digest=int.from_bytes(digest, "little"),
+        )
+
+    @classmethod
+    def empty(cls) -> PartitionMark:
+        """Return the mark of a partition that never held anything."""
+        counter = PartitionUpdateCounter().to_bytes()
+        return cls(position=0, counter=counter, epochs=FIRST_EPOCHS, count=0, digest=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreMark:
+    """The state of the store at a checkpoint: everything below ``position`` is in it.
+
+    ``time`` is the highest commit time so far, in microseconds UTC; ``dropped`` are namespaces
+    whose data has not been removed yet.
+    """
+
+    store_id: bytes
+    position: int
+    time: int
+    namespaces: tuple[NamespaceRecord, ...]
+    next_namespace: int
+    dropped: tuple[int, ...]
+
+    def to_bytes(self) -> bytes:
+        """Return the msgpack form."""
+        fields = (
+            self.store_id,
+            self.position,
+            self.time,
+            [namespace.to_list() for namespace in self.namespaces],
+            self.next_namespace,
+            self.dropped,
+        )
+        data: bytes = msgpack.packb(fields)
+        return data
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> StoreMark:
+        """Return the mark in ``data``; ``CorruptDataError`` where there is none."""
+        store_id, position, time, namespaces, following, dropped = _fields(data, 6, "store")
+        return cls(
+            store_id=store_id,
+            position=position,
+            time=time,
+            namespaces=tuple(_namespace(fields) for fields in namespaces),
+            next_namespace=following,
+            dropped=tuple(dropped),
+        )
+
+
+def _fields(data: bytes, count: int, what: str) -> list[Any]:
+    try:
+        fields = msgpack.unpackb(data, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise CorruptDataError(
+            f"the checkpoint mark of a {what} does not decode: {error}"
+        ) from error
+    if not isinstance(fields, list) or len(fields) < count:
+        raise CorruptDataError(f"the checkpoint mark of a {what} has too few fields")
+    return fields[:count]
+
+
+def _namespace(fields: list[Any]) -> NamespaceRecord:
+    number, name, key_codec, key_version, value_codec, value_version, before, space = fields[:8]
+    return NamespaceRecord(
+        id=number,
+        name=name,
+        key_codec=key_codec,
+        key_version=key_version,
+        value_codec=value_codec,
+        value_version=value_version,
+        before_images=before,
+        space=space,
+    )
+
+
+def with_epoch(table: EpochTable, epoch: int, start: int) -> EpochTable:
+    """Return the table after a new epoch; older ones keep only numbers below ``start``."""
+    kept = tuple(entry for entry in table if entry[1] < start)
+    return (*kept, (epoch, start))
+
+
+def epoch_of(table: EpochTable, counter: int) -> int:
+    """Return the epoch to which the table assigns a counter."""
+    index = bisect_right([start for _, start in table], counter) - 1
+    return table[max(index, 0)][0]
+
+
+def moved(mark: PartitionMark, position: int) -> PartitionMark:
+    """Return the mark with another replay position."""
+    return replace(mark, position=position)

@@ -1,0 +1,22 @@
+"""Codecs of keys and values: the public name of ``tidelog.engine.codecs``."""
+
+from __future__ import annotations
+
+from .engine.codecs import (
+    I64 as I64,
+    U64 as U64,
+    Bytes as Bytes,
+    Codec as Codec,
+    Float as Float,
+    Json as Json,
+    KeyCodec as KeyCodec,
+    KeyRange as KeyRange,
+    Msgpack as Msgpack,
+    SingleFloat as SingleFloat,
+    Str as Str,
+    Tuple as Tuple,
+    ValueCodec as ValueCodec,
+    as_codec as as_codec,
+    byte_prefix_range as byte_prefix_range,
+    codec_named as codec_named,
+)

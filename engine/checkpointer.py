@@ -1,0 +1,242 @@
+"""Carries the overlay into the partition store, and drops log that nobody needs any more.
+
+One checkpoint, step by step, and what a crash leaves:
+
+1. Seal the overlay at a position P of the log (O(1), under the commit mutex).
+2. Sync the log up to P: LMDB never holds what the synced log does not (I-3).
+3. Write the partitions in order, several to a transaction (``BATCH_UPDATES`` each), every one
+   with its mark at P.  A crash between two transactions leaves partitions at different marks;
+   replay goes by each partition's own.
+4. Write the store's mark with the last transaction: now every partition counts as being at P.
+5. Drop the sealed layers, log a CHECKPOINT record, let retention look at the log.
+
+Several transactions instead of one bound the pages that copy-on-write doubles; readers move to
+the newest transaction after each, so that LMDB can use freed pages again.
+
+Left out: when it is due (``checkpoints.policy``), which segments may go (``wal.retention``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ..affinity.errors import DiskFullError, TidelogError
+from ..checkpoints.marks import PartitionMark, StoreMark
+from ..checkpoints.replay import State
+from ..wal.records import CheckpointRecord, Record
+from .environment import Environment, KeyValueEnvironment
+from .kv import KvFullError
+from .map_growth import MapGrowth
+from .overlay import Overlay, merged
+from .partition_store import STORE_KEY, Flush, flush_partition, write_mark
+
+BATCH_UPDATES = 16_384
+"""Updates after which a checkpoint begins another LMDB transaction, at a partition's end."""
+
+log = logging.getLogger("tidelog.checkpoint")
+
+
+@dataclass(slots=True)
+class CheckpointFigures:
+    """What checkpoints did so far."""
+
+    count: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+    updates: int = 0
+    position: int = 0
+
+
+class Source(Protocol):
+    """Where a checkpoint finds what to write: the ``Committer``, or a recovery before there is one."""
+
+    @property
+    def mutex(self) -> threading.Lock: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def overlay(self) -> Overlay: ...
+    @property
+    def applied_position(self) -> int: ...
+    def sync(self, position: int) -> object: ...
+    def log(self, records: Iterable[Record]) -> int: ...
+
+
+class Checkpointer:
+    """Takes checkpoints, one at a time, from whichever thread asks."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        committer: Source,
+        store: KeyValueEnvironment,
+        marks: dict[int, PartitionMark],
+        *,
+        position: int,
+        growth: MapGrowth,
+    ) -> None:
+        self.figures = CheckpointFigures(position=position)
+        self.marks = marks
+        self.position = position
+        self.error: TidelogError | None = None
+        self._environment = environment
+        self._committer = committer
+        self._store = store
+        self._growth = growth
+        self._after: Callable[[int], None] = _nothing
+        self._lock = threading.Lock()
+
+    def adopt(self, committer: Source, after: Callable[[int], None]) -> None:
+        """Go on for a committer, now that there is one; ``after`` hears of each checkpoint."""
+        self._committer = committer
+        self._after = after
+
+    def run(self, reason: str) -> int:
+        """Take a checkpoint now; return its position.  Raises ``StorageError`` where it fails."""
+        self.run_while(_always, reason)
+        return self.position
+
+    def run_while(self, needed: Callable[[], bool], reason: str) -> None:
+        """Take a checkpoint if it is still needed when a running one has ended."""
+        with self._lock:
+            if not needed():
+                return
+            now = self._environment.monotonic
+            start = now()
+            log.debug("checkpoint.begin reason=%s", reason, extra={"event": "checkpoint.begin"})
+            try:
+                position, updates = self._checkpoint()
+            except (TidelogError, OSError) as error:
+                self.figures.failures += 1
+                self.error = _as_storage_error(error)
+                log.error(
+                    "checkpoint.failed reason=%s error=%s",
+                    reason,
+                    error,
+                    extra={"event": "checkpoint.failed"},
+                )
+                raise self.error from error
+            self.error = None
+            seconds = now() - start
+            self.figures.count += 1
+            self.figures.seconds += seconds
+            self.figures.updates += updates
+            self.figures.position = position
+            log.info(
+                "checkpoint.done reason=%s position=%d updates=%d seconds=%.3f",
+                reason,
+                position,
+                updates,
+                seconds,
+                extra={"event": "checkpoint.done"},
+            )
+            self._after(position)
+
+    def _checkpoint(self) -> tuple[int, int]:
+        committer = self._committer
+        state = committer.state
+        with committer.mutex:
+            layers = committer.overlay.begin_flush()
+            position = committer.applied_position
+            parts = merged(layers)
+            dropped = tuple(sorted(state.dropped))
+            touched = state.touched
+            flushes = [
+                self._flush_of(partition, parts.get(partition, {}), position)
+                for partition in (range(state.partitions) if dropped else sorted(parts))
+            ]
+            mark = StoreMark(
+                store_id=state.store_id,
+                position=position,
+                time=state.time,
+                namespaces=tuple(state.namespaces.values()),
+                next_namespace=state.next_namespace,
+                dropped=(),
+            )
+            moved = [
+                self._flush_of(partition, {}, position)
+                for partition in sorted(touched.difference(parts))
+                if not dropped
+            ]
+            state.touched = set()
+        try:
+            committer.sync(position)
+            self._write(flushes, moved, mark, dropped)
+        except BaseException:
+            with committer.mutex:
+                committer.overlay.abandon_flush(layers)
+                state.touched |= touched
+            raise
+        with committer.mutex:
+            committer.overlay.end_flush(layers, self._growth.begin())
+            state.dropped.difference_update(dropped)
+        self.position = position
+        self._note(position)
+        return position, sum(len(flush.updates) for flush in flushes)
+
+    def _flush_of(self, partition: int, updates: dict[bytes, bytes], position: int) -> Flush:
+        state = self._committer.state
+        mark = self.marks.get(partition) or PartitionMark.empty()
+        mark = replace(
+            mark,
+            position=position,
+            counter=state.counters[partition].to_bytes(),
+            epochs=state.epoch_tables[partition],
+        )
+        return Flush(partition=partition, updates=updates, mark=mark)
+
+    def _write(
+        self, flushes: list[Flush], moved: list[Flush], mark: StoreMark, dropped: tuple[int, ...]
+    ) -> None:
+        """Write all partitions, several to a transaction, and the store's mark with the last."""
+        batch: list[Flush] = []
+        size = 0
+        for flush in flushes:
+            batch.append(flush)
+            size += len(flush.updates)
+            if size >= BATCH_UPDATES:
+                self._commit(batch, None, dropped)
+                batch, size = [], 0
+        self._commit(batch + moved, mark, dropped)
+
+    def _commit(self, batch: list[Flush], mark: StoreMark | None, dropped: tuple[int, ...]) -> None:
+        """Write partitions in one transaction, with a larger map if this one is full."""
+        while True:
+            try:
+                with self._store.write() as txn:
+                    done = {f.partition: flush_partition(txn, f, dropped) for f in batch}
+                    if mark is not None:
+                        write_mark(txn, STORE_KEY, mark.to_bytes())
+                break
+            except KvFullError:
+                self._growth.grow()
+        self.marks.update(done)
+        with self._committer.mutex:
+            self._committer.overlay.refresh(self._growth.begin())
+
+    def _note(self, position: int) -> None:
+        """Leave a CHECKPOINT record; it is a courtesy to readers of the log, so no error."""
+        try:
+            self._committer.log(
+                [CheckpointRecord(position=position, time=self._environment.clock())]
+            )
+        except TidelogError as error:
+            log.warning("checkpoint.unnoted error=%s", error, extra={"event": "checkpoint.unnoted"})
+
+
+def _always() -> bool:
+    return True
+
+
+def _nothing(_position: int) -> None:
+    """Nobody listens during a recovery."""
+
+
+def _as_storage_error(error: BaseException) -> TidelogError:
+    if isinstance(error, TidelogError):
+        return error
+    return DiskFullError(f"the checkpoint failed: {error}")

@@ -1,0 +1,854 @@
+"""The store as its user holds it: open, transact, snapshot, close.
+
+Owns the life of a store and who does its maintenance: one background thread syncs relaxed commits
+(``interval``), takes checkpoints that are due, and announces what is durable; a committer that
+finds the overlay at twice its limit takes the checkpoint itself.
+
+Invariants:
+
+- One handle writes: the directory's lock is held from before the first look to the very end.
+- Nothing is served before recovery has ended and its tail is durable.
+- ``close`` makes everything durable, takes a checkpoint and says so in the manifest; without it
+  nothing that was acknowledged as durable is lost either.
+- After ``close`` every call raises ``ClosedError``, after a fork ``ForkedError`` in the child.
+
+Left out: how each part works (``commit``, ``checkpointer``, ``recovery``, ``overlay``).
+"""
+
+from __future__ import annotations
+
+import atexit
+import difflib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, TypeVar, cast
+
+from crc32c import crc32c
+from mmh3 import hash as murmur3
+
+from ..affinity.errors import (
+    ClosedError,
+    CodecError,
+    ConflictError,
+    ForkedError,
+    NotFoundError,
+    TidelogError,
+    UsageError,
+)
+from ..checkpoints.policy import CheckpointPolicy
+from ..wal.records import DropNamespaceRecord, NamespaceRecord
+from . import codecs, outcomes
+from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
+from .commit import Commit, Receipt, Writes
+from .environment import Environment, production
+from .maps import Map
+from .namespaces import OUTCOMES, Namespace, check_name
+from .opening import OpenStore, Options, open_store
+from .overlay import Layer, View
+from .partition_store import check_neighbours
+from .scan import Pair, Range
+from .snapshots import Snapshot, read_view
+from .statistics import Statistics, collect
+from .stored import (
+    PREFIX_SIZE,
+    TOMBSTONE,
+    TRAILER_SIZE,
+    check_block,
+    damaged_pair,
+    split_key,
+    version_of,
+)
+from .transactions import Durability, Isolation, LockedError, Mode, Transaction, choice
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+log = logging.getLogger("tidelog.store")
+
+
+class ClosedView:
+    """Stands where a view was, once the store may not be read any more."""
+
+    def __init__(self, error: Callable[[], TidelogError]) -> None:
+        self._error = error
+
+    @property
+    def layers(self) -> NoReturn:
+        """Raise why not."""
+        raise self._error()
+
+    txn = layers
+
+
+class Database:
+    """An open store; made by ``tidelog.open``.  May be shared by threads; its transactions may not.
+
+    Use it in a ``with`` block, or ``close`` it.
+    """
+
+    def __init__(self, store: OpenStore, durability: Durability, given: Sequence[Any]) -> None:
+        self.path = store.path
+        self.durability = durability
+        self.read_only = False
+        self.overlay = store.overlay
+        self.locks = store.locks
+        self.lock_timeout = store.options.lock_timeout
+        self.partitions = store.state.partitions
+        self.now = store.environment.monotonic
+        self.pause = store.environment.wait
+        self._store = store
+        self._committer = store.committer
+        self._given = given
+        self._namespaces: dict[int, Namespace] = {}
+        self._naming = threading.Lock()
+        self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
+        self._pending: set[bytes] = set()
+        self._limit = store.options.checkpoint_bytes
+        self._policy = CheckpointPolicy(
+            overlay_bytes=self._limit,
+            log_bytes=4 * self._limit,
+            idle_seconds=store.options.checkpoint_interval,
+        )
+        self._last_checkpoint = self.now()
+        self._last_sweep = self.now()
+        self._closed: Callable[[], TidelogError] | None = None
+        store.growth.expire = self._expire_snapshots
+        store.keeper.ids = store.committer.ids
+        store.committer.note_given_id = self._note_given_id
+        self._task = store.environment.background(
+            "tidelog-maintenance", store.options.sync_interval, self.maintain
+        )
+        _open_databases.add(self)
+        log.info(
+            "store.opened path=%s clean=%s",
+            self.path,
+            store.report.clean,
+            extra={"event": "store.opened"},
+        )
+
+    def __repr__(self) -> str:
+        """Show path, state and position."""
+        state = "closed" if self._closed else self.durability
+        return f"<Database {self.path!r} {state} position={self._store.writer.position}>"
+
+    # -------------------------------------------------------------- maps
+
+    def map(
+        self,
+        name: str,
+        *,
+        key: codecs.ValueCodec[K] | None = None,
+        value: codecs.ValueCodec[V] | None = None,
+    ) -> Map[Any, Any]:
+        """Return the map ``name``, making it where there is none.
+
+        Without codecs those recorded at its first use hold (``bytes`` for a new map); other ones
+        are a ``CodecError``.
+        """
+        check_name(name)
+        self._check_open()
+        with self._naming:
+            record = self._record_of(name)
+            if record is None:
+                record = self._new_namespace(name, key, value)
+            namespace = self._namespaces.get(record.id)
+            if namespace is None:
+                namespace = self._namespaces[record.id] = self._namespace(record, key, value)
+        for given, recorded in ((key, namespace.key_codec), (value, namespace.value_codec)):
+            if given is not None and (given.name, given.version) != (
+                recorded.name,
+                recorded.version,
+            ):
+                raise CodecError(
+                    f"the map {name!r} has codec {recorded.name} {recorded.version}, "
+                    f"not {given.name} {given.version}",
+                    hint="Leave the codecs out, or use the recorded ones.",
+                )
+        return Map(namespace, self)
+
+    def _record_of(self, name: str) -> NamespaceRecord | None:
+        for record in list(self._store.state.namespaces.values()):
+            if record.name == name:
+                return record
+        return None
+
+    def _new_namespace(
+        self,
+        name: str,
+        key: codecs.ValueCodec[Any] | None,
+        value: codecs.ValueCodec[Any] | None,
+    ) -> NamespaceRecord:
+        self.check_writable()
+        state = self._store.state
+        key = codecs.as_codec(key or codecs.Bytes)
+        value = codecs.as_codec(value or codecs.Bytes)
+        record = NamespaceRecord(
+            id=state.next_namespace,
+            name=name,
+            key_codec=key.name,
+            key_version=key.version,
+            value_codec=value.name,
+            value_version=value.version,
+        )
+        self._log_namespace(record)
+        return record
+
+    def _log_namespace(self, record: NamespaceRecord | DropNamespaceRecord) -> None:
+        state = self._store.state
+        durable = self.durability == "always"
+        self._committer.log([record], durable=durable, then=lambda: state.apply(0, record))
+
+    def _namespace(
+        self,
+        record: NamespaceRecord,
+        key: codecs.ValueCodec[Any] | None,
+        value: codecs.ValueCodec[Any] | None,
+    ) -> Namespace:
+        given = [codec for codec in (key, value, *self._given) if codec is not None]
+        return Namespace(
+            record,
+            codecs.codec_named(record.key_codec, record.key_version, given=given),
+            codecs.codec_named(record.value_codec, record.value_version, given=given),
+            self.partitions,
+        )
+
+    def maps(self) -> list[str]:
+        """Return the names of all maps, sorted."""
+        self._check_open()
+        return sorted(record.name for record in list(self._store.state.namespaces.values()))
+
+    def namespace_record(self, number: int) -> NamespaceRecord | None:
+        """Return what is recorded about the namespace with an id."""
+        return self._store.state.namespaces.get(number)
+
+    def drop(self, name: str) -> None:
+        """Remove a map and everything in it; ``NotFoundError`` where there is none.
+
+        Its space is given back at the next checkpoint.  Handles of the map stop working;
+        snapshots that were taken before still show it.
+        """
+        with self._naming:
+            record = self._existing(name)
+            time = self._store.environment.clock()
+            self._log_namespace(DropNamespaceRecord(id=record.id, time=time))
+            namespace = self._namespaces.pop(record.id, None)
+            if namespace is not None:
+                namespace.alive = False
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a map another name; its handles keep working."""
+        check_name(new)
+        with self._naming:
+            record = self._existing(old)
+            if self._record_of(new) is not None:
+                raise UsageError(f"there is a map {new!r} already")
+            self._log_namespace(replace(record, name=new))
+            namespace = self._namespaces.get(record.id)
+            if namespace is not None:
+                namespace.name = new
+
+    def _existing(self, name: str) -> NamespaceRecord:
+        self.check_writable()
+        record = self._record_of(name)
+        if record is None:
+            raise NotFoundError(f"there is no map {name!r}")
+        return record
+
+    # -------------------------------------------------------------- transactions
+
+    def transaction(
+        self,
+        mode: Mode = "optimistic",
+        *,
+        isolation: Isolation = "serializable",
+        durability: Durability | None = None,
+        id: bytes | None = None,
+        tag: str | None = None,
+        deadline: float | None = None,
+        lock_timeout: float | None = None,
+    ) -> Transaction:
+        """Begin a transaction; use it in a ``with`` block.
+
+        ``durability`` is that of the store by default.  ``id`` (16 bytes) makes a retry under the
+        same id apply at most once.  ``tag`` is text for the log.  ``deadline`` and
+        ``lock_timeout`` are in seconds from now.
+        """
+        self._check_open()
+        return Transaction(
+            self,
+            mode=mode,
+            isolation=isolation,
+            durability=durability,
+            id=id,
+            tag=tag,
+            deadline=deadline,
+            lock_timeout=lock_timeout,
+        )
+
+    def run(
+        self,
+        work: Callable[..., T],
+        *args: Any,
+        attempts: int = ATTEMPTS,
+        deadline: float | None = None,
+        **options: Any,
+    ) -> T:
+        """Run ``work(tx, *args)`` in a transaction and commit; return what it returned.
+
+        Runs it again, up to ``attempts`` times and ``deadline`` seconds in all, after errors that
+        are ``retryable``.  ``options`` are those of ``transaction``.
+        """
+        self._check_open()
+        return run(self, work, attempts, deadline, options, *args)
+
+    def attempts(
+        self, attempts: int = ATTEMPTS, *, deadline: float | None = None, **options: Any
+    ) -> Iterator[Attempt]:
+        """Yield attempts: ``for attempt in db.attempts(): with attempt as tx: ...``.
+
+        The loop ends after the attempt that commits; the last one raises what went wrong.
+        """
+        self._check_open()
+        return make_attempts(self, attempts, deadline, options)
+
+    def commit_transaction(self, transaction: Transaction) -> Receipt:
+        """Commit what a transaction wrote; waits for locks that are in the way."""
+        self._check_open()
+        commit = transaction.to_commit()
+        if commit is None:
+            return Receipt(self._committer.new_id(), 0, self._store.state.time, 0)
+        self.make_room()
+        tx_id = commit.tx_id
+        if tx_id is not None:
+            self._pending.add(tx_id)
+        try:
+            try:
+                return self._committer.commit(commit)
+            except LockedError:
+                transaction.lock_writes()
+                again = transaction.to_commit()
+                assert again is not None
+                return self._committer.commit(again)
+        finally:
+            if tx_id is not None:
+                self._pending.discard(tx_id)
+
+    def check_locks(self, commit: Commit, owner: int) -> None:
+        """Raise ``LockedError`` if somebody else holds a lock on what a commit writes."""
+        table = self.locks.table
+        if not table.idle:
+            for part in commit.writes.values():
+                if table.would_block(owner, part) is not None:
+                    raise LockedError("a key is locked")
+
+    def conflict(
+        self,
+        full_key: bytes,
+        winner: bytes | None,
+        changes: Mapping[int, Mapping[bytes, bytes]] | None = None,
+    ) -> ConflictError:
+        """Return the error for a key that was changed by another transaction."""
+        partition, number, key = split_key(full_key)
+        record = self._store.state.namespaces.get(number)
+        name = record.name if record else f"namespace {number}"
+        if winner is None and changes is not None:
+            winner = self._winner(partition, changes[partition][full_key])
+        by = f" by transaction {winner.hex()}" if winner else ""
+        return ConflictError(
+            f"key {shown_key(key)} of {name!r} was changed{by}",
+            namespace=name,
+            key=key,
+            winner=winner,
+        )
+
+    def _winner(self, partition: int, stored: bytes) -> bytes | None:
+        """Find in the newest part of the log who wrote a value; None where it is too far back."""
+        _, counter, _ = version_of(stored)
+        return self._store.keeper.writer_of(partition, counter)
+
+    def transaction_ended(self, transaction: Transaction) -> None:
+        """Hear that a transaction is over."""
+
+    # -------------------------------------------------------------- outcomes
+
+    def new_id(self) -> bytes:
+        """Return a fresh transaction id, for ``transaction(id=...)``."""
+        return self._store.environment.new_id()
+
+    def add_outcome(
+        self,
+        writes: Writes,
+        namespaces: set[int],
+        tx_id: bytes,
+        tag: str | None,
+    ) -> None:
+        """Add the entry that remembers a transaction whose id the caller gave."""
+        partition = outcomes.home_of(tx_id, self.partitions)
+        key = outcomes.outcome_key(tx_id, self.partitions)
+        time = self._store.environment.clock()
+        writes.setdefault(partition, {})[key] = outcomes.encode_outcome(time)
+        namespaces.add(OUTCOMES)
+
+    def earlier_receipt(self, tx_id: bytes, group: Sequence[Commit]) -> Receipt | None:
+        """Return the receipt of an id that is committed already, or about to be in this group."""
+        for commit in group:
+            if commit.tx_id == tx_id:
+                return commit.receipt
+        partition = outcomes.home_of(tx_id, self.partitions)
+        key = outcomes.outcome_key(tx_id, self.partitions)
+        found = read_view(self.overlay.view, partition, key)
+        if found is None:
+            return None
+        return Receipt(tx_id, 0, outcomes.decode_outcome(found), partition)
+
+    def outcome(self, tx_id: bytes) -> outcomes.Outcome:
+        """Tell what became of a transaction.
+
+        ``committed``, ``rolled_back`` (it never took effect), ``pending`` (on its way in another
+        thread), or ``too_old`` (the log that would tell is gone).
+        """
+        self._check_open()
+        if type(tx_id) is not bytes or len(tx_id) != 16:
+            raise UsageError(f"the id of a transaction is 16 bytes, not {tx_id!r}")
+        if tx_id in self._pending:
+            return "pending"
+        if self.earlier_receipt(tx_id, ()) is not None:
+            return "committed"
+        keeper = self._store.keeper
+        if keeper.find_transaction(tx_id, self._log_ids()) is not None:
+            return "committed"
+        return "rolled_back" if keeper.first_position == 0 else "too_old"
+
+    def _log_ids(self) -> list[tuple[bytes, int]]:
+        return [(bytes.fromhex(log_id), first) for log_id, first in self._store.manifest.logs]
+
+    def _note_given_id(self, tx_id: bytes) -> None:
+        self._store.keeper.given_ids.append(tx_id)
+
+    # -------------------------------------------------------------- snapshots
+
+    def snapshot(self) -> Snapshot:
+        """Return the whole store as it is now; close it, or use it in a ``with`` block."""
+        self._check_open()
+        snapshot = Snapshot(self, self._committer.applied_position)
+        self._snapshots.add(snapshot)
+        return snapshot
+
+    def take_view(self) -> tuple[View, Layer]:
+        """Return a view that does not change, and its boundary."""
+        with self._committer.mutex:
+            return self.overlay.snapshot()
+
+    def _expire_snapshots(self, why: str) -> None:
+        for snapshot in list(self._snapshots):
+            snapshot.expire(why)
+
+    def _expire_heavy_snapshots(self) -> None:
+        """End the oldest snapshots while they hold more memory than they may."""
+        current = set(map(id, self.overlay.view.layers))
+        held: dict[int, int] = {}
+        users: list[tuple[float, Snapshot]] = []
+        for snapshot in list(self._snapshots):
+            layers = snapshot.layers()
+            if layers:
+                users.append((snapshot.began, snapshot))
+            for layer in layers or ():
+                if id(layer) not in current:
+                    held[id(layer)] = layer.bytes
+        if sum(held.values()) > self._store.options.snapshot_memory_max and users:
+            oldest = min(users, key=lambda user: user[0])[1]
+            oldest.expire("it pinned more memory than `snapshot_memory_max`")
+
+    # -------------------------------------------------------------- session of maps
+
+    def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
+        """Return a function from encoded key to encoded value: the path of every plain ``get``."""
+        prefixes = namespace.prefixes
+        count = len(prefixes)
+        overlay = self.overlay
+
+        def get(key: bytes) -> bytes | None:
+            partition = murmur3(key, 0, False) % count
+            full_key = prefixes[partition] + key
+            view = overlay.view
+            for layer in view.layers:
+                part = layer.parts.get(partition)
+                if part:
+                    stored = part.get(full_key)
+                    if stored is not None:
+                        if stored[-TRAILER_SIZE] == TOMBSTONE:
+                            return None
+                        return stored[:-TRAILER_SIZE]
+            if not namespace.alive:
+                namespace.check_alive()
+            stored = view.txn.get(full_key)
+            if stored is None:
+                check_neighbours(view.txn, full_key)
+                return None
+            if crc32c(full_key + stored):
+                raise damaged_pair(full_key)
+            return stored[:-TRAILER_SIZE]
+
+        return get
+
+    def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
+        """Return the encoded values of encoded keys, checked all at once."""
+        prefixes = namespace.prefixes
+        count = len(prefixes)
+        view = self.overlay.view
+        busy = any(layer.parts for layer in view.layers)
+        namespace.check_alive()
+        if busy:
+            return list(map(self.getter(namespace), keys))
+        full_keys = [prefixes[murmur3(key, 0, False) % count] + key for key in keys]
+        stored = list(map(view.txn.get, full_keys))
+        if None in stored:
+            return list(map(self.getter(namespace), keys))
+        found = cast("list[bytes]", stored)
+        check_block(full_keys, found)
+        return [value[:-TRAILER_SIZE] for value in found]
+
+    def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
+        """Return a function that commits one update."""
+        prefixes = namespace.prefixes
+        count = len(prefixes)
+        number = namespace.id
+        committer = self._committer
+        put = committer.put
+        overlay = self.overlay
+        durable = self.durability == "always"
+        limit = self._limit
+        only = {number}
+
+        def commit(partition: int, full_key: bytes, value: bytes | None) -> None:
+            one = Commit({partition: {full_key: value}}, only, durable, check=self._check_plain)
+            try:
+                committer.commit(one)
+            except LockedError:
+                self._commit_locked(namespace, full_key[PREFIX_SIZE:], value)
+
+        def set_one(key: bytes, value: bytes | None) -> None:
+            if self._closed is not None or not namespace.alive:
+                self._check_open()
+                namespace.check_alive()
+            partition = murmur3(key, 0, False) % count
+            full_key = prefixes[partition] + key
+            if overlay.active.bytes >= limit or overlay.sealed_bytes:
+                self.make_room()
+            if durable or not put(partition, full_key, number, key, value):
+                commit(partition, full_key, value)
+
+        return set_one
+
+    def _check_plain(self, commit: Commit, _group: Sequence[Commit]) -> None:
+        self.check_locks(commit, 0)
+
+    def _commit_locked(self, namespace: Namespace, key: bytes, value: bytes | None) -> None:
+        """Set one key that somebody has locked: wait for the lock, in a transaction."""
+        with self.transaction(mode="pessimistic", isolation="read_committed") as tx:
+            tx.setter(namespace)(key, value)
+
+    def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Set or delete many encoded keys in one transaction."""
+        self._check_open()
+        namespace.check_alive()
+        self.make_room()
+        prefixes = namespace.prefixes
+        count = len(prefixes)
+        writes: Writes = {}
+        for key, value in pairs:
+            partition = murmur3(key, 0, False) % count
+            part = writes.get(partition)
+            if part is None:
+                part = writes[partition] = {}
+            part[prefixes[partition] + key] = value
+        if not writes:
+            return
+        durable = self.durability == "always"
+        commit = Commit(writes, {namespace.id}, durable, check=self._check_plain)
+        try:
+            self._committer.commit(commit)
+        except LockedError:
+            with self.transaction() as tx:
+                tx.set_many(namespace, pairs_of(writes))
+
+    def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
+        """Run ``work`` with the map inside a transaction, until it commits."""
+        self._check_open()
+        mapping: Map[Any, Any] = Map(namespace, self)
+        return self.run(lambda tx: work(tx[mapping]))
+
+    def blocks(
+        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
+    ) -> Iterator[list[Pair]]:
+        """Yield blocks of encoded pairs, in order, as of the first one."""
+        namespace.check_alive()
+        with self.snapshot() as snapshot:
+            yield from snapshot.blocks(namespace, start, stop, reverse, size)
+
+    # -------------------------------------------------------------- maintenance
+
+    def check_writable(self) -> None:
+        """Raise unless the store can be written."""
+        self._check_open()
+        if self._committer.stopped is not None:
+            raise self._committer.refusal()
+
+    def make_room(self) -> None:
+        """Let the overlay be flushed when it is full; wait where it is twice as full."""
+        overlay = self.overlay
+        if overlay.bytes >= self._limit:
+            if overlay.bytes >= 2 * self._limit:
+                self._store.checkpointer.run_while(
+                    lambda: overlay.bytes >= 2 * self._limit, "overlay"
+                )
+            else:
+                self._task.wake()
+
+    def maintain(self) -> None:
+        """Do what is due: sync relaxed commits, announce what is durable, checkpoint, sweep."""
+        if self._closed is not None:
+            return
+        store = self._store
+        try:
+            if self.durability == "interval" or store.committer.stopped is None:
+                if self.durability != "none" and store.writer.synced < store.writer.position:
+                    store.committer.sync()
+                store.committer.announce()
+            reason = self._policy.due(
+                overlay_bytes=self.overlay.bytes,
+                log_bytes=store.writer.position - store.checkpointer.position,
+                idle_seconds=self.now() - self._last_checkpoint,
+            )
+            if reason is not None:
+                self._checkpoint(reason)
+            if self.now() - self._last_sweep >= outcomes.SWEEP_SECONDS:
+                self._last_sweep = self.now()
+                self.sweep_outcomes()
+        except TidelogError as error:
+            log.error("maintenance.failed error=%s", error, extra={"event": "maintenance.failed"})
+
+    def sweep_outcomes(self) -> int:
+        """Delete outcomes of given ids that have expired; return how many."""
+        oldest = self._store.environment.clock() - outcomes.RETENTION_SECONDS * 1_000_000
+        entries: list[tuple[int, bytes]] = []
+        with self.snapshot() as snapshot:
+            for block in snapshot.scan(Range(namespace=OUTCOMES), reverse=False, block=64):
+                entries += [(outcomes.decode_outcome(value), key) for key, value in block]
+        entries.sort()
+        excess = len(entries) - outcomes.ENTRIES_MAX
+        expired = [key for place, (time, key) in enumerate(entries)
+                   if time < oldest or place < excess]  # fmt: skip
+        for first in range(0, len(expired), outcomes.SWEEP_BATCH):
+            writes: Writes = {}
+            for tx_id in expired[first : first + outcomes.SWEEP_BATCH]:
+                partition = outcomes.home_of(tx_id, self.partitions)
+                key = outcomes.outcome_key(tx_id, self.partitions)
+                writes.setdefault(partition, {})[key] = None
+            self._committer.commit(Commit(writes, {OUTCOMES}, False))
+        return len(expired)
+
+    def _checkpoint(self, reason: str) -> int:
+        self._last_checkpoint = self.now()
+        position = self._store.checkpointer.run(reason)
+        self._expire_heavy_snapshots()
+        return position
+
+    def checkpoint(self) -> int:
+        """Carry all updates into the data file now; return the position up to which it has them.
+
+        Everything committed before the call is durable when it returns.
+        """
+        self._check_open()
+        return self._checkpoint("asked")
+
+    def sync(self) -> int:
+        """Make every commit so far durable; return the position up to which the log is."""
+        self._check_open()
+        return self._committer.sync()
+
+    def statistics(self) -> Statistics:
+        """Return how the store is doing."""
+        self._check_open()
+        live = [s for s in list(self._snapshots) if s.layers() is not None]
+        oldest = max((self.now() - snapshot.began for snapshot in live), default=None)
+        return collect(self._store, len(live), oldest)
+
+    # -------------------------------------------------------------- end
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed()
+
+    def close(self) -> None:
+        """Make everything durable, take a checkpoint, and let go of the store.
+
+        Closing twice is fine.  Open snapshots and transactions end.  If the disk fails, what was
+        acknowledged as durable still is, the store is let go of, and the error is raised.
+        """
+        with self._committer.mutex:
+            first, self._closed = self._closed is None, self._closed or self._closed_error
+        if not first:
+            return
+        self._task.stop()
+        store = self._store
+        try:
+            if store.committer.stopped is None:
+                if self.overlay.bytes or store.state.touched or store.state.dropped:
+                    store.checkpointer.run("close")
+                store.committer.sync()
+                store.committer.announce()
+                store.committer.sync()
+                store.committer.stopped = "the store is closed"
+                store.end_cleanly()
+        finally:
+            self._shut(self._closed_error)
+            store.release()
+            log.info("store.closed path=%s", self.path, extra={"event": "store.closed"})
+
+    def abandon(self) -> None:
+        """Let go of the store as a crash would: no checkpoint, no mark of a clean end."""
+        self._task.stop()
+        self._shut(self._closed_error)
+        self._store.release()
+
+    def _shut(self, error: Callable[[], TidelogError]) -> None:
+        """Let every later call raise; nothing of LMDB is referenced from here any more."""
+        self._closed = error
+        self._committer.stopped = self._committer.stopped or "the store is closed"
+        for snapshot in list(self._snapshots):
+            snapshot.close()
+        self.overlay.view = cast(View, ClosedView(error))
+        _open_databases.discard(self)
+
+    def _closed_error(self) -> TidelogError:
+        return ClosedError(f"the store {self.path} is closed")
+
+    def forked(self) -> None:
+        """In the child of a fork: nothing of this store may be touched."""
+        self._closed = self._forked_error
+        self.overlay.view = cast(View, ClosedView(self._forked_error))
+        self._committer.stopped = "the store was opened by the parent of this process"
+
+    def _forked_error(self) -> TidelogError:
+        return ForkedError(f"the store {self.path} was opened before this process was forked")
+
+    def __enter__(self) -> Database:
+        """Return the database."""
+        self._check_open()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Close the store."""
+        self.close()
+
+
+def shown_key(key: bytes) -> str:
+    """Return a key as errors show it: text where it is some, else hex."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return f"0x{key.hex()}"
+    return repr(text) if text.isprintable() else f"0x{key.hex()}"
+
+
+def pairs_of(writes: Writes) -> list[tuple[bytes, bytes | None]]:
+    """Return the user keys and values of updates."""
+    return [(key[PREFIX_SIZE:], value) for part in writes.values() for key, value in part.items()]
+
+
+_open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """Close what a program left open at its end; daemon threads still run then."""
+    for database in list(_open_databases):
+        try:
+            database.close()
+        except TidelogError as error:
+            log.error("store.close_failed error=%s", error, extra={"event": "store.close_failed"})
+
+
+def _after_fork() -> None:
+    for database in list(_open_databases):
+        database.forked()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    partitions: int | None = None,
+    durability: Durability = "always",
+    read_only: bool = False,
+    create: bool = True,
+    codecs: Iterable[Any] = (),
+    **limits: Any,
+) -> Database:
+    """Open the store in the directory ``path``, making it where there is none.
+
+    ``partitions`` (1 to 32,768, default 16) is fixed when a store is made.  ``durability``:
+    ``always`` acknowledges a commit after its sync, ``interval`` syncs every ``sync_interval``
+    seconds, ``none`` at checkpoints.  ``read_only`` opens beside a live writer, at the newest
+    durable state.  ``codecs`` are codecs of your own that the store's maps name.  ``limits`` are
+    the fields of ``Options``.
+
+    Raises ``AlreadyOpenError``, ``NotFoundError``, ``CorruptLogError``, ``CorruptDataError``,
+    ``FormatVersionError``, ``ForeignFileError``, ``DiskError``, ``UsageError``.
+    """
+    return open_with(
+        production(),
+        path,
+        partitions=partitions,
+        durability=durability,
+        read_only=read_only,
+        create=create,
+        codecs=codecs,
+        **limits,
+    )
+
+
+def open_with(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    *,
+    partitions: int | None = None,
+    durability: Durability = "always",
+    read_only: bool = False,
+    create: bool = True,
+    codecs: Iterable[Any] = (),
+    **limits: Any,
+) -> Database:
+    """Open a store in a given environment: ``open`` with another disk, clock or data file."""
+    place = os.path.abspath(os.fspath(path))
+    choice("durability", durability, Durability)
+    known = set(Options.__dataclass_fields__)
+    for name in limits:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise UsageError(
+                f"open() has no option {name!r}",
+                hint=f"Did you mean {near[0]!r}?" if near else "",
+            )
+    options = Options(**limits)
+    if read_only:
+        from .reading import ReadOnlyDatabase
+
+        return ReadOnlyDatabase(environment, place, options, list(codecs))
+    store = open_store(
+        environment,
+        place,
+        partitions=partitions,
+        create=create,
+        options=options,
+        mapped=durability != "always",
+    )
+    return Database(store, durability, list(codecs))

@@ -1,0 +1,210 @@
+"""Everything the engine needs from the outside world, as one object that is handed in.
+
+Owns the ports for disk and key-value environment, and the ``Environment`` that bundles them with
+clock, randomness and background work.  ``production()`` wires the real ones; ``tidelog.testing``
+wires faulty, seeded ones under the same engine code.
+
+Left out: the log's directory and file ports, which ``wal.ports`` declares.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..wal.ports import Directory
+
+
+class LockHandle(Protocol):
+    """A lock on a file, held until it is released or the process ends."""
+
+    def write(self, text: bytes) -> None:
+        """Replace the content of the locked file."""
+
+    def release(self) -> None:
+        """Give the lock up; releasing twice is fine."""
+
+
+class Disk(Protocol):
+    """The file system: directories to work in, and locks between processes."""
+
+    def kind(self, path: str) -> str | None:
+        """Return ``directory``, ``file``, ``other``, or None where nothing is."""
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory (mode 0700) that may exist already, durably."""
+
+    def directory(self, path: str, *, read_only: bool = False) -> Directory:
+        """Open an existing directory."""
+
+    def lock(self, path: str, *, shared: bool = False) -> LockHandle:
+        """Create the file where needed and lock it; ``BlockingIOError`` where it is locked."""
+
+    def network_file_system(self, path: str) -> str | None:
+        """Return the name of the network file system that holds ``path``, or None."""
+
+
+class Cursor(Protocol):
+    """A position in the sorted keys: the part of py-lmdb's cursor that the engine uses."""
+
+    def first(self) -> bool: ...
+    def last(self) -> bool: ...
+    def next(self) -> bool: ...
+    def prev(self) -> bool: ...
+    def set_range(self, key: bytes) -> bool: ...
+    def key(self) -> bytes: ...
+    def value(self) -> bytes: ...
+    def item(self) -> tuple[bytes, bytes]: ...
+    def iternext(self, keys: bool = True, values: bool = True) -> Iterator[Any]: ...
+    def iterprev(self, keys: bool = True, values: bool = True) -> Iterator[Any]: ...
+    def getmulti(self, keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]: ...
+    def putmulti(
+        self, items: Iterable[tuple[bytes, bytes]], *, append: bool = False
+    ) -> tuple[int, int]: ...
+    def close(self) -> None: ...
+
+
+class KvTransaction(Protocol):
+    """A consistent view of the store, or one atomic change: py-lmdb's transaction.
+
+    A read transaction may be shared by threads (each with cursors of its own), as nothing but the
+    map is read through it; a write transaction stays on the thread that began it.
+    """
+
+    def get(self, key: bytes, default: bytes | None = None) -> bytes | None: ...
+    def put(self, key: bytes, value: bytes) -> bool: ...
+    def delete(self, key: bytes) -> bool: ...
+    def cursor(self) -> Cursor: ...
+    def commit(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class KeyValueEnvironment(Protocol):
+    """An ordered, transactional key-value store in one file: LMDB, or its twin in memory.
+
+    A commit is atomic and durable when it returns.  Errors are ``engine.kv.KvFullError`` (the map
+    is full), ``OSError`` (the disk), ``CorruptDataError``.
+    """
+
+    def begin(self, *, write: bool = False) -> KvTransaction:
+        """Begin a transaction; a read transaction ends when its last reference goes."""
+
+    def write(self) -> AbstractContextManager[KvTransaction]:
+        """Begin a write transaction that commits when the block ends, and aborts on an error."""
+
+    def entries(self) -> int:
+        """Return the number of keys that the tree says it has."""
+
+    def size_used(self) -> int:
+        """Return the bytes of the file that hold, or held, pages."""
+
+    def map_size(self) -> int:
+        """Return the bytes that the map may grow to."""
+
+    def grow(self, map_size: int) -> None:
+        """Enlarge the map; no transaction of this process may be open."""
+
+    def copy(self, path: str) -> None:
+        """Write a consistent copy of the file into the directory ``path``."""
+
+    def clear_stale_readers(self) -> int:
+        """Free the slots of processes that have died; return how many."""
+
+    def engine_version(self) -> str:
+        """Return the name of the engine and its data format."""
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
+
+
+class BackgroundTask(Protocol):
+    """Work that runs beside the callers until it is stopped."""
+
+    def wake(self) -> None:
+        """Run the work soon."""
+
+    def stop(self) -> None:
+        """Let the running work finish and run no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Clock, randomness, disk, key-value store and background work of one store."""
+
+    clock: Callable[[], int]
+    """Microseconds UTC; may jump."""
+    monotonic: Callable[[], float]
+    """Seconds that never run backwards."""
+    random: random.Random
+    new_id: Callable[[], bytes]
+    """A fresh id of 16 bytes."""
+    disk: Disk
+    open_kv: Callable[[str, int, bool, bool], KeyValueEnvironment]
+    """(path, map size in bytes, read only, lock) -> environment."""
+    background: Callable[[str, float, Callable[[], None]], BackgroundTask]
+    """(name, seconds between runs, work) -> task; the work also runs when woken."""
+    wait: Callable[[float], None]
+    """Let the calling thread pause for some seconds (back-off between attempts)."""
+    pid: Callable[[], int] = os.getpid
+
+
+class ThreadTask:
+    """A daemon thread that runs ``work`` each ``seconds``, and whenever it is woken."""
+
+    def __init__(self, name: str, seconds: float, work: Callable[[], None]) -> None:
+        self._seconds = seconds
+        self._work = work
+        self._event = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._event.wait(self._seconds)
+            self._event.clear()
+            if self._stopping:
+                return
+            self._work()
+
+    def wake(self) -> None:
+        """Run the work soon."""
+        self._event.set()
+
+    def stop(self) -> None:
+        """Let the running work finish and run no more."""
+        self._stopping = True
+        self._event.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def production() -> Environment:
+    """Return the real thing: this machine's clock, disk, threads and LMDB."""
+    from .disk import RealDisk
+    from .kv import open_lmdb
+
+    return Environment(
+        clock=_microseconds,
+        monotonic=time.monotonic,
+        random=random.Random(),
+        new_id=_new_id,
+        disk=RealDisk(),
+        open_kv=open_lmdb,
+        background=ThreadTask,
+        wait=time.sleep,
+    )
+
+
+def _microseconds() -> int:
+    return time.time_ns() // 1000
+
+
+def _new_id() -> bytes:
+    return os.urandom(16)

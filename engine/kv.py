@@ -1,0 +1,196 @@
+"""LMDB as the key-value environment: its traps are handled here and nowhere else.
+
+Invariants:
+
+- Default sync mode: a commit is durable when it returns.  Never ``writemap``, never ``sync=False``.
+- The engine is pinned (``lib_version=0``: 0.9, data format 1).
+- The file is measured against its own meta pages before LMDB opens it: LMDB dies by a signal on a
+  truncated file and takes an empty one for an empty store.
+
+Left out: what keys and values mean (``partition_store``).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import lmdb
+
+from ..affinity.errors import (
+    CorruptDataError,
+    DiskError,
+    DiskFullError,
+    FormatVersionError,
+    TidelogError,
+)
+from .environment import KvTransaction
+
+DATA_FILE = "data.mdb"
+READERS_MAX = 1022
+KEY_BYTES_MAX = 511
+ENGINE_VERSION = "lmdb-0.9/format-1"
+
+_PAGE = 4096
+_META_MAGIC = 0xBEEFC0DE
+# After the 16-byte page header: magic, version, address, map size, two databases (the free list
+# and the main one) of 48 bytes each, last page, transaction id.
+_META = struct.Struct("<IIQQ48s48sQQ")
+_META_OFFSET = 16
+
+
+class KvFullError(Exception):
+    """The map is full: the transaction is gone, the data is as it was before."""
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn LMDB's own errors into those of Tidelog; ``what`` says what was being done."""
+    try:
+        yield
+    except lmdb.MapFullError as error:
+        raise KvFullError(str(error)) from error
+    except lmdb.DiskError as error:
+        raise DiskError(f"{what} failed: {error}") from error
+    except (
+        lmdb.CorruptedError,
+        lmdb.InvalidError,
+        lmdb.PageNotFoundError,
+        lmdb.PanicError,
+    ) as error:
+        raise CorruptDataError(f"{what} found damage: {error}") from error
+    except lmdb.VersionMismatchError as error:
+        raise FormatVersionError(f"{what} failed: {error}", found=0, supported=1) from error
+    except lmdb.Error as error:
+        if "No space left" in str(error):
+            raise DiskFullError(f"{what} failed: {error}") from error
+        raise DiskError(f"{what} failed: {error}") from error
+
+
+class LmdbEnvironment:
+    """One LMDB file, opened for this process."""
+
+    def __init__(self, env: lmdb.Environment, path: str) -> None:
+        self._env = env
+        self._path = path
+
+    def begin(self, *, write: bool = False) -> KvTransaction:
+        """Begin a transaction; a read transaction ends when its last reference goes."""
+        try:
+            return cast(KvTransaction, self._env.begin(write=write))
+        except lmdb.ReadersFullError:
+            self._env.reader_check()
+        with translated("beginning a transaction"):
+            return cast(KvTransaction, self._env.begin(write=write))
+
+    @contextmanager
+    def write(self) -> Iterator[KvTransaction]:
+        """Begin a write transaction that commits when the block ends, and aborts on an error."""
+        with translated(f"writing {self._path}"), self._env.begin(write=True) as txn:
+            yield cast(KvTransaction, txn)
+
+    def entries(self) -> int:
+        """Return the number of keys that the tree says it has."""
+        return self._env.stat()["entries"]
+
+    def size_used(self) -> int:
+        """Return the bytes of the file that hold, or held, pages."""
+        return (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
+
+    def map_size(self) -> int:
+        """Return the bytes that the map may grow to."""
+        return self._env.info()["map_size"]
+
+    def grow(self, map_size: int) -> None:
+        """Enlarge the map; no transaction of this process may be open."""
+        with translated(f"growing the map of {self._path}"):
+            self._env.set_mapsize(map_size)
+
+    def copy(self, path: str) -> None:
+        """Write a consistent copy of the file into the directory ``path``."""
+        with translated(f"copying {self._path}"):
+            self._env.copy(path)
+
+    def clear_stale_readers(self) -> int:
+        """Free the slots of processes that have died; return how many."""
+        return self._env.reader_check()
+
+    def engine_version(self) -> str:
+        """Return the name of the engine and its data format."""
+        return ENGINE_VERSION
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
+        self._env.close()
+
+
+def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvironment:
+    """Open the LMDB file in the directory ``path``, after a look at its structure.
+
+    Raises ``CorruptDataError`` where the file is shorter than its meta pages say or is no LMDB
+    file, ``FormatVersionError`` for the data format of another LMDB.
+    """
+    check_structure(os.path.join(path, DATA_FILE))
+    try:
+        with translated(f"opening {path}"):
+            while True:
+                try:
+                    env = lmdb.open(
+                        path,
+                        map_size=map_size,
+                        subdir=True,
+                        readonly=read_only,
+                        create=not read_only,
+                        lock=lock,
+                        mode=0o600,
+                        max_readers=READERS_MAX,
+                        max_dbs=0,
+                        readahead=False,
+                        meminit=False,
+                        lib_version=0,
+                    )
+                    break
+                except lmdb.MemoryError:
+                    # An address-space limit (ulimit -v): a smaller map still works, and grows.
+                    map_size //= 4
+                    if map_size < 64 << 20:
+                        raise
+    except TidelogError:
+        raise
+    if lock and not read_only:
+        env.reader_check()
+    return LmdbEnvironment(env, path)
+
+
+def check_structure(file: str) -> None:
+    """Raise unless ``file`` is absent, or an LMDB file of format 1 that is as long as it says."""
+    try:
+        size = os.stat(file).st_size
+    except FileNotFoundError:
+        return
+    with open(file, "rb") as stream:
+        head = stream.read(2 * _PAGE)
+    newest = None
+    for page in (0, 1):
+        meta = head[page * _PAGE + _META_OFFSET : (page + 1) * _PAGE]
+        if len(meta) < _META.size:
+            continue
+        magic, version, _, _, _, _, last_page, txn_id = _META.unpack_from(meta)
+        if magic != _META_MAGIC:
+            continue
+        if version & 0xFFFF != 1:
+            raise FormatVersionError(
+                f"{file} has LMDB data format {version & 0xFFFF}; this version reads format 1",
+                found=version & 0xFFFF,
+                supported=1,
+            )
+        if newest is None or txn_id > newest[0]:
+            newest = (txn_id, last_page)
+    if newest is None:
+        raise CorruptDataError(f"{file} is no LMDB file ({size} bytes, no valid meta page)")
+    needed = (newest[1] + 1) * _PAGE
+    if size < needed:
+        raise CorruptDataError(f"{file} has {size} bytes where its meta page needs {needed}")

@@ -1,0 +1,118 @@
+"""Lets threads wait for the locks of pessimistic transactions.
+
+The decisions are those of ``tx.locks``; this module adds threads, time-outs, and the in-flight
+group: a lock that was granted is used only after a commit that was already on its way to the
+same key has been applied, so what is read under a lock is the newest there will be.
+
+Invariants:
+
+- The lock table is touched under the commit mutex only.
+- A thread waits for at most one lock, with a time limit, holding no mutex.
+"""
+
+from __future__ import annotations
+
+import _thread
+
+from ..affinity.errors import DeadlineError, DeadlockError, LockTimeoutError
+from ..tx.locks import Deadlock, Granted, KeyLock, LockTable, Want
+from .commit import Committer
+from .environment import Environment
+
+
+class LockManager:
+    """The lock table of a store, for use by its threads."""
+
+    def __init__(self, environment: Environment, committer: Committer) -> None:
+        self.table = LockTable()
+        self._monotonic = environment.monotonic
+        self._committer = committer
+        self._owners = 0
+        self._waiting: dict[int, _thread.LockType] = {}
+        self._victims: set[int] = set()
+        committer.locks_held = self.busy
+
+    def busy(self) -> bool:
+        """Tell whether anybody holds a lock."""
+        return not self.table.idle
+
+    def new_owner(self) -> int:
+        """Return the number of a new transaction; later ones are younger."""
+        with self._committer.mutex:
+            self._owners += 1
+            return self._owners
+
+    def acquire(self, owner: int, want: Want, *, timeout: float, deadline: float | None) -> None:
+        """Take a lock for ``owner``, waiting up to ``timeout`` seconds.
+
+        ``deadline`` is a time of the monotonic clock.  Raises ``DeadlockError`` where this
+        transaction must end so that others can go on, ``LockTimeoutError`` and ``DeadlineError``.
+        """
+        mutex = self._committer.mutex
+        mutex.acquire()
+        try:
+            outcome = self.table.request(owner, want)
+            if not isinstance(outcome, Granted):
+                if isinstance(outcome, Deadlock):
+                    self._end_victims(owner, outcome)
+                self._wait(owner, want, timeout, deadline)
+            while self._in_flight(want):
+                self._committer.wait_applied()
+        finally:
+            mutex.release()
+
+    def _end_victims(self, owner: int, deadlock: Deadlock) -> None:
+        if owner in deadlock.victims:
+            raise DeadlockError("this transaction waits for one that waits for it")
+        for victim in deadlock.victims:
+            self._victims.add(victim)
+            waiting = self._waiting.pop(victim, None)
+            if waiting is not None:
+                waiting.release()
+
+    def _wait(self, owner: int, want: Want, timeout: float, deadline: float | None) -> None:
+        """Wait for a queued request; the mutex is held before and after, not meanwhile."""
+        wake = _thread.allocate_lock()
+        wake.acquire()
+        self._waiting[owner] = wake
+        left = timeout
+        if deadline is not None:
+            left = min(left, deadline - self._monotonic())
+        self._committer.mutex.release()
+        try:
+            wake.acquire(timeout=max(left, 0.0))
+        finally:
+            self._committer.mutex.acquire()
+        # Whoever granted the lock, or chose this owner as a victim, took it off the list.
+        granted = self._waiting.pop(owner, None) is None
+        if owner in self._victims:
+            self._victims.discard(owner)
+            self._wake(self.table.cancel(owner))
+            raise DeadlockError("this transaction waited for one that waited for it")
+        if not granted:
+            self._wake(self.table.cancel(owner))
+            if deadline is not None and self._monotonic() >= deadline:
+                raise DeadlineError("the deadline passed while waiting for a lock")
+            raise LockTimeoutError(f"a lock was not granted within {timeout} seconds: {want}")
+
+    def release(self, owner: int) -> None:
+        """Release everything that ``owner`` holds, and wake those who get it."""
+        with self._committer.mutex:
+            self._wake(self.table.release(owner))
+
+    def _wake(self, owners: list[int]) -> None:
+        for owner in owners:
+            waiting = self._waiting.pop(owner, None)
+            if waiting is not None:
+                waiting.release()
+
+    def _in_flight(self, want: Want) -> bool:
+        """Tell whether the group on its way to the log changes what the lock covers."""
+        for commit in self._committer.in_flight:
+            for part in commit.writes.values():
+                if isinstance(want, KeyLock):
+                    if want.key in part:
+                        return True
+                elif any(key in want for key in part):
+                    return True
+        return False

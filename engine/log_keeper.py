@@ -1,0 +1,281 @@
+"""Looks after the segments of the log: indexes, retention, space that is used again.
+
+Invariants:
+
+- A segment goes only when ``wal.retention`` says so; its space is offered to the writer as a
+  *spare* (renamed, so that it is no part of the log any more) or given back.
+- The index of a segment that this opening wrote alone comes from counters that are known anyway:
+  it costs nothing per commit.  One that was begun by an earlier opening is read for its index.
+- Slots of reading processes that died are freed by their lock.
+
+Left out: the rules (``wal.retention``) and the index itself (``wal.index``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+
+from ..affinity.errors import TidelogError
+from ..checkpoints.replay import State
+from ..wal.format import SegmentHeader, segment_name
+from ..wal.index import SegmentIndex, index_name
+from ..wal.ports import Directory
+from ..wal.reader import Scan, find_transaction, load_index, read_records
+from ..wal.records import TxRecord
+from ..wal.retention import Holders, RetentionLimits, RetentionPlan, SegmentInfo, plan_retention
+from ..wal.segments import open_segment, segment_numbers, walk
+from ..wal.writer import LogWriter
+from .environment import Environment
+
+SPARES_MAX = 2
+LOOK_BACK = 4 << 20
+"""Bytes of log that are searched for the winner of a conflict."""
+SPARE_SUFFIX = ".spare"
+
+log = logging.getLogger("tidelog.log")
+
+
+class LogKeeper:
+    """The segments of one open log."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        directory: Directory,
+        readers_path: str,
+        *,
+        retain_bytes: int,
+        retain_seconds: float | None,
+    ) -> None:
+        self.pins: dict[str, int] = {}
+        self.plan = RetentionPlan((), {})
+        self.given_ids: list[bytes] = []
+        """Ids that callers gave since this segment began; the committer notes them."""
+        self.ids: Callable[[], tuple[bytes, int]] = lambda: (b"", 0)
+        """Prefix and newest number of automatic ids."""
+        self.checkpoint_position: Callable[[], int] = lambda: 0
+        self._environment = environment
+        self._directory = directory
+        self._readers_path = readers_path
+        self._limits = RetentionLimits(size_bytes=retain_bytes, age_seconds=retain_seconds)
+        self._sealed: list[SegmentInfo] = []
+        self._spares: list[str] = []
+        self._unindexed: list[int] = []
+        self._writer: LogWriter
+        self._state: State
+        self._whole = False
+        self._starts: list[int] = []
+        self._first_id = 0
+        self._began = 0
+
+    def begin(self, writer: LogWriter, state: State) -> None:
+        """Take stock of the segments that are there."""
+        self._writer = writer
+        self._state = state
+        for name in self._directory.names():
+            if name.endswith(SPARE_SUFFIX):
+                self._directory.unlink(name)
+        numbers = segment_numbers(self._directory)
+        firsts = [self._first_position(number) for number in numbers]
+        for number, first, end in zip(numbers, firsts, firsts[1:], strict=False):
+            index = load_index(self._directory, number)
+            newest = None if index is None else index.newest
+            self._sealed.append(self._info(number, first, end, newest))
+        self._note_start(whole=False)
+
+    def _first_position(self, number: int) -> int:
+        segment = open_segment(self._directory, number)
+        segment.file.close()
+        return segment.first_position
+
+    def _info(self, number: int, first: int, end: int, newest: int | None) -> SegmentInfo:
+        file = self._directory.open_read(segment_name(number))
+        try:
+            size = file.size()
+        finally:
+            file.close()
+        return SegmentInfo(
+            number=number, first_position=first, end_position=end, size_bytes=size, newest=newest
+        )
+
+    def _note_start(self, *, whole: bool) -> None:
+        self._whole = whole
+        self._starts = [counter.hwm for counter in self._state.counters]
+        self._first_id = self.ids()[1] + 1
+        self._began = self._state.time
+        self.given_ids = []
+
+    def sealed(self, header: SegmentHeader, end: int) -> None:
+        """Hear of a segment that is full; called by the writer, under the commit mutex."""
+        newest = self._state.time
+        self._sealed.append(self._info(header.number, header.first_position, end, newest))
+        if self._whole:
+            self._write_index(self._index(header, end))
+        else:
+            self._unindexed.append(header.number)
+        self._note_start(whole=True)
+
+    def _index(self, header: SegmentHeader, end: int) -> SegmentIndex:
+        """Return the index of a segment from the counters at its start and now."""
+        state = self._state
+        index = SegmentIndex(
+            number=header.number,
+            first_position=header.first_position,
+            end_position=end,
+            oldest=self._began,
+            newest=state.time,
+        )
+        for partition, (start, counter) in enumerate(
+            zip(self._starts, state.counters, strict=True)
+        ):
+            if counter.hwm > start:
+                index.counters[partition] = [(state.epochs[partition], start + 1, counter.hwm)]
+        prefix, last = self.ids()
+        assert index.prefixes is not None
+        if last >= self._first_id:
+            index.prefixes[prefix] = (self._first_id, last)
+        for tx_id in self.given_ids:
+            index.note_transaction(tx_id)
+        return index
+
+    def _write_index(self, index: SegmentIndex) -> None:
+        """Write an index file; it can be made again at any time, so an error costs nothing."""
+        with contextlib.suppress(OSError):
+            name = index_name(index.number)
+            if name in self._directory.names():
+                self._directory.unlink(name)
+            file = self._directory.create(name)
+            try:
+                file.write(0, index.to_bytes())
+            finally:
+                file.close()
+
+    def spare(self) -> str | None:
+        """Return the name of a file that the writer may overwrite, or None."""
+        return self._spares.pop() if self._spares else None
+
+    def after_checkpoint(self, position: int) -> None:
+        """Index what is not yet indexed, and let go of segments that nobody needs any more."""
+        while self._unindexed:
+            self._index_by_reading(self._unindexed.pop())
+        self.plan = self.plan_now(position)
+        gone = set(self.plan.droppable)
+        if not gone:
+            return
+        for number in self.plan.droppable:
+            self._let_go(number)
+        self._sealed = [info for info in self._sealed if info.number not in gone]
+        log.info(
+            "log.trimmed segments=%d first=%d",
+            len(gone),
+            max(gone) + 1,
+            extra={"event": "log.trimmed"},
+        )
+
+    def _index_by_reading(self, number: int) -> None:
+        try:
+            segment = open_segment(self._directory, number)
+            try:
+                frames = walk(segment, segment.first_position)
+                index = SegmentIndex.build(number, segment.first_position, frames)
+            finally:
+                segment.file.close()
+        except (OSError, TidelogError):
+            return
+        self._write_index(index)
+
+    def _let_go(self, number: int) -> None:
+        name = segment_name(number)
+        with contextlib.suppress(FileNotFoundError):
+            self._directory.unlink(index_name(number))
+        if len(self._spares) < SPARES_MAX:
+            spare = f"{number:016d}{SPARE_SUFFIX}"
+            self._directory.rename(name, spare)
+            self._spares.append(spare)
+        else:
+            self._directory.unlink(name)
+
+    def plan_now(self, position: int) -> RetentionPlan:
+        """Return which segments may go, and what holds the others, for a checkpoint at a position."""
+        writer = self._writer
+        current = SegmentInfo(
+            number=writer.segment.number,
+            first_position=writer.segment.first_position,
+            end_position=writer.position,
+            size_bytes=writer.position - writer.segment.first_position,
+            newest=self._state.time,
+        )
+        return plan_retention(
+            [*self._sealed, current],
+            limits=self._limits,
+            holders=Holders(checkpoint=position, pins=dict(self.pins), readers=self.readers()),
+            now=self._environment.clock(),
+        )
+
+    def readers(self) -> dict[str, int]:
+        """Return the slots of live reading processes: the lowest position that each still needs."""
+        disk = self._environment.disk
+        if disk.kind(self._readers_path) != "directory":
+            return {}
+        directory = disk.directory(self._readers_path)
+        slots = {}
+        for name in directory.names():
+            try:
+                lock = disk.lock(os.path.join(self._readers_path, name))
+            except BlockingIOError:
+                slots[name] = _slot_position(directory, name)
+            else:
+                directory.unlink(name)
+                lock.release()
+        return slots
+
+    def find_transaction(self, tx_id: bytes, log_ids: list[tuple[bytes, int]]) -> object | None:
+        """Return the record of a transaction that the kept log holds, or None."""
+        durable = self._writer.synced
+        return find_transaction(self._directory, tx_id, log_ids=log_ids, durable=durable)
+
+    def writer_of(self, partition: int, counter: int) -> bytes | None:
+        """Return the id of the transaction that wrote an update, if the newest log shows it.
+
+        Looks through the current segment only, from its end to where it was ``LOOK_BACK`` shorter.
+        """
+        header = self._writer.segment
+        scan = Scan(self._directory, header.first_position, exact=True, durable=0)
+        lowest = self._writer.position - LOOK_BACK
+        for frame, record in read_records(f for f in scan if f.position >= lowest):
+            if isinstance(record, TxRecord):
+                for run in record.runs:
+                    if run.partition == partition and 0 <= counter - run.first < run.count:
+                        return record.tx_id
+            if frame.end >= self._writer.position:
+                break
+        return None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of all segments, the one being written included."""
+        writer = self._writer
+        sealed = sum(info.size_bytes for info in self._sealed)
+        return sealed + writer.position - writer.segment.first_position
+
+    @property
+    def first_position(self) -> int:
+        """The position where the log that is still kept begins."""
+        sealed = self._sealed
+        return sealed[0].first_position if sealed else self._writer.segment.first_position
+
+
+def _slot_position(directory: Directory, name: str) -> int:
+    """Return what a slot needs; one that does not say needs everything."""
+    try:
+        file = directory.open_read(name)
+    except OSError:
+        return 0
+    try:
+        text = file.read(0, 20).strip()
+    finally:
+        file.close()
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,131 @@
+"""Enlarges LMDB's map while readers are about.
+
+LMDB may change its map only while no transaction of the process is open; py-lmdb ends those that
+are, without asking.  So growth lets readers leave: new ones wait at a gate, old ones get
+``GRACE_SECONDS``; whoever is left then (snapshots, transactions and scans that were begun before)
+is expired and gets ``SnapshotExpiredError`` at its next read.
+
+Invariants:
+
+- While the map changes, no thread is inside a read: the gate is shut, and expired views are gone.
+- No committed data is touched; the checkpoint that found the map full is begun again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from ..affinity.errors import DiskFullError
+from .environment import Cursor, Environment, KeyValueEnvironment, KvTransaction
+from .overlay import Overlay
+
+GRACE_SECONDS = 5.0
+LEAVE_SECONDS = 1.0
+_STEP_SECONDS = 0.005
+
+log = logging.getLogger("tidelog.store")
+
+
+class _Gate:
+    """Stands in for a read transaction while there is none: readers wait, then go on."""
+
+    def __init__(self, overlay: Overlay) -> None:
+        self._overlay = overlay
+        self._open = threading.Event()
+
+    def open(self) -> None:
+        """Let the readers through to the transaction that the overlay has by now."""
+        self._open.set()
+
+    def _txn(self) -> KvTransaction:
+        self._open.wait()
+        return self._overlay.view.txn
+
+    def get(self, key: bytes, default: bytes | None = None) -> bytes | None:
+        """Return a value as soon as the map has grown."""
+        return self._txn().get(key, default)
+
+    def cursor(self) -> Cursor:
+        """Return a cursor as soon as the map has grown."""
+        return self._txn().cursor()
+
+    def put(self, key: bytes, value: bytes) -> bool:
+        """Read transactions do not write."""
+        raise AssertionError("a read transaction was written to")
+
+    def delete(self, key: bytes) -> bool:
+        """Read transactions do not write."""
+        raise AssertionError("a read transaction was written to")
+
+    def commit(self) -> None:
+        """There is nothing to end."""
+
+    def abort(self) -> None:
+        """There is nothing to end."""
+
+
+class MapGrowth:
+    """Knows the read transactions of a store, and grows its map when they have gone."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        kv: KeyValueEnvironment,
+        overlay: Overlay,
+        map_size_max: int,
+    ) -> None:
+        self.expire: Callable[[str], None] = _nobody
+        self.mutex: AbstractContextManager[object] = threading.Lock()
+        self._environment = environment
+        self._kv = kv
+        self._overlay = overlay
+        self._map_size_max = map_size_max
+        self._read_transactions: list[weakref.ref[KvTransaction]] = [weakref.ref(overlay.view.txn)]
+
+    def begin(self) -> KvTransaction:
+        """Begin the read transaction that readers use from now on."""
+        txn = self._kv.begin()
+        alive = [ref for ref in self._read_transactions if ref() is not None]
+        self._read_transactions = [*alive, weakref.ref(txn)]
+        return txn
+
+    def grow(self) -> None:
+        """Double the map; ``DiskFullError`` where it has its greatest size already."""
+        size = self._kv.map_size()
+        if size >= self._map_size_max:
+            raise DiskFullError(
+                f"the data file has reached its limit of {self._map_size_max:,} bytes",
+                hint="Open the store with a larger `map_size_max`, or delete some data.",
+            )
+        gate = _Gate(self._overlay)
+        with self.mutex:
+            self._overlay.refresh(gate)
+        try:
+            if not self._wait_for_readers(GRACE_SECONDS):
+                self.expire("the data file had to grow")
+                self._wait_for_readers(LEAVE_SECONDS)
+            larger = min(2 * size, self._map_size_max)
+            self._kv.grow(larger)
+            log.info("map.grown bytes=%d", larger, extra={"event": "map.grown"})
+        finally:
+            with self.mutex:
+                self._overlay.refresh(self.begin())
+            gate.open()
+
+    def _wait_for_readers(self, seconds: float) -> bool:
+        """Wait until no read transaction is left, at most some seconds; tell whether none is."""
+        monotonic, wait = self._environment.monotonic, self._environment.wait
+        end = monotonic() + seconds
+        while any(ref() is not None for ref in self._read_transactions):
+            if monotonic() >= end:
+                return False
+            wait(_STEP_SECONDS)
+        return True
+
+
+def _nobody(_why: str) -> None:
+    """No snapshot is open yet."""

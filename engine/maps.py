@@ -1,0 +1,430 @@
+"""Maps: the dict-like face of a namespace, the same on the store, in a transaction, in a snapshot.
+
+A ``Map`` turns keys and values into bytes and back, and leaves reading and writing to its
+*session*: the database itself (each write is a transaction), a ``Transaction``, or a ``Snapshot``.
+
+Invariants:
+
+- Keys are checked for type and length before anything is asked of the session.
+- Iteration is lazy and bound to one snapshot (in a transaction: to that transaction).
+
+Left out: what a session does (``sessions``, ``transactions``, ``snapshots``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from itertools import islice
+from typing import Any, Generic, Protocol, TypeVar, cast, overload
+
+from ..affinity.errors import CodecError, KeyTooLargeError, UsageError, ValueTooLargeError
+from . import codecs
+from .namespaces import Namespace
+from .scan import Pair
+from .stored import KEY_BYTES_MAX
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+VALUE_BYTES_MAX = 32 << 20
+LOAD_BATCH = 10_000
+
+_MISSING: Any = object()
+
+
+class Session(Protocol):
+    """Where a map reads and writes."""
+
+    def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
+        """Return a function from encoded key to encoded value."""
+
+    def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
+        """Return a function that sets an encoded key, or deletes it where the value is None."""
+
+    def blocks(
+        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
+    ) -> Iterator[list[Pair]]:
+        """Yield blocks of encoded pairs, in order."""
+
+    def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
+        """Return the encoded values of encoded keys."""
+
+    def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Set or delete many encoded keys at once."""
+
+    def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
+        """Run ``work`` with the map of one transaction."""
+
+
+class Items(Iterator[T], Generic[T]):
+    """A lazy iterator over a map; closing it, or leaving its ``with`` block, ends its snapshot."""
+
+    def __init__(self, values: Iterator[T]) -> None:
+        self._values = values
+        self._next = values.__next__
+
+    def __iter__(self) -> Iterator[T]:
+        """Return the iterator itself."""
+        return self._values
+
+    def __next__(self) -> T:
+        """Return the next one."""
+        return self._next()
+
+    def close(self) -> None:
+        """End the iteration and its snapshot; closing twice is fine."""
+        close = getattr(self._values, "close", None)
+        if close is not None:
+            close()
+
+    def __enter__(self) -> Items[T]:
+        """Return the iterator itself."""
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Close the iteration."""
+        self.close()
+
+
+class Map(MutableMapping[K, V]):
+    """A named map from keys to values, both encoded by its codecs.
+
+    Made by ``db.map``; may be shared by threads as the database may.  Keys iterate in the order
+    of their encoded bytes, which for ordered codecs is their own order.
+    """
+
+    def __init__(self, namespace: Namespace, session: Session) -> None:
+        self.namespace = namespace
+        self._session = session
+        self._read = session.getter(namespace)
+        self._write = session.setter(namespace)
+        key, value = namespace.key_codec, namespace.value_codec
+        self._encode_key = _checked_key(key)
+        self._decode_key = key.decode
+        self._encode_value = _checked_value(value)
+        self._decode_value = value.decode
+        self._plain = key is codecs.Bytes and value is codecs.Bytes
+
+    @property
+    def name(self) -> str:
+        """The name of the map."""
+        return self.namespace.name
+
+    def __repr__(self) -> str:
+        """Show name and codecs."""
+        key, value = self.namespace.key_codec.name, self.namespace.value_codec.name
+        return f"<Map {self.name!r} {key} -> {value}>"
+
+    # -------------------------------------------------------------- one key
+
+    def __getitem__(self, key: K) -> V:
+        """Return the value of a key; ``KeyError`` where there is none."""
+        data = self._read(self._encode_key(key))
+        if data is None:
+            raise KeyError(key)
+        return cast(V, self._decode_value(data))
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: V | T) -> V | T: ...
+    def get(self, key: K, default: Any = None) -> Any:
+        """Return the value of a key, or ``default``."""
+        data = self._read(self._encode_key(key))
+        return default if data is None else self._decode_value(data)
+
+    def __contains__(self, key: object) -> bool:
+        """Tell whether the map has a key."""
+        return self._read(self._encode_key(key)) is not None
+
+    def __setitem__(self, key: K, value: V) -> None:
+        """Set a key: outside of a transaction a transaction of its own."""
+        self._write(self._encode_key(key), self._encode_value(value))
+
+    set = __setitem__
+
+    def __delitem__(self, key: K) -> None:
+        """Delete a key; ``KeyError`` where there is none."""
+
+        def work(mapping: Map[K, V]) -> None:
+            if key not in mapping:
+                raise KeyError(key)
+            mapping.discard(key)
+
+        self._session.atomically(self.namespace, work)
+
+    def discard(self, key: K) -> None:
+        """Delete a key if it is there; unlike ``del`` it reads nothing."""
+        self._write(self._encode_key(key), None)
+
+    @overload
+    def pop(self, key: K) -> V: ...
+    @overload
+    def pop(self, key: K, default: V | T) -> V | T: ...
+    def pop(self, key: K, default: Any = _MISSING) -> Any:
+        """Delete a key and return its value, in one transaction."""
+
+        def work(mapping: Map[K, V]) -> Any:
+            value = mapping.get(key, _MISSING)
+            if value is not _MISSING:
+                mapping.discard(key)
+            return value
+
+        value = self._session.atomically(self.namespace, work)
+        if value is _MISSING:
+            if default is _MISSING:
+                raise KeyError(key)
+            return default
+        return value
+
+    @overload
+    def setdefault(self: Map[K, T | None], key: K, default: None = None) -> T | None: ...
+    @overload
+    def setdefault(self, key: K, default: V) -> V: ...
+    def setdefault(self, key: K, default: Any = None) -> Any:
+        """Return the value of a key, setting it first where there is none, in one transaction."""
+
+        def work(mapping: Map[K, V]) -> Any:
+            value = mapping.get(key, _MISSING)
+            if value is _MISSING:
+                mapping[key] = value = default
+            return value
+
+        return self._session.atomically(self.namespace, work)
+
+    def popitem(self) -> tuple[K, V]:
+        """Delete the first key and return it with its value; ``KeyError`` where the map is empty."""
+
+        def work(mapping: Map[K, V]) -> tuple[K, V]:
+            for key, value in mapping.range(limit=1):
+                mapping.discard(key)
+                return key, value
+            raise KeyError(f"the map {self.name!r} is empty")
+
+        return self._session.atomically(self.namespace, work)
+
+    def incr(self, key: K, delta: int = 1) -> int:
+        """Add ``delta`` to an integer, taken as 0 where there is none; return the sum.
+
+        Raises ``UsageError`` where the value is no integer.
+        """
+
+        def work(mapping: Map[K, V]) -> int:
+            value: Any = mapping.get(key, 0)
+            if type(value) is not int:
+                raise UsageError(f"the value of {key!r} is {type(value).__name__}, not an integer")
+            mapping[key] = cast(V, value + delta)
+            return value + delta
+
+        return self._session.atomically(self.namespace, work)
+
+    def compare_and_set(self, key: K, expected: V | None, value: V | None) -> bool:
+        """Set a key to ``value`` if it has ``expected``, in one transaction; tell whether it did.
+
+        None stands for no value: ``expected`` None means absent, ``value`` None deletes.
+        """
+
+        def work(mapping: Map[K, V]) -> bool:
+            if mapping.get(key) != expected:
+                return False
+            if value is None:
+                mapping.discard(key)
+            else:
+                mapping[key] = value
+            return True
+
+        return self._session.atomically(self.namespace, work)
+
+    # -------------------------------------------------------------- many keys
+
+    def get_many(self, keys: Iterable[K]) -> dict[K, V]:
+        """Return the keys that are there, with their values; cheaper than one ``get`` each."""
+        wanted = list(keys)
+        found = self._session.get_many(self.namespace, list(map(self._encode_key, wanted)))
+        if self._plain:
+            return {
+                key: cast(V, data)
+                for key, data in zip(wanted, found, strict=True)
+                if data is not None
+            }
+        decode = self._decode_value
+        return {
+            key: decode(data) for key, data in zip(wanted, found, strict=True) if data is not None
+        }
+
+    def update_many(self, pairs: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
+        """Set many keys in one transaction, all or none; the last value of a key counts.
+
+        Raises ``TransactionTooLargeError`` beyond ``transaction_bytes_max``: see ``load``.
+        """
+        if isinstance(pairs, Mapping):
+            pairs = pairs.items()
+        encode_key, encode_value = self._encode_key, self._encode_value
+        self._session.set_many(
+            self.namespace, ((encode_key(key), encode_value(value)) for key, value in pairs)
+        )
+
+    def update(self, *args: Any, **kwargs: V) -> None:
+        """Set many keys in one transaction, all or none: the ``update`` of a dict."""
+        self.update_many(dict(*args, **kwargs))
+
+    def load(self, pairs: Mapping[K, V] | Iterable[tuple[K, V]], *, batch: int = LOAD_BATCH) -> int:
+        """Set any number of keys, ``batch`` at a time, each batch all or none; return how many.
+
+        After an error or a crash a whole number of batches is there, and loading the same pairs
+        again from the start, or from any batch that may be missing, gives the same map.
+        """
+        if batch < 1:
+            raise UsageError(f"a batch of {batch} pairs is none")
+        source = iter(pairs.items() if isinstance(pairs, Mapping) else pairs)
+        total = 0
+        while part := list(islice(source, batch)):
+            self.update_many(part)
+            total += len(part)
+        return total
+
+    def clear(self) -> None:
+        """Delete all keys, in one transaction; ``db.drop`` is quicker for a large map."""
+
+        def work(mapping: Map[K, V]) -> None:
+            for key in mapping.keys():  # noqa: SIM118  # the lazy iterator, not a set
+                mapping.discard(key)
+
+        self._session.atomically(self.namespace, work)
+
+    # -------------------------------------------------------------- in order
+
+    def range(
+        self,
+        start: K | None = None,
+        stop: K | None = None,
+        *,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Items[tuple[K, V]]:
+        """Iterate over the pairs from ``start`` (included) to ``stop`` (not), in order.
+
+        ``reverse`` gives the same pairs backwards; ``limit`` ends after that many.  Raises
+        ``CodecError`` where the key codec does not keep the order of keys and a bound is given.
+        """
+        if not self.namespace.key_codec.ordered and not (start is stop is None):
+            raise CodecError(
+                f"codec {self.namespace.key_codec.name} does not keep the order of keys",
+                hint="Iterate over all items, or use an ordered key codec.",
+            )
+        low = b"" if start is None else self._encode_key(start)
+        high = None if stop is None else self._encode_key(stop)
+        return Items(self._pairs(low, high, reverse, limit))
+
+    def _bounds(self, prefix: K | None) -> tuple[bytes, bytes | None]:
+        return (b"", None) if prefix is None else self.namespace.key_codec.prefix_range(prefix)
+
+    def _pairs(
+        self, low: bytes, high: bytes | None, reverse: bool, limit: int | None
+    ) -> Iterator[tuple[K, V]]:
+        if limit is not None and limit < 0:
+            raise UsageError(f"a limit of {limit} pairs is none")
+        size = 16 if limit is None else min(max(limit, 1), 16)
+        blocks = self._session.blocks(self.namespace, low, high, reverse, size)
+        pairs = self._decoded(blocks)
+        return pairs if limit is None else _limited(pairs, limit)
+
+    def _decoded(self, blocks: Iterator[list[Pair]]) -> Iterator[tuple[K, V]]:
+        if self._plain:
+            for block in blocks:
+                yield from cast("list[tuple[K, V]]", block)
+            return
+        decode_key, decode_value = self._decode_key, self._decode_value
+        for block in blocks:
+            for key, value in block:
+                yield decode_key(key), decode_value(value)
+
+    def items(self, prefix: K | None = None) -> Items[tuple[K, V]]:  # type: ignore[override]
+        """Iterate over (key, value) in order; ``prefix`` keeps those whose key begins with it."""
+        # Not the set-like view of a dict: that would need the length, which is O(n) here.
+        low, high = self._bounds(prefix)
+        return Items(self._pairs(low, high, False, None))
+
+    def keys(self, prefix: K | None = None) -> Items[K]:  # type: ignore[override]
+        """Iterate over the keys in order; ``prefix`` keeps those that begin with it."""
+        low, high = self._bounds(prefix)
+        return Items(self._keys(low, high))
+
+    def _keys(self, low: bytes, high: bytes | None) -> Iterator[K]:
+        decode = self._decode_key
+        for block in self._session.blocks(self.namespace, low, high, False, 16):
+            for key, _ in block:
+                yield decode(key)
+
+    def values(self) -> Items[V]:  # type: ignore[override]
+        """Iterate over the values in the order of their keys."""
+        return Items(self._values())
+
+    def _values(self) -> Iterator[V]:
+        decode = self._decode_value
+        for block in self._session.blocks(self.namespace, b"", None, False, 16):
+            for _, value in block:
+                yield decode(value)
+
+    def __iter__(self) -> Iterator[K]:
+        """Iterate over the keys in order."""
+        return self._keys(b"", None)
+
+    def __len__(self) -> int:
+        """Count the keys: O(n), a scan of the whole map."""
+        return sum(map(len, self._session.blocks(self.namespace, b"", None, False, 2048)))
+
+    def __bool__(self) -> bool:
+        """Tell whether the map has any key, without counting them."""
+        return any(self._session.blocks(self.namespace, b"", None, False, 1))
+
+    def __eq__(self, other: object) -> bool:
+        """Maps are equal when they are the same map of the same session."""
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+def _limited(pairs: Iterator[T], limit: int) -> Iterator[T]:
+    """Yield the first ``limit``; closing this closes ``pairs`` (islice would not)."""
+    try:
+        yield from islice(pairs, limit)
+    finally:
+        pairs.close()  # type: ignore[attr-defined]  # a generator always has it
+
+
+def _checked_key(codec: codecs.Codec[Any]) -> Callable[[Any], bytes]:
+    encode = codec.encode
+
+    def checked(key: Any) -> bytes:
+        data = encode(key)
+        if len(data) > KEY_BYTES_MAX:
+            raise KeyTooLargeError(f"a key of {len(data)} bytes, {KEY_BYTES_MAX} are allowed")
+        return data
+
+    def plain(key: Any) -> bytes:
+        if type(key) is bytes and len(key) <= KEY_BYTES_MAX:
+            return key
+        return checked(key)
+
+    return plain if codec is codecs.Bytes else checked
+
+
+def _checked_value(codec: codecs.Codec[Any]) -> Callable[[Any], bytes]:
+    encode = codec.encode
+
+    def checked(value: Any) -> bytes:
+        data = encode(value)
+        if len(data) > VALUE_BYTES_MAX:
+            raise ValueTooLargeError(
+                f"a value of {len(data):,} bytes, {VALUE_BYTES_MAX:,} are allowed"
+            )
+        return data
+
+    def plain(value: Any) -> bytes:
+        if type(value) is bytes and len(value) <= VALUE_BYTES_MAX:
+            return value
+        return checked(value)
+
+    return plain if codec is codecs.Bytes else checked

@@ -1,0 +1,518 @@
+"""Opens a store for writing: lock, manifest, LMDB, recovery, then everything that runs.
+
+The order, and why: the lock first, so that nobody else changes what is looked at; the manifest
+next, which says whose files these are; LMDB after its file has been measured; then the log is
+replayed, its tail made durable, and the manifest loses its mark of a clean close.  Only then is
+anything appended.  A crash at any step leaves a store that the next open recovers.
+
+Left out: reading processes (``reading``), maps and transactions (``database``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, replace
+
+from ..affinity.errors import (
+    AlreadyOpenError,
+    CorruptDataError,
+    DiskError,
+    ForeignFileError,
+    NotFoundError,
+    SnapshotExpiredError,
+    UnsupportedError,
+    UsageError,
+)
+from ..affinity.partitions import PARTITIONS_MAX
+from ..checkpoints.marks import PartitionMark
+from ..checkpoints.replay import State
+from ..wal.format import SegmentHeader, segment_name
+from ..wal.ports import Directory
+from ..wal.records import RollbackRecord, Run, encode_record
+from ..wal.segments import open_segment, segment_numbers
+from ..wal.writer import NEXT_NAME, LogWriter, create_segment
+from . import manifest as manifests
+from .checkpointer import Checkpointer
+from .commit import Committer
+from .environment import Environment, KeyValueEnvironment, LockHandle
+from .kv import ENGINE_VERSION
+from .lock_manager import LockManager
+from .log_keeper import LogKeeper
+from .manifest import Manifest
+from .map_growth import MapGrowth
+from .overlay import Overlay
+from .partition_store import read_marks
+from .recovery import RecoveryReport, Replayed, replay, rewrite_tail
+
+LOCK_NAME = "lock"
+WAL_NAME = "wal"
+DATA_NAME = "data"
+READERS_NAME = "readers"
+
+log = logging.getLogger("tidelog.store")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Limits and habits of an open store; sizes in bytes, times in seconds."""
+
+    segment_bytes: int = 64 << 20
+    checkpoint_bytes: int = 128 << 20
+    retain_bytes: int = 256 << 20
+    retain_seconds: float | None = None
+    transaction_bytes_max: int = 64 << 20
+    snapshot_memory_max: int = 1 << 30
+    map_size: int = 1 << 40
+    map_size_max: int = 16 << 40
+    sync_interval: float = 0.05
+    checkpoint_interval: float = 60.0
+    lock_timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is None and name == "retain_seconds":
+                continue
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or value <= 0:
+                raise UsageError(f"{name}={value!r} is not a positive number")
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenStore:
+    """The parts of a store that is open for writing."""
+
+    path: str
+    environment: Environment
+    options: Options
+    directory: Directory
+    lock: LockHandle
+    manifest: Manifest
+    kv: KeyValueEnvironment
+    state: State
+    overlay: Overlay
+    writer: LogWriter
+    committer: Committer
+    checkpointer: Checkpointer
+    locks: LockManager
+    keeper: LogKeeper
+    growth: MapGrowth
+    report: RecoveryReport
+
+    def end_cleanly(self) -> None:
+        """Write into the manifest that the log ends here, all of it durable."""
+        self.manifest = replace(self.manifest, clean_end=self.writer.position)
+        manifests.write(self.directory, self.manifest)
+
+    def release(self) -> None:
+        """Close every file and give up the lock, whatever state the store is in."""
+        self.writer.close()
+        self.kv.close()
+        self.lock.release()
+
+
+def check_place(environment: Environment, path: str) -> None:
+    """Raise where the promises of a store cannot be kept: no directory, or a network file system."""
+    kind = environment.disk.kind(path)
+    if kind not in (None, "directory"):
+        raise UsageError(f"{path} is not a directory", hint="Name the directory of a store.")
+    network = environment.disk.network_file_system(path)
+    if network is not None:
+        raise UnsupportedError(
+            f"{path} is on a network file system ({network}), where locks and syncs mean less",
+            hint="Put the store on a local disk.",
+        )
+
+
+def take_lock(environment: Environment, path: str) -> LockHandle:
+    """Lock the store for writing, or raise ``AlreadyOpenError`` naming the process that has it."""
+    lock_path = os.path.join(path, LOCK_NAME)
+    try:
+        lock = environment.disk.lock(lock_path)
+    except BlockingIOError as error:
+        pid = owner_of(environment, path)
+        owner = f"process {pid}" if pid else "another process"
+        raise AlreadyOpenError(
+            f"{path} is open for writing in {owner}", path=path, pid=pid
+        ) from error
+    lock.write(b"%d\n" % environment.pid())
+    return lock
+
+
+def owner_of(environment: Environment, path: str) -> int | None:
+    """Return the process that the lock file names."""
+    try:
+        file = environment.disk.directory(path, read_only=True).open_read(LOCK_NAME)
+    except OSError:
+        return None
+    try:
+        text = file.read(0, 20).split()
+    finally:
+        file.close()
+    return int(text[0]) if text and text[0].isdigit() else None
+
+
+def read_manifest(environment: Environment, path: str) -> Manifest:
+    """Return the manifest of the store at ``path``; ``NotFoundError`` where there is no store."""
+    try:
+        directory = environment.disk.directory(path, read_only=True)
+        return manifests.read(directory)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFoundError(
+            f"there is no store at {path}", hint="`tidelog.open(path)` makes one."
+        ) from error
+
+
+def create_store(environment: Environment, path: str, partitions: int) -> None:
+    """Lay out a new, empty store; the manifest comes last and makes it one."""
+    if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
+        raise UsageError(f"partitions={partitions!r} is not a number from 1 to {PARTITIONS_MAX}")
+    disk = environment.disk
+    for name in (WAL_NAME, DATA_NAME, READERS_NAME):
+        disk.make_directory(os.path.join(path, name))
+    log_id, store_id, history_id = (environment.new_id() for _ in range(3))
+    header = SegmentHeader(
+        log_id=log_id, store_id=store_id, history_id=history_id, number=1, first_position=0
+    )
+    wal = disk.directory(os.path.join(path, WAL_NAME))
+    for name in wal.names():  # left behind by a creation that crashed before its manifest
+        wal.unlink(name)
+    state = State(store_id, partitions).record(environment.clock())
+    file, end = create_segment(wal, header, encode_record(state))
+    file.close()
+    manifests.write(
+        disk.directory(path),
+        Manifest(
+            store_id=store_id.hex(),
+            history_id=history_id.hex(),
+            log_id=log_id.hex(),
+            logs=[(log_id.hex(), 0)],
+            partitions=partitions,
+            clean_end=end,
+            kv_engine=ENGINE_VERSION,
+            spaces=[(0, partitions, 0)],
+        ),
+    )
+
+
+def open_store(
+    environment: Environment,
+    path: str,
+    *,
+    partitions: int | None,
+    create: bool,
+    options: Options,
+    mapped: bool,
+) -> OpenStore:
+    """Open the store at ``path`` for writing, making it where ``create`` allows.
+
+    ``partitions`` is for a new store (16 by default) and has to agree with that of an old one.
+    """
+    check_place(environment, path)
+    disk = environment.disk
+    if disk.kind(path) is None:
+        if not create:
+            raise NotFoundError(f"there is no store at {path}")
+        disk.make_directory(path)
+    lock = take_lock(environment, path)
+    try:
+        names = disk.directory(path).names()
+        if manifests.NAME not in names:
+            _check_no_remains(disk.directory(path), path, create)
+            create_store(environment, path, 16 if partitions is None else partitions)
+        manifest = read_manifest(environment, path)
+        if partitions not in (None, manifest.partitions):
+            raise UsageError(
+                f"{path} has {manifest.partitions} partitions, not {partitions}",
+                hint="The number is fixed when a store is made; leave it out to open one.",
+            )
+        if manifest.cluster is not None:
+            raise UsageError(f"{path} belongs to cluster {manifest.cluster}")
+        return _Opening(environment, path, lock, manifest, options, mapped).run()
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _check_no_remains(directory: Directory, path: str, create: bool) -> None:
+    """Refuse to make a store where an older one may have lost its manifest, or other files lie."""
+    if not create:
+        raise NotFoundError(f"there is no store at {path}")
+    names = set(directory.names())
+    if DATA_NAME in names and os.path.exists(os.path.join(path, DATA_NAME, "data.mdb")):
+        raise CorruptDataError(
+            f"{path} holds data but no manifest", hint="Restore the manifest from a backup."
+        )
+    strangers = names - {LOCK_NAME, WAL_NAME, DATA_NAME, READERS_NAME, "manifest.tmp"}
+    if strangers:
+        raise UsageError(
+            f"{path} is no store and not empty: {', '.join(sorted(strangers)[:3])}",
+            hint="Name an empty directory, or one that does not exist yet.",
+        )
+
+
+class _Opening:
+    """One writable open on its way; the parts as they come."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        path: str,
+        lock: LockHandle,
+        manifest: Manifest,
+        options: Options,
+        mapped: bool,
+    ) -> None:
+        self._environment = environment
+        self._path = path
+        self._lock = lock
+        self._manifest = manifest
+        self._options = options
+        self._mapped = mapped
+        self._directory = environment.disk.directory(path)
+        self._wal = environment.disk.directory(os.path.join(path, WAL_NAME))
+
+    def run(self) -> OpenStore:
+        kv = self._environment.open_kv(
+            os.path.join(self._path, DATA_NAME), self._options.map_size, False, True
+        )
+        try:
+            return self._with(kv)
+        except BaseException:
+            kv.close()
+            raise
+
+    def _with(self, kv: KeyValueEnvironment) -> OpenStore:
+        environment, options = self._environment, self._options
+        store_id = bytes.fromhex(self._manifest.store_id)
+        txn = kv.begin()
+        store_mark, marks = read_marks(txn)
+        if store_mark is not None and store_mark.store_id != store_id:
+            raise ForeignFileError(
+                f"{self._path}: its data file belongs to store {store_mark.store_id.hex()}"
+            )
+        state = State.from_marks(store_id, self._manifest.partitions, store_mark, marks)
+        overlay = Overlay(txn)
+        del txn
+        growth = MapGrowth(environment, kv, overlay, options.map_size_max)
+        self._remove_leftovers()
+        replayed, checkpointer = self._replay(kv, state, overlay, marks, growth)
+        writer, keeper = self._open_log(state, replayed.applied_position)
+        committer = Committer(
+            environment,
+            state,
+            overlay,
+            writer,
+            id_prefix=environment.new_id()[:8],
+            transaction_bytes_max=options.transaction_bytes_max,
+        )
+        growth.mutex = committer.mutex
+        checkpointer.adopt(committer, keeper.after_checkpoint)
+        store = OpenStore(
+            path=self._path,
+            environment=environment,
+            options=options,
+            directory=self._directory,
+            lock=self._lock,
+            manifest=self._manifest,
+            kv=kv,
+            state=state,
+            overlay=overlay,
+            writer=writer,
+            committer=committer,
+            checkpointer=checkpointer,
+            locks=LockManager(environment, committer),
+            keeper=keeper,
+            growth=growth,
+            report=replayed.report,
+        )
+        keeper.checkpoint_position = lambda: checkpointer.position
+        try:
+            self._settle(store)
+        except BaseException:
+            writer.close()
+            raise
+        return store
+
+    def _remove_leftovers(self) -> None:
+        if NEXT_NAME in self._wal.names():
+            self._wal.unlink(NEXT_NAME)
+
+    def _replay(
+        self,
+        kv: KeyValueEnvironment,
+        state: State,
+        overlay: Overlay,
+        marks: dict[int, PartitionMark],
+        growth: MapGrowth,
+    ) -> tuple[Replayed, Checkpointer]:
+        """Apply the log to the state and make its end durable."""
+        limit = self._options.checkpoint_bytes
+        start = state.position
+        durable = max(state.position, self._manifest.clean_end or 0, *state.replay_from)
+        replayed = Replayed(state, overlay, start, self._sync_replayed)
+        growth.mutex = replayed.mutex
+        checkpointer = Checkpointer(
+            self._environment,
+            replayed,
+            kv,
+            marks,
+            position=start,
+            growth=growth,
+        )
+        task = self._environment.background(
+            "tidelog-recovery", 3600.0, lambda: _quietly(checkpointer, overlay, limit)
+        )
+
+        def relieve() -> None:
+            if overlay.bytes >= 2 * limit:
+                checkpointer.run_while(lambda: overlay.bytes >= 2 * limit, "recovery")
+            elif overlay.bytes >= limit:
+                task.wake()
+
+        try:
+            end = replay(
+                self._wal,
+                replayed,
+                start=start,
+                durable=durable,
+                log_ids=[(bytes.fromhex(log_id), first) for log_id, first in self._manifest.logs],
+                relieve=relieve,
+            )
+        finally:
+            task.stop()
+        clean = self._manifest.clean_end == end.position
+        replayed.report.clean = clean
+        replayed.report.dropped_bytes = end.dropped_bytes
+        replayed.report.end = str(end.kind)
+        replayed.applied_position = end.position
+        if not clean:
+            with translated_disk("making the end of the log durable"):
+                rewrite_tail(self._wal, end, min(durable, end.position))
+        log.log(
+            logging.INFO if clean else logging.WARNING,
+            "recovery.done clean=%s frames=%d updates=%d end=%s dropped_bytes=%d",
+            clean,
+            replayed.report.frames,
+            replayed.report.updates,
+            end.kind,
+            end.dropped_bytes,
+            extra={"event": "recovery.done"},
+        )
+        return replayed, checkpointer
+
+    def _sync_replayed(self, position: int) -> None:
+        """Make the log durable up to ``position`` before a checkpoint of the recovery holds it."""
+        number = segment_numbers(self._wal)[-1]
+        file = self._wal.open_write(segment_name(number))
+        try:
+            with translated_disk("making the replayed log durable"):
+                size = file.size()
+                for offset in range(0, size, 64 << 10):
+                    file.write(offset, file.read(offset, 64 << 10))
+                file.sync()
+        finally:
+            file.close()
+
+    def _open_log(self, state: State, position: int) -> tuple[LogWriter, LogKeeper]:
+        """Open the last segment for appending at ``position``, or begin a new one."""
+        keeper = LogKeeper(
+            self._environment,
+            self._wal,
+            os.path.join(self._path, READERS_NAME),
+            retain_bytes=self._options.retain_bytes,
+            retain_seconds=self._options.retain_seconds,
+        )
+
+        def payload() -> bytes:
+            return encode_record(state.record(self._environment.clock()))
+
+        numbers = segment_numbers(self._wal)
+        segment = open_segment(self._wal, numbers[-1]) if numbers else None
+        if segment is not None:
+            segment.file.close()
+        log_id = bytes.fromhex(self._manifest.log_id)
+        if segment is None or segment.header is None or segment.log_id != log_id:
+            header = SegmentHeader(
+                log_id=log_id,
+                store_id=state.store_id,
+                history_id=bytes.fromhex(self._manifest.history_id),
+                number=numbers[-1] + 1 if numbers else 1,
+                first_position=position,
+            )
+            with translated_disk("beginning a segment of the log"):
+                file, position = create_segment(self._wal, header, payload(), mapped=self._mapped)
+        else:
+            header = segment.header
+            file = self._wal.open_write(segment_name(numbers[-1]), mapped=self._mapped)
+        writer = LogWriter(
+            self._wal,
+            header,
+            file,
+            position=position,
+            synced=position,
+            segment_size=self._options.segment_bytes,
+            state=payload,
+            spare=keeper.spare,
+            sealed=keeper.sealed,
+            mapped=self._mapped,
+        )
+        keeper.begin(writer, state)
+        return writer, keeper
+
+    def _settle(self, store: OpenStore) -> None:
+        """Take the mark of a clean close away, close gaps, and raise epochs where they must be."""
+        clean = store.report.clean
+        if self._manifest.clean_end is not None:
+            store.manifest = replace(self._manifest, clean_end=None)
+            manifests.write(self._directory, store.manifest)
+        gaps = _close_gaps(store.state)
+        records = []
+        time = max(self._environment.clock(), store.state.time)
+        if gaps:
+            records.append(
+                RollbackRecord(tx_id=bytes(16), time=time, reason="gap", runs=tuple(gaps))
+            )
+        if not clean:
+            epochs = store.state.next_epochs(time)
+            store.committer.log(
+                [*records, epochs],
+                durable=True,
+                then=lambda: store.state.apply(store.writer.position, epochs),
+            )
+        elif records:
+            store.committer.log(records, durable=True)
+
+
+def _close_gaps(state: State) -> list[Run]:
+    """Close what recovery found missing, and forget reservations that never reached the log."""
+    gaps = []
+    for partition, counter in enumerate(state.counters):
+        epoch = state.epochs[partition]
+        for first, last in counter.finalize():
+            gaps.append(Run(partition, epoch, first, last - first + 1))
+            state.touched.add(partition)
+    return gaps
+
+
+def _quietly(checkpointer: Checkpointer, overlay: Overlay, limit: int) -> None:
+    """Flush what recovery has piled up; an error comes again when the checkpoint must be taken."""
+    try:
+        checkpointer.run_while(lambda: overlay.bytes >= limit, "recovery")
+    except (DiskError, SnapshotExpiredError):
+        return
+
+
+class translated_disk:  # noqa: N801  # used as a function in `with`
+    """Turn ``OSError`` into ``DiskError``; says what was being done."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Translate."""
+        if isinstance(error, OSError):
+            raise DiskError(f"{self._what} failed: {error}") from error

@@ -1,0 +1,226 @@
+"""Committed updates that LMDB does not hold yet, in memory, and snapshots over them.
+
+The overlay is a chain of *layers*, oldest first; the last one is active and takes every new
+update, the others are sealed.  A layer holds, per partition, a dict from full key to stored
+value (plain bytes both, so that the garbage collector does not track the dicts).
+
+Invariants:
+
+- A newer layer wins over an older one, and every layer over LMDB.
+- A snapshot sees the layers that were sealed when it was taken; what came later is exactly what
+  the chain holds from its ``boundary`` on.  So a transaction finds what changed since its
+  snapshot by walking ``newer`` links, whatever has been flushed meanwhile.
+- Two neighbouring layers are merged once no snapshot needs the boundary between them, and only
+  while neither is being flushed.
+
+Not safe by itself: callers hold the store's mutex for everything but reads of a ``View``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from .environment import KvTransaction
+
+PAIR_OVERHEAD = 200
+"""Bytes that a pair costs beside its key and value: two objects and a slot of a dict."""
+
+
+class Layer:
+    """Updates of one stretch of time, per partition."""
+
+    __slots__ = ("bytes", "flushing", "heir", "newer", "parts", "snapshots", "sorted_keys")
+
+    def __init__(self) -> None:
+        self.parts: dict[int, dict[bytes, bytes]] = {}
+        self.bytes = 0
+        self.newer: Layer | None = None
+        self.heir: Layer | None = None
+        """The older layer that took this one over, if one did."""
+        self.snapshots = 0
+        """Snapshots for which this is the newest layer."""
+        self.flushing = False
+        self.sorted_keys: dict[int, list[bytes]] = {}
+        """Sorted keys of a partition, once somebody scanned it; only for sealed layers."""
+
+    def part(self, partition: int) -> dict[bytes, bytes]:
+        """Return the dict of a partition, made on first use."""
+        part = self.parts.get(partition)
+        if part is None:
+            part = self.parts[partition] = {}
+        return part
+
+    def keys_of(self, partition: int) -> list[bytes]:
+        """Return the sorted full keys of a partition of this sealed layer."""
+        # Taken before the keys are read: `absorb` replaces it, so a stale list is never found.
+        cache = self.sorted_keys
+        keys = cache.get(partition)
+        if keys is None:
+            keys = cache[partition] = sorted(self.parts.get(partition, ()))
+        return keys
+
+    def absorb(self, other: Layer) -> None:
+        """Take over the newer updates of ``other``."""
+        for partition, updates in other.parts.items():
+            mine = self.parts.get(partition)
+            if mine is None:
+                self.parts[partition] = dict(updates)
+            else:
+                mine.update(updates)
+        self.sorted_keys = {}
+        self.bytes += other.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a reader reads: layers, newest first, and the LMDB transaction beneath them.
+
+    ``get`` and ``closed`` are called without any lock: layers and transaction of a view never
+    become older, and what is active only gains updates.
+    """
+
+    layers: tuple[Layer, ...]
+    txn: KvTransaction
+
+    def stored(self, partition: int, full_key: bytes) -> bytes | None:
+        """Return the stored value as it is in memory or in LMDB, not checked; None if absent."""
+        for layer in self.layers:
+            part = layer.parts.get(partition)
+            if part is not None:
+                found = part.get(full_key)
+                if found is not None:
+                    return found
+        return self.txn.get(full_key)
+
+
+class Overlay:
+    """The chain of layers and the view that readers take."""
+
+    def __init__(self, txn: KvTransaction) -> None:
+        self._layers: list[Layer] = [Layer()]
+        self.active = self._layers[0]
+        self.sealed_bytes = 0
+        self.view = View((self.active,), txn)
+        self.ended: deque[Layer] = deque()
+        """Boundaries of snapshots that have ended. Filled without the mutex, since a finalizer
+        may run anywhere, even under it; taken up when the next snapshot or flush begins."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the updates of all layers take, roughly."""
+        return self.sealed_bytes + self.active.bytes
+
+    @property
+    def layers(self) -> int:
+        """How many layers there are."""
+        return len(self._layers)
+
+    def _publish(self, txn: KvTransaction | None = None) -> None:
+        self.view = View(tuple(reversed(self._layers)), txn or self.view.txn)
+
+    def seal(self) -> Layer | None:
+        """Close the active layer and begin a new one; return the newest sealed layer, if any."""
+        active = self.active
+        if active.parts:
+            fresh = Layer()
+            active.newer = fresh
+            self.sealed_bytes += active.bytes
+            self._layers.append(fresh)
+            self.active = fresh
+            self._publish()
+        return self._layers[-2] if len(self._layers) > 1 else None
+
+    def snapshot(self) -> tuple[View, Layer]:
+        """Return a view that does not change, and its boundary for ``ended`` and ``since``.
+
+        The boundary is the newest layer of the view; None where no layer is sealed.
+        """
+        self.take_up_ended()
+        newest = self.seal()
+        if newest is None:
+            # Nothing in memory: LMDB alone. The boundary is an empty layer that links to what comes.
+            newest = Layer()
+            newest.newer = self.active
+            return View((), self.view.txn), newest
+        newest.snapshots += 1
+        return View(self.view.layers[1:], self.view.txn), newest
+
+    def take_up_ended(self) -> None:
+        """Merge layers that only ended snapshots kept apart."""
+        while self.ended:
+            self._release(self.ended.popleft())
+
+    def _release(self, boundary: Layer) -> None:
+        while boundary.heir is not None:
+            boundary = boundary.heir
+        if not boundary.snapshots:
+            return
+        boundary.snapshots -= 1
+        if boundary.snapshots or boundary.flushing or boundary not in self._layers:
+            return
+        newer = boundary.newer
+        assert newer is not None
+        if newer.flushing:
+            return
+        was_active = newer is self.active
+        if not was_active:
+            self.sealed_bytes -= newer.bytes
+        self.sealed_bytes -= boundary.bytes
+        boundary.absorb(newer)
+        self._layers.remove(newer)
+        boundary.newer = newer.newer
+        boundary.snapshots = newer.snapshots
+        newer.heir = boundary
+        if was_active:
+            self.active = boundary
+        else:
+            self.sealed_bytes += boundary.bytes
+        self._publish()
+
+    def begin_flush(self) -> list[Layer]:
+        """Seal, mark all sealed layers as being flushed, and return them, oldest first."""
+        self.take_up_ended()
+        self.seal()
+        flushed = self._layers[:-1]
+        for layer in flushed:
+            layer.flushing = True
+        return flushed
+
+    def refresh(self, txn: KvTransaction) -> None:
+        """Let readers see LMDB as ``txn`` does."""
+        self._publish(txn)
+
+    def end_flush(self, flushed: list[Layer], txn: KvTransaction) -> None:
+        """Drop flushed layers: LMDB, as ``txn`` sees it, holds them now."""
+        gone = set(map(id, flushed))
+        self._layers = [layer for layer in self._layers if id(layer) not in gone]
+        self.sealed_bytes = sum(layer.bytes for layer in self._layers[:-1])
+        self._publish(txn)
+
+    def abandon_flush(self, flushed: list[Layer]) -> None:
+        """The flush failed: the layers stay, to be flushed again."""
+        for layer in flushed:
+            layer.flushing = False
+
+
+def since(boundary: Layer) -> Iterator[Layer]:
+    """Yield the layers with everything that was committed after a snapshot, oldest first."""
+    layer = boundary.newer
+    while layer is not None:
+        yield layer
+        layer = layer.newer
+
+
+def merged(layers: Iterable[Layer]) -> dict[int, dict[bytes, bytes]]:
+    """Return the updates of layers, given oldest first, as one dict per partition."""
+    result: dict[int, dict[bytes, bytes]] = {}
+    for layer in layers:
+        for partition, updates in layer.parts.items():
+            mine = result.get(partition)
+            if mine is None:
+                result[partition] = updates
+            else:
+                result[partition] = {**mine, **updates}
+    return result

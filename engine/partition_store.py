@@ -1,0 +1,214 @@
+"""The partitions' state at the last checkpoint, in the key-value environment.
+
+Owns the layout: data under full keys (``engine.stored``), one mark per partition at the front of
+its range (namespace 0), and the store's mark under a partition number that no partition has.
+
+Invariants:
+
+- Data, count, digest, counters and replay position of a partition change in one transaction.
+- Every value that is read is checked, marks included.
+- A miss is believed only when both neighbours are as they were written: a flipped bit in a key
+  moves a record away from where it is looked for.
+
+Left out: what is newer than the checkpoint (``overlay``), and when to flush (``checkpointer``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from ..affinity.errors import CorruptDataError
+from ..checkpoints.marks import PartitionMark, StoreMark
+from .environment import Cursor, KeyValueEnvironment, KvTransaction
+from .stored import (
+    TRAILER_SIZE,
+    check_pair,
+    is_tombstone,
+    pack_prefix,
+    stored_value,
+    xor_trailers,
+)
+
+STORE_PARTITION = 0xFFFFFFFF
+MARKS_NAMESPACE = 0
+
+STORE_KEY = pack_prefix(STORE_PARTITION, MARKS_NAMESPACE) + b"store"
+
+
+def mark_key(partition: int) -> bytes:
+    """Return the key under which the mark of a partition lies."""
+    return pack_prefix(partition, MARKS_NAMESPACE) + b"mark"
+
+
+def checked_get(txn: KvTransaction, full_key: bytes) -> bytes | None:
+    """Return the stored value of a key after checking it, or None where there is surely none."""
+    stored = txn.get(full_key)
+    if stored is None:
+        check_neighbours(txn, full_key)
+        return None
+    check_pair(full_key, stored)
+    return stored
+
+
+def check_neighbours(txn: KvTransaction, full_key: bytes) -> None:
+    """Raise ``CorruptDataError`` unless the pairs on both sides of an absent key are whole."""
+    cursor = txn.cursor()
+    if cursor.set_range(full_key):
+        check_pair(*cursor.item())
+        found = cursor.prev()
+    else:
+        found = cursor.last()
+    if found:
+        check_pair(*cursor.item())
+
+
+def read_marks(txn: KvTransaction) -> tuple[StoreMark | None, dict[int, PartitionMark]]:
+    """Return the marks of the last checkpoint; (None, {}) in a store that never had one."""
+    stored = checked_get(txn, STORE_KEY)
+    store = None if stored is None else StoreMark.from_bytes(stored[:-TRAILER_SIZE])
+    marks = {}
+    cursor = txn.cursor()
+    partition = 0
+    # Marks are the first keys of their partitions: hop from one to the next.
+    while cursor.set_range(mark_key(partition)):
+        key, value = cursor.item()
+        found = int.from_bytes(key[:4], "big")
+        if found == STORE_PARTITION:
+            break
+        if key != mark_key(found):
+            partition = found + 1 if found >= partition else partition + 1
+            continue
+        check_pair(key, value)
+        marks[found] = PartitionMark.from_bytes(value[:-TRAILER_SIZE])
+        partition = found + 1
+    return store, marks
+
+
+def write_mark(txn: KvTransaction, key: bytes, body: bytes) -> None:
+    """Write a mark under its key."""
+    txn.put(key, stored_value(key, body, 0, 0, 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flush:
+    """What goes into one partition at a checkpoint: updates, and its new counters and epochs."""
+
+    partition: int
+    updates: dict[bytes, bytes]
+    mark: PartitionMark
+    """The mark before, with its new position, counter and epochs; count and digest are old."""
+
+
+def flush_partition(txn: KvTransaction, flush: Flush, dropped: Iterable[int] = ()) -> PartitionMark:
+    """Write the updates of one partition in sorted order; return its new mark, written too."""
+    mark = flush.mark
+    if flush.updates:
+        mark = _write_updates(txn, mark, flush.partition, flush.updates)
+    for namespace in dropped:
+        mark = _remove_namespace(txn, mark, flush.partition, namespace)
+    write_mark(txn, mark_key(flush.partition), mark.to_bytes())
+    return mark
+
+
+def _write_updates(
+    txn: KvTransaction, mark: PartitionMark, partition: int, updates: dict[bytes, bytes]
+) -> PartitionMark:
+    keys = sorted(updates)
+    stored = list(map(updates.__getitem__, keys))
+    cursor = txn.cursor()
+    old: list[tuple[bytes, bytes]] = []
+    if mark.count and not _behind_all(cursor, partition, keys[0]):
+        old = cursor.getmulti(keys)
+    deletes = [key for key, value in zip(keys, stored, strict=True) if is_tombstone(value)]
+    digest = mark.digest ^ xor_trailers([value for _, value in old]) ^ xor_trailers(stored)
+    count = mark.count - len(old) + len(keys)
+    if deletes:
+        gone = set(deletes)
+        digest ^= xor_trailers([updates[key] for key in deletes])
+        count -= len(deletes)
+        pairs = [pair for pair in zip(keys, stored, strict=True) if pair[0] not in gone]
+        present = {key for key, _ in old}
+        for key in deletes:
+            if key in present:
+                txn.delete(key)
+    else:
+        pairs = list(zip(keys, stored, strict=True))
+    cursor.putmulti(pairs)
+    cursor.close()
+    return replace(mark, count=count, digest=digest)
+
+
+def _behind_all(cursor: Cursor, partition: int, key: bytes) -> bool:
+    """Tell whether no key of the partition is at or behind ``key``."""
+    if not cursor.set_range(key):
+        return True
+    return cursor.key()[:4] != key[:4]
+
+
+def _remove_namespace(
+    txn: KvTransaction, mark: PartitionMark, partition: int, namespace: int
+) -> PartitionMark:
+    """Delete everything that a dropped namespace has in a partition."""
+    prefix = pack_prefix(partition, namespace)
+    digest, count = mark.digest, mark.count
+    while True:
+        cursor = txn.cursor()
+        batch: list[tuple[bytes, bytes]] = []
+        if cursor.set_range(prefix):
+            for key, value in islice(cursor.iternext(), 1000):
+                if not key.startswith(prefix):
+                    break
+                batch.append((key, value))
+        cursor.close()
+        if not batch:
+            return replace(mark, count=count, digest=digest)
+        for key, _ in batch:
+            txn.delete(key)
+        digest ^= xor_trailers([value for _, value in batch])
+        count -= len(batch)
+
+
+def measure_partition(txn: KvTransaction, partition: int) -> tuple[int, int]:
+    """Return (count, digest) of what a partition holds, checking every pair on the way."""
+    count, digest = 0, 0
+    cursor = txn.cursor()
+    prefix = partition.to_bytes(4, "big")
+    if not cursor.set_range(prefix + b"\0\0\0\1"):
+        return 0, 0
+    pairs = cursor.iternext()
+    while True:
+        block = []
+        for key, value in islice(pairs, 1000):
+            if not key.startswith(prefix):
+                break
+            check_pair(key, value)
+            block.append(value)
+        digest ^= xor_trailers(block)
+        count += len(block)
+        if len(block) < 1000:
+            return count, digest
+
+
+def verify_partitions(
+    environment: KeyValueEnvironment, marks: dict[int, PartitionMark]
+) -> list[str]:
+    """Return what is wrong with the partitions, as sentences; the empty list means nothing."""
+    txn = environment.begin()
+    problems = []
+    keys = len(marks) + (1 if txn.get(STORE_KEY) is not None else 0)
+    for partition, mark in marks.items():
+        try:
+            count, digest = measure_partition(txn, partition)
+        except CorruptDataError as error:
+            problems.append(f"partition {partition}: {error}")
+            continue
+        keys += count
+        if count != mark.count:
+            problems.append(f"partition {partition} holds {count} keys where {mark.count} belong")
+        elif digest != mark.digest:
+            problems.append(f"partition {partition}: the digest of its {count} pairs is wrong")
+    if not problems and keys != environment.entries():
+        problems.append(f"{environment.entries()} keys in the tree, {keys} of them in partitions")
+    return problems

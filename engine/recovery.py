@@ -1,0 +1,164 @@
+"""From what is on disk to a store that runs: replay the log onto the last checkpoint.
+
+Steps, each of which may crash and be done again from the start:
+
+1. Read the checkpoint's marks from LMDB: state and replay positions.
+2. Stream the log from the lowest replay position; apply what each partition lacks.  A full overlay
+   is flushed as in normal running, so memory is bounded; before that, the log up to there is made
+   durable.
+3. Judge the end (``wal.tail``); a log that is refused is left as it is.
+4. Write the tail above w again and sync it: the page cache may hold what the disk lacks, when an
+   earlier sync failed.  Cut what follows the end, so that no stale frame is met there later.
+5. Close the gaps that are left, and raise the epochs after anything but a clean close.
+
+A reading process does 1 to 3, up to the newest ``synced``, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ..checkpoints.replay import State
+from ..wal.format import HEADER_SIZE, Frame, parse_segment_header, segment_name
+from ..wal.ports import Directory, ReadableDirectory
+from ..wal.reader import Scan, read_records
+from ..wal.records import Record, TxRecord
+from ..wal.segments import segment_numbers
+from ..wal.tail import End
+from .overlay import PAIR_OVERHEAD, Layer, Overlay
+from .stored import pack_prefix, stored_run
+
+COPY_PIECE = 64 << 10
+
+log = logging.getLogger("tidelog.recovery")
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What a recovery did: frames and updates applied, and how the log ended."""
+
+    frames: int = 0
+    updates: int = 0
+    clean: bool = True
+    dropped_bytes: int = 0
+    end: str = ""
+
+
+@dataclass(slots=True)
+class Replayed:
+    """The log applied to state and overlay; what ``Checkpointer`` needs while that goes on.
+
+    Stands in for the ``Committer`` that does not exist yet.
+    """
+
+    state: State
+    overlay: Overlay
+    applied_position: int
+    sync: Callable[[int], object]
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+    report: RecoveryReport = field(default_factory=RecoveryReport)
+
+    def log(self, records: Iterable[Record]) -> int:
+        """Leave no CHECKPOINT record: the log is not open for writing yet."""
+        return self.applied_position
+
+
+def apply_updates(layer: Layer, state: State, position: int, record: Record, size: int) -> int:
+    """Fold one record into state and layer; return how many updates that were."""
+    wanted = state.apply(position, record)
+    if not wanted:
+        return 0
+    assert isinstance(record, TxRecord)
+    names = record.namespaces
+    total = 0
+    for index, run in wanted:
+        keys = record.keys[index : index + run.count]
+        if isinstance(names, int):
+            prefix = pack_prefix(run.partition, names)
+            full_keys = [prefix + key for key in keys]
+        else:
+            ids = names[index : index + run.count]
+            full_keys = [
+                pack_prefix(run.partition, name) + key for name, key in zip(ids, keys, strict=True)
+            ]
+        values = record.values[index : index + run.count]
+        stored = stored_run(full_keys, values, run.epoch, run.first, record.time)
+        layer.part(run.partition).update(zip(full_keys, stored, strict=True))
+        total += run.count
+    layer.bytes += size + PAIR_OVERHEAD * total
+    return total
+
+
+def replay(
+    directory: ReadableDirectory,
+    replayed: Replayed,
+    *,
+    start: int,
+    durable: int,
+    log_ids: list[tuple[bytes, int]],
+    until_durable: bool = False,
+    relieve: Callable[[], None] | None = None,
+) -> End:
+    """Apply the log from ``start`` on; return how it ends.
+
+    ``until_durable`` holds every frame back until a later one, or ``durable``, shows that it is
+    synced: what a reading process may see.  ``relieve`` is called after each frame and may flush.
+    Raises ``CorruptLogError`` for a log that must not be continued.
+    """
+    scan = Scan(directory, start, exact=True, durable=durable, log_ids=log_ids)
+    if until_durable:
+        known = durable
+        held: list[Frame] = []
+        for frame in scan:
+            held.append(frame)
+            known = max(known, frame.synced)
+            while held and held[0].end <= known:
+                _apply_frame(replayed, held.pop(0))
+    else:
+        for frame in scan:
+            _apply_frame(replayed, frame)
+            if relieve is not None:
+                relieve()
+    scan.end.raise_if_refused()
+    return scan.end
+
+
+def _apply_frame(replayed: Replayed, frame: Frame) -> None:
+    with replayed.mutex:
+        layer = replayed.overlay.active
+        size = len(frame.payload)
+        for _, record in read_records((frame,)):
+            replayed.report.updates += apply_updates(
+                layer, replayed.state, frame.position, record, size
+            )
+            size = 0
+        replayed.applied_position = frame.end
+        replayed.report.frames += 1
+
+
+def rewrite_tail(directory: Directory, end: End, durable: int) -> None:
+    """Write what lies between ``durable`` and the end again, cut what follows, and sync both."""
+    if end.dropped_segment is not None:
+        directory.unlink(segment_name(end.dropped_segment))
+        directory.sync()
+    numbers = segment_numbers(directory)
+    if not numbers:
+        return
+    file = directory.open_write(segment_name(numbers[-1]))
+    try:
+        header = parse_segment_header(file.read(0, HEADER_SIZE), numbers[-1])
+        base = header.first_position - HEADER_SIZE
+        offset = max(durable, header.first_position) - base
+        stop = end.position - base
+        while offset < stop:
+            piece = file.read(offset, min(COPY_PIECE, stop - offset))
+            file.write(offset, piece)
+            offset += len(piece)
+        if file.size() > stop:
+            file.truncate(stop)
+        file.sync()
+    finally:
+        file.close()

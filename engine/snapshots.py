@@ -1,0 +1,161 @@
+"""Snapshots: the whole store as it was at one moment, for reading.
+
+Invariants:
+
+- A snapshot never changes: it holds sealed layers and an LMDB read transaction.
+- It may be shared by threads.
+- It can be expired from outside (the map has to grow, or it pins too much memory): every later
+  read raises ``SnapshotExpiredError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from ..affinity.errors import ClosedError, ReadOnlyError, SnapshotExpiredError
+from ..affinity.partitions import partition_of
+from .maps import Map
+from .namespaces import Namespace
+from .overlay import Layer, View
+from .partition_store import check_neighbours
+from .scan import Pair, Range, Writes, scan
+from .stored import TRAILER_SIZE, check_pair, is_tombstone
+
+if TYPE_CHECKING:
+    from .database import Database
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+
+class Snapshot:
+    """A view of the whole store that does not change; made by ``db.snapshot``.
+
+    ``old[users]`` is the map ``users`` as it was.  Close it, or use ``with``: an open snapshot
+    holds memory and disk space.
+    """
+
+    def __init__(self, database: Database, position: int) -> None:
+        self._database = database
+        self._view: View | None
+        self._view, self.boundary = database.take_view()
+        self._why: str | None = None
+        self.position = position
+        self.began = database.now()
+
+    def __repr__(self) -> str:
+        """Show position and state."""
+        return f"<Snapshot position={self.position}{'' if self._view else ' closed'}>"
+
+    def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
+        """Return a map as it is in this snapshot."""
+        self.view()
+        return Map(mapping.namespace, self)
+
+    def view(self) -> View:
+        """Return what the snapshot reads; raises once it is closed or expired."""
+        view = self._view
+        if view is None:
+            if self._why is not None:
+                raise SnapshotExpiredError(f"the snapshot was ended: {self._why}")
+            raise ClosedError("the snapshot is closed")
+        return view
+
+    def layers(self) -> tuple[Layer, ...] | None:
+        """Return the layers that are held, or None once the snapshot has ended."""
+        view = self._view
+        return None if view is None else view.layers
+
+    def expire(self, why: str) -> None:
+        """End the snapshot from outside; its next use raises ``SnapshotExpiredError``."""
+        if self._view is not None:
+            self._why = why
+            self.close()
+
+    def close(self) -> None:
+        """Let go of what the snapshot holds; closing twice is fine."""
+        if self._view is not None:
+            self._view = None
+            self._database.overlay.ended.append(self.boundary)
+
+    def __enter__(self) -> Snapshot:
+        """Return the snapshot."""
+        self.view()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Close the snapshot."""
+        self.close()
+
+    # -------------------------------------------------------------- session of its maps
+
+    def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
+        """Return a function from encoded key to encoded value."""
+        prefixes = namespace.prefixes
+        count = len(prefixes)
+
+        def get(key: bytes) -> bytes | None:
+            partition = partition_of(key, count)
+            return read_view(self.view(), partition, prefixes[partition] + key)
+
+        return get
+
+    def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
+        """Return the encoded values of encoded keys."""
+        return list(map(self.getter(namespace), keys))
+
+    def blocks(
+        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
+    ) -> Iterator[list[Pair]]:
+        """Yield blocks of encoded pairs, in order."""
+        wanted = Range(namespace=namespace.id, start=start, stop=stop)
+        return self.scan(wanted, reverse=reverse, block=size)
+
+    def scan(
+        self, wanted: Range, *, reverse: bool, block: int, writes: Writes | None = None
+    ) -> Iterator[list[Pair]]:
+        """Yield blocks of encoded pairs of all partitions, in order, under ``writes``."""
+        everywhere = range(self._database.partitions)
+        for pairs in scan(
+            self.view(), everywhere, wanted, reverse=reverse, writes=writes, block=block
+        ):
+            yield pairs
+            self.view()
+
+    def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
+        """Return a function that refuses to write."""
+
+        def refuse(_key: bytes, _value: bytes | None) -> NoReturn:
+            raise _read_only()
+
+        return refuse
+
+    def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Refuse to write."""
+        raise _read_only()
+
+    def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
+        """Refuse to write."""
+        raise _read_only()
+
+
+def read_view(view: View, partition: int, full_key: bytes) -> bytes | None:
+    """Return the user's value of a key in a view, checked; None where there is none."""
+    for layer in view.layers:
+        part = layer.parts.get(partition)
+        if part is not None:
+            stored = part.get(full_key)
+            if stored is not None:
+                return None if is_tombstone(stored) else stored[:-TRAILER_SIZE]
+    stored = view.txn.get(full_key)
+    if stored is None:
+        check_neighbours(view.txn, full_key)
+        return None
+    check_pair(full_key, stored)
+    return stored[:-TRAILER_SIZE]
+
+
+def _read_only() -> ReadOnlyError:
+    return ReadOnlyError("a snapshot cannot be written", hint="Write to the database's own map.")

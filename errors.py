@@ -1,0 +1,35 @@
+"""Every error of Tidelog: the public name of ``tidelog.affinity.errors``."""
+
+from __future__ import annotations
+
+from .affinity.errors import (
+    AlreadyOpenError as AlreadyOpenError,
+    ClosedError as ClosedError,
+    CodecError as CodecError,
+    CommitUnknownError as CommitUnknownError,
+    ConflictError as ConflictError,
+    CorruptDataError as CorruptDataError,
+    CorruptLogError as CorruptLogError,
+    DeadlineError as DeadlineError,
+    DeadlockError as DeadlockError,
+    DiskError as DiskError,
+    DiskFullError as DiskFullError,
+    ForeignFileError as ForeignFileError,
+    ForkedError as ForkedError,
+    FormatVersionError as FormatVersionError,
+    HistoryTruncatedError as HistoryTruncatedError,
+    KeyTooLargeError as KeyTooLargeError,
+    LockTimeoutError as LockTimeoutError,
+    NotFoundError as NotFoundError,
+    ReadOnlyError as ReadOnlyError,
+    RolledBackError as RolledBackError,
+    SnapshotExpiredError as SnapshotExpiredError,
+    StorageError as StorageError,
+    TidelogError as TidelogError,
+    TooManyRangesError as TooManyRangesError,
+    TransactionError as TransactionError,
+    TransactionTooLargeError as TransactionTooLargeError,
+    UnsupportedError as UnsupportedError,
+    UsageError as UsageError,
+    ValueTooLargeError as ValueTooLargeError,
+)

@@ -1,0 +1,18 @@
+"""Faulty, seeded twins of what an engine stands on, to test what it does when they fail.
+
+``FaultyDisk``       a disk that loses power or reports errors at the operation it is told to
+``MemoryKv``         a key-value environment on such a disk
+``simulated``        an ``Environment`` of these, with time and background work moved by hand
+``crash_points``     every disk that a power cut in a scenario may leave
+``SimulatedCrash``   what the power cut looks like to the engine
+"""
+
+from __future__ import annotations
+
+from .crash import crash_points
+from .disk import FaultyDisk
+from .environment import simulated
+from .kv import MemoryKv
+from .plan import SimulatedCrash
+
+__all__ = ["FaultyDisk", "MemoryKv", "SimulatedCrash", "crash_points", "simulated"]

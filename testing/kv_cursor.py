@@ -1,0 +1,154 @@
+"""A cursor of ``MemoryKv``: moves and answers as py-lmdb's does, the odd parts included.
+
+Invariants:
+
+- It never remembers a place, only a key, so that changes of its transaction cannot mislead it.
+- An iterator begins at the item, or at an end where there is none, and moves its cursor along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .kv import MemoryTransaction, Tree
+
+
+class MemoryCursor:
+    """A position in the keys of a transaction.
+
+    After a step that found nothing the cursor shows no item, but still knows where it was: at
+    ``_at``, or behind the last key where ``_behind`` is true.  Where LMDB's next step depends on
+    how its pages are filled, after a ``getmulti`` that missed its last key, this one refuses it.
+    """
+
+    def __init__(self, transaction: MemoryTransaction) -> None:
+        self._transaction = transaction
+        self._at: bytes | None = None
+        self._behind = False
+        self._found = False
+        self._undefined = False
+
+    def first(self) -> bool:
+        """Move to the first key."""
+        return self._move_to(0)
+
+    def last(self) -> bool:
+        """Move to the last key."""
+        return self._move_to(len(self._tree()) - 1)
+
+    def next(self) -> bool:
+        """Move to the next key, or to the first where there is no position."""
+        tree = self._defined_tree()
+        if self._behind:
+            self._found = False
+        elif self._at is None:
+            self._move_to(0)
+        else:
+            self._move_to(tree.bisect_right(self._at))
+        return self._found
+
+    def prev(self) -> bool:
+        """Move to the previous key, or to the last where there is no position."""
+        tree = self._defined_tree()
+        if self._behind or self._at is None:
+            self._move_to(len(tree) - 1)
+        else:
+            self._move_to(tree.bisect_left(self._at) - 1)
+        return self._found
+
+    def set_range(self, key: bytes) -> bool:
+        """Move to the first key that is not less than ``key``."""
+        tree = self._tree()
+        found = self._move_to(tree.bisect_left(key))
+        self._behind = not found and len(tree) > 0
+        self._undefined = False
+        return found
+
+    def key(self) -> bytes:
+        """Return the key, empty where there is no item."""
+        return self.item()[0]
+
+    def value(self) -> bytes:
+        """Return the value, empty where there is no item."""
+        return self.item()[1]
+
+    def item(self) -> tuple[bytes, bytes]:
+        """Return key and value, both empty where there is no item."""
+        tree = self._tree()
+        if self._found and self._at is not None and self._at not in tree:
+            # It was deleted under the cursor, which now stands on the next one.
+            self._move_to(tree.bisect_left(self._at))
+        if not self._found or self._at is None:
+            return b"", b""
+        return self._at, tree[self._at]
+
+    def iternext(self, keys: bool = True, values: bool = True) -> Iterator[object]:
+        """Iterate from the item on, or from the first key where there is none."""
+        if not self._found:
+            self.first()
+        return self._iterate(keys, values, forward=True)
+
+    def iterprev(self, keys: bool = True, values: bool = True) -> Iterator[object]:
+        """Iterate from the item backwards, or from the last key where there is none."""
+        if not self._found:
+            self.last()
+        return self._iterate(keys, values, forward=False)
+
+    def getmulti(self, keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+        """Return (key, value) of those that exist, in the order of ``keys``."""
+        found: list[tuple[bytes, bytes]] = []
+        for key in keys:
+            value = self._transaction.get(key)
+            self._found = value is not None
+            self._undefined = not self._found
+            if value is not None:
+                self._at, self._behind = bytes(key), False
+                found.append((self._at, value))
+        return found
+
+    def putmulti(
+        self, items: Iterable[tuple[bytes, bytes]], *, append: bool = False
+    ) -> tuple[int, int]:
+        """Set many; return how many were taken and how many of them were stored."""
+        consumed = added = 0
+        for key, value in items:
+            consumed += 1
+            tree = self._tree()
+            if append and tree and key <= tree.peekitem(-1)[0]:
+                continue
+            self._transaction.put(key, value)
+            self._at, self._behind, self._found = bytes(key), False, True
+            self._undefined = False
+            added += 1
+        return consumed, added
+
+    def close(self) -> None:
+        """Give the cursor up."""
+
+    def _tree(self) -> Tree:
+        self._transaction.check()
+        return self._transaction.tree
+
+    def _defined_tree(self) -> Tree:
+        if self._undefined:
+            raise RuntimeError("where a cursor stands after a failed getmulti is not defined")
+        return self._tree()
+
+    def _move_to(self, index: int) -> bool:
+        tree = self._tree()
+        self._found = 0 <= index < len(tree)
+        self._undefined = False
+        if self._found:
+            self._at = tree.peekitem(index)[0]
+            self._behind = False
+        return self._found
+
+    def _iterate(self, keys: bool, values: bool, *, forward: bool) -> Iterator[object]:
+        step = self.next if forward else self.prev
+        found = self._found
+        while found:
+            key, value = self.item()
+            yield (key, value) if keys and values else key if keys else value
+            found = step()

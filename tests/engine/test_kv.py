@@ -1,0 +1,215 @@
+"""LMDB itself: its traps, which its twin in memory does not have."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from tidelog.affinity.errors import (
+    CorruptDataError,
+    DiskError,
+    DiskFullError,
+    FormatVersionError,
+    TidelogError,
+)
+from tidelog.engine.environment import KeyValueEnvironment
+from tidelog.engine.kv import (
+    ENGINE_VERSION,
+    KEY_BYTES_MAX,
+    KvFullError,
+    check_structure,
+    open_lmdb,
+    translated,
+)
+
+MAP_SIZE = 1 << 20
+
+
+def opened(path: Path, *, read_only: bool = False, lock: bool = True) -> KeyValueEnvironment:
+    return open_lmdb(str(path), MAP_SIZE, read_only, lock)
+
+
+def filled(path: Path, keys: int = 50) -> Path:
+    """A closed store of several pages; returns its data file."""
+    kv = opened(path)
+    with kv.write() as txn:
+        for number in range(keys):
+            txn.put(b"%04d" % number, b"x" * 300)
+    kv.close()
+    return path / "data.mdb"
+
+
+# ------------------------------------------------------------------ the file before LMDB sees it
+
+
+def test_every_truncation_is_refused_before_it_can_kill_the_process(tmp_path: Path) -> None:
+    file = filled(tmp_path)
+    whole = file.read_bytes()
+    for size in (*range(0, 8192, 64), *range(8192, len(whole), 512)):
+        os.truncate(file, size)
+        with pytest.raises(TidelogError):
+            opened(tmp_path)
+        assert file.stat().st_size == size
+        file.write_bytes(whole)
+    assert opened(tmp_path).entries() == 50
+
+
+def test_a_file_of_another_format_is_named_as_such(tmp_path: Path) -> None:
+    other = lmdb.open(str(tmp_path), map_size=MAP_SIZE, lib_version=1)
+    with other.begin(write=True) as txn:
+        txn.put(b"a", b"1")
+    other.close()
+    before = (tmp_path / "data.mdb").read_bytes()
+    with pytest.raises(FormatVersionError) as caught:
+        opened(tmp_path)
+    assert (caught.value.found, caught.value.supported) == (3, 1)
+    assert (tmp_path / "data.mdb").read_bytes() == before
+
+
+def test_random_bytes_are_no_store(tmp_path: Path) -> None:
+    (tmp_path / "data.mdb").write_bytes(random.Random(1).randbytes(20_000))
+    with pytest.raises(CorruptDataError, match="no LMDB file"):
+        opened(tmp_path)
+
+
+def test_no_file_is_no_damage(tmp_path: Path) -> None:
+    check_structure(str(tmp_path / "data.mdb"))
+
+
+def test_the_older_meta_page_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    file = filled(tmp_path)
+    data = bytearray(file.read_bytes())
+    metas = [data[page * 4096 + 16 + 128 : page * 4096 + 16 + 136] for page in (0, 1)]
+    older = 0 if metas[0] < metas[1] else 1
+    data[older * 4096 : (older + 1) * 4096] = bytes(4096)
+    file.write_bytes(data)
+    check_structure(str(file))
+
+
+def test_a_file_that_grows_beside_the_check_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = filled(tmp_path)
+    small = file.stat()
+    filled(tmp_path, keys=500)
+    assert file.stat().st_size > small.st_size
+    # A look at the size before the meta pages are read would be this one.
+    monkeypatch.setattr(os, "stat", lambda *args, **keywords: small)
+    check_structure(str(file))
+
+
+# ------------------------------------------------------------------ opening
+
+
+def test_only_the_owner_may_read_the_files(tmp_path: Path) -> None:
+    filled(tmp_path)
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    assert modes == {0o600}
+
+
+def test_the_engine_is_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMDB_DEFAULT_LIB_VERSION", "1")
+    filled(tmp_path)
+    assert opened(tmp_path).engine_version() == ENGINE_VERSION == "lmdb-0.9/format-1"
+
+
+def test_a_reader_without_locks_leaves_no_trace(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / "lock.mdb").unlink()
+    kv = opened(tmp_path, read_only=True, lock=False)
+    assert kv.entries() == 50
+    kv.close()
+    assert os.listdir(tmp_path) == ["data.mdb"]
+
+
+LIMITED = """
+import resource, sys
+from tidelog.engine.kv import open_lmdb
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+kv = open_lmdb(sys.argv[1], 1 << 40, False, True)
+with kv.write() as txn:
+    txn.put(b"a", b"1")
+print(kv.map_size() < 2 << 30, kv.entries())
+"""
+
+
+def test_under_an_address_space_limit_the_map_is_smaller(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True 1\n"
+
+
+ABANDON = """
+import sys
+from tidelog.engine.kv import open_lmdb
+kv = open_lmdb(sys.argv[1], 1 << 20, False, True)
+reader = kv.begin()
+reader.get(b"0000")
+print("reading", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_slot_of_a_killed_reader_is_freed(tmp_path: Path) -> None:
+    filled(tmp_path)
+    kv = opened(tmp_path)
+    child = subprocess.Popen(
+        [sys.executable, "-c", ABANDON, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"reading\n"
+        assert kv.clear_stale_readers() == 0
+        child.kill()
+    assert kv.clear_stale_readers() == 1
+    assert kv.clear_stale_readers() == 0
+    kv.close()
+
+
+def test_keys_have_the_length_that_lmdb_allows(tmp_path: Path) -> None:
+    env = lmdb.open(str(tmp_path), map_size=MAP_SIZE, lib_version=0)
+    assert env.max_key_size() == KEY_BYTES_MAX
+    env.close()
+
+
+# ------------------------------------------------------------------ errors
+
+TRANSLATIONS = [
+    (lmdb.MapFullError("mdb_put: MDB_MAP_FULL"), KvFullError),
+    (lmdb.DiskError("mdb_txn_commit: No space left on device"), DiskFullError),
+    (lmdb.DiskError("mdb_txn_commit: Input/output error"), DiskError),
+    (lmdb.CorruptedError("mdb_get: MDB_CORRUPTED"), CorruptDataError),
+    (lmdb.InvalidError("mdb_env_open: MDB_INVALID"), CorruptDataError),
+    (lmdb.PageNotFoundError("mdb_get: MDB_PAGE_NOTFOUND"), CorruptDataError),
+    (lmdb.PanicError("mdb_txn_begin: MDB_PANIC"), CorruptDataError),
+    (lmdb.VersionMismatchError("mdb_env_open: MDB_VERSION_MISMATCH"), FormatVersionError),
+    (lmdb.Error("mdb_env_copy3: No space left on device"), DiskFullError),
+    (lmdb.Error("mdb_env_copy3: File exists"), DiskError),
+]
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"), TRANSLATIONS, ids=[str(raised) for raised, _ in TRANSLATIONS]
+)
+def test_errors_of_lmdb_become_those_of_tidelog(
+    raised: lmdb.Error, expected: type[Exception]
+) -> None:
+    with pytest.raises(expected) as caught, translated("doing something"):
+        raise raised
+    assert type(caught.value) is expected
+    assert caught.value.__cause__ is raised
+
+
+def test_other_errors_pass_as_they_are() -> None:
+    with pytest.raises(ZeroDivisionError), translated("doing something"):
+        raise ZeroDivisionError

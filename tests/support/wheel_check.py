@@ -1,0 +1,115 @@
+"""Build the wheel, install it into an empty environment and use it from another folder.
+
+An editable install hides what a wheel forgets: a package that is not listed, a file that is not
+packed, a dependency that only a test needs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+USE = """
+import sys
+before = set(sys.modules)
+import tidelog
+added = set(sys.modules) - before
+assert added == {"tidelog"}, added
+
+import importlib, pkgutil
+for module in pkgutil.walk_packages(tidelog.__path__, "tidelog."):
+    importlib.import_module(module.name)
+for name in tidelog.__all__:
+    getattr(tidelog, name)
+
+with tidelog.open("shop.tl") as db:
+    db.map("stock")[b"apples"] = b"3"
+with tidelog.open("shop.tl") as db:
+    assert dict(db.map("stock").items()) == {b"apples": b"3"}
+print("tidelog", tidelog.__version__, "works from", tidelog.__file__)
+"""
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    """Run a command and return what it prints; show that and stop where it fails."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def clear_builds() -> None:
+    """Remove what setuptools leaves: modules that are gone would come back from there."""
+    for pattern in ("build/lib*", "build/bdist*"):
+        for folder in ROOT.glob(pattern):
+            shutil.rmtree(folder)
+
+
+def build_wheel(folder: Path) -> Path:
+    """The wheel of the checkout."""
+    clear_builds()
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT)
+    clear_builds()
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def files_expected() -> set[str]:
+    """What the wheel has to hold of the package, by its list of packages."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages: list[str] = project["tool"]["setuptools"]["packages"]
+    folders = [ROOT.joinpath(*package.split(".")[1:]) for package in packages]
+    modules = [module for folder in folders for module in folder.glob("*.py")]
+    return {f"tidelog/{path.relative_to(ROOT)}" for path in [*modules, ROOT / "py.typed"]}
+
+
+def check_contents(wheel: Path) -> None:
+    """Compare the files of the wheel with those of the checkout."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    found = {name for name in names if ".dist-info/" not in name}
+    if found != files_expected():
+        sys.exit(f"{wheel.name} differs from the checkout: {sorted(found ^ files_expected())}")
+    if not any(name.endswith("/licenses/LICENSE") for name in names):
+        sys.exit(f"{wheel.name} holds no licence")
+
+
+def check_installed(wheel: Path, folder: Path) -> None:
+    """Install the wheel alone and use it from a folder that is not the checkout."""
+    run(sys.executable, "-m", "venv", folder / "venv")
+    python, command = folder / "venv/bin/python", folder / "venv/bin/tidelog"
+    run(python, "-m", "pip", "install", "-q", wheel)
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    print(run(python, "-I", "-W", "error", "-c", USE, cwd=elsewhere), end="")
+    for form in ([command], [python, "-m", "tidelog"]):
+        print(run(*form, "--version", cwd=elsewhere), end="")
+        run(*form, "db", "info", "shop.tl", cwd=elsewhere)
+
+
+def main() -> None:
+    """Build, compare, install, use."""
+    with tempfile.TemporaryDirectory(prefix="tidelog-wheel-") as name:
+        folder = Path(name)
+        wheel = build_wheel(folder)
+        check_contents(wheel)
+        check_installed(wheel, folder)
+        print(f"{wheel.name}: {len(files_expected())} files, complete")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,382 @@
+"""The shape of the source: layers, kinds of module, what may be used where, documents.
+
+The rules are functions in ``support.tidy``; the tables that people edit are here.  At the end
+each rule is shown a source that breaks it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from support import tidy
+from support.tidy import Finding, Rule
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# What each module may touch.  A folder stands for all its modules that have no row of their own;
+# where the folder has no row, each new module needs one.
+#   pure   decides: no files, clock, chance, threads or event loop
+#   disk   blocks, in the thread of its caller, through a port or LMDB
+#   shell  threads, Trio, the terminal: moves bytes and time, decides nothing
+KINDS = {
+    "affinity/": "pure",
+    "wal/__init__.py": "pure",
+    "wal/damage.py": "pure",
+    "wal/format.py": "pure",
+    "wal/index.py": "pure",
+    "wal/ports.py": "pure",
+    "wal/records.py": "pure",
+    "wal/retention.py": "pure",
+    "wal/tail.py": "pure",
+    "wal/ending.py": "disk",
+    "wal/files.py": "disk",
+    "wal/reader.py": "disk",
+    "wal/segments.py": "disk",
+    "wal/sequence.py": "disk",
+    "wal/writer.py": "disk",
+    "tx/": "pure",
+    "checkpoints/": "pure",
+    "engine/__init__.py": "pure",
+    "engine/attempts.py": "pure",
+    "engine/codecs.py": "pure",
+    "engine/document_codecs.py": "pure",
+    "engine/manifest.py": "pure",
+    "engine/maps.py": "pure",
+    "engine/namespaces.py": "pure",
+    "engine/outcomes.py": "pure",
+    "engine/overlay.py": "pure",
+    "engine/partition_store.py": "pure",
+    "engine/scalar_codecs.py": "pure",
+    "engine/scan.py": "pure",
+    "engine/snapshots.py": "pure",
+    "engine/statistics.py": "pure",
+    "engine/stored.py": "pure",
+    "engine/tuple_codec.py": "pure",
+    "engine/disk.py": "disk",
+    "engine/kv.py": "disk",
+    "engine/log_keeper.py": "disk",
+    "engine/checkpointer.py": "shell",
+    "engine/commit.py": "shell",
+    "engine/database.py": "shell",
+    "engine/environment.py": "shell",
+    "engine/lock_manager.py": "shell",
+    "engine/map_growth.py": "shell",
+    "engine/opening.py": "shell",
+    "engine/recovery.py": "shell",
+    "engine/transactions.py": "shell",
+    "testing/": "shell",
+    "tools/": "shell",
+}
+
+# The only places that ask the operating system for time, chance or ids.
+OUTSIDE_WORLD = ("engine/environment.py", "tools/")
+
+# Where every exception is caught on purpose, as path:function, and why.
+BROAD_HANDLERS = {
+    "engine/codecs.py:_registered": "foreign code: whatever it raises, the codec is not there",
+}
+
+# Folders with an __init__.py that are no part of the package.
+NOT_PACKAGES = frozenset({"benchmarks", "docs", "examples", "tests"})
+DOCUMENTS = ("*.md", "docs/**/*.md")
+
+
+def text_of(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def relative(paths: Iterable[Path]) -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in paths)
+
+
+def is_ours(folder: str) -> bool:
+    """Whether a folder holds sources: hidden and generated ones do not, but ``.ci`` does."""
+    generated = folder in {"__pycache__", "build", "dist"} or folder.endswith(".egg-info")
+    return folder == ".ci" or not (generated or folder.startswith("."))
+
+
+@functools.cache
+def all_files() -> list[str]:
+    """Every file of the checkout that belongs to it."""
+    found = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = filter(is_ours, folders)
+        found += [Path(folder, name) for name in names if name != ".coverage"]
+    return relative(found)
+
+
+@functools.cache
+def package_folders() -> list[str]:
+    """The folders of the root that are packages, with their sub-packages."""
+    folders = {str(Path(path).parent) for path in all_files() if path.endswith("/__init__.py")}
+    return sorted(folder for folder in folders if folder.split("/")[0] not in NOT_PACKAGES)
+
+
+@functools.cache
+def package_sources() -> dict[str, str]:
+    """Path and text of every module of the package."""
+    folders = {".", *package_folders()}
+    paths = [path for path in all_files() if path.endswith(".py")]
+    return {path: text_of(path) for path in paths if str(Path(path).parent) in folders}
+
+
+def sources_of_tests() -> dict[str, str]:
+    return {
+        path: text_of(path)
+        for path in all_files()
+        if path.startswith("tests/") and path.endswith(".py")
+    }
+
+
+def documents() -> list[str]:
+    return relative(path for pattern in DOCUMENTS for path in ROOT.glob(pattern))
+
+
+def exists(pattern: str) -> bool:
+    return any(True for _ in ROOT.glob(os.path.normpath(pattern)))
+
+
+def expect_none(findings: Iterable[Finding]) -> None:
+    """Fail with all findings, one line each."""
+    lines = [str(finding) for finding in findings]
+    if lines:
+        pytest.fail("\n".join(lines), pytrace=False)
+
+
+def expect_none_in_package(rule: Rule) -> None:
+    """Fail with what a rule finds in the modules of the package."""
+    expect_none(found for path, text in package_sources().items() for found in rule(path, text))
+
+
+def with_kinds(path: str, source: str) -> list[Finding]:
+    return tidy.find_wrong_kinds(path, source, KINDS) if tidy.layer_of(path) else []
+
+
+def with_places(path: str, source: str) -> list[Finding]:
+    return tidy.find_broad_handlers(path, source, BROAD_HANDLERS)
+
+
+def outside_of_environment(path: str, source: str) -> list[Finding]:
+    return [] if path.startswith(OUTSIDE_WORLD) else tidy.find_clocks_and_dice(path, source)
+
+
+def missing_paths(path: str, source: str) -> list[Finding]:
+    folders = {name.split("/")[0] for name in all_files() if "/" in name}
+    return tidy.find_missing_paths(path, source, folders, exists)
+
+
+# ------------------------------------------------------------------ the repository keeps the rules
+
+
+def test_imports_go_to_the_left_only() -> None:
+    expect_none_in_package(tidy.find_wrong_layers)
+
+
+def test_every_module_keeps_to_its_kind() -> None:
+    expect_none_in_package(with_kinds)
+
+
+def test_every_row_of_the_kinds_has_its_module() -> None:
+    assert [path for path in KINDS if not exists(path)] == []
+
+
+def test_dependencies_stay_in_their_places() -> None:
+    expect_none_in_package(tidy.find_wrong_dependencies)
+
+
+def test_time_and_chance_come_from_the_environment() -> None:
+    expect_none_in_package(outside_of_environment)
+
+
+def test_nobody_else_catches_every_exception() -> None:
+    expect_none_in_package(with_places)
+
+
+def test_every_place_that_may_catch_everything_does() -> None:
+    places = {
+        place
+        for path, source in package_sources().items()
+        for place, _ in tidy.broad_handlers(path, source)
+    }
+    assert set(BROAD_HANDLERS) - places == set()
+
+
+def test_names_of_exceptions_end_in_error() -> None:
+    expect_none_in_package(tidy.find_misnamed_exceptions)
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    path = "affinity/errors.py"
+    expect_none(tidy.find_wrong_codes(path, text_of(path)))
+
+
+def test_no_module_is_unused() -> None:
+    sources = package_sources()
+    tests = sources_of_tests()
+    starts = [path for path in sources if "/" not in path or path.endswith("/__init__.py")]
+    # What is shipped for users' tests is used by ours.
+    used = {name for path, text in tests.items() for name in tidy.references_of(path, text)}
+    starts += [
+        path
+        for path in sources
+        if tidy.layer_of(path) == "testing"
+        and any(f"{name}.".startswith(f"{tidy.dotted(path)}.") for name in used)
+    ]
+    expect_none(tidy.find_unused_modules(sources, starts))
+
+
+def test_the_packages_listed_are_the_folders_there_are() -> None:
+    packages = tomllib.loads(text_of("pyproject.toml"))["tool"]["setuptools"]["packages"]
+    found = {f"tidelog.{folder.replace('/', '.')}" for folder in package_folders()}
+    assert sorted(packages) == sorted({"tidelog", *found})
+
+
+def test_every_folder_of_the_package_is_a_layer() -> None:
+    assert {folder.split("/")[0] for folder in package_folders()} <= set(tidy.LAYER_NAMES)
+
+
+def dependencies_declared() -> set[str]:
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"]["demo"]]
+    return {line.split(">")[0] for line in lines}
+
+
+def test_every_dependency_has_its_places() -> None:
+    assert dependencies_declared() == set(tidy.DEPENDENCIES)
+
+
+def test_every_dependency_is_used() -> None:
+    imported = {
+        item.top
+        for path, source in package_sources().items()
+        for item in tidy.imports_of(path, source)
+        if not item.level
+    }
+    assert dependencies_declared() - imported == set()
+
+
+def test_tests_neither_sleep_nor_skip() -> None:
+    tests = sources_of_tests().items()
+    expect_none(f for item in tests for f in tidy.find_sleeps_and_skips(*item))
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    # Bytes that are no text are passed over: the fixtures hold whole stores.
+    texts = ((path, (ROOT / path).read_text("utf-8", "replace")) for path in all_files())
+    expect_none(f for item in texts for f in tidy.find_machine_paths(*item))
+
+
+def test_every_path_in_a_document_exists() -> None:
+    expect_none(f for path in documents() for f in missing_paths(path, text_of(path)))
+
+
+# ------------------------------------------------------------------ the rules find what they should
+
+
+def unused(path: str, source: str) -> list[Finding]:
+    return tidy.find_unused_modules({path: source, "wal/__init__.py": ""}, ["wal/__init__.py"])
+
+
+LAYERS, KIND, LIBRARIES = tidy.find_wrong_layers, with_kinds, tidy.find_wrong_dependencies
+OUTSIDE, BROAD = outside_of_environment, with_places
+NAMES, CODES = tidy.find_misnamed_exceptions, tidy.find_wrong_codes
+RUN, MACHINE, PATHS = tidy.find_sleeps_and_skips, tidy.find_machine_paths, missing_paths
+
+BAD: list[tuple[str, Rule, str, str]] = [
+    # name, rule, path, source
+    ("import to the right", LAYERS, "wal/x.py", "from ..engine.kv import K"),
+    ("right, at the root", LAYERS, "tx/x.py", "from .. import tools"),
+    ("right, in a function", LAYERS, "tx/x.py", "def f():\n from ..engine import k"),
+    ("siblings", LAYERS, "testing/x.py", "from ..pipeline.jobs import j"),
+    ("deeper folder", LAYERS, "wal/y/x.py", "from ...engine import kv"),
+    ("absolute", LAYERS, "wal/x.py", "import tidelog.affinity.errors"),
+    ("absolute, from", LAYERS, "wal/x.py", "from tidelog.affinity import errors"),
+    ("bare name of a layer", LAYERS, "engine/x.py", "from wal.format import f"),
+    ("root re-export", LAYERS, "engine/x.py", "from ..errors import TidelogError"),
+    ("pure with files", KIND, "affinity/x.py", "import os"),
+    ("pure with paths", KIND, "tx/x.py", "from pathlib import Path"),
+    ("pure with LMDB", KIND, "checkpoints/x.py", "import lmdb"),
+    ("pure with threads", KIND, "wal/records.py", "from threading import Lock"),
+    ("pure with a log", KIND, "wal/tail.py", "import logging"),
+    ("pure opens", KIND, "affinity/x.py", "open('x')"),
+    ("disk with threads", KIND, "wal/writer.py", "import threading"),
+    ("disk with Trio", KIND, "engine/kv.py", "import trio"),
+    ("kind not listed", KIND, "engine/surprise.py", ""),
+    ("terminal below the tools", LIBRARIES, "engine/x.py", "import click"),
+    ("new dependency", LIBRARIES, "tools/x.py", "import requests"),
+    ("code from data", LIBRARIES, "engine/x.py", "import pickle"),
+    ("clock", OUTSIDE, "engine/x.py", "import time\ntime.monotonic()"),
+    ("clock, not called", OUTSIDE, "wal/x.py", "import time\nf = time.time"),
+    ("clock, renamed", OUTSIDE, "wal/x.py", "from time import time as t\nt()"),
+    ("sleep", OUTSIDE, "testing/x.py", "import time as t\nt.sleep(1)"),
+    ("date", OUTSIDE, "tx/x.py", "import datetime\ndatetime.datetime.now()"),
+    ("day", OUTSIDE, "tx/x.py", "from datetime import date\ndate.today()"),
+    ("chance", OUTSIDE, "engine/x.py", "import random\nrandom.random()"),
+    ("no seed", OUTSIDE, "engine/x.py", "from random import Random\nRandom()"),
+    ("entropy", OUTSIDE, "engine/x.py", "import os\nos.urandom(8)"),
+    ("random id", OUTSIDE, "engine/x.py", "from uuid import uuid4\nuuid4()"),
+    ("secret", OUTSIDE, "engine/x.py", "import secrets\nsecrets.token_hex()"),
+    ("bare except", BROAD, "engine/x.py", "try:\n f()\nexcept:\n pass"),
+    ("except Exception", BROAD, "wal/x.py", "try:\n f()\nexcept Exception:\n raise"),
+    ("in a tuple", BROAD, "wal/x.py", "try:\n f()\nexcept (OSError, Exception):\n pass"),
+    ("BaseException kept", BROAD, "wal/x.py", "try:\n f()\nexcept BaseException:\n g()"),
+    ("suppress", BROAD, "wal/x.py", "with contextlib.suppress(Exception):\n f()"),
+    ("name of an error", NAMES, "wal/x.py", "class Torn(ValueError): ..."),
+    ("no code", CODES, "affinity/errors.py", "class AError(TidelogError): ..."),
+    (
+        "same code",
+        CODES,
+        "affinity/errors.py",
+        "class AError(Exception):\n code = 'TL-1'\nclass BError(AError):\n code = 'TL-1'",
+    ),
+    ("unused module", unused, "wal/x.py", ""),
+    ("sleeping test", RUN, "tests/x.py", "import time\ntime.sleep(1)"),
+    (
+        "skipped test",
+        RUN,
+        "tests/x.py",
+        "import pytest\n@pytest.mark.skipif(True)\ndef test_x(): ...",
+    ),
+    ("machine path", MACHINE, "docs/x.md", "see /" + "home/me/x.md"),
+    ("beside the checkout", MACHINE, "docs/x.md", "see ../" + "shared/x.md"),
+    ("missing module", PATHS, "docs/x.md", "read `wal/surprise.py` first"),
+    ("missing module, no suffix", PATHS, "README.md", "read `wal/surprise` first"),
+    ("missing folder", PATHS, "README.md", "`tests/surprise/` has them"),
+    ("missing pattern", PATHS, "README.md", "`tests/*/surprise/*.txt` are scripts"),
+    ("dead link", PATHS, "docs/x.md", "[there](surprise.md#part)"),
+]
+
+
+@pytest.mark.parametrize(("name", "rule", "path", "source"), BAD)
+def test_a_breach_is_found(name: str, rule: Rule, path: str, source: str) -> None:
+    assert [finding.path for finding in rule(path, source)] == [path]
+
+
+GOOD: list[tuple[str, Rule, str, str]] = [
+    ("import to the left", LAYERS, "tools/x.py", "from ..wal.reader import R"),
+    ("own folder", LAYERS, "wal/x.py", "from . import format\nfrom .ports import D"),
+    ("the version", LAYERS, "tools/x.py", "from .. import __version__"),
+    ("root face", LAYERS, "aio.py", "from .engine.aio import open"),
+    ("disk with files", KIND, "wal/writer.py", "import os"),
+    ("seeded", OUTSIDE, "testing/x.py", "import random\nrandom.Random(7)"),
+    ("given clock", OUTSIDE, "tx/x.py", "def f(clock):\n return clock.time()"),
+    ("environment", OUTSIDE, "engine/environment.py", "import time\ntime.time()"),
+    ("a signal", NAMES, "testing/x.py", "class SimulatedCrash(BaseException): ..."),
+    ("cleans up", BROAD, "wal/x.py", "try:\n f()\nexcept BaseException:\n g()\n raise"),
+    ("document", PATHS, "docs/x.md", "`tests/test_tidy.py`, `tests/test_tidy`, `tests/`"),
+    ("file of a store", PATHS, "docs/x.md", "`wal/0000000000000001.log` and `data/x`"),
+    ("in a fence", PATHS, "docs/x.md", "```text\n`wal/surprise.py`\n```"),
+    ("link up", PATHS, "docs/x.md", "[tests](../tests/test_tidy.py)"),
+    ("web address", MACHINE, "docs/x.md", "http://example.org/home/" + "me"),
+]
+
+
+@pytest.mark.parametrize(("name", "rule", "path", "source"), GOOD)
+def test_what_is_right_is_left_alone(name: str, rule: Rule, path: str, source: str) -> None:
+    expect_none(rule(path, source))

@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import contextlib
+
+import msgpack
+import pytest
+from hypothesis import given, strategies as st
+
+from tidelog.affinity.errors import FormatVersionError
+from tidelog.wal.records import (
+    MAY_BE_IGNORED,
+    RECORD_OVERHEAD,
+    CheckpointRecord,
+    DropNamespaceRecord,
+    EpochRecord,
+    IdleRecord,
+    NamespaceRecord,
+    Record,
+    RecordType,
+    RollbackRecord,
+    Run,
+    StateRecord,
+    TxRecord,
+    UndecodableRecordError,
+    UnknownRecord,
+    corrupt_record,
+    decode_payload,
+    decode_record,
+    encode_record,
+    pack_record_header,
+    split_records,
+)
+
+U32 = st.integers(0, 2**32 - 1)
+I64 = st.integers(-(2**63), 2**63 - 1)
+COUNTERS = st.integers(0, 2**63 - 1)
+IDS = st.binary(min_size=16, max_size=16)
+RUNS = st.builds(Run, U32, st.integers(1, 2**32), COUNTERS, st.integers(1, 3))
+NAMESPACES = st.builds(
+    NamespaceRecord,
+    id=U32,
+    name=st.text(),
+    key_codec=st.text(),
+    key_version=U32,
+    value_codec=st.text(),
+    value_version=U32,
+    before_images=st.booleans(),
+    space=U32,
+)
+KINDS_IN_USE = sorted(
+    {
+        RecordType.TX,
+        RecordType.ROLLBACK,
+        RecordType.CHECKPOINT,
+        RecordType.STATE,
+        RecordType.NAMESPACE,
+        RecordType.DROP_NAMESPACE,
+        RecordType.EPOCH,
+        RecordType.IDLE,
+    }
+)
+
+
+@st.composite
+def transactions(draw: st.DrawFn) -> TxRecord:
+    runs = draw(st.lists(RUNS, min_size=1, max_size=4))
+    count = sum(run.count for run in runs)
+    exactly = {"min_size": count, "max_size": count}
+    return TxRecord(
+        tx_id=draw(IDS),
+        time=draw(I64),
+        runs=tuple(runs),
+        namespaces=draw(U32 | st.lists(U32, **exactly)),
+        keys=draw(st.lists(st.binary(), **exactly)),
+        values=draw(st.lists(st.none() | st.binary(), **exactly)),
+        details=draw(st.dictionaries(st.text(), I64 | st.text(), max_size=2)),
+    )
+
+
+@st.composite
+def states(draw: st.DrawFn) -> StateRecord:
+    partitions = draw(st.integers(0, 4))
+    columns = st.lists(COUNTERS, min_size=partitions, max_size=partitions)
+    ranges = st.lists(st.tuples(COUNTERS, COUNTERS), min_size=1)
+    return StateRecord(
+        time=draw(I64),
+        namespaces=draw(st.lists(NAMESPACES, max_size=2)),
+        epochs=draw(columns),
+        lwms=draw(columns),
+        hwms=draw(columns),
+        ranges=draw(st.dictionaries(U32, ranges, max_size=2)),
+    )
+
+
+@st.composite
+def epochs(draw: st.DrawFn) -> EpochRecord:
+    numbers = draw(st.lists(COUNTERS))
+    return EpochRecord(
+        time=draw(I64), first_partition=draw(U32), epochs=numbers, starts=numbers[::-1]
+    )
+
+
+RECORDS: st.SearchStrategy[Record] = st.one_of(
+    transactions(),
+    states(),
+    epochs(),
+    NAMESPACES,
+    st.builds(
+        RollbackRecord,
+        tx_id=IDS,
+        time=I64,
+        reason=st.text(),
+        runs=st.lists(RUNS, max_size=3).map(tuple),
+    ),
+    st.builds(DropNamespaceRecord, id=U32, time=I64),
+    st.builds(CheckpointRecord, position=COUNTERS, time=I64),
+    st.just(IdleRecord()),
+    st.builds(UnknownRecord, type=st.integers(17, 255), body=st.binary()),
+)
+
+
+@given(st.lists(RECORDS, max_size=4))
+def test_records_come_back_as_they_were(records: list[Record]) -> None:
+    assert decode_payload(b"".join(map(encode_record, records))) == records
+
+
+@given(RECORDS.filter(lambda record: not isinstance(record, UnknownRecord)), I64)
+def test_fields_that_a_later_version_appends_are_ignored(record: Record, extra: int) -> None:
+    ((kind, flags, body),) = split_records(encode_record(record))
+    longer = msgpack.packb([*msgpack.unpackb(body, strict_map_key=False), extra])
+    assert decode_record(kind, flags, longer) == record
+
+
+@given(st.sampled_from(KINDS_IN_USE), st.binary())
+def test_garbage_is_an_undecodable_record(kind: int, body: bytes) -> None:
+    with contextlib.suppress(UndecodableRecordError):
+        decode_record(kind, 0, body)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | I64 | st.floats() | st.text(max_size=3) | st.binary(max_size=17),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(I64 | st.text(), inner, max_size=2),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from(KINDS_IN_USE), st.lists(ANYTHING, max_size=9) | ANYTHING)
+def test_other_msgpack_is_an_undecodable_record_or_a_record(kind: int, body: object) -> None:
+    try:
+        record = decode_record(kind, 0, msgpack.packb(body))
+    except UndecodableRecordError:
+        return
+    assert record is not None
+
+
+@given(st.binary())
+def test_garbage_payloads_raise_what_is_promised(payload: bytes) -> None:
+    with contextlib.suppress(UndecodableRecordError, FormatVersionError):
+        decode_payload(payload)
+
+
+TX = TxRecord(
+    tx_id=bytes(16), time=1, runs=(Run(3, 1, 9, 2),), namespaces=16, keys=[b"a", b"b"],
+    values=[b"x", None],
+)  # fmt: skip
+
+
+def rebuilt(**changes: object) -> bytes:
+    fields = ["tx_id", "time", "runs", "namespaces", "keys", "values", "details"]
+    values: list[object] = [bytes(16), 1, [3, 1, 9, 2], 16, [b"a", b"b"], [b"x", None], None]
+    for name, value in changes.items():
+        values[fields.index(name)] = value
+    packed: bytes = msgpack.packb(values)
+    return packed
+
+
+def test_the_rebuilt_transaction_is_the_one_that_the_next_test_breaks() -> None:
+    assert decode_record(RecordType.TX, 0, rebuilt()) == TX
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tx_id": bytes(15)},
+        {"tx_id": "sixteen letters!"},
+        {"runs": [3, 1, 9]},
+        {"runs": [3, 1, 9, 3]},
+        {"runs": [3, 1, -9, 2]},
+        {"runs": [], "keys": [], "values": []},
+        {"keys": [b"a"]},
+        {"values": [b"x"]},
+        {"namespaces": [16]},
+        {"details": [1]},
+        {"details": 5},
+    ],
+)
+def test_a_transaction_that_does_not_add_up_is_undecodable(changes: dict[str, object]) -> None:
+    with pytest.raises(UndecodableRecordError, match="type 1"):
+        decode_record(RecordType.TX, 0, rebuilt(**changes))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (RecordType.ROLLBACK, (b"short", 1, "why", [])),
+        (RecordType.NAMESPACE, ("id", "name", "k", 1, "v", 1, False, 0)),
+        (RecordType.NAMESPACE, (1, 2, "k", 1, "v", 1, False, 0)),
+        (RecordType.EPOCH, (1, 0, [1, 2], [1])),
+        (RecordType.STATE, (1, [], [1], [1, 2], [1], {})),
+        (RecordType.STATE, (1, [], [1], [1], [1], [])),
+        (RecordType.STATE, (1, [], [1], [1], [1], {0: [1, 2, 3]})),
+        (RecordType.CHECKPOINT, (1,)),
+        (RecordType.DROP_NAMESPACE, 5),
+    ],
+)
+def test_other_records_that_do_not_add_up_are_undecodable(kind: int, body: object) -> None:
+    with pytest.raises(UndecodableRecordError):
+        decode_record(kind, 0, msgpack.packb(body))
+
+
+def test_golden_transaction() -> None:
+    assert encode_record(TX).hex() == (
+        "27000000" "01" "00"
+        "97" "c410" + "00" * 16 + "01" "94" "03010902" "10"
+        "92" "c40161" "c40162" "92" "c40178" "c0" "c0"
+    )  # fmt: skip
+
+
+def test_golden_idle_and_checkpoint_may_be_ignored() -> None:
+    assert encode_record(IdleRecord()).hex() == "010000001001" + "90"
+    assert encode_record(CheckpointRecord(position=5, time=6)).hex() == "030000000901" + "920506"
+
+
+def test_updates_follow_the_runs() -> None:
+    record = TxRecord(
+        tx_id=bytes(16),
+        time=1,
+        runs=(Run(0, 1, 5, 2), Run(2, 3, 8, 1)),
+        namespaces=[16, 17, 16],
+        keys=[b"a", b"b", b"c"],
+        values=[b"x", None, b"z"],
+        details={"tag": "nightly"},
+    )
+    assert list(record.updates()) == [
+        (0, 1, 5, 16, b"a", b"x"),
+        (0, 1, 6, 17, b"b", None),
+        (2, 3, 8, 16, b"c", b"z"),
+    ]
+    assert [update[3] for update in TX.updates()] == [16, 16]
+    assert (record.tag, TX.tag) == ("nightly", None)
+
+
+def test_an_unknown_record_is_kept_where_it_may_be_ignored() -> None:
+    data = pack_record_header(3, 99, MAY_BE_IGNORED) + b"abc"
+    assert decode_payload(data) == [UnknownRecord(type=99, body=b"abc")]
+
+
+def test_an_unknown_record_without_that_bit_refuses_the_log() -> None:
+    with pytest.raises(FormatVersionError, match="type 99") as caught:
+        decode_payload(pack_record_header(3, 99, 0) + b"abc")
+    assert (caught.value.found, caught.value.supported) == (99, 16)
+
+
+def test_numbers_that_nothing_writes_yet_refuse_the_log_too() -> None:
+    with pytest.raises(FormatVersionError, match="type 2"):
+        decode_payload(pack_record_header(0, RecordType.PREPARE, 0))
+
+
+def test_lengths_that_do_not_add_up_are_undecodable() -> None:
+    data = encode_record(TX)
+    for length in range(1, len(data)):
+        with pytest.raises(UndecodableRecordError, match="left"):
+            list(split_records(data[:length]))
+    with pytest.raises(UndecodableRecordError, match="too few"):
+        list(split_records(data + bytes(RECORD_OVERHEAD - 1)))
+    huge = pack_record_header(0xFFFFFFFF, 1, 0)
+    with pytest.raises(UndecodableRecordError, match="4294967295 bytes where 0 are left"):
+        list(split_records(huge))
+
+
+def test_what_users_see_of_an_undecodable_record() -> None:
+    error = corrupt_record(UndecodableRecordError("nonsense"), 4, 128)
+    assert (error.kind, error.segment, error.offset) == ("damaged", 4, 128)
+    assert "segment 4, offset 128: a frame with a valid CRC holds nonsense" in str(error)

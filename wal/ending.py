@@ -1,0 +1,199 @@
+"""Gathering what there is where the valid frames of a log end, and saying what that means.
+
+Owns the way from files to an ``End``: what lies behind the end, what it proves to be durable, and,
+for a log that is refused, what is lost.
+
+Invariants:
+
+- The table in ``tail`` decides; this module only looks.
+- Everything is read in bounded pieces, and nothing is written.
+
+Left out: the walk to the end (``reader``), and what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from .damage import lost_ranges, transactions_in
+from .format import FRAME_OVERHEAD, HEADER_SIZE
+from .segments import NO_LIMIT, Segment, headers, later_frames, probe, used_end, walk
+from .sequence import Fault
+from .tail import End, EndKind, Place, Sight, verdict
+
+DAMAGED_BYTES_READ_MAX = 1 << 20
+"""How much of a damaged frame is searched for the transactions that it held."""
+
+
+class Survey(NamedTuple):
+    """What lies behind an offset: where non-zero bytes end, and the valid frames among them."""
+
+    used: int
+    first: Place | None = None
+    frames: int = 0
+    synced: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a walk stopped in ``segment``, and what was known then.
+
+    ``following`` is the next segment that exists, of whatever number.  ``unread`` is that segment
+    as it must have been, where its header is unreadable.  ``durable`` is w so far, ``before`` the
+    last valid frame.
+    """
+
+    segment: Segment
+    position: int
+    following: Segment | Fault | None
+    unread: Segment | None
+    durable: int
+    before: Place | None
+
+    @property
+    def offset(self) -> int:
+        """The file offset of the position."""
+        return self.segment.offset_of(self.position)
+
+    @property
+    def limit(self) -> int:
+        """Where the next readable segment begins."""
+        following = self.following
+        return following.first_position if isinstance(following, Segment) else NO_LIMIT
+
+
+def judge(standing: Standing) -> End:
+    """Return how the log ends; ``standing.segment`` holds no valid frame at the position."""
+    segment, following = standing.segment, standing.following
+    here = _survey(segment, standing.offset, standing)
+    there = _survey(standing.unread, 0, standing) if standing.unread else Survey(0)
+    durable = max(standing.durable, here.synced, there.synced)
+    sight = _sight(standing, here)
+    proven = durable > standing.position or (isinstance(following, Fault) and not following.last)
+    row = verdict(sight, proven)
+    torn = row.kind is EndKind.TORN
+    end = End(
+        row=row.letter,
+        kind=row.kind,
+        reason=row.reason,
+        position=standing.position,
+        segment=segment.number,
+        offset=standing.offset,
+        durable=durable,
+        before=standing.before,
+        after=here.first or there.first or _first_of(following),
+        dropped_bytes=(here.used - standing.offset + there.used) if torn else 0,
+        dropped_frames=(here.frames + there.frames) if torn else 0,
+    )
+    if sight is Sight.MISSING and following is not None:
+        return replace(end, segment=segment.number + 1, offset=0)
+    if isinstance(following, Fault):
+        return _blamed(end, following)
+    seen = probe(segment, standing.position)
+    return replace(end, expected=seen.expected, found=seen.found)
+
+
+def _survey(segment: Segment, offset: int, standing: Standing) -> Survey:
+    used = used_end(segment.file, offset)
+    first, frames, synced = None, 0, 0
+    if used > offset:
+        for frame in later_frames(segment, offset + 1, standing.limit):
+            first = first or Place(frame.position, segment.number, frame.offset)
+            frames += 1
+            synced = max(synced, frame.synced)
+            if synced > standing.position:
+                # The log is refused already; the rest of a large segment need not be searched.
+                break
+    return Survey(used, first, frames, synced)
+
+
+def _sight(standing: Standing, here: Survey) -> Sight:
+    segment, following = standing.segment, standing.following
+    if following is not None and following.number != segment.number + 1:
+        return Sight.MISSING
+    if isinstance(following, Fault):
+        return following.sight
+    if standing.limit < standing.position or probe(segment, standing.position).frame:
+        return Sight.OVERLAP
+    if standing.offset >= segment.file.size():
+        return Sight.FILE_END
+    if here.used == standing.offset:
+        return Sight.ZEROS
+    return Sight.STALE if not here.frames and _stale(standing) else Sight.BYTES
+
+
+def _stale(standing: Standing) -> bool:
+    """Whether the next thing that looks like a frame was written before this segment began."""
+    found = next(headers(standing.segment.file, standing.offset), None)
+    return found is not None and found[2] < standing.segment.first_position
+
+
+def nowhere(first: Segment | Fault | None, start: int, durable: int) -> End:
+    """Return how a log ends whose ``start`` no readable segment holds; ``first`` is the oldest."""
+    if first is None:
+        sight, number = Sight.NO_SEGMENT, 0
+    elif isinstance(first, Segment):
+        sight, number = Sight.MISSING, first.number - 1
+    else:
+        sight, number = first.sight, first.number
+    # Where a first segment would begin is not known, so only an empty one proves to be new.
+    used = isinstance(first, Fault) and not (first.last and first.empty)
+    row = verdict(sight, durable > 0 or start > 0 or used)
+    end = End(
+        row=row.letter,
+        kind=row.kind,
+        reason=row.reason,
+        position=start,
+        segment=number,
+        offset=0,
+        durable=durable,
+        after=_first_of(first),
+    )
+    return _blamed(end, first) if isinstance(first, Fault) else end
+
+
+def _first_of(following: Segment | Fault | None) -> Place | None:
+    if not isinstance(following, Segment):
+        return None
+    return Place(following.first_position, following.number, HEADER_SIZE)
+
+
+def _blamed(end: End, fault: Fault) -> End:
+    return replace(
+        end,
+        reason=f"{end.reason} ({fault.detail})",
+        segment=fault.number,
+        offset=0,
+        expected=fault.expected,
+        found=fault.found,
+        dropped_segment=None if end.refused else fault.number,
+    )
+
+
+def with_losses(end: End, standing: Standing) -> End:
+    """Return ``end`` with the updates and transactions that the stretch at its position held."""
+    segment, position = standing.segment, standing.position
+    before = walk(segment, segment.first_position, position)
+    return replace(
+        end,
+        lost=lost_ranges((frame.payload for frame in before), _payloads_behind(standing)),
+        transactions=transactions_in(_damaged_payload(end, standing)),
+    )
+
+
+def _payloads_behind(standing: Standing) -> Iterator[bytes]:
+    following = standing.following
+    behind = later_frames(standing.segment, standing.offset + 1, standing.limit)
+    yield from (frame.payload for frame in behind)
+    if isinstance(following, Segment):
+        yield from (frame.payload for frame in walk(following, following.first_position))
+
+
+def _damaged_payload(end: End, standing: Standing) -> bytes:
+    """What may be the payload of the damaged frame: the bytes up to the next valid frame."""
+    file, start = standing.segment.file, standing.offset + FRAME_OVERHEAD
+    after = end.after
+    stop = after.offset if after and after.segment == standing.segment.number else file.size()
+    return file.read(start, max(0, min(stop - start, DAMAGED_BYTES_READ_MAX)))

@@ -1,0 +1,210 @@
+"""Appends frames to the log, segment after segment, and knows what of it is durable.
+
+Invariants:
+
+- ``synced <= position``; ``synced`` rises only after a sync that began when it was all written.
+- Everything below a segment's first position is durable before that segment exists under its
+  name, and the segment is durable with its header and STATE frame before it gets that name.
+- An append that fails leaves ``position`` as it was; the next one overwrites what it left behind.
+- After a failed sync nothing is ever written or synced again: ``failure`` is set for good.
+
+Used by one thread at a time for appends; ``sync`` may run beside appends, but only one at a time,
+and never beside ``append`` of a frame that needs a new segment (``fits`` tells).
+
+Left out: who may append when, and groups (``engine.commit``); what the end means (``tail``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from .format import (
+    FRAME_OVERHEAD,
+    HEADER_SIZE,
+    SegmentHeader,
+    encode_frame,
+    log_seed,
+    segment_name,
+)
+from .ports import Directory, LogFile
+
+FILL_AHEAD = 128 << 10
+PIECE = 64 << 10
+NEXT_NAME = "next.tmp"
+
+_ZEROS = bytes(PIECE)
+
+
+class LogFailedError(Exception):
+    """The log cannot be written any more since a sync failed; ``__cause__`` is that failure."""
+
+
+class LogWriter:
+    """The end of a log, open for appending.
+
+    ``state`` returns the payload of the STATE frame for a new segment; ``spare`` the name of an
+    old segment that may be overwritten, or None; ``sealed`` hears of each segment that is full.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        header: SegmentHeader,
+        file: LogFile,
+        *,
+        position: int,
+        synced: int,
+        segment_size: int,
+        state: Callable[[], bytes],
+        spare: Callable[[], str | None],
+        sealed: Callable[[SegmentHeader, int], None],
+        mapped: bool = False,
+    ) -> None:
+        self._directory = directory
+        self._header = header
+        self._file = file
+        self._base = header.first_position - HEADER_SIZE
+        self._filled = file.size()
+        self._limit = max(segment_size, 2 * PIECE)
+        self._state = state
+        self._spare = spare
+        self._sealed = sealed
+        self._mapped = mapped
+        self._names_synced = True
+        self.seed = log_seed(header.log_id)
+        self.position = position
+        self.synced = synced
+        self.announced = synced
+        self.failure: OSError | None = None
+
+    @property
+    def segment(self) -> SegmentHeader:
+        """The header of the segment that is being written."""
+        return self._header
+
+    def fits(self, length: int) -> bool:
+        """Tell whether a payload of ``length`` bytes goes into this segment.
+
+        A segment that holds nothing but its STATE frame takes any length.
+        """
+        end = self.position + length + FRAME_OVERHEAD - self._base
+        return end <= self._limit or self.position == self._fresh
+
+    def append(self, payload: bytes) -> int:
+        """Write one frame at the end and return its position.
+
+        Raises ``OSError`` where nothing was appended, ``LogFailedError`` after a failed sync.
+        """
+        if self.failure is not None:
+            raise LogFailedError from self.failure
+        position = self.position
+        synced = self.synced
+        frame = encode_frame(self.seed, position, synced, payload)
+        offset = position - self._base
+        end = offset + len(frame)
+        if end > self._filled:
+            self._fill(end)
+        if len(frame) <= PIECE:
+            self._file.write(offset, frame)
+        else:
+            view = memoryview(frame)
+            for start in range(0, len(frame), PIECE):
+                self._file.write(offset + start, view[start : start + PIECE])
+        self.position = position + len(frame)
+        self.announced = synced
+        return position
+
+    def _fill(self, end: int) -> None:
+        """Write zeros ahead of ``end``, so that syncs need not make the file grow each time."""
+        target = min(end + FILL_AHEAD, max(self._limit, end))
+        while self._filled < target:
+            size = min(PIECE, target - self._filled)
+            self._file.write(self._filled, _ZEROS if size == PIECE else _ZEROS[:size])
+            self._filled += size
+
+    def sync(self) -> int:
+        """Make everything appended so far durable; return up to which position that is.
+
+        Raises ``OSError`` the first time it fails and ``LogFailedError`` ever after.
+        """
+        if self.failure is not None:
+            raise LogFailedError from self.failure
+        position = self.position
+        if position > self.synced:
+            try:
+                if not self._names_synced:
+                    self._directory.sync()
+                    self._names_synced = True
+                self._file.sync()
+            except OSError as error:
+                self.failure = error
+                raise
+            self.synced = position
+        return position
+
+    def rotate(self) -> None:
+        """Seal this segment and begin the next one; raises as ``append`` and ``sync`` do.
+
+        After an ``OSError`` from anything but a sync the old segment goes on being used.
+        """
+        self.sync()
+        header = SegmentHeader(
+            log_id=self._header.log_id,
+            store_id=self._header.store_id,
+            history_id=self._header.history_id,
+            number=self._header.number + 1,
+            first_position=self.position,
+        )
+        file, position = create_segment(
+            self._directory, header, self._state(), spare=self._spare(), mapped=self._mapped
+        )
+        old_file, old_header, end = self._file, self._header, self.position
+        self._header = header
+        self._file = file
+        self._base = header.first_position - HEADER_SIZE
+        self._filled = file.size()
+        self._fresh = position
+        self.position = self.synced = self.announced = position
+        with contextlib.suppress(OSError):
+            old_file.close()
+        self._sealed(old_header, end)
+
+    _fresh = -1
+
+    def close(self) -> None:
+        """Close the file; nothing is synced here."""
+        self._file.close()
+
+
+def create_segment(
+    directory: Directory,
+    header: SegmentHeader,
+    state: bytes,
+    *,
+    spare: str | None = None,
+    mapped: bool = False,
+) -> tuple[LogFile, int]:
+    """Make a segment with its header and STATE frame, durable under its name.
+
+    ``spare`` names an old segment whose space is used again.  Returns the open file and the
+    position behind the STATE frame.  Raises ``OSError``; a crash leaves at most ``NEXT_NAME``.
+    """
+    seed = log_seed(header.log_id)
+    frame = encode_frame(seed, header.first_position, header.first_position, state)
+    if NEXT_NAME in directory.names():
+        directory.unlink(NEXT_NAME)
+    if spare is not None:
+        directory.rename(spare, NEXT_NAME)
+        file = directory.open_write(NEXT_NAME, mapped=mapped)
+    else:
+        file = directory.create(NEXT_NAME, mapped=mapped)
+    try:
+        file.write(0, header.to_bytes() + frame)
+        file.sync()
+        directory.rename(NEXT_NAME, segment_name(header.number))
+        directory.sync()
+    except OSError:
+        file.close()
+        raise
+    return file, header.first_position + len(frame)
