@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 Mode = Literal["durable", "relaxed", "load", "log"]
 Pair = tuple[bytes, bytes]
@@ -26,7 +26,7 @@ Batches = Iterable[list[Pair]]
 
 MAP_SIZE_BYTES = 64 << 30
 WHOLE_LOG_BYTES = 1 << 30  # LevelDB takes no larger write buffer
-NEVER_BYTES = 1 << 40
+NO_CHECKPOINTS: dict[str, Any] = {"checkpoint_bytes": 1 << 40, "checkpoint_interval": 1_000_000}
 
 
 class Writer(Protocol):
@@ -267,13 +267,9 @@ class Tidelog:
     def __init__(self, path: Path, mode: Mode, *, partitions: int) -> None:
         import tidelog
 
-        durability = "always" if mode == "durable" else "none"
-        if mode == "log":
-            self._db = tidelog.open(
-                path, partitions=partitions, durability=durability, checkpoint_bytes=NEVER_BYTES
-            )
-        else:
-            self._db = tidelog.open(path, partitions=partitions, durability=durability)
+        durability: Literal["always", "none"] = "always" if mode == "durable" else "none"
+        opener = partial(tidelog.open, path, partitions=partitions, durability=durability)
+        self._db = opener(**NO_CHECKPOINTS) if mode == "log" else opener()
         self._map = self._db.map("bench")
         self.put: Callable[[bytes, bytes], object] = self._map.__setitem__
         self.get: Callable[[bytes], bytes | None] = self._map.get

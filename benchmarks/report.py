@@ -175,9 +175,9 @@ def verdict_lines(figures: Figures, rows: Iterable[str]) -> str:
             if taken:
                 lines.append(f"    {peer:<12} {_figure(median(taken), row.unit):>12}")
     for verdict in verdicts(figures, names):
-        row, store, reached, extremes, *demands = _cells(verdict)[:-1]
-        told = f"{verdict.word:<4}  {row:<13} {store:<11} {reached:<17} ({extremes}"
-        lines.append("; ".join((told, *filter(None, demands))) + ")")
+        name, store, reached, extremes, must, aim, word = _cells(verdict)
+        demands = f"must {must or '-'}, aim {aim or '-'}"
+        lines.append(f"{word:<4}  {name:<13} {store:<11} {reached:<17} {demands} ({extremes})")
     return "\n".join(lines)
 
 
@@ -215,8 +215,8 @@ def _cells(verdict: Verdict) -> tuple[str, ...]:
         verdict.peer,
         f"{_number(verdict.reached)}{unit}",
         f"{_number(verdict.lowest)} to {_number(verdict.highest)}",
-        f"must {sign} {target.must:g}" if target.must is not None else "",
-        f"aim {target.aim:g}" if target.aim is not None else "",
+        f"{sign} {target.must:g}" if target.must is not None else "",
+        f"{target.aim:g}" if target.aim is not None else "",
         verdict.word,
     )
 
@@ -281,12 +281,12 @@ def page(
     options: list[str],
 ) -> str:
     """The generated part of the page."""
-    command = " ".join([".venv/bin/python benchmarks/run.py", *options])
+    command = " ".join([".venv/bin/python benchmarks/run.py", *_without_paths(options)])
     lines = [
-        f"Taken with `{command}`, the median of {rounds} rounds. Every workload runs with all its",
-        "peers in turn, each measurement in a fresh process; a ratio is the median of the ratios",
-        "within each round. Keys are 16 random bytes, values 100 random bytes. `tidelog-1` and",
-        "`tidelog-16` are stores of one and of 16 partitions.",
+        f"Taken with `{command}`.",
+        "Every workload runs with all its peers in turn, each measurement in a fresh process, over",
+        f"{rounds} rounds; a ratio is the median of the ratios within each. Keys are 16 random",
+        "bytes, values 100 random bytes. `tidelog-1` and `tidelog-16` have one and 16 partitions.",
         "",
         *_table(("fact", "value"), machine.items()),
         "",
@@ -304,6 +304,14 @@ def page(
     if memories:
         lines += ["", "## Memory", "", *_memory_part(memories)]
     return "\n".join(lines)
+
+
+def _without_paths(options: list[str]) -> Iterator[str]:
+    """The options, with the data's folder left out: it belongs to one machine."""
+    hidden = False
+    for option in options:
+        yield "..." if hidden else "--dir=..." if option.startswith("--dir=") else option
+        hidden = option == "--dir"
 
 
 def _figure_table(figures: Figures) -> Iterator[str]:

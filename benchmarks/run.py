@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import logging
 import multiprocessing
 import os
 import shutil
@@ -84,6 +85,7 @@ def in_child(
 
 
 def _answer(sender: Connection, task: Callable[[Job], object], job: Job) -> None:
+    logging.disable(logging.WARNING)  # what is killed here on purpose need not say so
     sender.send(task(job))
 
 

@@ -457,8 +457,14 @@ WORKLOADS = (
         name="d",
         rows=(
             *_rate("d", "load in random order, durable at the end"),
-            Row(name="i-disk", title="disk bytes per record after it", unit="B"),
-            Row(name="i-written", title="bytes the device wrote per byte loaded", unit="x"),
+            Row(
+                name="i-disk",
+                title="disk bytes per record after d and a checkpoint or compaction",
+                unit="B",
+            ),
+            Row(
+                name="i-written", title="bytes the device wrote for that per byte loaded", unit="x"
+            ),
             Row(name="i-process", title="the same as counted for the process", unit="x"),
         ),
         peers=("lmdb-nosync", *PEERS, *TIDELOG),

@@ -10,6 +10,9 @@ One checkpoint, step by step, and what a crash leaves:
 4. Write the store's mark with the last transaction: now every partition counts as being at P.
 5. Drop the sealed layers, log a CHECKPOINT record, let retention look at the log.
 
+After an I/O error of LMDB nothing is written into its file any more: the manifest notes it, and
+the next open makes a fresh, synced copy of the file and checks it.
+
 Several transactions instead of one bound the pages that copy-on-write doubles; readers move to
 the newest transaction after each, so that LMDB can use freed pages again.
 
@@ -18,13 +21,14 @@ Left out: when it is due (``checkpoints.policy``), which segments may go (``wal.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..affinity.errors import DiskFullError, TidelogError
+from ..affinity.errors import DiskError, DiskFullError, TidelogError
 from ..checkpoints.marks import PartitionMark, StoreMark
 from ..checkpoints.replay import State
 from ..wal.records import CheckpointRecord, Record
@@ -83,6 +87,9 @@ class Checkpointer:
         self.marks = marks
         self.position = position
         self.error: TidelogError | None = None
+        self.doubtful: DiskError | None = None
+        """What failed when the data file was written: nobody knows what it holds now."""
+        self.on_doubt: Callable[[], None] = _nobody
         self._environment = environment
         self._committer = committer
         self._store = store
@@ -105,6 +112,8 @@ class Checkpointer:
         with self._lock:
             if not needed():
                 return
+            if self.doubtful is not None:
+                raise self._refusal() from self.doubtful
             now = self._environment.monotonic
             start = now()
             log.debug("checkpoint.begin reason=%s", reason, extra={"event": "checkpoint.begin"})
@@ -135,6 +144,13 @@ class Checkpointer:
                 extra={"event": "checkpoint.done"},
             )
             self._after(position)
+
+    def _refusal(self) -> DiskError:
+        # A further commit may succeed without the pages that the failed one left unwritten.
+        return DiskError(
+            f"no checkpoint is taken any more since writing the data file failed: {self.doubtful}",
+            hint="Check the disk, close the store and open it again: the log has everything.",
+        )
 
     def _checkpoint(self) -> tuple[int, int]:
         committer = self._committer
@@ -214,6 +230,10 @@ class Checkpointer:
                 break
             except KvFullError:
                 self._growth.grow()
+            except DiskError as error:
+                self.doubtful = error
+                self.on_doubt()
+                raise
         self.marks.update(done)
         with self._committer.mutex:
             self._committer.overlay.refresh(self._growth.begin())
@@ -228,6 +248,10 @@ class Checkpointer:
             log.warning("checkpoint.unnoted error=%s", error, extra={"event": "checkpoint.unnoted"})
 
 
+def _nobody() -> None:
+    """Nobody keeps the doubt."""
+
+
 def _always() -> bool:
     return True
 
@@ -236,7 +260,8 @@ def _nothing(_position: int) -> None:
     """Nobody listens during a recovery."""
 
 
-def _as_storage_error(error: BaseException) -> TidelogError:
+def _as_storage_error(error: TidelogError | OSError) -> TidelogError:
     if isinstance(error, TidelogError):
         return error
-    return DiskFullError(f"the checkpoint failed: {error}")
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return (DiskFullError if full else DiskError)(f"the checkpoint failed: {error}")

@@ -35,6 +35,7 @@ from typing import Any
 
 import msgpack
 from crc32c import crc32c as _crc32c
+from mmh3 import hash as _murmur3
 
 from ..affinity.errors import (
     CommitUnknownError,
@@ -52,26 +53,18 @@ from ..wal.records import (
     RecordType,
     RollbackRecord,
     Run,
+    encode_put,
     encode_record,
     pack_record_header,
 )
 from ..wal.writer import LogFailedError, LogWriter
 from .environment import Environment
-from .overlay import Overlay
-from .stored import (
-    CHECK_XOR,
-    PREFIX_SIZE,
-    pack_check,
-    pack_meta,
-    stored_run,
-)
+from .namespaces import Namespace
+from .overlay import PAIR_OVERHEAD, Overlay
+from .stored import CHECK_XOR, pack_check, pack_meta
+from .updates import NoUpdates, Updates
 
 GROUP_BYTES_MAX = 1 << 20
-FRAME_BYTES_PER_UPDATE = 16
-"""What an update adds to a record beside its key and value, at most."""
-
-Writes = dict[int, dict[bytes, bytes | None]]
-"""Per partition: full key to value, or None for a delete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,50 +82,35 @@ class Receipt:
 
 
 class Commit:
-    """One transaction on its way into the log."""
+    """One transaction on its way into the log.
 
-    __slots__ = (
-        "check",
-        "deadline",
-        "details",
-        "durable",
-        "error",
-        "namespaces",
-        "receipt",
-        "record",
-        "runs",
-        "size",
-        "then",
-        "tx_id",
-        "updates",
-        "writes",
-    )
+    ``check`` raises what speaks against it, given the earlier ones of its group; it runs under
+    the mutex, in commit order.  ``then`` runs under the mutex when the commit is applied.
+    """
+
+    __slots__ = ("check", "deadline", "details", "durable", "error", "receipt", "record", "runs",
+                 "size", "then", "tx_id", "updates")  # fmt: skip
 
     def __init__(
         self,
-        writes: Writes,
-        namespaces: set[int],
+        updates: Updates,
         durable: bool,
+        check: Callable[[Commit, Sequence[Commit]], None] | None = None,
         *,
         tx_id: bytes | None = None,
         details: dict[str, Any] | None = None,
-        check: Callable[[Commit, Sequence[Commit]], None] | None = None,
         deadline: float | None = None,
     ) -> None:
-        self.writes = writes
-        self.namespaces = namespaces
+        self.updates = updates
         self.durable = durable
+        self.check = check
         self.tx_id = tx_id
         self.details = details
-        self.check = check
-        """Raises what speaks against this commit, given the earlier ones of its group."""
         self.deadline = deadline
         self.runs: list[int] = []
-        self.updates: list[tuple[int, list[bytes], list[bytes | None]]] = []
         self.record = b""
         self.size = 0
         self.then: Callable[[], object] | None = None
-        """Runs under the mutex when the commit is applied."""
         self.receipt: Receipt | None = None
         self.error: BaseException | None = None
 
@@ -173,12 +151,16 @@ class Committer:
         self.locks_held: Callable[[], bool] = _no_locks
         self.note_given_id: Callable[[bytes], None] = _no_note
         self.syncs = SyncTimes()
-        self.transactions = 0
+        self.grouped = 0
         self.groups = 0
+        self.relaxed = 0
+        """Transactions that went into the log in groups, those groups, and those that did not."""
         self._environment = environment
         self._sync_lock = threading.Lock()
         self._queue: list[Ticket] = []
         self._leading = False
+        self.in_the_way = False
+        """Whether a relaxed update has to queue: a leader, gaps to close, locks, or a stop."""
         self._closing: list[int] = []
         self._id_prefix = id_prefix
         self._next_id = 0
@@ -189,7 +171,8 @@ class Committer:
 
     def commit(self, commit: Commit) -> Receipt:
         """Commit one transaction and return its receipt; raises what speaks against it."""
-        self.commit_all([commit])
+        if self._measure(commit):
+            self._queue_up(Ticket([commit]))
         if commit.error is not None:
             raise commit.error
         assert commit.receipt is not None
@@ -197,9 +180,12 @@ class Committer:
 
     def commit_all(self, commits: list[Commit]) -> None:
         """Commit several transactions, in order; each gets its ``receipt`` or its ``error``."""
-        ticket = Ticket([commit for commit in commits if self._measure(commit)])
-        if not ticket.commits:
-            return
+        ready = [commit for commit in commits if self._measure(commit)]
+        for part in _groups(ready):
+            self._queue_up(Ticket(part))
+
+    def _queue_up(self, ticket: Ticket) -> None:
+        """Wait until the commits of a ticket have ended, leading a group where nobody does."""
         mutex = self.mutex
         mutex.acquire()
         self._queue.append(ticket)
@@ -211,7 +197,7 @@ class Committer:
             if ticket.done:
                 return
             mutex.acquire()
-        self._leading = True
+        self._leading = self.in_the_way = True
         try:
             while not ticket.done:
                 self._lead()
@@ -222,21 +208,14 @@ class Committer:
                 following.release()
 
     def _measure(self, commit: Commit) -> bool:
-        """Bring the updates into log order; refuse what is too large, before anything else."""
-        size = 0
-        for partition in sorted(commit.writes):
-            part = commit.writes[partition]
-            keys = list(part)
-            values = list(part.values())
-            commit.updates.append((partition, keys, values))
-            size += sum(map(len, keys)) + sum(map(len, filter(None, values)))
-            size += FRAME_BYTES_PER_UPDATE * len(keys)
-        commit.size = size
+        """Refuse what is too large, before anything is reserved."""
+        size = commit.size = commit.updates.size()
         if size > self.transaction_bytes_max:
             commit.error = TransactionTooLargeError(
                 f"the transaction has {size:,} bytes, {self.transaction_bytes_max:,} are allowed"
             )
-        return commit.error is None
+            return False
+        return True
 
     def new_id(self) -> bytes:
         """Return the next automatic transaction id."""
@@ -258,7 +237,7 @@ class Committer:
 
         ``then`` runs under the mutex once they are in the log.
         """
-        commit = Commit({}, set(), durable)
+        commit = Commit(_NO_UPDATES, durable)
         commit.record = b"".join(map(encode_record, records))
         commit.then = then
         return self.commit(commit).position
@@ -281,61 +260,65 @@ class Committer:
                 # Nothing depends on this frame: it counts as announced, and needs no sync.
                 writer.announced = writer.position
 
-    def put(
-        self, partition: int, full_key: bytes, namespace: int, key: bytes, value: bytes | None
-    ) -> bool:
-        """Commit one update without a sync, if nothing stands in the way; tell whether it did.
+    def relaxed_setter(
+        self,
+        namespace: Namespace,
+        room: Callable[[], None],
+        limit: int,
+        otherwise: Callable[[bytes, bytes | None], None],
+    ) -> Callable[[bytes, bytes | None], None]:
+        """Return a function that commits one update without a sync: one lock, frame and append.
 
-        The path of relaxed stores: one lock, one frame, one append.  False sends the caller to
-        ``commit``.
+        It calls ``room`` where the active layer holds ``limit`` bytes, and leaves the update to
+        ``otherwise`` where a group is in flight or anything else stands in the way.  One closure
+        on purpose: what it does once per update would cost half as much again in methods.
         """
-        mutex = self.mutex
-        mutex.acquire()
-        try:
-            if self._leading or self._closing or self.stopped is not None or self.locks_held():
-                return False
-            state = self.state
-            counter = state.counters[partition]
-            epoch = state.epochs[partition]
-            time = self._environment.clock()
-            if time < state.time:
-                time = state.time
-            start = counter.reserve(1)
-            self._next_id += 1
-            body = self._pack(
-                (
-                    self._id_prefix + self._next_id.to_bytes(8, "big"),
-                    time,
-                    (partition, epoch, start + 1, 1),
-                    namespace,
-                    (key,),
-                    (value,),
-                    None,
-                )
-            )
-            try:
-                self._append(pack_record_header(len(body), 1, 0) + body)
-            except (OSError, LogFailedError) as error:
-                self._closing += (partition, epoch, start + 1, 1)
-                raise self._disk_error(error) from error
-            if value is None:
-                stored = pack_meta(1, epoch, start + 1, time)
-            else:
-                stored = value + pack_meta(0, epoch, start + 1, time)
-            layer = self.overlay.active
-            part = layer.parts.get(partition)
-            if part is None:
-                part = layer.part(partition)
-            part[full_key] = stored + pack_check(_crc32c(full_key + stored) ^ CHECK_XOR)
-            layer.bytes += len(body) + 200
-            counter.update(start, 1)
-            state.time = time
-            self.applied_position = self.writer.position
-            self.transactions += 1
-            self.groups += 1
-            return True
-        finally:
-            mutex.release()
+        mutex, state, overlay, writer = self.mutex, self.state, self.overlay, self.writer
+        counters, epochs = state.counters, state.epochs
+        prefixes, number_of_map = namespace.prefixes, namespace.id
+        count = len(prefixes)
+        clock, append = self._environment.clock, self.writer.append
+        prefix = self._id_prefix
+        murmur3, crc32c = _murmur3, _crc32c
+        encode, meta, check = encode_put, pack_meta, pack_check
+
+        def set_one(key: bytes, value: bytes | None) -> None:
+            partition = murmur3(key, 0, False) % count
+            full_key = prefixes[partition] + key
+            if overlay.active.bytes >= limit:
+                room()
+            with mutex:
+                if not self.in_the_way and namespace.alive and value is not None:
+                    counter = counters[partition]
+                    number = counter.hwm + 1
+                    epoch = epochs[partition]
+                    time = clock()
+                    if time < state.time:
+                        time = state.time
+                    self._next_id = tx = self._next_id + 1
+                    record = encode(
+                        prefix, tx, time, partition, epoch, number, number_of_map, key, value
+                    )
+                    try:
+                        done = append(record)
+                    except (OSError, LogFailedError) as error:
+                        raise self._disk_error(error) from error
+                    if done:
+                        counter.apply_next(1)
+                        state.time = time
+                        stored = value + meta(0, epoch, number, time)
+                        layer = overlay.active
+                        part = layer.parts.get(partition)
+                        if part is None:
+                            part = layer.part(partition)
+                        part[full_key] = stored + check(crc32c(full_key + stored) ^ CHECK_XOR)
+                        layer.bytes += len(record) + PAIR_OVERHEAD
+                        self.applied_position = writer.position
+                        self.relaxed += 1
+                        return
+            otherwise(key, value)
+
+        return set_one
 
     # -------------------------------------------------------------- syncs
 
@@ -361,6 +344,7 @@ class Committer:
 
     def _stop(self, error: BaseException) -> TidelogError:
         """A sync failed: nothing is written from here on."""
+        self.in_the_way = True
         if self.stopped is None:
             self.stopped = f"the store stopped writing because a sync failed: {error}"
         return DiskError(f"the sync of the log failed: {error}")
@@ -391,7 +375,14 @@ class Committer:
         if self._queue:
             return self._queue[0].wake
         self._leading = False
+        self.settle_way()
         return None
+
+    def settle_way(self) -> None:
+        """Find out whether a relaxed update may go straight into the log; under the mutex."""
+        self.in_the_way = (
+            self._leading or bool(self._closing) or self.stopped is not None or self.locks_held()
+        )
 
     def _take(self) -> list[Ticket]:
         """Take tickets from the head of the queue, up to the size of a group."""
@@ -459,63 +450,42 @@ class Committer:
         if commit.record:
             commit.receipt = Receipt(b"", 0, time, 0)
             return
-        state = self.state
-        runs = commit.runs
-        for partition, keys, _ in commit.updates:
-            start = state.counters[partition].reserve(len(keys))
-            runs += (partition, state.epochs[partition], start + 1, len(keys))
+        runs, namespaces, keys, values = commit.updates.reserve(self.state)
+        commit.runs = runs
         if commit.tx_id is None:
             commit.tx_id = self.new_id()
         else:
             self.note_given_id(commit.tx_id)
-        if len(commit.updates) == 1:
-            _, keys, values = commit.updates[0]
-        else:
-            keys = [key for _, part, _ in commit.updates for key in part]
-            values = [value for _, _, part in commit.updates for value in part]
-        namespaces: int | list[int]
-        if len(commit.namespaces) == 1:
-            (namespaces,) = commit.namespaces
-        else:
-            namespaces = [int.from_bytes(key[4:8], "big") for key in keys]
-        body = self._pack(
-            (
-                commit.tx_id,
-                time,
-                runs,
-                namespaces,
-                [key[PREFIX_SIZE:] for key in keys],
-                values,
-                commit.details,
-            )
-        )
+        body = self._pack((commit.tx_id, time, runs, namespaces, keys, values, commit.details))
         commit.record = pack_record_header(len(body), RecordType.TX, 0) + body
         commit.receipt = Receipt(commit.tx_id, 0, time, runs[0])
 
-    def _append(self, payload: bytes) -> int:
-        """Append a frame, in a new segment where it does not fit; return its position."""
+    def _append(self, payload: bytes) -> None:
+        """Append a frame, in a new segment where it does not fit."""
         if self._closing:
             runs = tuple(Run(*self._closing[i : i + 4]) for i in range(0, len(self._closing), 4))
             closing = RollbackRecord(
                 tx_id=bytes(16), time=self.state.time, reason="append failed", runs=runs
             )
             payload = encode_record(closing) + payload
-        writer = self.writer
-        if not writer.fits(len(payload)):
-            with self._sync_lock:
-                try:
-                    writer.rotate()
-                except OSError:
-                    if writer.failure is not None:
-                        self._stop(writer.failure)
-                    raise
-        position = writer.append(payload)
+        if not self.writer.append(payload):
+            self._rotate()
+            self.writer.append(payload)
         if self._closing:
             for run in runs:
                 self.state.counters[run.partition].update(run.first - 1, run.count)
                 self.state.touched.add(run.partition)
             self._closing.clear()
-        return position
+
+    def _rotate(self) -> None:
+        """Begin a new segment; its position is that of the end of the old one."""
+        with self._sync_lock:
+            try:
+                self.writer.rotate()
+            except OSError:
+                if self.writer.failure is not None:
+                    self._stop(self.writer.failure)
+                raise
 
     def _write(self, group: list[Commit]) -> None:
         """Log the group, sync it if anybody in it asked for that, and apply it."""
@@ -539,27 +509,16 @@ class Committer:
             self.mutex.acquire()
 
     def _apply(self, group: list[Commit], end: int) -> None:
-        layer = self.overlay.active
-        counters = self.state.counters
+        layer, state = self.overlay.active, self.state
         for commit in group:
             receipt = commit.receipt
             assert receipt is not None
-            time = receipt.time
-            runs = iter(commit.runs)
-            for (_, keys, values), partition, epoch, first, count in zip(
-                commit.updates, runs, runs, runs, runs, strict=True
-            ):
-                stored = stored_run(keys, values, epoch, first, time)
-                layer.part(partition).update(zip(keys, stored, strict=True))
-                counters[partition].update(first - 1, count)
-                layer.bytes += 200 * count
-            layer.bytes += len(commit.record)
-            commit.receipt = Receipt(receipt.tx_id, end, time, receipt.home)
-            commit.record = b""
+            commit.updates.apply(layer, state, receipt.time)
+            commit.receipt = Receipt(receipt.tx_id, end, receipt.time, receipt.home)
             if commit.then is not None:
                 commit.then()
         self.applied_position = end
-        self.transactions += len(group)
+        self.grouped += len(group)
         self.groups += 1
 
     def _fail(self, group: list[Commit], error: BaseException) -> None:
@@ -588,6 +547,24 @@ class Committer:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return DiskFullError(f"no space to append to the log: {error}")
         return DiskError(f"appending to the log failed: {error}", hint="Check the disk.")
+
+
+_NO_UPDATES = NoUpdates()
+
+
+def _groups(commits: list[Commit]) -> list[list[Commit]]:
+    """Cut a list so that no part is larger than a group may be, if it holds more than one."""
+    if sum(commit.size for commit in commits) <= GROUP_BYTES_MAX:
+        return [commits] if commits else []
+    parts: list[list[Commit]] = []
+    size = 0
+    for commit in commits:
+        size += commit.size
+        if not parts or size > GROUP_BYTES_MAX:
+            parts.append([])
+            size = commit.size
+        parts[-1].append(commit)
+    return parts
 
 
 class SyncTimes:

@@ -24,8 +24,9 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast, overload
 
 from crc32c import crc32c
 from mmh3 import hash as murmur3
@@ -43,9 +44,9 @@ from ..checkpoints.policy import CheckpointPolicy
 from ..wal.records import DropNamespaceRecord, NamespaceRecord
 from . import codecs, outcomes
 from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
-from .commit import Commit, Receipt, Writes
+from .commit import Commit, Receipt
 from .environment import Environment, production
-from .maps import Map
+from .maps import Map, map_of
 from .namespaces import OUTCOMES, Namespace, check_name
 from .opening import OpenStore, Options, open_store
 from .overlay import Layer, View
@@ -62,13 +63,20 @@ from .stored import (
     split_key,
     version_of,
 )
+from .updates import FewUpdates, ManyUpdates, Writes
 from .transactions import Durability, Isolation, LockedError, Mode, Transaction, choice
+
+if TYPE_CHECKING:
+    from .reading import ReadOnlyDatabase
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 
 log = logging.getLogger("tidelog.store")
+
+MERGED_NOWAIT_MAX = 1 << 20
+"""Bytes of layers that taking a snapshot may merge where nobody may be kept waiting."""
 
 
 class ClosedView:
@@ -101,6 +109,7 @@ class Database:
         self.partitions = store.state.partitions
         self.now = store.environment.monotonic
         self.pause = store.environment.wait
+        self.random = store.environment.random
         self._store = store
         self._committer = store.committer
         self._given = given
@@ -169,7 +178,7 @@ class Database:
                     f"not {given.name} {given.version}",
                     hint="Leave the codecs out, or use the recorded ones.",
                 )
-        return Map(namespace, self)
+        return map_of(namespace, self)
 
     def _record_of(self, name: str) -> NamespaceRecord | None:
         for record in list(self._store.state.namespaces.values()):
@@ -338,26 +347,43 @@ class Database:
             if tx_id is not None:
                 self._pending.discard(tx_id)
 
+    def commit_group(self, commits: list[Commit]) -> None:
+        """Commit several transactions, in order; each gets its ``receipt`` or its ``error``."""
+        self._check_open()
+        self.make_room()
+        self._committer.commit_all(commits)
+
+    @contextmanager
+    def pending(self, tx_id: bytes | None) -> Iterator[None]:
+        """Let ``outcome`` say ``pending`` of an id meanwhile; None is no id."""
+        if tx_id is None:
+            yield
+            return
+        self._pending.add(tx_id)
+        try:
+            yield
+        finally:
+            self._pending.discard(tx_id)
+
     def check_locks(self, commit: Commit, owner: int) -> None:
         """Raise ``LockedError`` if somebody else holds a lock on what a commit writes."""
         table = self.locks.table
         if not table.idle:
-            for part in commit.writes.values():
-                if table.would_block(owner, part) is not None:
-                    raise LockedError("a key is locked")
+            if table.would_block(owner, commit.updates.full_keys()) is not None:
+                raise LockedError("a key is locked")
 
     def conflict(
         self,
         full_key: bytes,
         winner: bytes | None,
-        changes: Mapping[int, Mapping[bytes, bytes]] | None = None,
+        stored: bytes | None = None,
     ) -> ConflictError:
         """Return the error for a key that was changed by another transaction."""
         partition, number, key = split_key(full_key)
         record = self._store.state.namespaces.get(number)
         name = record.name if record else f"namespace {number}"
-        if winner is None and changes is not None:
-            winner = self._winner(partition, changes[partition][full_key])
+        if stored is not None:
+            winner = self._winner(partition, stored)
         by = f" by transaction {winner.hex()}" if winner else ""
         return ConflictError(
             f"key {shown_key(key)} of {name!r} was changed{by}",
@@ -371,28 +397,18 @@ class Database:
         _, counter, _ = version_of(stored)
         return self._store.keeper.writer_of(partition, counter)
 
-    def transaction_ended(self, transaction: Transaction) -> None:
-        """Hear that a transaction is over."""
-
     # -------------------------------------------------------------- outcomes
 
     def new_id(self) -> bytes:
         """Return a fresh transaction id, for ``transaction(id=...)``."""
         return self._store.environment.new_id()
 
-    def add_outcome(
-        self,
-        writes: Writes,
-        namespaces: set[int],
-        tx_id: bytes,
-        tag: str | None,
-    ) -> None:
+    def add_outcome(self, writes: Writes, tx_id: bytes) -> None:
         """Add the entry that remembers a transaction whose id the caller gave."""
         partition = outcomes.home_of(tx_id, self.partitions)
         key = outcomes.outcome_key(tx_id, self.partitions)
         time = self._store.environment.clock()
-        writes.setdefault(partition, {})[key] = outcomes.encode_outcome(time)
-        namespaces.add(OUTCOMES)
+        writes[key] = (partition, OUTCOMES, tx_id, outcomes.encode_outcome(time))
 
     def earlier_receipt(self, tx_id: bytes, group: Sequence[Commit]) -> Receipt | None:
         """Return the receipt of an id that is committed already, or about to be in this group."""
@@ -436,6 +452,22 @@ class Database:
         """Return the whole store as it is now; close it, or use it in a ``with`` block."""
         self._check_open()
         snapshot = Snapshot(self, self._committer.applied_position)
+        self._snapshots.add(snapshot)
+        return snapshot
+
+    def snapshot_nowait(self) -> Snapshot | None:
+        """Return a snapshot if that takes neither waiting nor much work, else None."""
+        self._check_open()
+        mutex = self._committer.mutex
+        if not mutex.acquire(blocking=False):
+            return None
+        try:
+            if self.overlay.newer_bytes > MERGED_NOWAIT_MAX:
+                return None
+            taken = self.overlay.snapshot()
+        finally:
+            mutex.release()
+        snapshot = Snapshot(self, self._committer.applied_position, taken)
         self._snapshots.add(snapshot)
         return snapshot
 
@@ -518,32 +550,26 @@ class Database:
         prefixes = namespace.prefixes
         count = len(prefixes)
         number = namespace.id
-        committer = self._committer
-        put = committer.put
-        overlay = self.overlay
         durable = self.durability == "always"
-        limit = self._limit
-        only = {number}
-
-        def commit(partition: int, full_key: bytes, value: bytes | None) -> None:
-            one = Commit({partition: {full_key: value}}, only, durable, check=self._check_plain)
-            try:
-                committer.commit(one)
-            except LockedError:
-                self._commit_locked(namespace, full_key[PREFIX_SIZE:], value)
+        commit, limit, overlay = self._committer.commit, self._limit, self.overlay
+        check = self._check_plain
 
         def set_one(key: bytes, value: bytes | None) -> None:
             if self._closed is not None or not namespace.alive:
                 self._check_open()
                 namespace.check_alive()
-            partition = murmur3(key, 0, False) % count
-            full_key = prefixes[partition] + key
             if overlay.active.bytes >= limit or overlay.sealed_bytes:
                 self.make_room()
-            if durable or not put(partition, full_key, number, key, value):
-                commit(partition, full_key, value)
+            partition = murmur3(key, 0, False) % count
+            update = FewUpdates({prefixes[partition] + key: (partition, number, key, value)})
+            try:
+                commit(Commit(update, durable, check))
+            except LockedError:
+                self._commit_locked(namespace, key, value)
 
-        return set_one
+        if durable:
+            return set_one
+        return self._committer.relaxed_setter(namespace, self.make_room, self._limit, set_one)
 
     def _check_plain(self, commit: Commit, _group: Sequence[Commit]) -> None:
         self.check_locks(commit, 0)
@@ -558,29 +584,29 @@ class Database:
         self._check_open()
         namespace.check_alive()
         self.make_room()
-        prefixes = namespace.prefixes
-        count = len(prefixes)
-        writes: Writes = {}
+        count = len(namespace.prefixes)
+        parts: dict[int, dict[bytes, bytes | None]] = {}
         for key, value in pairs:
             partition = murmur3(key, 0, False) % count
-            part = writes.get(partition)
+            part = parts.get(partition)
             if part is None:
-                part = writes[partition] = {}
-            part[prefixes[partition] + key] = value
-        if not writes:
+                part = parts[partition] = {}
+            part[key] = value
+        if not parts:
             return
+        updates = ManyUpdates(namespace.id, namespace.prefixes, parts)
         durable = self.durability == "always"
-        commit = Commit(writes, {namespace.id}, durable, check=self._check_plain)
         try:
-            self._committer.commit(commit)
+            self._committer.commit(Commit(updates, durable, self._check_plain))
         except LockedError:
             with self.transaction() as tx:
-                tx.set_many(namespace, pairs_of(writes))
+                for part in parts.values():
+                    tx.set_many(namespace, part.items())
 
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
         """Run ``work`` with the map inside a transaction, until it commits."""
         self._check_open()
-        mapping: Map[Any, Any] = Map(namespace, self)
+        mapping: Map[Any, Any] = map_of(namespace, self)
         return self.run(lambda tx: work(tx[mapping]))
 
     def blocks(
@@ -649,8 +675,8 @@ class Database:
             for tx_id in expired[first : first + outcomes.SWEEP_BATCH]:
                 partition = outcomes.home_of(tx_id, self.partitions)
                 key = outcomes.outcome_key(tx_id, self.partitions)
-                writes.setdefault(partition, {})[key] = None
-            self._committer.commit(Commit(writes, {OUTCOMES}, False))
+                writes[key] = (partition, OUTCOMES, tx_id, None)
+            self._committer.commit(Commit(FewUpdates(writes), False))
         return len(expired)
 
     def _checkpoint(self, reason: str) -> int:
@@ -705,6 +731,7 @@ class Database:
                 store.committer.announce()
                 store.committer.sync()
                 store.committer.stopped = "the store is closed"
+                store.committer.in_the_way = True
                 store.end_cleanly()
         finally:
             self._shut(self._closed_error)
@@ -721,6 +748,7 @@ class Database:
         """Let every later call raise; nothing of LMDB is referenced from here any more."""
         self._closed = error
         self._committer.stopped = self._committer.stopped or "the store is closed"
+        self._committer.in_the_way = True
         for snapshot in list(self._snapshots):
             snapshot.close()
         self.overlay.view = cast(View, ClosedView(error))
@@ -734,6 +762,7 @@ class Database:
         self._closed = self._forked_error
         self.overlay.view = cast(View, ClosedView(self._forked_error))
         self._committer.stopped = "the store was opened by the parent of this process"
+        self._committer.in_the_way = True
 
     def _forked_error(self) -> TidelogError:
         return ForkedError(f"the store {self.path} was opened before this process was forked")
@@ -757,11 +786,6 @@ def shown_key(key: bytes) -> str:
     return repr(text) if text.isprintable() else f"0x{key.hex()}"
 
 
-def pairs_of(writes: Writes) -> list[tuple[bytes, bytes | None]]:
-    """Return the user keys and values of updates."""
-    return [(key[PREFIX_SIZE:], value) for part in writes.values() for key, value in part.items()]
-
-
 _open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
@@ -783,6 +807,25 @@ atexit.register(_close_all)
 os.register_at_fork(after_in_child=_after_fork)
 
 
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    partitions: int | None = ...,
+    durability: Durability = ...,
+    read_only: Literal[False] = ...,
+    create: bool = ...,
+    codecs: Iterable[Any] = ...,
+    **limits: Any,
+) -> Database: ...
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    read_only: Literal[True],
+    codecs: Iterable[Any] = ...,
+    **limits: Any,
+) -> ReadOnlyDatabase: ...
 def open(
     path: str | os.PathLike[str],
     *,
@@ -792,30 +835,54 @@ def open(
     create: bool = True,
     codecs: Iterable[Any] = (),
     **limits: Any,
-) -> Database:
+) -> Database | ReadOnlyDatabase:
     """Open the store in the directory ``path``, making it where there is none.
 
     ``partitions`` (1 to 32,768, default 16) is fixed when a store is made.  ``durability``:
     ``always`` acknowledges a commit after its sync, ``interval`` syncs every ``sync_interval``
     seconds, ``none`` at checkpoints.  ``read_only`` opens beside a live writer, at the newest
-    durable state.  ``codecs`` are codecs of your own that the store's maps name.  ``limits`` are
-    the fields of ``Options``.
+    durable state, and returns a ``ReadOnlyDatabase``.  ``codecs`` are codecs of your own that the
+    store's maps name.  ``limits`` are the fields of ``Options``.
 
     Raises ``AlreadyOpenError``, ``NotFoundError``, ``CorruptLogError``, ``CorruptDataError``,
     ``FormatVersionError``, ``ForeignFileError``, ``DiskError``, ``UsageError``.
     """
-    return open_with(
-        production(),
+    environment = production()
+    if read_only:
+        return _open_reading(environment, path, codecs, limits)
+    database: Database = open_with(
+        environment,
         path,
         partitions=partitions,
         durability=durability,
-        read_only=read_only,
         create=create,
         codecs=codecs,
         **limits,
     )
+    return database
 
 
+@overload
+def open_with(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    *,
+    partitions: int | None = ...,
+    durability: Durability = ...,
+    read_only: Literal[False] = ...,
+    create: bool = ...,
+    codecs: Iterable[Any] = ...,
+    **limits: Any,
+) -> Database: ...
+@overload
+def open_with(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    *,
+    read_only: Literal[True],
+    codecs: Iterable[Any] = ...,
+    **limits: Any,
+) -> ReadOnlyDatabase: ...
 def open_with(
     environment: Environment,
     path: str | os.PathLike[str],
@@ -826,10 +893,36 @@ def open_with(
     create: bool = True,
     codecs: Iterable[Any] = (),
     **limits: Any,
-) -> Database:
+) -> Database | ReadOnlyDatabase:
     """Open a store in a given environment: ``open`` with another disk, clock or data file."""
-    place = os.path.abspath(os.fspath(path))
+    if read_only:
+        return _open_reading(environment, path, codecs, limits)
     choice("durability", durability, Durability)
+    store = open_store(
+        environment,
+        os.path.abspath(os.fspath(path)),
+        partitions=partitions,
+        create=create,
+        options=_options(limits),
+        mapped=durability != "always",
+    )
+    return Database(store, durability, list(codecs))
+
+
+def _open_reading(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    codecs: Iterable[Any],
+    limits: Mapping[str, Any],
+) -> ReadOnlyDatabase:
+    from .reading import ReadOnlyDatabase
+
+    place = os.path.abspath(os.fspath(path))
+    return ReadOnlyDatabase(environment, place, _options(limits), list(codecs))
+
+
+def _options(limits: Mapping[str, Any]) -> Options:
+    """Return the options that a caller gave by name; a name that is wrong is a ``UsageError``."""
     known = set(Options.__dataclass_fields__)
     for name in limits:
         if name not in known:
@@ -838,17 +931,4 @@ def open_with(
                 f"open() has no option {name!r}",
                 hint=f"Did you mean {near[0]!r}?" if near else "",
             )
-    options = Options(**limits)
-    if read_only:
-        from .reading import ReadOnlyDatabase
-
-        return ReadOnlyDatabase(environment, place, options, list(codecs))
-    store = open_store(
-        environment,
-        place,
-        partitions=partitions,
-        create=create,
-        options=options,
-        mapped=durability != "always",
-    )
-    return Database(store, durability, list(codecs))
+    return Options(**limits)

@@ -166,6 +166,8 @@ class RealDirectory:
         self._read_only = read_only
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._closer = weakref.finalize(self, os.close, self._fd)
+        # A store that is closed at the end of the interpreter still needs it.
+        self._closer.atexit = False
 
     def __repr__(self) -> str:
         return f"<RealDirectory {self.path}>"

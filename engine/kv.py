@@ -25,7 +25,6 @@ from ..affinity.errors import (
     DiskError,
     DiskFullError,
     FormatVersionError,
-    TidelogError,
 )
 from .environment import KvTransaction
 
@@ -40,6 +39,12 @@ _META_MAGIC = 0xBEEFC0DE
 # and the main one) of 48 bytes each, last page, transaction id.
 _META = struct.Struct("<IIQQ48s48sQQ")
 _META_OFFSET = 16
+# LMDB 1.0 has a longer page header in front of magic and version.
+_OTHER_META = struct.Struct("<II")
+_OTHER_META_OFFSET = 24
+
+
+_DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.PanicError)
 
 
 class KvFullError(Exception):
@@ -53,18 +58,12 @@ def translated(what: str) -> Iterator[None]:
         yield
     except lmdb.MapFullError as error:
         raise KvFullError(str(error)) from error
-    except lmdb.DiskError as error:
-        raise DiskError(f"{what} failed: {error}") from error
-    except (
-        lmdb.CorruptedError,
-        lmdb.InvalidError,
-        lmdb.PageNotFoundError,
-        lmdb.PanicError,
-    ) as error:
+    except _DAMAGE as error:
         raise CorruptDataError(f"{what} found damage: {error}") from error
     except lmdb.VersionMismatchError as error:
         raise FormatVersionError(f"{what} failed: {error}", found=0, supported=1) from error
     except lmdb.Error as error:
+        # py-lmdb has one class for all errors of the disk; only the text tells them apart.
         if "No space left" in str(error):
             raise DiskFullError(f"{what} failed: {error}") from error
         raise DiskError(f"{what} failed: {error}") from error
@@ -134,32 +133,29 @@ def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvi
     file, ``FormatVersionError`` for the data format of another LMDB.
     """
     check_structure(os.path.join(path, DATA_FILE))
-    try:
-        with translated(f"opening {path}"):
-            while True:
-                try:
-                    env = lmdb.open(
-                        path,
-                        map_size=map_size,
-                        subdir=True,
-                        readonly=read_only,
-                        create=not read_only,
-                        lock=lock,
-                        mode=0o600,
-                        max_readers=READERS_MAX,
-                        max_dbs=0,
-                        readahead=False,
-                        meminit=False,
-                        lib_version=0,
-                    )
-                    break
-                except lmdb.MemoryError:
-                    # An address-space limit (ulimit -v): a smaller map still works, and grows.
-                    map_size //= 4
-                    if map_size < 64 << 20:
-                        raise
-    except TidelogError:
-        raise
+    with translated(f"opening {path}"):
+        while True:
+            try:
+                env = lmdb.open(
+                    path,
+                    map_size=map_size,
+                    subdir=True,
+                    readonly=read_only,
+                    create=not read_only,
+                    lock=lock,
+                    mode=0o600,
+                    max_readers=READERS_MAX,
+                    max_dbs=0,
+                    readahead=False,
+                    meminit=False,
+                    lib_version=0,
+                )
+                break
+            except lmdb.MemoryError:
+                # An address-space limit (ulimit -v): a smaller map still works, and grows.
+                map_size //= 4
+                if map_size < 64 << 20:
+                    raise
     if lock and not read_only:
         env.reader_check()
     return LmdbEnvironment(env, path)
@@ -168,11 +164,19 @@ def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvi
 def check_structure(file: str) -> None:
     """Raise unless ``file`` is absent, or an LMDB file of format 1 that is as long as it says."""
     try:
-        size = os.stat(file).st_size
+        with open(file, "rb") as stream:
+            head = stream.read(2 * _PAGE)
+            # Only now: a writer beside us lets the file grow before its meta page says so.
+            size = os.fstat(stream.fileno()).st_size
     except FileNotFoundError:
         return
-    with open(file, "rb") as stream:
-        head = stream.read(2 * _PAGE)
+    if _OTHER_META.unpack_from(head.ljust(2 * _PAGE, b"\0"), _OTHER_META_OFFSET)[0] == _META_MAGIC:
+        found = _OTHER_META.unpack_from(head, _OTHER_META_OFFSET)[1] & 0xFFFF
+        raise FormatVersionError(
+            f"{file} has LMDB data format {found}; this version reads format 1",
+            found=found,
+            supported=1,
+        )
     newest = None
     for page in (0, 1):
         meta = head[page * _PAGE + _META_OFFSET : (page + 1) * _PAGE]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import _thread
 
-from ..affinity.errors import DeadlineError, DeadlockError, LockTimeoutError
+from ..affinity.errors import DeadlineError, DeadlockError, LockTimeoutError, RolledBackError
 from ..tx.locks import Deadlock, Granted, KeyLock, LockTable, Want
 from .commit import Committer
 from .environment import Environment
@@ -30,6 +30,7 @@ class LockManager:
         self._owners = 0
         self._waiting: dict[int, _thread.LockType] = {}
         self._victims: set[int] = set()
+        self._interrupted: set[int] = set()
         committer.locks_held = self.busy
 
     def busy(self) -> bool:
@@ -56,6 +57,7 @@ class LockManager:
                 if isinstance(outcome, Deadlock):
                     self._end_victims(owner, outcome)
                 self._wait(owner, want, timeout, deadline)
+            self._committer.settle_way()
             while self._in_flight(want):
                 self._committer.wait_applied()
         finally:
@@ -75,6 +77,8 @@ class LockManager:
         wake = _thread.allocate_lock()
         wake.acquire()
         self._waiting[owner] = wake
+        if owner in self._interrupted:
+            self.interrupt(owner)
         left = timeout
         if deadline is not None:
             left = min(left, deadline - self._monotonic())
@@ -85,6 +89,9 @@ class LockManager:
             self._committer.mutex.acquire()
         # Whoever granted the lock, or chose this owner as a victim, took it off the list.
         granted = self._waiting.pop(owner, None) is None
+        if owner in self._interrupted:
+            self._wake(self.table.cancel(owner))
+            raise RolledBackError("the wait for a lock was interrupted")
         if owner in self._victims:
             self._victims.discard(owner)
             self._wake(self.table.cancel(owner))
@@ -95,10 +102,23 @@ class LockManager:
                 raise DeadlineError("the deadline passed while waiting for a lock")
             raise LockTimeoutError(f"a lock was not granted within {timeout} seconds: {want}")
 
+    def interrupt(self, owner: int) -> None:
+        """Let ``owner`` wait no more: its wait, or its next one, raises ``RolledBackError``.
+
+        Called from any thread; takes no mutex, so that an event loop may call it.
+        """
+        # Flag first: whoever begins to wait looks at the flag after it is on the list.
+        self._interrupted.add(owner)
+        waiting = self._waiting.pop(owner, None)
+        if waiting is not None:
+            waiting.release()
+
     def release(self, owner: int) -> None:
         """Release everything that ``owner`` holds, and wake those who get it."""
         with self._committer.mutex:
+            self._interrupted.discard(owner)
             self._wake(self.table.release(owner))
+            self._committer.settle_way()
 
     def _wake(self, owners: list[int]) -> None:
         for owner in owners:
@@ -109,10 +129,9 @@ class LockManager:
     def _in_flight(self, want: Want) -> bool:
         """Tell whether the group on its way to the log changes what the lock covers."""
         for commit in self._committer.in_flight:
-            for part in commit.writes.values():
-                if isinstance(want, KeyLock):
-                    if want.key in part:
-                        return True
-                elif any(key in want for key in part):
+            if isinstance(want, KeyLock):
+                if commit.updates.changed({want.key}):
                     return True
+            elif any(key in want for key in commit.updates.full_keys()):
+                return True
         return False

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
-from ..affinity.errors import CodecError, KeyTooLargeError, UsageError, ValueTooLargeError
-from . import codecs
-from .namespaces import Namespace
+from ..affinity.errors import CodecError, UsageError
+from .namespaces import VALUE_BYTES_MAX, Namespace
 from .scan import Pair
 from .stored import KEY_BYTES_MAX
 
@@ -27,7 +26,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 
-VALUE_BYTES_MAX = 32 << 20
 LOAD_BATCH = 10_000
 
 _MISSING: Any = object()
@@ -97,14 +95,21 @@ class Map(MutableMapping[K, V]):
     def __init__(self, namespace: Namespace, session: Session) -> None:
         self.namespace = namespace
         self._session = session
-        self._read = session.getter(namespace)
-        self._write = session.setter(namespace)
-        key, value = namespace.key_codec, namespace.value_codec
-        self._encode_key = _checked_key(key)
-        self._decode_key = key.decode
-        self._encode_value = _checked_value(value)
-        self._decode_value = value.decode
-        self._plain = key is codecs.Bytes and value is codecs.Bytes
+        self._encode_key = namespace.encode_key
+        self._decode_key = namespace.decode_key
+        self._encode_value = namespace.encode_value
+        self._decode_value = namespace.decode_value
+        self._plain = namespace.plain
+
+    def __getattr__(self, name: str) -> Any:
+        """Make the functions that read and write when they are first needed."""
+        if name == "_read":
+            self._read = self._session.getter(self.namespace)
+            return self._read
+        if name == "_write":
+            self._write = self._session.setter(self.namespace)
+            return self._write
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     @property
     def name(self) -> str:
@@ -386,45 +391,45 @@ class Map(MutableMapping[K, V]):
     __hash__ = object.__hash__
 
 
+class BytesMap(Map[bytes, bytes]):
+    """A map without codecs: keys and values are the bytes that are stored."""
+
+    def __getitem__(self, key: bytes) -> bytes:
+        """Return the value of a key; ``KeyError`` where there is none."""
+        if type(key) is not bytes or len(key) > KEY_BYTES_MAX:
+            key = self._encode_key(key)
+        data = self._read(key)
+        if data is None:
+            raise KeyError(key)
+        return data
+
+    def get(self, key: bytes, default: Any = None) -> Any:
+        """Return the value of a key, or ``default``."""
+        if type(key) is not bytes or len(key) > KEY_BYTES_MAX:
+            key = self._encode_key(key)
+        data = self._read(key)
+        return default if data is None else data
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        """Set a key: outside of a transaction a transaction of its own."""
+        if type(key) is bytes is type(value) and (
+            len(key) <= KEY_BYTES_MAX and len(value) <= VALUE_BYTES_MAX
+        ):
+            self._write(key, value)
+        else:
+            self._write(self._encode_key(key), self._encode_value(value))
+
+    set = __setitem__
+
+
+def map_of(namespace: Namespace, session: Session) -> Map[Any, Any]:
+    """Return the map of a namespace in a session."""
+    return BytesMap(namespace, session) if namespace.plain else Map(namespace, session)
+
+
 def _limited(pairs: Iterator[T], limit: int) -> Iterator[T]:
     """Yield the first ``limit``; closing this closes ``pairs`` (islice would not)."""
     try:
         yield from islice(pairs, limit)
     finally:
         pairs.close()  # type: ignore[attr-defined]  # a generator always has it
-
-
-def _checked_key(codec: codecs.Codec[Any]) -> Callable[[Any], bytes]:
-    encode = codec.encode
-
-    def checked(key: Any) -> bytes:
-        data = encode(key)
-        if len(data) > KEY_BYTES_MAX:
-            raise KeyTooLargeError(f"a key of {len(data)} bytes, {KEY_BYTES_MAX} are allowed")
-        return data
-
-    def plain(key: Any) -> bytes:
-        if type(key) is bytes and len(key) <= KEY_BYTES_MAX:
-            return key
-        return checked(key)
-
-    return plain if codec is codecs.Bytes else checked
-
-
-def _checked_value(codec: codecs.Codec[Any]) -> Callable[[Any], bytes]:
-    encode = codec.encode
-
-    def checked(value: Any) -> bytes:
-        data = encode(value)
-        if len(data) > VALUE_BYTES_MAX:
-            raise ValueTooLargeError(
-                f"a value of {len(data):,} bytes, {VALUE_BYTES_MAX:,} are allowed"
-            )
-        return data
-
-    def plain(value: Any) -> bytes:
-        if type(value) is bytes and len(value) <= VALUE_BYTES_MAX:
-            return value
-        return checked(value)
-
-    return plain if codec is codecs.Bytes else checked

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..affinity.errors import NotFoundError, UsageError
+from ..affinity.errors import (
+    CodecError,
+    KeyTooLargeError,
+    NotFoundError,
+    UsageError,
+    ValueTooLargeError,
+)
 from ..wal.records import NamespaceRecord
-from .codecs import Codec
-from .stored import pack_prefix
+from .codecs import Bytes, Codec, ValueCodec, codec_named
+from .stored import KEY_BYTES_MAX, pack_prefix
 
 NAME_BYTES_MAX = 255
+VALUE_BYTES_MAX = 32 << 20
 OUTCOMES = 1
 """The internal namespace of the outcomes of transactions whose id the caller gave."""
 
@@ -17,7 +25,8 @@ OUTCOMES = 1
 class Namespace:
     """A named map: shared by all handles, in transactions and snapshots too."""
 
-    __slots__ = ("alive", "id", "key_codec", "name", "prefixes", "value_codec")
+    __slots__ = ("alive", "decode_key", "decode_value", "encode_key", "encode_value", "id",
+                 "key_codec", "name", "plain", "prefixes", "value_codec")  # fmt: skip
 
     def __init__(
         self, record: NamespaceRecord, key: Codec[Any], value: Codec[Any], partitions: int
@@ -26,6 +35,11 @@ class Namespace:
         self.name = record.name
         self.key_codec = key
         self.value_codec = value
+        self.encode_key = _limited(key, KEY_BYTES_MAX, _key_too_large)
+        self.decode_key = key.decode
+        self.encode_value = _limited(value, VALUE_BYTES_MAX, _value_too_large)
+        self.decode_value = value.decode
+        self.plain = key is Bytes and value is Bytes
         self.prefixes = [pack_prefix(partition, record.id) for partition in range(partitions)]
         self.alive = True
 
@@ -34,6 +48,32 @@ class Namespace:
         if not self.alive:
             raise NotFoundError(
                 f"the map {self.name!r} was dropped", hint="Ask `db.map` for a new one."
+            )
+
+
+def bound(
+    record: NamespaceRecord, partitions: int, given: Iterable[ValueCodec[Any] | None]
+) -> Namespace:
+    """Return a recorded namespace with its codecs, which are among ``given`` or known by name."""
+    codecs = [codec for codec in given if codec is not None]
+    return Namespace(
+        record,
+        codec_named(record.key_codec, record.key_version, given=codecs),
+        codec_named(record.value_codec, record.value_version, given=codecs),
+        partitions,
+    )
+
+
+def check_codecs(
+    namespace: Namespace, key: ValueCodec[Any] | None, value: ValueCodec[Any] | None
+) -> None:
+    """Raise ``CodecError`` where codecs are given that are not those of the namespace."""
+    for given, recorded in ((key, namespace.key_codec), (value, namespace.value_codec)):
+        if given is not None and (given.name, given.version) != (recorded.name, recorded.version):
+            raise CodecError(
+                f"the map {namespace.name!r} has codec {recorded.name} {recorded.version}, "
+                f"not {given.name} {given.version}",
+                hint="Leave the codecs out, or use the recorded ones.",
             )
 
 
@@ -46,3 +86,26 @@ def check_name(name: object) -> str:
             f"the name of a map has at most {NAME_BYTES_MAX} bytes, not {len(name.encode())}"
         )
     return name
+
+
+def _limited(
+    codec: Codec[Any], limit: int, too_large: Callable[[int], Exception]
+) -> Callable[[Any], bytes]:
+    """Return the codec's ``encode`` with a limit on the bytes it may make."""
+    encode = codec.encode
+
+    def limited(value: Any) -> bytes:
+        data = encode(value)
+        if len(data) > limit:
+            raise too_large(len(data))
+        return data
+
+    return limited
+
+
+def _key_too_large(size: int) -> KeyTooLargeError:
+    return KeyTooLargeError(f"a key of {size} bytes, {KEY_BYTES_MAX} are allowed")
+
+
+def _value_too_large(size: int) -> ValueTooLargeError:
+    return ValueTooLargeError(f"a value of {size:,} bytes, {VALUE_BYTES_MAX:,} are allowed")

@@ -10,6 +10,7 @@ Left out: reading processes (``reading``), maps and transactions (``database``).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from dataclasses import dataclass, replace
@@ -35,20 +36,22 @@ from ..wal.writer import NEXT_NAME, LogWriter, create_segment
 from . import manifest as manifests
 from .checkpointer import Checkpointer
 from .commit import Committer
+from .copying import copy_file
 from .environment import Environment, KeyValueEnvironment, LockHandle
-from .kv import ENGINE_VERSION
+from .kv import DATA_FILE, ENGINE_VERSION
 from .lock_manager import LockManager
 from .log_keeper import LogKeeper
 from .manifest import Manifest
 from .map_growth import MapGrowth
 from .overlay import Overlay
-from .partition_store import read_marks
+from .partition_store import read_marks, verify_partitions
 from .recovery import RecoveryReport, Replayed, replay, rewrite_tail
 
 LOCK_NAME = "lock"
 WAL_NAME = "wal"
 DATA_NAME = "data"
 READERS_NAME = "readers"
+_FRESH_DATA = "data.tmp"
 
 log = logging.getLogger("tidelog.store")
 
@@ -103,6 +106,12 @@ class OpenStore:
         """Write into the manifest that the log ends here, all of it durable."""
         self.manifest = replace(self.manifest, clean_end=self.writer.position)
         manifests.write(self.directory, self.manifest)
+
+    def doubt(self) -> None:
+        """Note, if the disk still takes it, that the data file must be copied at the next open."""
+        self.manifest = replace(self.manifest, rebuild=True)
+        with contextlib.suppress(OSError):
+            manifests.write(self.directory, self.manifest)
 
     def release(self) -> None:
         """Close every file and give up the lock, whatever state the store is in."""
@@ -273,14 +282,67 @@ class _Opening:
         self._wal = environment.disk.directory(os.path.join(path, WAL_NAME))
 
     def run(self) -> OpenStore:
-        kv = self._environment.open_kv(
-            os.path.join(self._path, DATA_NAME), self._options.map_size, False, True
-        )
+        disk = self._environment.disk
+        readers = os.path.join(self._path, READERS_NAME)
+        if disk.kind(readers) is None:  # a tool that copied the store left the empty folder out
+            disk.make_directory(readers)
+        data_path = os.path.join(self._path, DATA_NAME)
+        data = disk.directory(data_path)
+        new = DATA_FILE not in data.names()
+        if self._manifest.rebuild and not new:
+            self._rebuild(data)
+        kv = self._environment.open_kv(data_path, self._options.map_size, False, True)
         try:
+            if new:
+                with translated_disk("syncing the name of the data file"):
+                    data.sync()
             return self._with(kv)
         except BaseException:
             kv.close()
             raise
+
+    def _rebuild(self, data: Directory) -> None:
+        """Give LMDB a fresh file, all of it synced: a failed sync made this one doubtful."""
+        with translated_disk("copying the data file"):
+            if _FRESH_DATA in data.names():
+                data.unlink(_FRESH_DATA)
+            copy_file(data, DATA_FILE, data, target_name=_FRESH_DATA)
+            data.rename(_FRESH_DATA, DATA_FILE)
+            data.sync()
+        log.warning("data.rebuilt path=%s", self._path, extra={"event": "data.rebuilt"})
+
+    def _check_rebuilt(self, kv: KeyValueEnvironment, marks: dict[int, PartitionMark]) -> None:
+        """Refuse a data file of which the failed sync lost pages after all."""
+        problems = verify_partitions(kv, marks)
+        if problems:
+            raise CorruptDataError(
+                f"{self._path}: the data file was damaged when a sync failed: {problems[0]}"
+            )
+
+    def _doubt(self) -> None:
+        """Note, if the disk still takes it, that the data file must be copied at the next open."""
+        self._manifest = replace(self._manifest, rebuild=True)
+        with contextlib.suppress(OSError):
+            manifests.write(self._directory, self._manifest)
+
+    def _become_a_store(self, end: int) -> None:
+        """Give a hot copy a log and a history of its own from its end on.
+
+        The manifest comes first: the segment of the new log, which it promises, is begun below,
+        or by the next open if this one crashes in between.
+        """
+        manifest, new_id = self._manifest, self._environment.new_id
+        log_id = new_id().hex()
+        self._manifest = replace(
+            manifest,
+            log_id=log_id,
+            history_id=new_id().hex(),
+            logs=[*manifest.logs, (log_id, end)],
+            clean_end=end,
+            copied=False,
+        )
+        with translated_disk("writing the manifest"):
+            manifests.write(self._directory, self._manifest)
 
     def _with(self, kv: KeyValueEnvironment) -> OpenStore:
         environment, options = self._environment, self._options
@@ -296,7 +358,11 @@ class _Opening:
         del txn
         growth = MapGrowth(environment, kv, overlay, options.map_size_max)
         self._remove_leftovers()
+        if self._manifest.rebuild:
+            self._check_rebuilt(kv, marks)
         replayed, checkpointer = self._replay(kv, state, overlay, marks, growth)
+        if self._manifest.copied:
+            self._become_a_store(replayed.applied_position)
         writer, keeper = self._open_log(state, replayed.applied_position)
         committer = Committer(
             environment,
@@ -360,6 +426,7 @@ class _Opening:
             position=start,
             growth=growth,
         )
+        checkpointer.on_doubt = self._doubt
         task = self._environment.background(
             "tidelog-recovery", 3600.0, lambda: _quietly(checkpointer, overlay, limit)
         )
@@ -381,7 +448,8 @@ class _Opening:
             )
         finally:
             task.stop()
-        clean = self._manifest.clean_end == end.position
+        # A copy of a running store has no clean end, even where its log ends as it should.
+        clean = self._manifest.clean_end == end.position and not self._manifest.copied
         replayed.report.clean = clean
         replayed.report.dropped_bytes = end.dropped_bytes
         replayed.report.end = str(end.kind)
@@ -463,8 +531,10 @@ class _Opening:
     def _settle(self, store: OpenStore) -> None:
         """Take the mark of a clean close away, close gaps, and raise epochs where they must be."""
         clean = store.report.clean
-        if self._manifest.clean_end is not None:
-            store.manifest = replace(self._manifest, clean_end=None)
+        store.checkpointer.on_doubt = store.doubt
+        doubtful = store.checkpointer.doubtful is not None
+        if self._manifest.clean_end is not None or self._manifest.rebuild != doubtful:
+            store.manifest = replace(self._manifest, clean_end=None, rebuild=doubtful)
             manifests.write(self._directory, store.manifest)
         gaps = _close_gaps(store.state)
         records = []

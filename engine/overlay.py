@@ -113,6 +113,11 @@ class Overlay:
         return self.sealed_bytes + self.active.bytes
 
     @property
+    def newer_bytes(self) -> int:
+        """Memory of all layers but the oldest: the most that merging layers can copy."""
+        return sum(layer.bytes for layer in self._layers[1:])
+
+    @property
     def layers(self) -> int:
         """How many layers there are."""
         return len(self._layers)

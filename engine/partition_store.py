@@ -64,10 +64,15 @@ def check_neighbours(txn: KvTransaction, full_key: bytes) -> None:
         check_pair(*cursor.item())
 
 
+def read_store_mark(txn: KvTransaction) -> StoreMark | None:
+    """Return the store's mark of the last checkpoint; None in a store that never had one."""
+    stored = checked_get(txn, STORE_KEY)
+    return None if stored is None else StoreMark.from_bytes(stored[:-TRAILER_SIZE])
+
+
 def read_marks(txn: KvTransaction) -> tuple[StoreMark | None, dict[int, PartitionMark]]:
     """Return the marks of the last checkpoint; (None, {}) in a store that never had one."""
-    stored = checked_get(txn, STORE_KEY)
-    store = None if stored is None else StoreMark.from_bytes(stored[:-TRAILER_SIZE])
+    store = read_store_mark(txn)
     marks = {}
     cursor = txn.cursor()
     partition = 0

@@ -17,7 +17,7 @@ Left out: decoding, and what a transaction must remember of its reads.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -25,13 +25,13 @@ from crc32c import crc32c
 
 from .overlay import View
 from .stored import PREFIX_SIZE, TRAILER_SIZE, check_block, is_tombstone, pack_prefix
+from .updates import Writes
 
 PAIRS_IN_HAND = 2048
 BLOCK_MIN = 64
 BLOCK_FIRST = 16
 
 Pair = tuple[bytes, bytes]
-Writes = Mapping[int, Mapping[bytes, "bytes | None"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +66,7 @@ def scan(
     block: int = BLOCK_FIRST,
 ) -> Iterator[list[Pair]]:
     """Yield blocks of (user key, value), in order; ``writes`` are a transaction's own."""
-    sources = [
-        _Source(view, partition, wanted, reverse, (writes or {}).get(partition))
-        for partition in partitions
-    ]
+    sources = [_Source(view, partition, wanted, reverse, writes) for partition in partitions]
     most = max(PAIRS_IN_HAND // max(len(sources), 1), BLOCK_MIN)
     block = min(block, most)
     live = sources
@@ -115,7 +112,7 @@ class _Source:
         partition: int,
         wanted: Range,
         reverse: bool,
-        writes: Mapping[bytes, bytes | None] | None,
+        writes: Writes | None,
     ) -> None:
         self._low, self._high = wanted.bounds(partition)
         self._reverse = reverse
@@ -148,7 +145,7 @@ class _Source:
             self._keys, self._values = iter(()), iter(())
 
     def fetch(self, size: int) -> None:
-        """Add up to ``size`` pairs from LMDB, and the overlay's in their range, to those in hand."""
+        """Add up to ``size`` pairs of LMDB to those in hand, and the overlay's in their range."""
         keys = list(islice(self._keys, size))
         values = list(islice(self._values, size))
         whole = len(keys) == size
@@ -233,7 +230,7 @@ def _overlay_part(
     partition: int,
     low: bytes,
     high: bytes,
-    writes: Mapping[bytes, bytes | None] | None,
+    writes: Writes | None,
 ) -> dict[bytes, bytes]:
     """Return the pairs of all layers, and a transaction's own, that lie in a range."""
     found: dict[bytes, bytes] = {}
@@ -244,7 +241,7 @@ def _overlay_part(
             inside = keys[bisect_left(keys, low) : bisect_left(keys, high)]
             found.update(zip(inside, map(part.__getitem__, inside), strict=True))
     if writes:
-        for key, value in writes.items():
+        for key, (_, _, _, value) in writes.items():
             if low <= key < high:
                 found[key] = _OWN_TOMBSTONE if value is None else value + _OWN_TRAILER
     return found

@@ -10,24 +10,47 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from ..affinity.errors import ClosedError, ReadOnlyError, SnapshotExpiredError
 from ..affinity.partitions import partition_of
-from .maps import Map
+from .maps import Map, map_of
 from .namespaces import Namespace
 from .overlay import Layer, View
 from .partition_store import check_neighbours
-from .scan import Pair, Range, Writes, scan
+from .scan import Pair, Range, scan
 from .stored import TRAILER_SIZE, check_pair, is_tombstone
-
-if TYPE_CHECKING:
-    from .database import Database
+from .updates import Writes
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
+
+
+class _Ends(Protocol):
+    @property
+    def ended(self) -> deque[Layer]: ...
+
+
+class SnapshotSource(Protocol):
+    """Where snapshots come from: a ``Database``, or one that is open for reading only."""
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions."""
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """Seconds that never run backwards."""
+
+    @property
+    def overlay(self) -> _Ends:
+        """Who hears of boundaries that are needed no more."""
+
+    def take_view(self) -> tuple[View, Layer]:
+        """Return a view that does not change, and its boundary."""
 
 
 class Snapshot:
@@ -37,10 +60,12 @@ class Snapshot:
     holds memory and disk space.
     """
 
-    def __init__(self, database: Database, position: int) -> None:
+    def __init__(
+        self, database: SnapshotSource, position: int, taken: tuple[View, Layer] | None = None
+    ) -> None:
         self._database = database
         self._view: View | None
-        self._view, self.boundary = database.take_view()
+        self._view, self.boundary = database.take_view() if taken is None else taken
         self._why: str | None = None
         self.position = position
         self.began = database.now()
@@ -52,7 +77,7 @@ class Snapshot:
     def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
         """Return a map as it is in this snapshot."""
         self.view()
-        return Map(mapping.namespace, self)
+        return map_of(mapping.namespace, self)
 
     def view(self) -> View:
         """Return what the snapshot reads; raises once it is closed or expired."""

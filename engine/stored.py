@@ -82,7 +82,7 @@ def stored_run(
     first: int,
     time: int,
 ) -> list[bytes]:
-    """Return the stored forms of consecutive updates ``first``, ``first + 1``, ... of a partition."""
+    """Return the stored forms of a partition's updates ``first``, ``first + 1``, ..."""
     stored: list[bytes] = []
     append = stored.append
     counter = first

@@ -1,18 +1,8 @@
 """Transactions: reads and writes of many keys that take effect all at once, or not at all.
 
 *Optimistic*: reads come from one snapshot, taken at the first read; at the commit everything read
-is checked against what was committed since.  *Pessimistic*: keys are locked when they are
-touched, so the commit has nothing to check.
-
-What each level keeps out:
-
-================  ==================================  ====================================
-isolation         optimistic checks at the commit     pessimistic locks
-================  ==================================  ====================================
-serializable      keys and ranges read                keys and ranges read, keys written
-repeatable_read   keys written                        keys and ranges read, keys written
-read_committed    nothing                             keys written
-================  ==================================  ====================================
+is compared with what was committed since.  *Pessimistic*: keys are locked when they are touched,
+so the commit has nothing to compare.  ``tx.validation`` has the table of levels.
 
 Invariants:
 
@@ -27,20 +17,22 @@ Left out: how commits get into the log (``commit``), waiting for locks (``lock_m
 
 from __future__ import annotations
 
-import _thread
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from _thread import get_ident
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from ..affinity.errors import ClosedError, DeadlineError, TidelogError, UsageError
 from ..affinity.partitions import partition_of
 from ..tx.locks import KeyLock, RangeLock
+from ..tx.validation import RangeRead, ReadSet, Validated, first_common, read_rule
 from .commit import Commit, Receipt
-from .maps import Map
+from .maps import Map, map_of
 from .namespaces import Namespace
 from .overlay import since
 from .scan import Pair, Range
 from .snapshots import Snapshot, read_view
+from .updates import FewUpdates, Writes
 
 if TYPE_CHECKING:
     from .database import Database
@@ -58,7 +50,7 @@ TAG_BYTES_MAX = 1024
 
 
 class LockedError(TidelogError):
-    """A key to be written is locked by a pessimistic transaction; waited for, never seen by users."""
+    """A key to be written is locked by a pessimistic transaction; users never see this."""
 
     code = "TL-INT-001"
     hint = ""
@@ -92,30 +84,30 @@ class Transaction:
         any_thread: bool = False,
     ) -> None:
         self._database = database
-        self._pessimistic = choice("mode", mode, Mode) == "pessimistic"
-        self._isolation = choice("isolation", isolation, Isolation)
-        level = database.durability if durability is None else durability
-        self._durable = choice("durability", level, Durability) == "always"
-        self._tag = _checked_tag(tag)
-        self._given_id = _checked_id(id)
+        self._rule = read_rule(mode, isolation)
+        if durability is None:
+            durability = database.durability
+        elif durability != "always":
+            choice("durability", durability, Durability)
+        self._durable = durability == "always"
+        self._tag = None if tag is None else _checked_tag(tag)
+        self._given_id = None if id is None else _checked_id(id)
         self._deadline = None if deadline is None else database.now() + deadline
         self._lock_timeout = database.lock_timeout if lock_timeout is None else lock_timeout
-        self._thread = None if any_thread else _thread.get_ident()
-        self._writes: dict[int, dict[bytes, bytes | None]] = {}
-        self._namespaces: set[int] = set()
+        self._thread = None if any_thread else get_ident()
+        self._writes: Writes = {}
         self._maps: dict[int, Map[Any, Any]] = {}
         self._reading: Snapshot | None = None
-        self._keys_read: set[bytes] = set()
-        self._ranges_read: list[Range] = []
+        self._reads = ReadSet()
         self._owner = 0
+        self._interrupted = False
         self._open = True
         self.receipt: Receipt | None = None
 
     def __repr__(self) -> str:
         """Show what the transaction is doing."""
         state = "open" if self._open else "committed" if self.receipt else "rolled back"
-        updates = sum(map(len, self._writes.values()))
-        return f"<Transaction {state} updates={updates} reads={len(self._keys_read)}>"
+        return f"<Transaction {state} updates={len(self._writes)} {self._reads!r}>"
 
     def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
         """Return a map as it is inside this transaction."""
@@ -123,7 +115,7 @@ class Transaction:
         namespace = mapping.namespace
         inside = self._maps.get(namespace.id)
         if inside is None:
-            inside = self._maps[namespace.id] = Map(namespace, self)
+            inside = self._maps[namespace.id] = map_of(namespace, self)
         return inside
 
     # -------------------------------------------------------------- end
@@ -143,6 +135,26 @@ class Transaction:
         finally:
             self._end()
 
+    def prepare(self) -> Commit | None:
+        """Take no more reads and writes, and return what to commit, if anything.
+
+        For those who see to the commit themselves; ``end`` has to follow.
+        """
+        self._check_open()
+        self._open = False
+        return self.to_commit()
+
+    def end(self, receipt: Receipt | None) -> None:
+        """End what ``prepare`` began: with the receipt of the commit, or rolled back."""
+        self.receipt = receipt
+        self._end()
+
+    def interrupt(self) -> None:
+        """Let the transaction wait for no lock any more; called from another thread."""
+        self._interrupted = True
+        if self._owner:
+            self._database.locks.interrupt(self._owner)
+
     def rollback(self) -> None:
         """End the transaction without any effect; after its end this does nothing."""
         if self._open:
@@ -155,7 +167,6 @@ class Transaction:
         if self._owner:
             self._database.locks.release(self._owner)
             self._owner = 0
-        self._database.transaction_ended(self)
 
     def __enter__(self) -> Transaction:
         """Return the transaction."""
@@ -181,7 +192,7 @@ class Transaction:
                 "the transaction is over",
                 hint="Begin a new one; results that you still need have to be read before its end.",
             )
-        if self._thread is not None and self._thread != _thread.get_ident():
+        if self._thread is not None and self._thread != get_ident():
             raise UsageError(
                 "a transaction belongs to the thread that began it",
                 hint="Begin one in each thread; the database may be shared.",
@@ -200,52 +211,43 @@ class Transaction:
             self._check_open()
             partition = partition_of(key, count)
             full_key = prefixes[partition] + key
-            mine = self._writes.get(partition)
-            if mine is not None and full_key in mine:
-                return mine[full_key]
+            mine = self._writes.get(full_key)
+            if mine is not None:
+                return mine[3]
             return self._get(namespace, partition, full_key)
 
         return get
 
     def _get(self, namespace: Namespace, partition: int, full_key: bytes) -> bytes | None:
         namespace.check_alive()
-        if self._pessimistic:
-            if self._isolation != "read_committed":
+        rule = self._rule
+        if rule.snapshot:
+            view = self._snapshot().view()
+            self._reads.keys.add(full_key)
+        else:
+            if rule.read_locks:
                 self._lock(KeyLock(full_key, exclusive=False))
             view = self._database.overlay.view
-        elif self._isolation == "read_committed":
-            view = self._database.overlay.view
-        else:
-            view = self._snapshot().view()
-            if self._isolation == "serializable":
-                self._keys_read.add(full_key)
         return read_view(view, partition, full_key)
 
     def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
         """Return a function that sets an encoded key, or deletes it where the value is None."""
-        prefixes = namespace.prefixes
+        namespace.check_alive()
+        self._database.check_writable()
+        prefixes, number = namespace.prefixes, namespace.id
         count = len(prefixes)
+        writes = self._writes
+        pessimistic = self._rule.pessimistic
 
         def put(key: bytes, value: bytes | None) -> None:
             self._check_open()
             partition = partition_of(key, count)
             full_key = prefixes[partition] + key
-            if self._pessimistic:
+            if pessimistic:
                 self._lock(KeyLock(full_key))
-            part = self._writes.get(partition)
-            if part is None:
-                part = self._part(namespace, partition)
-            elif namespace.id not in self._namespaces:
-                self._part(namespace, partition)
-            part[full_key] = value
+            writes[full_key] = (partition, number, key, value)
 
         return put
-
-    def _part(self, namespace: Namespace, partition: int) -> dict[bytes, bytes | None]:
-        namespace.check_alive()
-        self._database.check_writable()
-        self._namespaces.add(namespace.id)
-        return self._writes.setdefault(partition, {})
 
     def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
         """Return the encoded values of encoded keys."""
@@ -269,25 +271,33 @@ class Transaction:
         self._check_open()
         namespace.check_alive()
         wanted = Range(namespace=namespace.id, start=start, stop=stop)
-        if self._pessimistic:
-            if self._isolation != "read_committed":
+        read = RangeRead(namespace.id, start, stop, reverse=reverse)
+        if self._rule.snapshot:
+            snapshot = self._snapshot()
+            self._reads.ranges.append(read)
+        else:
+            if self._rule.read_locks:
                 for partition in range(len(namespace.prefixes)):
                     self._lock(RangeLock(*wanted.bounds(partition)))
             snapshot = self._database.snapshot()
-        elif self._isolation == "read_committed":
-            snapshot = self._database.snapshot()
-        else:
-            snapshot = self._snapshot()
-            if self._isolation == "serializable":
-                self._ranges_read.append(wanted)
         try:
-            mine = {partition: dict(part) for partition, part in self._writes.items()}
-            for block in snapshot.scan(wanted, reverse=reverse, block=size, writes=mine):
+            for block in snapshot.scan(wanted, reverse=reverse, block=size, writes=self._writes):
+                read.gave(block[-1][0])
                 yield block
                 self._check_open()
+            read.finish()
         finally:
             if snapshot is not self._reading:
                 snapshot.close()
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """Whether the next read takes a snapshot first."""
+        return self._rule.snapshot and self._reading is None
+
+    def read_from(self, snapshot: Snapshot) -> None:
+        """Use a snapshot that was taken for this transaction, which closes it."""
+        self._reading = snapshot
 
     def _snapshot(self) -> Snapshot:
         if self._reading is None:
@@ -298,6 +308,8 @@ class Transaction:
         locks = self._database.locks
         if not self._owner:
             self._owner = locks.new_owner()
+        if self._interrupted:  # looked at after the owner is known, see `interrupt`
+            locks.interrupt(self._owner)
         locks.acquire(self._owner, want, timeout=self._lock_timeout, deadline=self._deadline)
 
     # -------------------------------------------------------------- what the commit needs
@@ -309,30 +321,28 @@ class Transaction:
 
     def to_commit(self) -> Commit | None:
         """Return the commit of this transaction; None where it wrote nothing."""
+        writes = self._writes
+        details: dict[str, Any] | None = None
         if self._given_id is not None:
-            self._database.add_outcome(self._writes, self._namespaces, self._given_id, self._tag)
-        if not self._writes:
+            self._database.add_outcome(writes, self._given_id)
+            details = {"user_id": True}
+        if not writes:
             return None
-        details: dict[str, Any] = {}
         if self._tag is not None:
-            details["tag"] = self._tag
-        if self._given_id is not None:
-            details["user_id"] = True
+            details = {**(details or {}), "tag": self._tag}
         return Commit(
-            self._writes,
-            self._namespaces,
+            FewUpdates(writes),
             self._durable,
+            self.check,
             tx_id=self._given_id,
-            details=details or None,
-            check=self.check,
+            details=details,
             deadline=self._deadline,
         )
 
     def lock_writes(self) -> None:
         """Take exclusive locks on all keys written, in order, waiting for their holders."""
-        for partition in sorted(self._writes):
-            for key in sorted(self._writes[partition]):
-                self._lock(KeyLock(key))
+        for key in sorted(self._writes):
+            self._lock(KeyLock(key))
 
     def check(self, commit: Commit, group: Sequence[Commit]) -> None:
         """Raise what speaks against this commit; called under the mutex, in commit order.
@@ -346,44 +356,26 @@ class Transaction:
             if commit.receipt is not None:
                 return
         database.check_locks(commit, self._owner)
-        snapshot = self._reading
-        if self._pessimistic or snapshot is None or self._isolation == "read_committed":
+        if self._reading is None or self._rule.validated is Validated.NOTHING:
             return
-        if self._isolation == "serializable":
-            keys: Iterable[bytes] = self._keys_read
-            ranges: Sequence[Range] = self._ranges_read
-        else:
-            keys, ranges = (key for part in self._writes.values() for key in part), ()
-        keys = keys if isinstance(keys, set) else set(keys)
         for earlier in group:
-            found = first_change(earlier.writes, keys, ranges)
+            found = self._first_changed(list(earlier.updates.full_keys()))
             if found is not None:
                 raise database.conflict(found, earlier.tx_id)
-        for layer in since(snapshot.boundary):
-            found = first_change(layer.parts, keys, ranges)
-            if found is not None:
-                raise database.conflict(found, None, layer.parts)
+        for layer in since(self._reading.boundary):
+            for part in layer.parts.values():
+                found = self._first_changed(part)
+                if found is not None:
+                    raise database.conflict(found, None, part[found])
+
+    def _first_changed(self, changed: Collection[bytes]) -> bytes | None:
+        if self._rule.validated is Validated.READS:
+            return self._reads.first_changed(changed)
+        return first_common(self._writes.keys(), changed)
 
 
-def first_change(
-    changes: Mapping[int, Mapping[bytes, Any]], keys: set[bytes], ranges: Sequence[Range]
-) -> bytes | None:
-    """Return a changed key that is among ``keys`` or in ``ranges``, or None."""
-    for partition, part in changes.items():
-        if keys:
-            found = keys & part.keys() if len(part) < len(keys) else keys.intersection(part)
-            if found:
-                return min(found)
-        for wanted in ranges:
-            low, high = wanted.bounds(partition)
-            for key in part:
-                if low <= key < high:
-                    return key
-    return None
-
-
-def _checked_id(tx_id: bytes | None) -> bytes | None:
-    if tx_id is not None and (type(tx_id) is not bytes or len(tx_id) != TX_ID_SIZE):
+def _checked_id(tx_id: object) -> bytes:
+    if type(tx_id) is not bytes or len(tx_id) != TX_ID_SIZE:
         raise UsageError(
             f"the id of a transaction is {TX_ID_SIZE} bytes, not {tx_id!r}",
             hint="Use `uuid.uuid4().bytes`, or `db.new_id()`.",
@@ -391,7 +383,7 @@ def _checked_id(tx_id: bytes | None) -> bytes | None:
     return tx_id
 
 
-def _checked_tag(tag: str | None) -> str | None:
-    if tag is not None and len(str(tag).encode()) > TAG_BYTES_MAX:
+def _checked_tag(tag: object) -> str:
+    if not isinstance(tag, str) or len(tag.encode()) > TAG_BYTES_MAX:
         raise UsageError(f"a tag is text of at most {TAG_BYTES_MAX} bytes")
     return tag

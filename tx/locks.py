@@ -153,13 +153,13 @@ class LockTable:
         held = self._held.pop(owner, None)
         if held is not None:
             self._drop(owner, held)
-        return self._wake(owner, gone=True)
+        return self._wake(owner)
 
     def cancel(self, owner: int) -> list[int]:
         """Drop the waiting request of an owner, if any; return the owners granted because of it."""
         if self._waiting.pop(owner, None) is None:
             return []
-        return self._wake(owner, gone=False)
+        return self._wake(owner)
 
     def blockers(self, owner: int) -> list[int]:
         """Return the owners that this one waits for, ascending; empty if it does not wait."""
@@ -278,17 +278,17 @@ class LockTable:
 
     # ------------------------------------------------------------------ waiting
 
-    def _wake(self, owner: int, *, gone: bool) -> list[int]:
-        """Take ``owner`` off the blockers that it is no longer one of; grant what has none left.
+    def _wake(self, owner: int) -> list[int]:
+        """Take ``owner``, which waits no more, off the requests that none of its locks blocks.
 
-        One pass in the order of arrival is enough: a request that is granted blocks the later ones
-        as a lock exactly as it did in the queue.
+        What has no blockers left is granted.  One pass in the order of arrival is enough: a request
+        that is granted blocks the later ones as a lock exactly as it did in the queue.
         """
         granted = []
         for request in list(self._waiting.values()):
             if owner not in request.blockers:
                 continue
-            if not gone and owner in self._holders(request.owner, request.want):
+            if owner in self._holders(request.owner, request.want):
                 continue
             request.blockers.remove(owner)
             if not request.blockers:

@@ -32,7 +32,7 @@ class ReadableFile(Protocol):
 class LogFile(ReadableFile, Protocol):
     """An open file that can be written in place."""
 
-    def write(self, offset: int, data: bytes | memoryview) -> None:
+    def write(self, offset: int, data: bytes) -> None:
         """Write all of ``data`` at ``offset``, growing the file where needed."""
 
     def sync(self) -> None:

@@ -1,8 +1,8 @@
 """What a frame's payload holds: records, each skippable by its length.
 
 Owns the table of record numbers and the msgpack body of every record that this version writes.
-A record is ``length u32, type u8, flags u8``, then a msgpack array.  Readers take longer arrays
-than they know (later minor versions append), never shorter ones.
+A record is ``length u32, type u8, flags u8`` (big endian, as msgpack is), then a msgpack array.
+Readers take longer arrays than they know (later minor versions append), never shorter ones.
 
 Invariants:
 
@@ -52,8 +52,16 @@ class RecordType(IntEnum):
 MAY_BE_IGNORED = 1
 RECORD_OVERHEAD = 6
 
-_HEADER = struct.Struct("<IBB")
+_HEADER = struct.Struct(">IBB")
 pack_record_header = _HEADER.pack
+
+# A TX record of one put, up to its key, and from there to its value: the record's header, then
+# msgpack with integers of fixed width. See `encode_put`.
+_PUT = struct.Struct(">IBB3s8sQBQBBIBIBQBBIBBH")
+_PUT_VALUE = struct.Struct(">BBI")
+_PUT_SIZE = _PUT.size - RECORD_OVERHEAD + _PUT_VALUE.size + 1
+_pack_put = _PUT.pack
+_pack_put_value = _PUT_VALUE.pack
 
 
 class UndecodableRecordError(Exception):
@@ -230,6 +238,53 @@ def tx_body(
 ) -> tuple[object, ...]:
     """Return the fields of a TX record; ``runs`` is flat: partition, epoch, first, count, ..."""
     return (tx_id, time, runs, namespaces, keys, values, details)
+
+
+def encode_put(
+    prefix: bytes,
+    number: int,
+    time: int,
+    partition: int,
+    epoch: int,
+    counter: int,
+    namespace: int,
+    key: bytes,
+    value: bytes,
+) -> bytes:
+    """Return the TX record of a transaction that puts one key, in a third of the time.
+
+    The transaction's id is ``prefix`` (8 bytes) and ``number``.  The bytes are the msgpack of
+    ``tx_body`` with integers of fixed width, so one ``struct`` call makes them.
+    """
+    return (
+        _pack_put(
+            _PUT_SIZE + len(key) + len(value),
+            1,
+            0,
+            b"\x97\xc4\x10",  # an array of seven; first, 16 bytes: the id
+            prefix,
+            number,
+            0xCF,
+            time,
+            0x94,  # the only run: an array of four
+            0xCE,
+            partition,
+            0xCE,
+            epoch,
+            0xCF,
+            counter,
+            1,
+            0xCE,
+            namespace,
+            0x91,  # the only key
+            0xC5,
+            len(key),
+        )
+        + key
+        + _pack_put_value(0x91, 0xC6, len(value))
+        + value
+        + b"\xc0"
+    )
 
 
 def flatten(runs: Sequence[Run]) -> list[int]:

@@ -112,22 +112,24 @@ def walk(segment: Segment, position: int, limit: int = NO_LIMIT) -> Generator[Fr
         at, end, ask = 0, len(chunk), CHUNK_BYTES
         while end - at >= FRAME_OVERHEAD:
             magic, length, crc, synced = unpack_frame_header(chunk, at)
-            stop = at + FRAME_OVERHEAD + length
-            if magic != FRAME_MAGIC or not length or position + stop - at > limit:
+            size = FRAME_OVERHEAD + length
+            stop = at + size
+            if magic != FRAME_MAGIC or not length or position + size > limit:
                 return Stop(position, last, highest)
             if stop > end:
-                if length > PAYLOAD_MAX or position + shift + stop - at > file.size():
+                if length > PAYLOAD_MAX or position + shift + size > file.size():
                     return Stop(position, last, highest)
-                ask = max(CHUNK_BYTES, stop - at)
+                ask = max(CHUNK_BYTES, size)
                 break
             payload = chunk[at + FRAME_OVERHEAD : stop]
             if crc32c(payload, crc32c(pack_covered(position, length, synced), seed)) != crc:
                 return Stop(position, last, highest)
-            yield Frame(position, synced, payload, number, position + shift)
+            # `tuple.__new__` skips a call in Python that costs a fifth of this loop.
+            yield tuple.__new__(Frame, (position, synced, payload, number, position + shift))
             last = position
             if synced > highest:
                 highest = synced
-            position += stop - at
+            position += size
             at = stop
         else:
             if at == 0:

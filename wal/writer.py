@@ -9,7 +9,7 @@ Invariants:
 - After a failed sync nothing is ever written or synced again: ``failure`` is set for good.
 
 Used by one thread at a time for appends; ``sync`` may run beside appends, but only one at a time,
-and never beside ``append`` of a frame that needs a new segment (``fits`` tells).
+and never beside ``rotate``.
 
 Left out: who may append when, and groups (``engine.commit``); what the end means (``tail``).
 """
@@ -19,17 +19,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from crc32c import crc32c
+
 from .format import (
+    FRAME_MAGIC,
     FRAME_OVERHEAD,
     HEADER_SIZE,
     SegmentHeader,
     encode_frame,
     log_seed,
+    pack_covered,
+    pack_frame_header,
     segment_name,
 )
 from .ports import Directory, LogFile
 
 FILL_AHEAD = 128 << 10
+FILL_AHEAD_MAPPED = 2 << 20
+"""A mapped file is mapped anew each time it has grown, so it grows by more."""
 PIECE = 64 << 10
 NEXT_NAME = "next.tmp"
 
@@ -72,6 +79,7 @@ class LogWriter:
         self._sealed = sealed
         self._mapped = mapped
         self._names_synced = True
+        self._fresh = -1
         self.seed = log_seed(header.log_id)
         self.position = position
         self.synced = synced
@@ -83,41 +91,39 @@ class LogWriter:
         """The header of the segment that is being written."""
         return self._header
 
-    def fits(self, length: int) -> bool:
-        """Tell whether a payload of ``length`` bytes goes into this segment.
+    def append(self, payload: bytes) -> bool:
+        """Write one frame at the end; False, and nothing done, where it needs a new segment.
 
-        A segment that holds nothing but its STATE frame takes any length.
-        """
-        end = self.position + length + FRAME_OVERHEAD - self._base
-        return end <= self._limit or self.position == self._fresh
-
-    def append(self, payload: bytes) -> int:
-        """Write one frame at the end and return its position.
-
-        Raises ``OSError`` where nothing was appended, ``LogFailedError`` after a failed sync.
+        A segment that holds nothing but its STATE frame takes any length.  Raises ``OSError``
+        where nothing was appended, ``LogFailedError`` after a failed sync.
         """
         if self.failure is not None:
             raise LogFailedError from self.failure
         position = self.position
         synced = self.synced
-        frame = encode_frame(self.seed, position, synced, payload)
+        length = len(payload)
+        # `encode_frame`, written out: this is the inner loop of every commit.
+        crc = crc32c(payload, crc32c(pack_covered(position, length, synced), self.seed))
+        frame = pack_frame_header(FRAME_MAGIC, length, crc, synced) + payload
         offset = position - self._base
         end = offset + len(frame)
         if end > self._filled:
+            if end > self._limit and position != self._fresh:
+                return False
             self._fill(end)
         if len(frame) <= PIECE:
             self._file.write(offset, frame)
         else:
-            view = memoryview(frame)
             for start in range(0, len(frame), PIECE):
-                self._file.write(offset + start, view[start : start + PIECE])
+                self._file.write(offset + start, frame[start : start + PIECE])
         self.position = position + len(frame)
         self.announced = synced
-        return position
+        return True
 
     def _fill(self, end: int) -> None:
         """Write zeros ahead of ``end``, so that syncs need not make the file grow each time."""
-        target = min(end + FILL_AHEAD, max(self._limit, end))
+        ahead = FILL_AHEAD_MAPPED if self._mapped else FILL_AHEAD
+        target = max(min(end + ahead, self._limit), end)
         while self._filled < target:
             size = min(PIECE, target - self._filled)
             self._file.write(self._filled, _ZEROS if size == PIECE else _ZEROS[:size])
@@ -169,8 +175,6 @@ class LogWriter:
         with contextlib.suppress(OSError):
             old_file.close()
         self._sealed(old_header, end)
-
-    _fresh = -1
 
     def close(self) -> None:
         """Close the file; nothing is synced here."""

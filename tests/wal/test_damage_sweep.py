@@ -8,7 +8,6 @@ where.
 from __future__ import annotations
 
 import random
-from itertools import chain
 
 import pytest
 
@@ -25,7 +24,7 @@ def one_segment() -> LogBuilder:
     """More than 8 KiB of synced frames, then three unsynced ones."""
     log = LogBuilder()
     while log.position < SWEPT_BYTES:
-        log.committed(1, partition=log.transactions % 2, value=b"v" * 300)
+        log.committed(1, partition=log.transactions % 2, value=b"v" * 900)
     for _ in range(3):
         log.tx(value=b"unsynced")
     return log
@@ -57,7 +56,7 @@ def check(log: LogBuilder, found: Scanned, durable: int) -> None:
 
 def places_of(frame: Frame) -> list[tuple[int, int]]:
     """Where a missing frame may be blamed: itself, or the header of its segment."""
-    return [(frame.segment, frame.offset), (frame.segment, 0), (frame.segment - 1, frame.offset)]
+    return [(frame.segment, frame.offset), (frame.segment, 0)]
 
 
 @pytest.mark.slow
@@ -97,6 +96,7 @@ def test_flipped_bits_of_headers_are_damage(number: int) -> None:
         segment[offset] ^= 1 << offset % 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knows_w", [False, True])
 def test_a_segment_cut_at_any_length(knows_w: bool) -> None:
     log = two_segments()
@@ -108,6 +108,7 @@ def test_a_segment_cut_at_any_length(knows_w: bool) -> None:
         check(log, found, log.synced if knows_w else 0)
 
 
+@pytest.mark.slow
 def test_a_sealed_segment_cut_at_any_length_is_damage() -> None:
     log = two_segments()
     whole = bytes(log.directory.segment(1))
@@ -229,5 +230,4 @@ def test_an_idle_frame_proves_the_last_group() -> None:
 def test_the_sweeps_sweep_what_they_promise() -> None:
     log = one_segment()
     assert len(log.directory.segment(1)) > HEADER_SIZE + SWEPT_BYTES
-    assert log.synced == log.frames[-3].position
-    assert sum(1 for _ in chain(log.frames)) > 20
+    assert log.synced == log.frames[-3].position > SWEPT_BYTES

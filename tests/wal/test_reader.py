@@ -8,6 +8,7 @@ from support.logs import (
     STORE_ID,
     LogBuilder,
     MemoryDirectory,
+    MemoryFile,
     scanned,
     tx_id,
 )
@@ -114,7 +115,7 @@ def test_a_dropped_scan_closes_its_files(log: LogBuilder) -> None:
     frames = iter(Scan(log.directory))
     next(frames)
     assert log.directory.left_open
-    frames.close()  # type: ignore[attr-defined] # it is a generator
+    frames.close()
     assert not log.directory.left_open
 
 
@@ -347,17 +348,13 @@ def test_nothing_is_allocated_for_a_length_beyond_the_file(
     segment = log.directory.segment(3)
     segment[offset : offset + FRAME_OVERHEAD] = pack_frame_header(FRAME_MAGIC, 1 << 30, 1, position)
     asked: list[int] = []
-    opened = log.directory.open_read
+    read = MemoryFile.read
 
-    def open_read(name: str) -> object:
-        file = opened(name)
-        read = file.read
-        monkeypatch.setattr(
-            file, "read", lambda at, length: (asked.append(length), read(at, length))[1]
-        )
-        return file
+    def noting(file: MemoryFile, at: int, length: int) -> bytes:
+        asked.append(length)
+        return read(file, at, length)
 
-    monkeypatch.setattr(log.directory, "open_read", open_read)
+    monkeypatch.setattr(MemoryFile, "read", noting)
     assert scanned(log.directory).end.refused
     assert max(asked) == CHUNK_BYTES
 

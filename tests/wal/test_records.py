@@ -26,6 +26,7 @@ from tidelog.wal.records import (
     corrupt_record,
     decode_payload,
     decode_record,
+    encode_put,
     encode_record,
     pack_record_header,
     split_records,
@@ -65,14 +66,13 @@ KINDS_IN_USE = sorted(
 def transactions(draw: st.DrawFn) -> TxRecord:
     runs = draw(st.lists(RUNS, min_size=1, max_size=4))
     count = sum(run.count for run in runs)
-    exactly = {"min_size": count, "max_size": count}
     return TxRecord(
         tx_id=draw(IDS),
         time=draw(I64),
         runs=tuple(runs),
-        namespaces=draw(U32 | st.lists(U32, **exactly)),
-        keys=draw(st.lists(st.binary(), **exactly)),
-        values=draw(st.lists(st.none() | st.binary(), **exactly)),
+        namespaces=draw(U32 | st.lists(U32, min_size=count, max_size=count)),
+        keys=draw(st.lists(st.binary(), min_size=count, max_size=count)),
+        values=draw(st.lists(st.none() | st.binary(), min_size=count, max_size=count)),
         details=draw(st.dictionaries(st.text(), I64 | st.text(), max_size=2)),
     )
 
@@ -119,11 +119,13 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(RECORDS, max_size=4))
 def test_records_come_back_as_they_were(records: list[Record]) -> None:
     assert decode_payload(b"".join(map(encode_record, records))) == records
 
 
+@pytest.mark.slow
 @given(RECORDS.filter(lambda record: not isinstance(record, UnknownRecord)), I64)
 def test_fields_that_a_later_version_appends_are_ignored(record: Record, extra: int) -> None:
     ((kind, flags, body),) = split_records(encode_record(record))
@@ -144,6 +146,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.sampled_from(KINDS_IN_USE), st.lists(ANYTHING, max_size=9) | ANYTHING)
 def test_other_msgpack_is_an_undecodable_record_or_a_record(kind: int, body: object) -> None:
     try:
@@ -220,15 +223,45 @@ def test_other_records_that_do_not_add_up_are_undecodable(kind: int, body: objec
 
 def test_golden_transaction() -> None:
     assert encode_record(TX).hex() == (
-        "27000000" "01" "00"
+        "00000027" "01" "00"
         "97" "c410" + "00" * 16 + "01" "94" "03010902" "10"
         "92" "c40161" "c40162" "92" "c40178" "c0" "c0"
     )  # fmt: skip
 
 
 def test_golden_idle_and_checkpoint_may_be_ignored() -> None:
-    assert encode_record(IdleRecord()).hex() == "010000001001" + "90"
-    assert encode_record(CheckpointRecord(position=5, time=6)).hex() == "030000000901" + "920506"
+    assert encode_record(IdleRecord()).hex() == "000000011001" + "90"
+    assert encode_record(CheckpointRecord(position=5, time=6)).hex() == "000000030901" + "920506"
+
+
+@given(
+    st.binary(min_size=8, max_size=8),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**63 - 1),
+    st.tuples(U32, U32, COUNTERS, U32),
+    st.binary(max_size=480),
+    st.binary(max_size=300),
+)
+def test_a_put_encoded_the_short_way_is_the_same_record(
+    prefix: bytes,
+    number: int,
+    time: int,
+    place: tuple[int, int, int, int],
+    key: bytes,
+    value: bytes,
+) -> None:
+    partition, epoch, counter, namespace = place
+    data = encode_put(prefix, number, time, partition, epoch, counter, namespace, key, value)
+    assert decode_payload(data) == [
+        TxRecord(
+            tx_id=prefix + number.to_bytes(8, "big"),
+            time=time,
+            runs=(Run(partition, epoch, counter, 1),),
+            namespaces=namespace,
+            keys=[key],
+            values=[value],
+        )
+    ]
 
 
 def test_updates_follow_the_runs() -> None:

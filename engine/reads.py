@@ -1,0 +1,101 @@
+"""Plain reads of whatever stands behind a view: the hot path of maps outside of transactions.
+
+Owns the functions that ``Database`` and ``ReadOnlyDatabase`` hand to their maps, and what stands
+in the place of a view once nothing may be read any more.
+
+Invariants:
+
+- A read takes the view once, and sees layers and LMDB of one generation.
+- Every value that leaves LMDB is checked, and so are the neighbours of a key that is missing.
+
+Left out: ordered reads (``scan``), reads of a transaction or a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn, Protocol, cast
+
+from crc32c import crc32c
+from mmh3 import hash as murmur3
+
+from ..affinity.errors import TidelogError
+from .namespaces import Namespace
+from .overlay import View
+from .partition_store import check_neighbours
+from .stored import TOMBSTONE, TRAILER_SIZE, check_block, damaged_pair
+
+
+class Viewed(Protocol):
+    """Whoever has a view; it may be replaced at any time."""
+
+    @property
+    def view(self) -> View:
+        """What is to be read now."""
+
+
+class ClosedView:
+    """Stands where a view was, once the store may not be read any more."""
+
+    def __init__(self, error: Callable[[], TidelogError]) -> None:
+        self._error = error
+
+    @property
+    def layers(self) -> NoReturn:
+        """Raise why not."""
+        raise self._error()
+
+    txn = layers
+
+
+def closed_view(error: Callable[[], TidelogError]) -> View:
+    """Return a view of which every use raises ``error()``."""
+    return cast(View, ClosedView(error))
+
+
+def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | None]:
+    """Return a function from encoded key to encoded value: the path of every plain ``get``."""
+    prefixes = namespace.prefixes
+    count = len(prefixes)
+
+    def get(key: bytes) -> bytes | None:
+        partition = murmur3(key, 0, False) % count
+        full_key = prefixes[partition] + key
+        view = source.view
+        for layer in view.layers:
+            part = layer.parts.get(partition)
+            if part:
+                stored = part.get(full_key)
+                if stored is not None:
+                    if stored[-TRAILER_SIZE] == TOMBSTONE:
+                        return None
+                    return stored[:-TRAILER_SIZE]
+        if not namespace.alive:
+            namespace.check_alive()
+        stored = view.txn.get(full_key)
+        if stored is None:
+            check_neighbours(view.txn, full_key)
+            return None
+        if crc32c(full_key + stored):
+            raise damaged_pair(full_key)
+        return stored[:-TRAILER_SIZE]
+
+    return get
+
+
+def get_many(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
+    """Return the encoded values of encoded keys, checked all at once."""
+    prefixes = namespace.prefixes
+    count = len(prefixes)
+    view = source.view
+    busy = any(layer.parts for layer in view.layers)
+    namespace.check_alive()
+    if busy:
+        return list(map(getter(source, namespace), keys))
+    full_keys = [prefixes[murmur3(key, 0, False) % count] + key for key in keys]
+    stored = list(map(view.txn.get, full_keys))
+    if None in stored:
+        return list(map(getter(source, namespace), keys))
+    found = cast("list[bytes]", stored)
+    check_block(full_keys, found)
+    return [value[:-TRAILER_SIZE] for value in found]

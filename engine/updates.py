@@ -1,0 +1,210 @@
+"""The updates of a commit, in the two shapes that are quick: a few of any maps, many of one map.
+
+A shape reserves its numbers, says what goes into the TX record, and later applies itself to the
+overlay.  ``FewUpdates`` gives each update a run of its own (grouping costs more than it saves);
+``ManyUpdates`` has one run per partition, and most of its work is done in C.
+
+Both are used under the commit mutex only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Set as AbstractSet
+from typing import Protocol
+
+from crc32c import crc32c
+
+from ..checkpoints.replay import State
+from .overlay import PAIR_OVERHEAD, Layer
+from .stored import CHECK_XOR, TOMBSTONE, pack_check, pack_meta, stored_run
+
+FEW = 64
+
+Write = tuple[int, int, bytes, "bytes | None"]
+"""(partition, namespace id, encoded key, encoded value or None for a delete)."""
+
+Writes = dict[bytes, Write]
+"""What a transaction writes, by full key."""
+
+Fields = tuple[list[int], "int | list[int]", list[bytes], list["bytes | None"]]
+"""Flat runs, one namespace or one per update, keys and values, as a TX record has them."""
+
+
+class Updates(Protocol):
+    """What a commit changes."""
+
+    def size(self) -> int:
+        """Return about how many bytes the record will have."""
+
+    def reserve(self, state: State) -> Fields:
+        """Reserve the numbers and return the fields of the record."""
+
+    def apply(self, layer: Layer, state: State, time: int) -> None:
+        """Put the stored values into a layer and move the counters."""
+
+    def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
+        """Return which of some full keys are changed."""
+
+    def full_keys(self) -> Iterable[bytes]:
+        """Return the full keys of all updates."""
+
+
+class FewUpdates:
+    """Updates of a transaction, by full key."""
+
+    __slots__ = ("_numbers", "_writes")
+
+    def __init__(self, writes: Writes) -> None:
+        self._writes = writes
+        self._numbers: list[tuple[int, int]] = []
+
+    def size(self) -> int:
+        """Return about how many bytes the record will have."""
+        size = 0
+        for full_key, (_, _, _, value) in self._writes.items():
+            size += len(full_key) + 24
+            if value is not None:
+                size += len(value)
+        return size
+
+    def reserve(self, state: State) -> Fields:
+        """Reserve the numbers and return the fields of the record."""
+        counters, epochs = state.counters, state.epochs
+        runs: list[int] = []
+        keys, values, names = [], [], []
+        numbers = self._numbers = []
+        if len(self._writes) > FEW:
+            self._writes = dict(sorted(self._writes.items()))
+        last = -1
+        for partition, namespace, key, value in self._writes.values():
+            number = counters[partition].reserve(1) + 1
+            epoch = epochs[partition]
+            numbers.append((number, epoch))
+            if partition == last:
+                runs[-1] += 1
+            else:
+                runs += (partition, epoch, number, 1)
+                last = partition
+            keys.append(key)
+            values.append(value)
+            names.append(namespace)
+        one = names[0]
+        return runs, one if names.count(one) == len(names) else names, keys, values
+
+    def apply(self, layer: Layer, state: State, time: int) -> None:
+        """Put the stored values into a layer and move the counters."""
+        counters, parts = state.counters, layer.parts
+        size = 0
+        for (full_key, (partition, _, _, value)), (number, epoch) in zip(
+            self._writes.items(), self._numbers, strict=True
+        ):
+            if value is None:
+                body = pack_meta(TOMBSTONE, epoch, number, time)
+            else:
+                body = value + pack_meta(0, epoch, number, time)
+            part = parts.get(partition)
+            if part is None:
+                part = layer.part(partition)
+            stored = body + pack_check(crc32c(full_key + body) ^ CHECK_XOR)
+            part[full_key] = stored
+            size += len(full_key) + len(stored) + PAIR_OVERHEAD
+            counters[partition].update(number - 1, 1)
+        layer.bytes += size
+
+    def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
+        """Return which of some full keys are changed."""
+        return keys & self._writes.keys()
+
+    def full_keys(self) -> Iterable[bytes]:
+        """Return the full keys of all updates."""
+        return self._writes.keys()
+
+
+class ManyUpdates:
+    """Updates of one map, by partition and encoded key."""
+
+    __slots__ = ("_full_keys", "_namespace", "_parts", "_prefixes", "_runs")
+
+    def __init__(
+        self, namespace: int, prefixes: list[bytes], parts: dict[int, dict[bytes, bytes | None]]
+    ) -> None:
+        self._namespace = namespace
+        self._prefixes = prefixes
+        self._parts = parts
+        self._runs: list[tuple[int, int, int]] = []
+        self._full_keys: dict[int, list[bytes]] = {}
+
+    def size(self) -> int:
+        """Return about how many bytes the record will have."""
+        size = 0
+        for part in self._parts.values():
+            size += sum(map(len, part)) + sum(map(len, filter(None, part.values())))
+            size += 10 * len(part)
+        return size
+
+    def reserve(self, state: State) -> Fields:
+        """Reserve the numbers and return the fields of the record."""
+        runs: list[int] = []
+        keys: list[bytes] = []
+        values: list[bytes | None] = []
+        self._runs = []
+        for partition, part in self._parts.items():
+            count = len(part)
+            first = state.counters[partition].reserve(count) + 1
+            epoch = state.epochs[partition]
+            runs += (partition, epoch, first, count)
+            self._runs.append((partition, epoch, first))
+            keys += part
+            values += part.values()
+        return runs, self._namespace, keys, values
+
+    def apply(self, layer: Layer, state: State, time: int) -> None:
+        """Put the stored values into a layer and move the counters."""
+        size = 0
+        for partition, epoch, first in self._runs:
+            part = self._parts[partition]
+            full_keys = self._of_partition(partition)
+            stored = stored_run(full_keys, list(part.values()), epoch, first, time)
+            layer.part(partition).update(zip(full_keys, stored, strict=True))
+            state.counters[partition].update(first - 1, len(part))
+            size += sum(map(len, stored)) + (len(full_keys[0]) + PAIR_OVERHEAD) * len(part)
+        layer.bytes += size
+
+    def _of_partition(self, partition: int) -> list[bytes]:
+        full_keys = self._full_keys.get(partition)
+        if full_keys is None:
+            prefix = self._prefixes[partition]
+            full_keys = [prefix + key for key in self._parts[partition]]
+            self._full_keys[partition] = full_keys
+        return full_keys
+
+    def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
+        """Return which of some full keys are changed."""
+        return keys.intersection(self.full_keys()) if isinstance(keys, set) else set()
+
+    def full_keys(self) -> Iterable[bytes]:
+        """Return the full keys of all updates."""
+        return [key for partition in self._parts for key in self._of_partition(partition)]
+
+
+class NoUpdates:
+    """What a commit of other records changes: nothing by itself."""
+
+    def size(self) -> int:
+        """Return 0."""
+        return 0
+
+    def reserve(self, state: State) -> Fields:
+        """Never called: there is a record already."""
+        raise AssertionError("a commit without updates reserves nothing")
+
+    def apply(self, layer: Layer, state: State, time: int) -> None:
+        """Change nothing."""
+
+    def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
+        """Return the empty set."""
+        return frozenset()
+
+    def full_keys(self) -> Iterable[bytes]:
+        """Return nothing."""
+        return ()

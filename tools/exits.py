@@ -1,0 +1,138 @@
+"""How a command ends: its exit code, and the three lines that tell what went wrong.
+
+Owns the table from class of error to exit code, which all commands share (``docs/cli.md``), and
+the form of an error: what happened and its code, where, what to do next.
+
+Invariants:
+
+- Every error of Tidelog and every ``OSError`` has a code; the first row that fits counts.
+- An error that fits no row is a bug, ends with 1, and is not caught here.
+
+Left out: writing to the terminal (``terminal``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from enum import IntEnum
+
+import click
+
+from ..affinity import errors
+
+
+class Exit(IntEnum):
+    """The exit codes."""
+
+    DONE = 0
+    FAILURE = 1
+    USAGE = 2
+    FOUND = 3
+    NOT_FOUND = 4
+    ABORTED = 5
+    UNAVAILABLE = 6
+    REFUSED = 7
+    FORMAT = 8
+    UNKNOWN = 9
+    DISK = 10
+    PERMISSION = 11
+    INTERRUPTED = 130
+
+
+class RefusedError(errors.UsageError):
+    """The command would destroy something, or needs what somebody else uses."""
+
+    code = "TL-CLI-001"
+
+
+# The first row whose class fits counts, so that classes stand before their bases.
+CODES: tuple[tuple[type[errors.TidelogError], Exit], ...] = (
+    (RefusedError, Exit.REFUSED),
+    (errors.AlreadyOpenError, Exit.REFUSED),
+    (errors.ReadOnlyError, Exit.REFUSED),
+    (errors.NotFoundError, Exit.NOT_FOUND),
+    (errors.UsageError, Exit.USAGE),
+    (errors.CommitUnknownError, Exit.UNKNOWN),
+    (errors.LockTimeoutError, Exit.UNAVAILABLE),
+    (errors.DeadlineError, Exit.UNAVAILABLE),
+    (errors.TransactionTooLargeError, Exit.USAGE),
+    (errors.TransactionError, Exit.ABORTED),
+    (errors.CorruptLogError, Exit.FOUND),
+    (errors.CorruptDataError, Exit.FOUND),
+    (errors.ForeignFileError, Exit.FOUND),
+    (errors.FormatVersionError, Exit.FORMAT),
+    (errors.SnapshotExpiredError, Exit.UNAVAILABLE),
+    (errors.HistoryTruncatedError, Exit.NOT_FOUND),
+    (errors.StorageError, Exit.DISK),
+    (errors.TidelogError, Exit.FAILURE),
+)
+
+_SYSTEM: dict[int, Exit] = {
+    errno.EACCES: Exit.PERMISSION,
+    errno.EPERM: Exit.PERMISSION,
+    errno.EROFS: Exit.PERMISSION,
+    errno.ENOENT: Exit.NOT_FOUND,
+    errno.EEXIST: Exit.REFUSED,
+    errno.ENOTDIR: Exit.USAGE,
+    errno.EISDIR: Exit.USAGE,
+    errno.ELOOP: Exit.USAGE,
+    errno.ENAMETOOLONG: Exit.USAGE,
+}
+
+_SYSTEM_HINTS: dict[Exit, str] = {
+    Exit.PERMISSION: "Run it as the owner of the files, or where they can be written.",
+    Exit.NOT_FOUND: "Check the path.",
+    Exit.USAGE: "Check the path.",
+    Exit.REFUSED: "Choose another path, or give --force where the command has it.",
+    Exit.DISK: "Check the disk and the space on it.",
+}
+
+
+def exit_code(error: BaseException) -> Exit:
+    """Return the exit code of an error that was raised on purpose or by the operating system."""
+    cause = error.__cause__
+    if isinstance(error, errors.DiskError) and isinstance(cause, OSError):
+        system = exit_code(cause)
+        return system if system is Exit.PERMISSION else Exit.DISK
+    if isinstance(error, errors.TidelogError):
+        return next(code for kind, code in CODES if isinstance(error, kind))
+    if isinstance(error, OSError):
+        return _SYSTEM.get(error.errno or 0, Exit.DISK)
+    if isinstance(error, click.ClickException):
+        return Exit.USAGE
+    return Exit.FAILURE
+
+
+def error_lines(error: BaseException, where: str | None) -> Iterator[str]:
+    """Yield what happened with its code, where, and what to do; the latter two where known."""
+    if isinstance(error, click.UsageError):
+        yield f"{error.format_message()}  [TL-CLI-000]"
+        if error.ctx is not None:
+            yield f"  where: {error.ctx.command_path}"
+            yield f"  next:  {error.ctx.command_path} --help"
+        return
+    if isinstance(error, click.ClickException):
+        yield f"{error.format_message()}  [TL-CLI-000]"
+    elif isinstance(error, errors.TidelogError):
+        yield f"{error}  [{error.code}]"
+    elif isinstance(error, OSError):
+        yield f"{_system_text(error)}  [TL-OS-{error.errno or 0:03d}]"
+        where = where or _path_of(error)
+    if where:
+        yield f"  where: {where}"
+    hint = getattr(error, "hint", "") or _SYSTEM_HINTS.get(exit_code(error), "")
+    if hint:
+        yield f"  next:  {hint}"
+
+
+def _system_text(error: OSError) -> str:
+    text = error.strerror or str(error)
+    path = _path_of(error)
+    return f"{path}: {text}" if path else text
+
+
+def _path_of(error: OSError) -> str | None:
+    name = error.filename
+    return os.fsdecode(name) if isinstance(name, (str, bytes)) else None

@@ -1,0 +1,56 @@
+"""The command ``tidelog``: the outermost group, which loads each command when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+import click
+
+from .. import __version__
+from .commands import RootGroup
+
+_COMMANDS = {
+    "kv": ("tidelog.tools.kv:kv", "Read and write keys of a store."),
+    "wal": ("tidelog.tools.wal:wal", "Look into a log: list, dump, verify, count."),
+    "db": ("tidelog.tools.db:db", "Look after a store: info, verify, backup, compact."),
+    "demo": ("tidelog.tools.demo:demo", "Load real data, kill a writer, recover, and prove it."),
+    "version": ("tidelog.tools.version:version", "Show the versions of tidelog and its formats."),
+}
+
+_EPILOG = """\b
+Examples:
+  tidelog kv put shop.tl stock apples 3 --create
+  tidelog kv scan shop.tl stock --prefix a
+  tidelog wal dump shop.tl --map stock --key apples
+  tidelog db info shop.tl --json
+"""
+
+
+@click.group(cls=RootGroup, lazy=_COMMANDS, epilog=_EPILOG)
+@click.version_option(__version__, prog_name="tidelog", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Tidelog: an event-sourced, transactional key-value store whose log is the truth.
+
+    Results go to stdout, everything else to stderr. Exit codes: 0 done, 2 usage, 3 something was
+    found, 4 not found, 7 refused; docs/cli.md has them all.
+    """
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    if "--debug" not in sys.argv:
+        sys.excepthook = _unexpected
+    cli.main()
+
+
+def _unexpected(
+    kind: type[BaseException], error: BaseException, _trace: TracebackType | None
+) -> None:
+    """Show a bug in three lines; the interpreter then ends with 1 (``exits.Exit.FAILURE``)."""
+    click.echo(
+        f"error: {kind.__name__}: {error}  [TL-CLI-999]\n"
+        "  where: inside tidelog; this is a bug\n"
+        "  next:  run it again with --debug and report what it prints",
+        err=True,
+    )

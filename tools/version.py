@@ -1,0 +1,35 @@
+"""``tidelog version``: which versions of code and formats are here."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+import click
+
+from .. import __version__
+from ..engine.manifest import STORE_FORMAT
+from ..wal.format import FORMAT_VERSION
+from .commands import ToolCommand, json_options, settings_of
+from .terminal import write_fields, write_json
+
+_LIBRARIES = ("lmdb", "msgpack", "mmh3", "sortedcontainers", "crc32c", "trio", "click", "rich")
+
+
+@click.command(cls=ToolCommand)
+@json_options
+@click.pass_context
+def version(ctx: click.Context, form: str) -> None:
+    """Show the versions of tidelog, its formats, Python and the libraries."""
+    fields = {
+        "version": __version__,
+        "store_format": STORE_FORMAT,
+        "log_format": FORMAT_VERSION,
+        "python": platform.python_version(),
+    }
+    libraries = {name: metadata.version(name) for name in _LIBRARIES}
+    if form == "text":
+        shown = {"libraries": [f"{name} {found}" for name, found in libraries.items()]}
+        write_fields(settings_of(ctx), fields | shown)
+    else:
+        write_json({"v": 1, "type": "version", **fields, "libraries": libraries})
