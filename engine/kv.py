@@ -19,12 +19,15 @@ from contextlib import contextmanager
 from typing import cast
 
 import lmdb
+import lmdb.verify
 
 from ..affinity.errors import (
+    AlreadyOpenError,
     CorruptDataError,
     DiskError,
     DiskFullError,
     FormatVersionError,
+    StorageError,
 )
 from .environment import KvTransaction
 
@@ -62,7 +65,17 @@ def translated(what: str) -> Iterator[None]:
         raise CorruptDataError(f"{what} found damage: {error}") from error
     except lmdb.VersionMismatchError as error:
         raise FormatVersionError(f"{what} failed: {error}", found=0, supported=1) from error
+    except lmdb.MapResizedError as error:
+        # Another process made the file larger than the map of this one.
+        raise DiskFullError(
+            f"{what} failed: the data file has outgrown this process's map of it",
+            hint="Close the store and open it again, with a larger `map_size` if one was given.",
+        ) from error
     except lmdb.Error as error:
+        if "already open in this process" in str(error):
+            raise AlreadyOpenError(
+                f"{what} failed: the store is open in this process", path=what, pid=os.getpid()
+            ) from error
         # py-lmdb has one class for all errors of the disk; only the text tells them apart.
         if "No space left" in str(error):
             raise DiskFullError(f"{what} failed: {error}") from error
@@ -159,6 +172,19 @@ def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvi
     if lock and not read_only:
         env.reader_check()
     return LmdbEnvironment(env, path)
+
+
+def verify_file(file: str) -> list[str]:
+    """Return what is wrong with the structure of an LMDB file that nobody writes, as sentences.
+
+    Every page is read without LMDB's help, so no damage can end the process.
+    """
+    try:
+        check_structure(file)
+        findings = lmdb.verify.verify(file, subdir=False)
+    except (lmdb.verify.VerifyError, StorageError, OSError) as error:
+        return [f"{file}: {error}"]
+    return [f"{file}: {finding}" for finding in findings]
 
 
 def check_structure(file: str) -> None:

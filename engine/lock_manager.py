@@ -68,6 +68,8 @@ class LockManager:
             raise DeadlockError("this transaction waits for one that waits for it")
         for victim in deadlock.victims:
             self._victims.add(victim)
+            # Its thread raises as soon as it runs; nobody has to wait for that.
+            self._wake(self.table.release(victim))
             waiting = self._waiting.pop(victim, None)
             if waiting is not None:
                 waiting.release()

@@ -18,10 +18,11 @@ numbers and no code, for nothing writes them yet.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -68,18 +69,17 @@ class UndecodableRecordError(Exception):
     """The bytes of a record do not make a record; the reader adds where and tells users."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Updates of one transaction to one partition: numbers ``first`` to ``first + count - 1``."""
 
     partition: int
     epoch: int
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides the method of tuples, which nobody needs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TxRecord:
+# Named tuples, unlike the other records: a recovery makes one per transaction and run.
+class TxRecord(NamedTuple):
     """A transaction, prepared and committed in one step.
 
     ``keys[i]`` got ``values[i]``, or was deleted where that is None; ``namespaces`` is one id for
@@ -96,7 +96,7 @@ class TxRecord:
     namespaces: int | list[int]
     keys: list[bytes]
     values: list[bytes | None]
-    details: dict[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def tag(self) -> str | None:
@@ -306,7 +306,7 @@ def encode_record(record: Record) -> bytes:
                     record.namespaces,
                     record.keys,
                     record.values,
-                    record.details or None,
+                    dict(record.details) or None,
                 ),
             )
         case RollbackRecord():
@@ -416,10 +416,12 @@ def corrupt_record(error: UndecodableRecordError, segment: int, offset: int) -> 
 
 
 def _runs(flat: list[int]) -> tuple[Run, ...]:
-    if len(flat) % 4 or any(type(n) is not int or n < 0 for n in flat):
+    if not flat or len(flat) % 4 or {*map(type, flat)} != {int} or min(flat) < 0:
         raise ValueError("runs that are no groups of four numbers")
+    if len(flat) == 4:
+        return (Run(*flat),)
     parts = iter(flat)
-    return tuple(Run(*four) for four in zip(parts, parts, parts, parts, strict=True))
+    return tuple(map(Run, parts, parts, parts, parts))
 
 
 def _is_tx_id(value: object) -> bool:
@@ -429,22 +431,16 @@ def _is_tx_id(value: object) -> bool:
 def _decode_tx(body: list[Any]) -> TxRecord:
     tx_id, time, flat, namespaces, keys, values, details = body[:7]
     runs = _runs(flat)
-    count = sum(run.count for run in runs)
+    count = sum(flat[3::4])
     if not (len(keys) == len(values) == count and count > 0 and _is_tx_id(tx_id)):
         raise ValueError(f"{len(keys)} keys and {len(values)} values in runs of {count} updates")
     if not isinstance(details, dict | None):
         raise ValueError("details that have no names")
     if isinstance(namespaces, list) and len(namespaces) != count:
         raise ValueError(f"{len(namespaces)} namespaces for {count} updates")
-    return TxRecord(
-        tx_id=tx_id,
-        time=time,
-        runs=runs,
-        namespaces=namespaces,
-        keys=keys,
-        values=values,
-        details=details or {},
-    )
+    if details is None:
+        return TxRecord(tx_id, time, runs, namespaces, keys, values)
+    return TxRecord(tx_id, time, runs, namespaces, keys, values, details)
 
 
 def _decode_rollback(body: list[Any]) -> RollbackRecord:

@@ -200,6 +200,7 @@ def create_segment(
         directory.unlink(NEXT_NAME)
     if spare is not None:
         directory.rename(spare, NEXT_NAME)
+        directory.sync()  # else a power cut could leave the new header under the old name
         file = directory.open_write(NEXT_NAME, mapped=mapped)
     else:
         file = directory.create(NEXT_NAME, mapped=mapped)

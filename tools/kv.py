@@ -1,0 +1,347 @@
+"""``tidelog kv``: reads and writes keys of a store.
+
+Invariants:
+
+- Reading commands see one snapshot, and print the exact bytes beside what the codecs make of them.
+- Each writing command is one transaction (``import`` states its own rule) and prints its id.
+
+Left out: import and export (``kv_transfer``).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import click
+
+from ..affinity.errors import NotFoundError, UsageError
+from ..affinity.partitions import PARTITIONS_MAX, partition_of
+from ..engine.codecs import Codec, KeyRange, codec_named
+from ..engine.commit import Receipt
+from ..engine.database import Database
+from ..engine.reading import ReadOnlyDatabase
+from .commands import LazyGroup, json_options, settings_of, store_argument
+from .stores import AnyMap, check_map, reading, reading_map, writing
+from .terminal import note, write_json, write_rows
+from .text import inline, parse_value, shown_pair_part
+from .wal_filters import key_range
+from .wal_records import SCHEMA
+
+Pair = tuple[bytes, bytes]
+
+_LAZY = {
+    "import": ("tidelog.tools.kv_transfer:import_records", "Load JSON lines or CSV into a map."),
+    "export": ("tidelog.tools.kv_transfer:export_records", "Write a map as JSON lines or CSV."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=_LAZY)
+def kv() -> None:
+    """Read and write keys of a store.
+
+    \b
+    Keys and values are text as the codec of the map reads it: plain text for str and bytes,
+    decimal numbers, JSON for msgpack and json, a JSON array for tuple. Stored bytes are given
+    as utf8:text, hex:6162 or b64:YWI=.
+    """
+
+
+# ------------------------------------------------------------------ reading
+
+
+@kv.command()
+@store_argument()
+@click.argument("map_name", metavar="MAP")
+@click.argument("key")
+@click.option("--raw", is_flag=True, help="Print the stored bytes of the value, and nothing else.")
+@json_options
+def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
+    """Print the value of KEY; ends with 4 where there is none."""
+    with reading_map(store, map_name) as (db, mapping), db.snapshot() as snapshot:
+        namespace = mapping.namespace
+        encoded = parse_value(key, namespace.key_codec, "key")
+        value = snapshot.getter(namespace)(encoded)
+        if value is None:
+            raise NotFoundError(
+                f"the map {map_name!r} has no key {key}", hint="`tidelog kv scan` lists the keys."
+            )
+        if raw:
+            click.get_binary_stream("stdout").write(value)
+        elif form == "text":
+            click.echo(inline(value, namespace.value_codec))
+        else:
+            write_json(pair_document(mapping, encoded, value))
+
+
+@kv.command()
+@store_argument()
+@click.argument("map_name", metavar="MAP")
+@click.option("--key", help="Only this key.")
+@click.option("--prefix", help="Keys that begin with this.")
+@click.option("--start", help="From this key on.")
+@click.option("--stop", help="Up to this key, not included.")
+@click.option("--partition", type=click.IntRange(0, PARTITIONS_MAX - 1), help="Of this partition.")
+@click.option("--reverse", is_flag=True, help="Backwards.")
+@click.option("--limit", type=click.IntRange(0), help="At most this many.")
+@click.option("--keys-only", is_flag=True, help="Without values.")
+@json_options
+@click.pass_context
+def scan(
+    ctx: click.Context,
+    store: str,
+    map_name: str,
+    partition: int | None,
+    reverse: bool,
+    limit: int | None,
+    keys_only: bool,
+    form: str,
+    **bounds: str | None,
+) -> None:
+    """Print the keys and values of MAP in the order of the keys."""
+    with reading_map(store, map_name) as (db, mapping):
+        codec = mapping.namespace.key_codec
+        wanted = bounds_of(codec, **bounds)
+        pairs = pairs_of(db, mapping, wanted, reverse=reverse, partition=partition)
+        pairs = islice(pairs, limit)
+        if form == "text":
+            for key, value in pairs:
+                columns = [inline(key, codec)]
+                columns += [] if keys_only else [inline(value, mapping.namespace.value_codec)]
+                click.echo("\t".join(columns))
+            return
+        documents = (
+            pair_document(mapping, key, None if keys_only else value) for key, value in pairs
+        )
+        if form == "jsonl":
+            for document in documents:
+                write_json(document)
+        else:
+            write_json({"v": SCHEMA, "type": "pairs", "pairs": list(documents)})
+
+
+@kv.command()
+@store_argument()
+@click.argument("map_names", metavar="[MAP]...", nargs=-1)
+@click.option("--prefix", help="Keys that begin with this.")
+@json_options
+@click.pass_context
+def count(
+    ctx: click.Context, store: str, map_names: tuple[str, ...], prefix: str | None, form: str
+) -> None:
+    """Count the keys of each MAP, or of all maps."""
+    with reading(store) as db:
+        names = list(map_names) or db.maps()
+        for name in map_names:
+            check_map(db, name)
+    rows = []
+    for name in names:
+        with reading_map(store, name) as (reader, mapping):
+            wanted = bounds_of(mapping.namespace.key_codec, prefix=prefix)
+            total = sum(1 for _ in pairs_of(reader, mapping, wanted, block=2048))
+        rows.append({"map": name, "keys": total})
+    if form == "json":
+        write_json({"v": SCHEMA, "type": "counts", "counts": rows})
+    elif form == "jsonl":
+        for row in rows:
+            write_json({"v": SCHEMA, "type": "count", **row})
+    else:
+        write_rows(settings_of(ctx), ("map", "keys"), rows)
+
+
+def bounds_of(
+    codec: Codec[Any],
+    *,
+    key: str | None = None,
+    prefix: str | None = None,
+    start: str | None = None,
+    stop: str | None = None,
+) -> KeyRange:
+    """Return the run of encoded keys that the options mean; they narrow each other down."""
+    low, high = b"", None
+    if key is not None or prefix is not None:
+        if key is not None and prefix is not None:
+            raise UsageError("--key and --prefix exclude each other")
+        low, high = key_range(codec, key, prefix)
+    if (start is not None or stop is not None) and not codec.ordered:
+        raise UsageError(f"codec {codec.name} does not keep the order of keys")
+    if start is not None:
+        low = max(low, parse_value(start, codec, "key"))
+    if stop is not None:
+        end = parse_value(stop, codec, "key")
+        high = end if high is None else min(high, end)
+    return low, high
+
+
+def pairs_of(
+    db: ReadOnlyDatabase,
+    mapping: AnyMap,
+    wanted: KeyRange,
+    *,
+    reverse: bool = False,
+    partition: int | None = None,
+    block: int = 64,
+) -> Iterator[Pair]:
+    """Yield the encoded pairs of one snapshot, in order."""
+    if partition is not None and partition >= db.partitions:
+        raise UsageError(
+            f"there is no partition {partition}", hint=f"The store has {db.partitions} partitions."
+        )
+    low, high = wanted
+    with db.snapshot() as snapshot:
+        for pairs in snapshot.blocks(mapping.namespace, low, high, reverse, block):
+            for pair in pairs:
+                if partition is None or partition_of(pair[0], db.partitions) == partition:
+                    yield pair
+
+
+def pair_document(mapping: AnyMap, key: bytes, value: bytes | None) -> dict[str, Any]:
+    """Return what ``--json`` prints of a key and, where given, its value."""
+    namespace = mapping.namespace
+    fields: dict[str, Any] = {"v": SCHEMA, "type": "pair", "map": namespace.name}
+    fields |= shown_pair_part("key", key, namespace.key_codec)
+    if value is not None:
+        fields |= shown_pair_part("value", value, namespace.value_codec)
+    return fields
+
+
+# ------------------------------------------------------------------ writing
+
+
+@kv.command()
+@store_argument()
+@click.argument("map_name", metavar="MAP")
+@click.argument("key")
+@click.argument("value")
+@click.option("--create", is_flag=True, help="Make the store and the map where there is none.")
+@click.option("--key-codec", help="Codec of the keys of a new map.  [default: str]")
+@click.option("--value-codec", help="Codec of the values of a new map.  [default: msgpack]")
+@click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Of a new store.")
+@click.option("--tag", help="Text that the log keeps with the transaction.")
+@json_options
+@click.pass_context
+def put(
+    ctx: click.Context,
+    store: str,
+    map_name: str,
+    key: str,
+    value: str,
+    create: bool,
+    key_codec: str | None,
+    value_codec: str | None,
+    partitions: int | None,
+    tag: str | None,
+    form: str,
+) -> None:
+    """Set KEY to VALUE in one transaction; VALUE - reads the stored bytes from standard input."""
+    codecs = codec_given(key_codec, "str"), codec_given(value_codec, "msgpack")
+    if create:
+        check_texts(codecs, key, value)
+    with writing(store, create=create, partitions=partitions) as db:
+        mapping = map_for_writing(db, map_name, create, codecs, (key_codec, value_codec))
+        namespace = mapping.namespace
+        encoded_key = parse_value(key, namespace.key_codec, "key")
+        encoded_value = value_bytes(value, namespace.value_codec)
+        with db.transaction(tag=tag) as tx:
+            tx[mapping][namespace.key_codec.decode(encoded_key)] = namespace.value_codec.decode(
+                encoded_value
+            )
+            receipt = tx.commit()
+    tell_receipt(ctx, receipt, form)
+
+
+def check_texts(codecs: tuple[Codec[Any], Codec[Any]], key: str, value: str) -> None:
+    """Refuse what cannot be a key or value of a new map before anything is made."""
+    parse_value(key, codecs[0], "key")
+    if value != "-":
+        parse_value(value, codecs[1], "value")
+
+
+def value_bytes(text: str, codec: Codec[Any]) -> bytes:
+    """Return the encoded bytes of a value; those of standard input for ``-``."""
+    if text != "-":
+        return parse_value(text, codec, "value")
+    data = sys.stdin.buffer.read()
+    codec.decode(data)
+    return data
+
+
+@kv.command(name="del")
+@store_argument()
+@click.argument("map_name", metavar="MAP")
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.option("--ignore-missing", is_flag=True, help="Keys that are not there are no error.")
+@click.option("--tag", help="Text that the log keeps with the transaction.")
+@json_options
+@click.pass_context
+def delete(
+    ctx: click.Context,
+    store: str,
+    map_name: str,
+    keys: tuple[str, ...],
+    ignore_missing: bool,
+    tag: str | None,
+    form: str,
+) -> None:
+    """Delete each KEY, all of them in one transaction; ends with 4, nothing done, if one is missing."""
+    with writing(store) as db:
+        check_map(db, map_name)
+        mapping = db.map(map_name)
+        codec = mapping.namespace.key_codec
+        wanted = {codec.decode(parse_value(key, codec, "key")): key for key in keys}
+        with db.transaction(tag=tag) as tx:
+            inside = tx[mapping]
+            for key, text in wanted.items():
+                if key not in inside and not ignore_missing:
+                    raise NotFoundError(
+                        f"the map {map_name!r} has no key {text}; nothing was deleted",
+                        hint="Leave it out, or give --ignore-missing.",
+                    )
+                inside.discard(key)
+            receipt = tx.commit()
+    tell_receipt(ctx, receipt, form)
+
+
+def tell_receipt(ctx: click.Context, receipt: Receipt, form: str) -> None:
+    """Tell under which id a transaction was committed."""
+    if form == "text":
+        note(settings_of(ctx), f"committed {receipt.tx_id.hex()} at position {receipt.position}")
+    else:
+        write_json(
+            {
+                "v": SCHEMA,
+                "type": "receipt",
+                "tx": receipt.tx_id.hex(),
+                "position": receipt.position,
+                "time_us": receipt.time,
+            }
+        )
+
+
+def codec_given(name: str | None, default: str) -> Codec[Any]:
+    """Return the codec of an option; ``UsageError`` for one that nobody knows."""
+    return codec_named(name or default)
+
+
+def map_for_writing(
+    db: Database,
+    name: str,
+    create: bool,
+    codecs: tuple[Codec[Any], Codec[Any]],
+    given: tuple[str | None, str | None],
+) -> AnyMap:
+    """Return a map of an open store, making it only where ``create`` says so.
+
+    Codecs that were given have to be those of a map that is there.
+    """
+    if name in db.maps():
+        key, value = (
+            codec if text is not None else None
+            for codec, text in zip(codecs, given, strict=True)
+        )
+        return db.map(name, key=key, value=value)
+    if not create:
+        check_map(db, name)
+    return db.map(name, key=codecs[0], value=codecs[1])

@@ -1,0 +1,135 @@
+"""Opens the store that a command is about, for reading or for writing, and finds its maps.
+
+Invariants:
+
+- Reading commands open read-only: they work beside a live writer and change nothing but
+  ``lock.mdb`` and ``readers/``.
+- A command never makes a store or a map unless it was told to.
+- A map whose codecs are not installed here can still be read, as bytes.
+
+Left out: the log (``wal_source``) and what LMDB holds (``inspection``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, cast
+
+from ..affinity.errors import CodecError, NotFoundError, UsageError
+from ..engine import database
+from ..engine.codecs import Codec, codec_named
+from ..engine.database import Database
+from ..engine.manifest import NAME as MANIFEST_NAME
+from ..engine.maps import Map
+from ..engine.reading import ReadOnlyDatabase
+from ..engine.transactions import Durability
+from ..wal.records import NamespaceRecord
+from .wal_records import FIRST_USER_NAMESPACE
+
+AnyMap = Map[Any, Any]
+
+
+def check_store(path: str) -> None:
+    """Raise unless a store is at a path: ``NotFoundError``, or ``UsageError`` for a file."""
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise UsageError(f"{path} is not a directory", hint="Name the directory of a store.")
+    if not os.path.exists(os.path.join(path, MANIFEST_NAME)):
+        empty = not os.path.isdir(path) or not os.listdir(path)
+        if not empty and os.path.isdir(os.path.join(path, "wal")):
+            return  # a store that lost its manifest: opening it tells more
+        raise NotFoundError(
+            f"there is no store at {path}",
+            hint="Check the path; `tidelog kv put` and `kv import` make a store with --create.",
+        )
+
+
+@contextmanager
+def reading(path: str, codecs: Sequence[Codec[Any]] = ()) -> Iterator[ReadOnlyDatabase]:
+    """Open a store for reading, beside a live writer or not."""
+    check_store(path)
+    opened = database.open(path, read_only=True, codecs=codecs)
+    db = cast("ReadOnlyDatabase", opened)
+    with db:
+        yield db
+
+
+@contextmanager
+def writing(
+    path: str,
+    *,
+    create: bool = False,
+    durability: Durability = "always",
+    partitions: int | None = None,
+) -> Iterator[Database]:
+    """Open a store for writing, making it only where ``create`` says so."""
+    if not create:
+        check_store(path)
+    opened = database.open(path, create=create, durability=durability, partitions=partitions)
+    with cast("Database", opened) as db:
+        yield db
+
+
+@contextmanager
+def reading_map(path: str, name: str) -> Iterator[tuple[ReadOnlyDatabase, AnyMap]]:
+    """Open a store for reading with one of its maps, as bytes where its codecs are unknown."""
+    with reading(path) as db:
+        check_map(db, name)
+        try:
+            mapping = db.map(name)
+        except CodecError:
+            record = record_of(db, name)
+        else:
+            yield db, mapping
+            return
+    with reading(path, codecs=_placeholders(record)) as db:
+        yield db, db.map(name)
+
+
+def check_map(db: Database | ReadOnlyDatabase, name: str) -> None:
+    """Raise ``NotFoundError`` where the store has no such map."""
+    names = db.maps()
+    if name not in names:
+        known = ", ".join(names[:8]) or "none"
+        raise NotFoundError(
+            f"there is no map {name!r}", hint=f"The store has these maps: {known}."
+        )
+
+
+def record_of(db: Database | ReadOnlyDatabase, name: str) -> NamespaceRecord:
+    """Return what is recorded about a map that exists."""
+    return next(record for record in records_of(db) if record.name == name)
+
+
+def records_of(db: Database | ReadOnlyDatabase) -> list[NamespaceRecord]:
+    """Return what is recorded about all maps."""
+    wanted, number = len(db.maps()), FIRST_USER_NAMESPACE
+    found: list[NamespaceRecord] = []
+    while len(found) < wanted:
+        record = db.namespace_record(number)
+        number += 1
+        if record is not None:
+            found.append(record)
+    return found
+
+
+def _placeholders(record: NamespaceRecord) -> list[Codec[Any]]:
+    """Codecs that stand for unknown ones: their bytes pass, their values do not."""
+    codecs = []
+    for name, version in {
+        (record.key_codec, record.key_version),
+        (record.value_codec, record.value_version),
+    }:
+        try:
+            codec_named(name, version)
+        except CodecError:
+            codecs.append(Codec(name=name, version=version, encode=_unknown, decode=_unknown))
+    return codecs
+
+
+def _unknown(_value: object) -> NoReturn:
+    raise CodecError(
+        "the codec is not known here",
+        hint="Install the package that registers it, or give bytes as hex: or b64:.",
+    )
