@@ -105,6 +105,10 @@ class ReadAccess:
         if self.slot is not None:
             self.slot.raise_to(position)
 
+    def another_slot(self) -> Slot | None:
+        """Take one more slot, for work with needs of its own; None where no slots are needed."""
+        return None if self.slot is None else self._new_slot()
+
     def close(self) -> None:
         """Close the files and give the slot back; closing twice is fine."""
         self.kv.close()

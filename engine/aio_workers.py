@@ -90,9 +90,7 @@ class Workers:
             interrupt()
             return Abort.FAILED
 
-        start_thread_soon(
-            work, lambda result: self._token.run_sync_soon(reschedule, task, result)
-        )
+        start_thread_soon(work, lambda result: self._token.run_sync_soon(reschedule, task, result))
         self._busy += 1
         self._interrupts.add(interrupt)
         try:

@@ -84,7 +84,7 @@ def attempts(
             transaction.rollback()
         if retries.done or last:
             return
-        database.pause(pause)
+        database.pause(database.random.uniform(0.0, pause))
         pause = min(2 * pause, PAUSE_MAX)
 
 

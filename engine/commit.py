@@ -26,16 +26,15 @@ Left out: locks of pessimistic transactions (``lock_manager``), checkpoints (``c
 
 from __future__ import annotations
 
-import _thread
 import errno
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from _thread import LockType, allocate_lock
+from collections.abc import Callable, Iterable, Sequence, Set as AbstractSet
+from typing import Any, NamedTuple, Protocol
 
 import msgpack
-from crc32c import crc32c as _crc32c
-from mmh3 import hash as _murmur3
+from crc32c import crc32c
+from mmh3 import hash as murmur3
 
 from ..affinity.errors import (
     CommitUnknownError,
@@ -50,7 +49,6 @@ from ..checkpoints.replay import State
 from ..wal.records import (
     IdleRecord,
     Record,
-    RecordType,
     RollbackRecord,
     Run,
     encode_put,
@@ -67,8 +65,7 @@ from .updates import NoUpdates, Updates
 GROUP_BYTES_MAX = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What a commit leaves behind: its id, its position in the log, and its time.
 
     ``position`` is the end of the log behind the transaction, in bytes; ``time`` microseconds
@@ -81,21 +78,130 @@ class Receipt:
     home: int
 
 
+class Entry(Protocol):
+    """A commit in the queue, as the leader handles it; all calls are made under the mutex."""
+
+    durable: bool
+    size: int
+
+    @property
+    def tx_id(self) -> bytes | None:
+        """The id of the transaction, known once it is prepared; None for other records."""
+
+    def prepare(self, committer: Committer, group: Sequence[Entry], time: int) -> bytes | None:
+        """Check it against all before it, reserve its numbers and return its record.
+
+        None where it has ended already: refused, or committed earlier under the same id.
+        """
+
+    def apply(self, committer: Committer, end: int) -> None:
+        """Put it into overlay and counters; the frame that holds it ends at ``end``."""
+
+    def fail(self, error: BaseException, runs: list[int]) -> None:
+        """End it without effect; ``runs`` takes the numbers that it had reserved."""
+
+    def unknown(self, cause: BaseException) -> None:
+        """End it after a failed sync: it may or may not be on disk."""
+
+    def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
+        """Return which of some full keys it changes."""
+
+    def full_keys(self) -> Iterable[bytes]:
+        """Return the full keys that it changes."""
+
+
+class Put:
+    """A put of one key, outside of any transaction: the most frequent commit, and the leanest."""
+
+    __slots__ = ("_epoch", "_full_key", "_id", "_key", "_namespace", "_number", "_partition",
+                 "_time", "_value", "done", "durable", "error", "size", "wake")  # fmt: skip
+
+    def __init__(
+        self, partition: int, namespace: int, full_key: bytes, key: bytes, value: bytes,
+        durable: bool,
+    ) -> None:  # fmt: skip
+        self._partition = partition
+        self._namespace = namespace
+        self._full_key = full_key
+        self._key = key
+        self._value = value
+        self.durable = durable
+        self.size = len(value) + 64
+        self.done = False
+        self.error: BaseException | None = None
+        self.wake: LockType | None = None
+
+    def prepare(self, committer: Committer, group: Sequence[Entry], time: int) -> bytes | None:
+        """Check for locks and a stop, reserve a number and return the record."""
+        if committer.stopped is not None:
+            self.error = committer.refusal()
+            return None
+        if committer.locks_held:
+            self.error = committer.locked(0, (self._full_key,))
+            if self.error is not None:
+                return None
+        state = committer.state
+        partition = self._partition
+        self._number = number = state.counters[partition].reserve(1) + 1
+        self._time = time
+        self._epoch = epoch = state.epochs[partition]
+        self._id = prefix, tx = committer.next_id()
+        return encode_put(
+            prefix, tx, time, partition, epoch, number, self._namespace, self._key, self._value
+        )
+
+    def apply(self, committer: Committer, end: int) -> None:
+        """Put it into overlay and counters."""
+        state, layer = committer.state, committer.overlay.active
+        partition, number, full_key = self._partition, self._number, self._full_key
+        body = self._value + pack_meta(0, self._epoch, number, self._time)
+        part = layer.parts.get(partition)
+        if part is None:
+            part = layer.part(partition)
+        part[full_key] = body + pack_check(crc32c(full_key + body) ^ CHECK_XOR)
+        layer.bytes += self.size + PAIR_OVERHEAD
+        state.counters[partition].update(number - 1, 1)
+
+    def fail(self, error: BaseException, runs: list[int]) -> None:
+        """End it without effect."""
+        runs += (self._partition, self._epoch, self._number, 1)
+        self.error = error
+
+    def unknown(self, cause: BaseException) -> None:
+        """End it after a failed sync."""
+        self.error = unknown_outcome(cause, self.tx_id, self._partition)
+
+    @property
+    def tx_id(self) -> bytes:
+        """The id that it got when it was prepared."""
+        prefix, tx = self._id
+        return prefix + tx.to_bytes(8, "big")
+
+    def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
+        """Return the key if it is among ``keys``."""
+        return keys & {self._full_key}
+
+    def full_keys(self) -> Iterable[bytes]:
+        """Return the key."""
+        return (self._full_key,)
+
+
 class Commit:
-    """One transaction on its way into the log.
+    """A transaction, or other records, on the way into the log.
 
     ``check`` raises what speaks against it, given the earlier ones of its group; it runs under
     the mutex, in commit order.  ``then`` runs under the mutex when the commit is applied.
     """
 
-    __slots__ = ("check", "deadline", "details", "durable", "error", "receipt", "record", "runs",
-                 "size", "then", "tx_id", "updates")  # fmt: skip
+    __slots__ = ("_runs", "_time", "check", "deadline", "details", "done", "durable", "error",
+                 "receipt", "record", "size", "then", "tx_id", "updates",
+                 "wake")  # fmt: skip
 
     def __init__(
         self,
         updates: Updates,
         durable: bool,
-        check: Callable[[Commit, Sequence[Commit]], None] | None = None,
+        check: Callable[[Commit, Sequence[Entry]], None] | None = None,
         *,
         tx_id: bytes | None = None,
         details: dict[str, Any] | None = None,
@@ -107,23 +213,86 @@ class Commit:
         self.tx_id = tx_id
         self.details = details
         self.deadline = deadline
-        self.runs: list[int] = []
         self.record = b""
-        self.size = 0
+        self.size = updates.size()
         self.then: Callable[[], object] | None = None
         self.receipt: Receipt | None = None
         self.error: BaseException | None = None
-
-
-class Ticket:
-    """Commits that one thread waits for."""
-
-    __slots__ = ("commits", "done", "wake")
-
-    def __init__(self, commits: list[Commit]) -> None:
-        self.commits = commits
         self.done = False
-        self.wake: _thread.LockType | None = None
+        self.wake: LockType | None = None
+        self._runs: list[int] = []
+        self._time = 0
+
+    def prepare(self, committer: Committer, group: Sequence[Entry], time: int) -> bytes | None:
+        """Check it against all before it, reserve its numbers and return its record."""
+        try:
+            if committer.stopped is not None:
+                raise committer.refusal()
+            if self.deadline is not None:
+                committer.check_deadline(self.deadline)
+            if self.check is not None:
+                self.check(self, group)
+        except TidelogError as error:
+            self.error = error
+            return None
+        if self.receipt is not None:
+            return None
+        self._time = time
+        if self.record:
+            return self.record
+        self._runs, namespaces, keys, values = self.updates.reserve(committer.state)
+        if self.tx_id is None:
+            self.tx_id = committer.new_id()
+        else:
+            committer.note_given_id(self.tx_id)
+        return committer.tx_record(
+            (self.tx_id, time, self._runs, namespaces, keys, values, self.details)
+        )
+
+    def apply(self, committer: Committer, end: int) -> None:
+        """Put it into overlay and counters, and make its receipt."""
+        self.updates.apply(committer.overlay.active, committer.state, self._time)
+        home = self._runs[0] if self._runs else 0
+        self.receipt = Receipt(self.tx_id or b"", end, self._time, home)
+        if self.then is not None:
+            self.then()
+
+    def fail(self, error: BaseException, runs: list[int]) -> None:
+        """End it without effect."""
+        runs += self._runs
+        self.error = error
+
+    def unknown(self, cause: BaseException) -> None:
+        """End it after a failed sync."""
+        home = self._runs[0] if self._runs else 0
+        self.error = unknown_outcome(cause, self.tx_id or b"", home)
+
+    def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
+        """Return which of some full keys it changes."""
+        return self.updates.changed(keys)
+
+    def full_keys(self) -> Iterable[bytes]:
+        """Return the full keys that it changes."""
+        return self.updates.full_keys()
+
+
+class Batch:
+    """Commits that one thread brings at once, and waits for together."""
+
+    __slots__ = ("done", "entries", "size", "wake")
+
+    def __init__(self, entries: Sequence[Put | Commit]) -> None:
+        self.entries = entries
+        self.size = sum(entry.size for entry in entries)
+        self.done = False
+        self.wake: LockType | None = None
+
+
+def unknown_outcome(cause: BaseException, tx_id: bytes, home: int) -> CommitUnknownError:
+    """Return the error for a commit whose sync failed."""
+    return CommitUnknownError(
+        f"{cause}; transaction {tx_id.hex()} may or may not be on disk", tx_id=tx_id, home=home
+    )
 
 
 class Committer:
@@ -146,9 +315,12 @@ class Committer:
         self.stopped: str | None = None
         """Why nothing is written any more, or None."""
         self.transaction_bytes_max = transaction_bytes_max
-        self.in_flight: Sequence[Commit] = ()
+        self.in_flight: Sequence[Entry] = ()
         self.applied_position = writer.position
-        self.locks_held: Callable[[], bool] = _no_locks
+        self.locks_held = False
+        """Whether anybody holds a lock; kept by the lock manager."""
+        self.locked: Callable[[int, Iterable[bytes]], TidelogError | None] = _not_locked
+        """Returns the error for keys of which somebody else than the owner holds a lock."""
         self.note_given_id: Callable[[bytes], None] = _no_note
         self.syncs = SyncTimes()
         self.grouped = 0
@@ -157,7 +329,7 @@ class Committer:
         """Transactions that went into the log in groups, those groups, and those that did not."""
         self._environment = environment
         self._sync_lock = threading.Lock()
-        self._queue: list[Ticket] = []
+        self._queue: list[Put | Commit | Batch] = []
         self._leading = False
         self.in_the_way = False
         """Whether a relaxed update has to queue: a leader, gaps to close, locks, or a stop."""
@@ -165,32 +337,49 @@ class Committer:
         self._id_prefix = id_prefix
         self._next_id = 0
         self._pack = msgpack.Packer().pack
-        self._waiters: list[_thread.LockType] = []
+        self._waiters: list[LockType] = []
 
     # -------------------------------------------------------------- entrances
 
     def commit(self, commit: Commit) -> Receipt:
         """Commit one transaction and return its receipt; raises what speaks against it."""
-        if self._measure(commit):
-            self._queue_up(Ticket([commit]))
+        if commit.size > self.transaction_bytes_max:
+            raise self._too_large(commit.size)
+        self._queue_up(commit)
         if commit.error is not None:
             raise commit.error
         assert commit.receipt is not None
         return commit.receipt
 
-    def commit_all(self, commits: list[Commit]) -> None:
-        """Commit several transactions, in order; each gets its ``receipt`` or its ``error``."""
-        ready = [commit for commit in commits if self._measure(commit)]
-        for part in _groups(ready):
-            self._queue_up(Ticket(part))
+    def put(self, put: Put) -> None:
+        """Commit one put; raises what speaks against it."""
+        self._queue_up(put)
+        if put.error is not None:
+            raise put.error
 
-    def _queue_up(self, ticket: Ticket) -> None:
-        """Wait until the commits of a ticket have ended, leading a group where nobody does."""
+    def commit_all(self, entries: Sequence[Put | Commit]) -> None:
+        """Commit several, in order; each gets its receipt or its ``error``."""
+        ready = []
+        for entry in entries:
+            if entry.size > self.transaction_bytes_max:
+                entry.error = self._too_large(entry.size)
+            else:
+                ready.append(entry)
+        if ready:
+            self._queue_up(Batch(ready))
+
+    def _too_large(self, size: int) -> TransactionTooLargeError:
+        return TransactionTooLargeError(
+            f"the transaction has {size:,} bytes, {self.transaction_bytes_max:,} are allowed"
+        )
+
+    def _queue_up(self, ticket: Put | Commit | Batch) -> None:
+        """Wait until a ticket has ended, leading a group where nobody does."""
         mutex = self.mutex
         mutex.acquire()
         self._queue.append(ticket)
         if self._leading:
-            wake = ticket.wake = _thread.allocate_lock()
+            wake = ticket.wake = allocate_lock()
             wake.acquire()
             mutex.release()
             wake.acquire()
@@ -207,24 +396,33 @@ class Committer:
             if following is not None:
                 following.release()
 
-    def _measure(self, commit: Commit) -> bool:
-        """Refuse what is too large, before anything is reserved."""
-        size = commit.size = commit.updates.size()
-        if size > self.transaction_bytes_max:
-            commit.error = TransactionTooLargeError(
-                f"the transaction has {size:,} bytes, {self.transaction_bytes_max:,} are allowed"
-            )
-            return False
-        return True
-
     def new_id(self) -> bytes:
         """Return the next automatic transaction id."""
         self._next_id += 1
         return self._id_prefix + self._next_id.to_bytes(8, "big")
 
+    def next_id(self) -> tuple[bytes, int]:
+        """Return the next automatic transaction id as its two halves."""
+        self._next_id += 1
+        return self._id_prefix, self._next_id
+
+    def check_deadline(self, deadline: float) -> None:
+        """Raise ``DeadlineError`` where a deadline has passed."""
+        if self._environment.monotonic() > deadline:
+            raise DeadlineError("the deadline passed before the commit began")
+
+    def tx_record(self, fields: tuple[object, ...]) -> bytes:
+        """Return a TX record with these fields; the packer is used under the mutex only."""
+        body = self._pack(fields)
+        return pack_record_header(len(body), 1, 0) + body
+
     def ids(self) -> tuple[bytes, int]:
         """Return the prefix and the newest number of the automatic ids of this opening."""
         return self._id_prefix, self._next_id
+
+    def ids_in_flight(self) -> list[bytes]:
+        """Return the ids of the group that is on its way into the log."""
+        return [commit.tx_id for commit in self.in_flight if commit.tx_id is not None]
 
     def log(
         self,
@@ -279,7 +477,6 @@ class Committer:
         count = len(prefixes)
         clock, append = self._environment.clock, self.writer.append
         prefix = self._id_prefix
-        murmur3, crc32c = _murmur3, _crc32c
         encode, meta, check = encode_put, pack_meta, pack_check
 
         def set_one(key: bytes, value: bytes | None) -> None:
@@ -361,17 +558,18 @@ class Committer:
 
     def wait_applied(self) -> None:
         """Give up the mutex until the group in flight has ended."""
-        waiter = _thread.allocate_lock()
+        waiter = allocate_lock()
         waiter.acquire()
         self._waiters.append(waiter)
         self.mutex.release()
         waiter.acquire()
         self.mutex.acquire()
 
-    def _next_leader(self) -> _thread.LockType | None:
-        for waiter in self._waiters:
-            waiter.release()
-        self._waiters.clear()
+    def _next_leader(self) -> LockType | None:
+        if self._waiters:
+            for waiter in self._waiters:
+                waiter.release()
+            self._waiters.clear()
         if self._queue:
             return self._queue[0].wake
         self._leading = False
@@ -380,16 +578,16 @@ class Committer:
 
     def settle_way(self) -> None:
         """Find out whether a relaxed update may go straight into the log; under the mutex."""
-        self.in_the_way = (
-            self._leading or bool(self._closing) or self.stopped is not None or self.locks_held()
+        self.in_the_way = bool(
+            self._leading or self._closing or self.locks_held or self.stopped is not None
         )
 
-    def _take(self) -> list[Ticket]:
+    def _take(self) -> list[Put | Commit | Batch]:
         """Take tickets from the head of the queue, up to the size of a group."""
         queue = self._queue
         size = 0
         for count, ticket in enumerate(queue):
-            size += sum(commit.size for commit in ticket.commits)
+            size += ticket.size
             if count and size > GROUP_BYTES_MAX:
                 taken = queue[:count]
                 del queue[:count]
@@ -400,65 +598,58 @@ class Committer:
     def _lead(self) -> None:
         """Carry one group from the queue into log and overlay."""
         tickets = self._take()
-        group = self._prepare(tickets)
-        if group:
-            try:
-                self._write(group)
-            except (OSError, LogFailedError) as error:
-                self._fail(group, error)
-            except BaseException as error:
-                # A bug, or a simulated crash: nobody may wait for ever, nothing was acknowledged.
-                self._fail(group, error)
-                self._finish(tickets)
-                raise
-        self._finish(tickets)
-
-    def _finish(self, tickets: list[Ticket]) -> None:
-        self.in_flight = ()
-        for ticket in tickets:
-            ticket.done = True
-            if ticket.wake is not None:
-                ticket.wake.release()
-
-    def _prepare(self, tickets: list[Ticket]) -> list[Commit]:
-        """Check each commit against all before it, reserve its numbers, encode its record."""
-        group: list[Commit] = []
         state = self.state
-        time = max(self._environment.clock(), state.time)
-        for ticket in tickets:
-            for commit in ticket.commits:
-                try:
-                    self._admit(commit, group)
-                except TidelogError as error:
-                    commit.error = error
-                    continue
-                if commit.receipt is None:
-                    self._reserve(commit, time)
-                    group.append(commit)
-        state.time = time
-        return group
+        time = self._environment.clock()
+        if time < state.time:
+            time = state.time
+        group: list[Put | Commit] = []
+        records: list[bytes] = []
+        try:
+            for ticket in tickets:
+                for entry in ticket.entries if isinstance(ticket, Batch) else (ticket,):
+                    record = entry.prepare(self, group, time)
+                    if record is not None:
+                        group.append(entry)
+                        records.append(record)
+            if group:
+                state.time = time
+                self._write(group, records)
+        except (OSError, LogFailedError) as error:
+            self._fail(group, error)
+        except BaseException as error:
+            # A bug, or a simulated crash: nobody may wait for ever, nothing was acknowledged.
+            self._fail(group, error)
+            raise
+        finally:
+            self.in_flight = ()
+            for ticket in tickets:
+                ticket.done = True
+                if ticket.wake is not None:
+                    ticket.wake.release()
 
-    def _admit(self, commit: Commit, group: Sequence[Commit]) -> None:
-        if self.stopped is not None:
-            raise self.refusal()
-        if commit.deadline is not None and self._environment.monotonic() > commit.deadline:
-            raise DeadlineError("the deadline passed before the commit began")
-        if commit.check is not None:
-            commit.check(commit, group)
+    def _write(self, group: list[Put | Commit], records: list[bytes]) -> None:
+        """Log the group, sync it if anybody in it asked for that, and apply it."""
+        self.in_flight = group
+        self._append(records[0] if len(records) == 1 else b"".join(records))
+        end = self.writer.position
+        for entry in group:
+            if entry.durable:
+                self._sync_group(end)
+                break
+        for entry in group:
+            entry.apply(self, end)
+        self.applied_position = end
+        self.grouped += len(group)
+        self.groups += 1
 
-    def _reserve(self, commit: Commit, time: int) -> None:
-        if commit.record:
-            commit.receipt = Receipt(b"", 0, time, 0)
-            return
-        runs, namespaces, keys, values = commit.updates.reserve(self.state)
-        commit.runs = runs
-        if commit.tx_id is None:
-            commit.tx_id = self.new_id()
-        else:
-            self.note_given_id(commit.tx_id)
-        body = self._pack((commit.tx_id, time, runs, namespaces, keys, values, commit.details))
-        commit.record = pack_record_header(len(body), RecordType.TX, 0) + body
-        commit.receipt = Receipt(commit.tx_id, 0, time, runs[0])
+    def _sync_group(self, end: int) -> None:
+        self.mutex.release()
+        try:
+            with self._sync_lock:
+                if self.writer.synced < end:
+                    self._timed_sync()
+        finally:
+            self.mutex.acquire()
 
     def _append(self, payload: bytes) -> None:
         """Append a frame, in a new segment where it does not fit."""
@@ -487,57 +678,15 @@ class Committer:
                     self._stop(self.writer.failure)
                 raise
 
-    def _write(self, group: list[Commit]) -> None:
-        """Log the group, sync it if anybody in it asked for that, and apply it."""
-        self.in_flight = group
-        payload = group[0].record if len(group) == 1 else b"".join([c.record for c in group])
-        self._append(payload)
-        end = self.writer.position
-        for commit in group:
-            if commit.durable:
-                self._sync_group(end)
-                break
-        self._apply(group, end)
-
-    def _sync_group(self, end: int) -> None:
-        self.mutex.release()
-        try:
-            with self._sync_lock:
-                if self.writer.synced < end:
-                    self._timed_sync()
-        finally:
-            self.mutex.acquire()
-
-    def _apply(self, group: list[Commit], end: int) -> None:
-        layer, state = self.overlay.active, self.state
-        for commit in group:
-            receipt = commit.receipt
-            assert receipt is not None
-            commit.updates.apply(layer, state, receipt.time)
-            commit.receipt = Receipt(receipt.tx_id, end, receipt.time, receipt.home)
-            if commit.then is not None:
-                commit.then()
-        self.applied_position = end
-        self.grouped += len(group)
-        self.groups += 1
-
-    def _fail(self, group: list[Commit], error: BaseException) -> None:
+    def _fail(self, group: list[Put | Commit], error: BaseException) -> None:
         """Nothing of the group took effect in memory; say whether it may be on disk."""
         if self.writer.failure is None:
-            for commit in group:
-                self._closing += commit.runs
-                commit.receipt = None
-                commit.error = self._disk_error(error)
-            return
-        cause = self._stop(self.writer.failure)
-        for commit in group:
-            receipt, commit.receipt = commit.receipt, None
-            assert receipt is not None
-            commit.error = CommitUnknownError(
-                f"{cause}; transaction {receipt.tx_id.hex()} may or may not be on disk",
-                tx_id=receipt.tx_id,
-                home=receipt.home,
-            )
+            for entry in group:
+                entry.fail(self._disk_error(error), self._closing)
+        else:
+            cause = self._stop(self.writer.failure)
+            for entry in group:
+                entry.unknown(cause)
 
     def _disk_error(self, error: BaseException) -> BaseException:
         if isinstance(error, LogFailedError):
@@ -588,8 +737,8 @@ class SyncTimes:
         return known[last // 2] * 1e6, known[last * 99 // 100] * 1e6, known[last] * 1e6
 
 
-def _no_locks() -> bool:
-    return False
+def _not_locked(_owner: int, _keys: Iterable[bytes]) -> TidelogError | None:
+    return None
 
 
 def _no_note(_tx_id: bytes) -> None:

@@ -44,8 +44,9 @@ from ..checkpoints.policy import CheckpointPolicy
 from ..wal.records import DropNamespaceRecord, NamespaceRecord
 from . import codecs, outcomes
 from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
-from .commit import Commit, Receipt
+from .commit import Commit, Entry, Put, Receipt
 from .environment import Environment, production
+from .lock_manager import LockedError
 from .maps import Map, map_of
 from .namespaces import OUTCOMES, Namespace, check_name
 from .opening import OpenStore, Options, open_store
@@ -55,7 +56,6 @@ from .scan import Pair, Range
 from .snapshots import Snapshot, read_view
 from .statistics import Statistics, collect
 from .stored import (
-    PREFIX_SIZE,
     TOMBSTONE,
     TRAILER_SIZE,
     check_block,
@@ -63,10 +63,11 @@ from .stored import (
     split_key,
     version_of,
 )
+from .transactions import Durability, Isolation, Mode, Transaction, choice
 from .updates import FewUpdates, ManyUpdates, Writes
-from .transactions import Durability, Isolation, LockedError, Mode, Transaction, choice
 
 if TYPE_CHECKING:
+    from .backup import BackupReport
     from .reading import ReadOnlyDatabase
 
 K = TypeVar("K")
@@ -128,6 +129,7 @@ class Database:
         self._closed: Callable[[], TidelogError] | None = None
         store.growth.expire = self._expire_snapshots
         store.keeper.ids = store.committer.ids
+        store.keeper.ids_in_flight = store.committer.ids_in_flight
         store.committer.note_given_id = self._note_given_id
         self._task = store.environment.background(
             "tidelog-maintenance", store.options.sync_interval, self.maintain
@@ -365,13 +367,6 @@ class Database:
         finally:
             self._pending.discard(tx_id)
 
-    def check_locks(self, commit: Commit, owner: int) -> None:
-        """Raise ``LockedError`` if somebody else holds a lock on what a commit writes."""
-        table = self.locks.table
-        if not table.idle:
-            if table.would_block(owner, commit.updates.full_keys()) is not None:
-                raise LockedError("a key is locked")
-
     def conflict(
         self,
         full_key: bytes,
@@ -410,13 +405,20 @@ class Database:
         time = self._store.environment.clock()
         writes[key] = (partition, OUTCOMES, tx_id, outcomes.encode_outcome(time))
 
-    def earlier_receipt(self, tx_id: bytes, group: Sequence[Commit]) -> Receipt | None:
-        """Return the receipt of an id that is committed already, or about to be in this group."""
-        for commit in group:
-            if commit.tx_id == tx_id:
-                return commit.receipt
-        partition = outcomes.home_of(tx_id, self.partitions)
+    def earlier_receipt(self, tx_id: bytes, group: Sequence[Entry]) -> Receipt | None:
+        """Return the receipt of an id that is committed already.
+
+        Raises ``ConflictError`` where it is about to be, in this very group.
+        """
         key = outcomes.outcome_key(tx_id, self.partitions)
+        if any(entry.changed({key}) for entry in group):
+            raise ConflictError(
+                f"another attempt of transaction {tx_id.hex()} is being committed",
+                namespace="",
+                key=None,
+                winner=tx_id,
+            )
+        partition = outcomes.home_of(tx_id, self.partitions)
         found = read_view(self.overlay.view, partition, key)
         if found is None:
             return None
@@ -551,7 +553,8 @@ class Database:
         count = len(prefixes)
         number = namespace.id
         durable = self.durability == "always"
-        commit, limit, overlay = self._committer.commit, self._limit, self.overlay
+        commit, put = self._committer.commit, self._committer.put
+        limit, overlay = self._limit, self.overlay
         check = self._check_plain
 
         def set_one(key: bytes, value: bytes | None) -> None:
@@ -561,9 +564,13 @@ class Database:
             if overlay.active.bytes >= limit or overlay.sealed_bytes:
                 self.make_room()
             partition = murmur3(key, 0, False) % count
-            update = FewUpdates({prefixes[partition] + key: (partition, number, key, value)})
+            full_key = prefixes[partition] + key
             try:
-                commit(Commit(update, durable, check))
+                if value is None:
+                    update = FewUpdates({full_key: (partition, number, key, None)})
+                    commit(Commit(update, durable, check))
+                else:
+                    put(Put(partition, number, full_key, key, value, durable))
             except LockedError:
                 self._commit_locked(namespace, key, value)
 
@@ -571,8 +578,10 @@ class Database:
             return set_one
         return self._committer.relaxed_setter(namespace, self.make_room, self._limit, set_one)
 
-    def _check_plain(self, commit: Commit, _group: Sequence[Commit]) -> None:
-        self.check_locks(commit, 0)
+    def _check_plain(self, commit: Commit, _group: Sequence[Entry]) -> None:
+        blocked = self.locks.locked(0, commit.full_keys())
+        if blocked is not None:
+            raise blocked
 
     def _commit_locked(self, namespace: Namespace, key: bytes, value: bytes | None) -> None:
         """Set one key that somebody has locked: wait for the lock, in a transaction."""
@@ -697,6 +706,24 @@ class Database:
         """Make every commit so far durable; return the position up to which the log is."""
         self._check_open()
         return self._committer.sync()
+
+    def backup(self, directory: str | os.PathLike[str], *, verify: bool = True) -> BackupReport:
+        """Copy the store, as it is now, into a directory that does not exist yet or is empty.
+
+        Others read and write meanwhile; everything committed before the call is in the copy.
+        ``verify`` opens the copy and checks all of it, which takes a while.  Raises
+        ``UsageError``, ``DiskError``, ``DiskFullError``, ``CorruptDataError``.
+        """
+        from .backup import back_up, source_of
+
+        self._check_open()
+        pins, name = self._store.keeper.pins, f"backup {self.new_id().hex()[:8]}"
+        pins[name] = 0
+        try:
+            source = source_of(self._store, self.maps(), lambda at: pins.update({name: at}))
+            return back_up(source, os.path.abspath(os.fspath(directory)), verify=verify)
+        finally:
+            del pins[name]
 
     def statistics(self) -> Statistics:
         """Return how the store is doing."""

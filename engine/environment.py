@@ -110,8 +110,11 @@ class KeyValueEnvironment(Protocol):
     def grow(self, map_size: int) -> None:
         """Enlarge the map; no transaction of this process may be open."""
 
-    def copy(self, path: str) -> None:
-        """Write a consistent copy of the file into the directory ``path``."""
+    def copy(self, path: str, *, compact: bool = False) -> None:
+        """Write a consistent copy of the file into the directory ``path``.
+
+        A ``compact`` one leaves unused pages out, and takes longer.
+        """
 
     def clear_stale_readers(self) -> int:
         """Free the slots of processes that have died; return how many."""

@@ -27,7 +27,9 @@ from ..affinity.errors import (
     DiskError,
     DiskFullError,
     FormatVersionError,
+    SnapshotExpiredError,
     StorageError,
+    TidelogError,
 )
 from .environment import KvTransaction
 
@@ -46,6 +48,9 @@ _META_OFFSET = 16
 _OTHER_META = struct.Struct("<II")
 _OTHER_META_OFFSET = 24
 
+
+KvReadError: type[Exception] = lmdb.Error
+"""What reading may raise beside the errors of Tidelog; ``read_error`` says what it means."""
 
 _DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.PanicError)
 
@@ -80,6 +85,18 @@ def translated(what: str) -> Iterator[None]:
         if "No space left" in str(error):
             raise DiskFullError(f"{what} failed: {error}") from error
         raise DiskError(f"{what} failed: {error}") from error
+
+
+def read_error(error: Exception) -> TidelogError:
+    """Return what an error of a read means: damage, or a transaction that ended meanwhile."""
+    if "closed/deleted/dropped" in str(error):
+        return SnapshotExpiredError(
+            "the store was closed, or its data file had to grow, during a read"
+        )
+    if isinstance(error, (*_DAMAGE, lmdb.BadTxnError)):
+        # LMDB ends a transaction that met damage: later reads see only the second error.
+        return CorruptDataError(f"reading the data file found damage: {error}")
+    return DiskError(f"reading the data file failed: {error}")
 
 
 class LmdbEnvironment:
@@ -121,10 +138,13 @@ class LmdbEnvironment:
         with translated(f"growing the map of {self._path}"):
             self._env.set_mapsize(map_size)
 
-    def copy(self, path: str) -> None:
-        """Write a consistent copy of the file into the directory ``path``."""
+    def copy(self, path: str, *, compact: bool = False) -> None:
+        """Write a consistent copy of the file into the directory ``path``.
+
+        A ``compact`` one leaves unused pages out, and takes longer.
+        """
         with translated(f"copying {self._path}"):
-            self._env.copy(path)
+            self._env.copy(path, compact=compact)
 
     def clear_stale_readers(self) -> int:
         """Free the slots of processes that have died; return how many."""
@@ -181,7 +201,7 @@ def verify_file(file: str) -> list[str]:
     """
     try:
         check_structure(file)
-        findings = lmdb.verify.verify(file, subdir=False)
+        findings = lmdb.verify.verify(file, subdir=False)  # type: ignore[no-untyped-call]  # untyped
     except (lmdb.verify.VerifyError, StorageError, OSError) as error:
         return [f"{file}: {error}"]
     return [f"{file}: {finding}" for finding in findings]

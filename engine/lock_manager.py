@@ -13,11 +13,24 @@ Invariants:
 from __future__ import annotations
 
 import _thread
+from collections.abc import Iterable
 
-from ..affinity.errors import DeadlineError, DeadlockError, LockTimeoutError, RolledBackError
+from ..affinity.errors import (
+    DeadlineError,
+    DeadlockError,
+    LockTimeoutError,
+    RolledBackError,
+    TidelogError,
+)
 from ..tx.locks import Deadlock, Granted, KeyLock, LockTable, Want
 from .commit import Committer
 from .environment import Environment
+
+
+class LockedError(TidelogError):
+    """A key to be written is locked by a pessimistic transaction; users never see this."""
+
+    code = "TL-INT-001"
 
 
 class LockManager:
@@ -31,11 +44,13 @@ class LockManager:
         self._waiting: dict[int, _thread.LockType] = {}
         self._victims: set[int] = set()
         self._interrupted: set[int] = set()
-        committer.locks_held = self.busy
+        committer.locked = self.locked
 
-    def busy(self) -> bool:
-        """Tell whether anybody holds a lock."""
-        return not self.table.idle
+    def locked(self, owner: int, keys: Iterable[bytes]) -> TidelogError | None:
+        """Return the error for keys that somebody else than ``owner`` has locked; under the mutex."""
+        if self.table.would_block(owner, keys) is None:
+            return None
+        return LockedError("a key is locked")
 
     def new_owner(self) -> int:
         """Return the number of a new transaction; later ones are younger."""
@@ -56,8 +71,10 @@ class LockManager:
             if not isinstance(outcome, Granted):
                 if isinstance(outcome, Deadlock):
                     self._end_victims(owner, outcome)
-                self._wait(owner, want, timeout, deadline)
-            self._committer.settle_way()
+                # What the victims held may have been all that was in the way.
+                if self.table.blockers(owner):
+                    self._wait(owner, want, timeout, deadline)
+            self._note_busy()
             while self._in_flight(want):
                 self._committer.wait_applied()
         finally:
@@ -120,7 +137,7 @@ class LockManager:
         with self._committer.mutex:
             self._interrupted.discard(owner)
             self._wake(self.table.release(owner))
-            self._committer.settle_way()
+            self._note_busy()
 
     def _wake(self, owners: list[int]) -> None:
         for owner in owners:
@@ -128,12 +145,17 @@ class LockManager:
             if waiting is not None:
                 waiting.release()
 
+    def _note_busy(self) -> None:
+        """Tell the committer whether anybody holds a lock; under the mutex."""
+        self._committer.locks_held = not self.table.idle
+        self._committer.settle_way()
+
     def _in_flight(self, want: Want) -> bool:
         """Tell whether the group on its way to the log changes what the lock covers."""
         for commit in self._committer.in_flight:
             if isinstance(want, KeyLock):
-                if commit.updates.changed({want.key}):
+                if commit.changed({want.key}):
                     return True
-            elif any(key in want for key in commit.updates.full_keys()):
+            elif any(key in want for key in commit.full_keys()):
                 return True
         return False

@@ -17,6 +17,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..affinity.errors import TidelogError
 from ..checkpoints.replay import State
@@ -56,6 +57,8 @@ class LogKeeper:
         """Ids that callers gave since this segment began; the committer notes them."""
         self.ids: Callable[[], tuple[bytes, int]] = lambda: (b"", 0)
         """Prefix and newest number of automatic ids."""
+        self.ids_in_flight: Callable[[], list[bytes]] = lambda: []
+        """Ids of the group that is on its way into the log."""
         self.checkpoint_position: Callable[[], int] = lambda: 0
         self._environment = environment
         self._directory = directory
@@ -82,6 +85,8 @@ class LogKeeper:
         firsts = [self._first_position(number) for number in numbers]
         for number, first, end in zip(numbers, firsts, firsts[1:], strict=False):
             index = load_index(self._directory, number)
+            if index is None:
+                self._unindexed.append(number)
             newest = None if index is None else index.newest
             self._sealed.append(self._info(number, first, end, newest))
         self._note_start(whole=False)
@@ -103,10 +108,11 @@ class LogKeeper:
 
     def _note_start(self, *, whole: bool) -> None:
         self._whole = whole
-        self._starts = [counter.hwm for counter in self._state.counters]
+        # A group that did not fit into the old segment has its numbers and ids already.
+        self._starts = [counter.lwm for counter in self._state.counters]
         self._first_id = self.ids()[1] + 1
         self._began = self._state.time
-        self.given_ids = []
+        self.given_ids = self.ids_in_flight()
 
     def sealed(self, header: SegmentHeader, end: int) -> None:
         """Hear of a segment that is full; called by the writer, under the commit mutex."""
@@ -161,17 +167,23 @@ class LogKeeper:
         """Index what is not yet indexed, and let go of segments that nobody needs any more."""
         while self._unindexed:
             self._index_by_reading(self._unindexed.pop())
+        try:
+            self._trim(position)
+        except OSError as error:
+            # The log is longer than it has to be; the next checkpoint tries again.
+            log.warning("log.trim_failed error=%s", error, extra={"event": "log.trim_failed"})
+
+    def _trim(self, position: int) -> None:
         self.plan = self.plan_now(position)
-        gone = set(self.plan.droppable)
-        if not gone:
+        if not self.plan.droppable:
             return
         for number in self.plan.droppable:
             self._let_go(number)
-        self._sealed = [info for info in self._sealed if info.number not in gone]
+            self._sealed = [info for info in self._sealed if info.number != number]
         log.info(
             "log.trimmed segments=%d first=%d",
-            len(gone),
-            max(gone) + 1,
+            len(self.plan.droppable),
+            max(self.plan.droppable) + 1,
             extra={"event": "log.trimmed"},
         )
 
@@ -186,6 +198,10 @@ class LogKeeper:
         except (OSError, TidelogError):
             return
         self._write_index(index)
+        self._sealed = [
+            replace(info, newest=index.newest) if info.number == number else info
+            for info in self._sealed
+        ]
 
     def _let_go(self, number: int) -> None:
         name = segment_name(number)

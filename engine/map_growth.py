@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from ..affinity.errors import DiskFullError
+from ..affinity.errors import DiskError, DiskFullError
 from .environment import Cursor, Environment, KeyValueEnvironment, KvTransaction
 from .overlay import Overlay
 
@@ -33,17 +33,20 @@ log = logging.getLogger("tidelog.store")
 class _Gate:
     """Stands in for a read transaction while there is none: readers wait, then go on."""
 
-    def __init__(self, overlay: Overlay) -> None:
-        self._overlay = overlay
+    def __init__(self) -> None:
         self._open = threading.Event()
+        self._found: KvTransaction | None = None
 
-    def open(self) -> None:
-        """Let the readers through to the transaction that the overlay has by now."""
+    def open(self, txn: KvTransaction | None) -> None:
+        """Let the readers through to ``txn``: what a snapshot found here must not change later."""
+        self._found = txn
         self._open.set()
 
     def _txn(self) -> KvTransaction:
         self._open.wait()
-        return self._overlay.view.txn
+        if self._found is None:
+            raise DiskError("the data file could not be read again after it had to grow")
+        return self._found
 
     def get(self, key: bytes, default: bytes | None = None) -> bytes | None:
         """Return a value as soon as the map has grown."""
@@ -101,7 +104,8 @@ class MapGrowth:
                 f"the data file has reached its limit of {self._map_size_max:,} bytes",
                 hint="Open the store with a larger `map_size_max`, or delete some data.",
             )
-        gate = _Gate(self._overlay)
+        gate = _Gate()
+        txn: KvTransaction | None = None
         with self.mutex:
             self._overlay.refresh(gate)
         try:
@@ -112,9 +116,12 @@ class MapGrowth:
             self._kv.grow(larger)
             log.info("map.grown bytes=%d", larger, extra={"event": "map.grown"})
         finally:
-            with self.mutex:
-                self._overlay.refresh(self.begin())
-            gate.open()
+            try:
+                txn = self.begin()
+                with self.mutex:
+                    self._overlay.refresh(txn)
+            finally:
+                gate.open(txn)
 
     def _wait_for_readers(self, seconds: float) -> bool:
         """Wait until no read transaction is left, at most some seconds; tell whether none is."""

@@ -131,6 +131,8 @@ class Overlay:
         if active.parts:
             fresh = Layer()
             active.newer = fresh
+            # A scan of a snapshot that ended under it may have sorted keys while this was active.
+            active.sorted_keys = {}
             self.sealed_bytes += active.bytes
             self._layers.append(fresh)
             self.active = fresh

@@ -53,15 +53,50 @@ def checked_get(txn: KvTransaction, full_key: bytes) -> bytes | None:
 
 
 def check_neighbours(txn: KvTransaction, full_key: bytes) -> None:
-    """Raise ``CorruptDataError`` unless the pairs on both sides of an absent key are whole."""
-    cursor = txn.cursor()
+    """Raise ``CorruptDataError`` unless a key is absent: whole pairs on both sides, in order."""
+    try:
+        cursor = txn.cursor()
+        place(cursor, full_key)
+        if cursor.key() == full_key:
+            raise misplaced(full_key)
+    except KvReadError as error:
+        raise read_error(error) from error
+
+
+def place(cursor: Cursor, full_key: bytes) -> bool:
+    """Move to the first key at or behind ``full_key``; tell whether there is one.
+
+    Both neighbours are checked, and that they enclose the key: a flipped bit may have hidden a
+    record from the search, and one in the inner pages of the tree sends the search elsewhere.
+    """
     if cursor.set_range(full_key):
-        check_pair(*cursor.item())
+        key, value = cursor.item()
+        check_pair(key, value)
+        if key < full_key:
+            raise misplaced(full_key)
         found = cursor.prev()
-    else:
-        found = cursor.last()
-    if found:
-        check_pair(*cursor.item())
+        if found:
+            _check_before(cursor, full_key)
+            cursor.next()
+        else:
+            cursor.first()
+        return True
+    if cursor.last():
+        _check_before(cursor, full_key)
+        cursor.next()
+    return False
+
+
+def _check_before(cursor: Cursor, full_key: bytes) -> None:
+    key, value = cursor.item()
+    check_pair(key, value)
+    if key >= full_key:
+        raise misplaced(full_key)
+
+
+def misplaced(full_key: bytes) -> CorruptDataError:
+    """Return the error for a tree in which keys do not lie where they are looked for."""
+    return CorruptDataError(f"the data file is out of order around key {full_key.hex()}")
 
 
 def read_store_mark(txn: KvTransaction) -> StoreMark | None:
@@ -82,10 +117,10 @@ def read_marks(txn: KvTransaction) -> tuple[StoreMark | None, dict[int, Partitio
         found = int.from_bytes(key[:4], "big")
         if found == STORE_PARTITION:
             break
-        if key != mark_key(found):
-            partition = found + 1 if found >= partition else partition + 1
-            continue
         check_pair(key, value)
+        if key != mark_key(found):
+            # Data and mark are written together: without it counters would begin anew.
+            raise CorruptDataError(f"partition {found} holds data but no mark")
         marks[found] = PartitionMark.from_bytes(value[:-TRAILER_SIZE])
         partition = found + 1
     return store, marks

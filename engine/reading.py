@@ -45,6 +45,7 @@ from ..wal.records import NamespaceRecord
 from ..wal.segments import segment_numbers
 from . import reads
 from .access import ReadAccess
+from .backup import BackupReport, BackupSource, back_up, newest_durable
 from .codecs import ValueCodec
 from .environment import Environment, KvTransaction
 from .manifest import Manifest
@@ -345,6 +346,35 @@ class ReadOnlyDatabase:
 
     transaction = run = attempts = drop = rename = checkpoint = sync = _refuse
 
+    # -------------------------------------------------------------- copies
+
+    def backup(self, directory: str | os.PathLike[str], *, verify: bool = True) -> BackupReport:
+        """Copy the store, as it is now, into a directory that does not exist yet or is empty.
+
+        The copy has the newest durable state, whatever this handle shows.  ``verify`` opens the
+        copy and checks all of it.  Raises as ``Database.backup`` does.
+        """
+        self._check_open()
+        access = self.access
+        manifest = access.manifest()
+        # A slot of its own: a refresh may raise the other one meanwhile.
+        slot = access.another_slot()
+        try:
+            source = BackupSource(
+                environment=access.environment,
+                path=self.path,
+                manifest=manifest,
+                kv=access.kv,
+                wal=access.wal,
+                maps=tuple(self.maps()),
+                durable=lambda known: newest_durable(access.wal, manifest, known),
+                pin=_nothing_to_pin if slot is None else slot.raise_to,
+            )
+            return back_up(source, os.path.abspath(os.fspath(directory)), verify=verify)
+        finally:
+            if slot is not None:
+                slot.release()
+
     # -------------------------------------------------------------- status and end
 
     def statistics(self) -> ReadStatistics:
@@ -436,6 +466,10 @@ def stacked(newest: Layer, older: tuple[Layer, ...]) -> tuple[Layer, ...]:
 
 def _view_of(base: Base) -> View:
     return View(base.layers, base.txn)
+
+
+def _nothing_to_pin(_position: int) -> None:
+    """Nobody writes the store, so nothing is dropped."""
 
 
 def _nothing_to_sync(_position: int) -> None:

@@ -59,6 +59,8 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
     count = len(prefixes)
 
     def get(key: bytes) -> bytes | None:
+        if not namespace.alive:
+            namespace.check_alive()
         partition = murmur3(key, 0, False) % count
         full_key = prefixes[partition] + key
         view = source.view
@@ -70,8 +72,6 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
                     if stored[-TRAILER_SIZE] == TOMBSTONE:
                         return None
                     return stored[:-TRAILER_SIZE]
-        if not namespace.alive:
-            namespace.check_alive()
         stored = view.txn.get(full_key)
         if stored is None:
             check_neighbours(view.txn, full_key)

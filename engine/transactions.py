@@ -22,11 +22,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from ..affinity.errors import ClosedError, DeadlineError, TidelogError, UsageError
+from ..affinity.errors import ClosedError, DeadlineError, UsageError
 from ..affinity.partitions import partition_of
 from ..tx.locks import KeyLock, RangeLock
 from ..tx.validation import RangeRead, ReadSet, Validated, first_common, read_rule
-from .commit import Commit, Receipt
+from .commit import Commit, Entry, Receipt
 from .maps import Map, map_of
 from .namespaces import Namespace
 from .overlay import since
@@ -47,13 +47,6 @@ T = TypeVar("T")
 
 TX_ID_SIZE = 16
 TAG_BYTES_MAX = 1024
-
-
-class LockedError(TidelogError):
-    """A key to be written is locked by a pessimistic transaction; users never see this."""
-
-    code = "TL-INT-001"
-    hint = ""
 
 
 def choice(name: str, value: object, allowed: object) -> Any:
@@ -344,7 +337,7 @@ class Transaction:
         for key in sorted(self._writes):
             self._lock(KeyLock(key))
 
-    def check(self, commit: Commit, group: Sequence[Commit]) -> None:
+    def check(self, commit: Commit, group: Sequence[Entry]) -> None:
         """Raise what speaks against this commit; called under the mutex, in commit order.
 
         ``LockedError`` where somebody's lock is in the way, ``ConflictError`` where something
@@ -355,13 +348,16 @@ class Transaction:
             commit.receipt = database.earlier_receipt(self._given_id, group)
             if commit.receipt is not None:
                 return
-        database.check_locks(commit, self._owner)
+        blocked = database.locks.locked(self._owner, commit.full_keys())
+        if blocked is not None:
+            raise blocked
         if self._reading is None or self._rule.validated is Validated.NOTHING:
             return
         for earlier in group:
-            found = self._first_changed(list(earlier.updates.full_keys()))
+            found = self._first_changed(list(earlier.full_keys()))
             if found is not None:
-                raise database.conflict(found, earlier.tx_id)
+                winner = earlier.tx_id if isinstance(earlier, Commit) else None
+                raise database.conflict(found, winner)
         for layer in since(self._reading.boundary):
             for part in layer.parts.values():
                 found = self._first_changed(part)

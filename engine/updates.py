@@ -9,7 +9,7 @@ Both are used under the commit mutex only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set as AbstractSet
+from collections.abc import Iterable, Set as AbstractSet
 from typing import Protocol
 
 from crc32c import crc32c

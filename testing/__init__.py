@@ -4,15 +4,26 @@
 ``MemoryKv``         a key-value environment on such a disk
 ``simulated``        an ``Environment`` of these, with time and background work moved by hand
 ``crash_points``     every disk that a power cut in a scenario may leave
+``check_store``      what is wrong with a store: log, data file and counters against each other
+``check_database``   the same for a store that is open, and what it has in memory
 ``SimulatedCrash``   what the power cut looks like to the engine
 """
 
 from __future__ import annotations
 
+from ..engine.check import check_database, check_store
 from .crash import crash_points
 from .disk import FaultyDisk
 from .environment import simulated
 from .kv import MemoryKv
 from .plan import SimulatedCrash
 
-__all__ = ["FaultyDisk", "MemoryKv", "SimulatedCrash", "crash_points", "simulated"]
+__all__ = [
+    "FaultyDisk",
+    "MemoryKv",
+    "SimulatedCrash",
+    "check_database",
+    "check_store",
+    "crash_points",
+    "simulated",
+]

@@ -118,8 +118,11 @@ class MemoryKv:
             transaction.abort()
         self._map_size = max(map_size, self.size_used())
 
-    def copy(self, path: str) -> None:
-        """Write a consistent copy of the file into the directory ``path``, unsynced."""
+    def copy(self, path: str, *, compact: bool = False) -> None:
+        """Write a consistent copy of the file into the directory ``path``, unsynced.
+
+        It has no unused pages, so ``compact`` makes no difference.
+        """
         self._check_open()
         copy_into(self._disk, path, _format(self._current()))
 

@@ -83,10 +83,10 @@ class CopiedLmdb:
         """Enlarge the map; no transaction of this process may be open."""
         self._env.grow(map_size)
 
-    def copy(self, path: str) -> None:
+    def copy(self, path: str, *, compact: bool = False) -> None:
         """Write a consistent copy of the file into the directory ``path``, unsynced."""
         with tempfile.TemporaryDirectory(prefix="tidelog-") as scratch:
-            self._env.copy(scratch)
+            self._env.copy(scratch, compact=compact)
             with open(os.path.join(scratch, DATA_FILE), "rb") as stream:
                 content = stream.read()
         copy_into(self._disk, path, content)

@@ -193,7 +193,7 @@ def store_argument(name: str = "store") -> Callable[[F], F]:
 
 
 def json_options(command: F) -> F:
-    """Add ``--json`` and ``--jsonl``; the command gets ``form``: ``text``, ``json`` or ``jsonl``."""
+    """Add ``--json`` and ``--jsonl``; the command gets ``form``: text, json or jsonl."""
 
     def choose(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value:

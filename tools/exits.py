@@ -90,6 +90,16 @@ _SYSTEM_HINTS: dict[Exit, str] = {
 }
 
 
+# Where the hint of the library speaks of the API, the command line has another one.
+_HINTS: dict[type[errors.TidelogError], str] = {
+    errors.AlreadyOpenError: "End that process; commands that only read work beside it.",
+    errors.TransactionTooLargeError: "Give a smaller --batch.",
+    errors.CommitUnknownError: "Run `tidelog wal dump STORE --tx ID` to see whether it is there.",
+    errors.SnapshotExpiredError: "Run it again.",
+    errors.HistoryTruncatedError: "A writer dropped that part of the log meanwhile; run it again.",
+}
+
+
 def exit_code(error: BaseException) -> Exit:
     """Return the exit code of an error that was raised on purpose or by the operating system."""
     cause = error.__cause__
@@ -122,7 +132,8 @@ def error_lines(error: BaseException, where: str | None) -> Iterator[str]:
         where = where or _path_of(error)
     if where:
         yield f"  where: {where}"
-    hint = getattr(error, "hint", "") or _SYSTEM_HINTS.get(exit_code(error), "")
+    hint = next((text for kind, text in _HINTS.items() if isinstance(error, kind)), None)
+    hint = hint or getattr(error, "hint", "") or _SYSTEM_HINTS.get(exit_code(error), "")
     if hint:
         yield f"  next:  {hint}"
 

@@ -69,7 +69,7 @@ def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
                 f"the map {map_name!r} has no key {key}", hint="`tidelog kv scan` lists the keys."
             )
         if raw:
-            click.get_binary_stream("stdout").write(value)
+            sys.stdout.buffer.write(value)
         elif form == "text":
             click.echo(inline(value, namespace.value_codec))
         else:
@@ -91,6 +91,7 @@ def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
 @click.pass_context
 def scan(
     ctx: click.Context,
+    /,
     store: str,
     map_name: str,
     partition: int | None,
@@ -285,7 +286,7 @@ def delete(
     tag: str | None,
     form: str,
 ) -> None:
-    """Delete each KEY, all of them in one transaction; ends with 4, nothing done, if one is missing."""
+    """Delete each KEY, all in one transaction; with one missing, none is, and it ends with 4."""
     with writing(store) as db:
         check_map(db, map_name)
         mapping = db.map(map_name)
@@ -338,8 +339,7 @@ def map_for_writing(
     """
     if name in db.maps():
         key, value = (
-            codec if text is not None else None
-            for codec, text in zip(codecs, given, strict=True)
+            codec if text is not None else None for codec, text in zip(codecs, given, strict=True)
         )
         return db.map(name, key=key, value=value)
     if not create:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import json
 import os
 import sys
@@ -62,18 +63,39 @@ class Fields:
 @store_argument()
 @click.argument("file", metavar="[FILE]", default="-", type=click.Path(path_type=str))
 @click.option("--map", "map_name", metavar="NAME", required=True, help="Into this map.")
-@click.option("--format", "kind", type=click.Choice(["jsonl", "csv"]), default="jsonl",
-              show_default=True, help="Form of the file.")
-@click.option("--key-field", "--key", "key_fields", metavar="NAME", multiple=True,
-              help="Field that is the key; several make a tuple.  [default: key]")
-@click.option("--value-field", "--value", metavar="NAME",
-              help="Field that is the value.  [default: value, else the whole record]")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["jsonl", "csv"]),
+    default="jsonl",
+    show_default=True,
+    help="Form of the file.",
+)
+@click.option(
+    "--key-field",
+    "--key",
+    "key_fields",
+    metavar="NAME",
+    multiple=True,
+    help="Field that is the key; several make a tuple.  [default: key]",
+)
+@click.option(
+    "--value-field",
+    "--value",
+    metavar="NAME",
+    help="Field that is the value.  [default: value, else the whole record]",
+)
 @click.option("--create", is_flag=True, help="Make the store where there is none.")
 @click.option("--key-codec", help="Codec of the keys of a new map.  [default: str]")
 @click.option("--value-codec", help="Codec of the values of a new map.  [default: msgpack]")
 @click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Of a new store.")
-@click.option("--batch", type=click.IntRange(1), default=BATCH, show_default=True,
-              help="Records per transaction.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1),
+    default=BATCH,
+    show_default=True,
+    help="Records per transaction.",
+)
 @click.option("--skip", type=click.IntRange(0), default=0, help="Leave out the first records.")
 @json_options
 @click.pass_context
@@ -172,7 +194,11 @@ def _with_first(first: Numbered, rest: Iterator[Numbered]) -> Iterator[Numbered]
 def opened_for_reading(file: str) -> Iterator[TextIO]:
     """Open a text file, or standard input for ``-``."""
     if file == "-":
-        yield click.get_text_stream("stdin", encoding="utf-8")
+        stream = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", newline="")
+        try:
+            yield stream
+        finally:
+            stream.detach()
         return
     if os.path.lexists(file) and not os.path.isfile(file):
         raise UsageError(f"{file} is not a regular file", hint="Use - for standard input.")
@@ -239,9 +265,8 @@ def _json_pair(record: dict[str, Any], mapping: AnyMap, fields: Fields) -> tuple
         key, value = bytes_shown(record.get("key")), bytes_shown(record.get("value"))
         return key_codec.decode(key), value_codec.decode(value)
     parts = [_field(record, name) for name in fields.key]
-    key = parts[0] if len(parts) == 1 else parts
-    value = _value_of(record, fields)
-    return _adapted(key, key_codec), _adapted(value, value_codec)
+    name: Any = parts[0] if len(parts) == 1 else parts
+    return _adapted(name, key_codec), _adapted(_value_of(record, fields), value_codec)
 
 
 def _adapted(value: Any, codec: Codec[Any]) -> Any:
@@ -268,7 +293,9 @@ def _text_pair(record: dict[str, str], mapping: AnyMap, fields: Fields) -> tuple
 
 def _field(record: dict[str, Any], name: str) -> Any:
     if name not in record:
-        raise UsageError(f"there is no field {name!r}; the record has {', '.join(record) or 'none'}")
+        raise UsageError(
+            f"there is no field {name!r}; the record has {', '.join(record) or 'none'}"
+        )
     return record[name]
 
 
@@ -288,14 +315,21 @@ def _value_of(record: dict[str, Any], fields: Fields) -> Any:
 @click.argument("map_name", metavar="MAP")
 @click.option("-o", "--output", type=click.Path(path_type=str), help="Write this file.")
 @click.option("--force", is_flag=True, help="Replace the file where there is one.")
-@click.option("--format", "kind", type=click.Choice(["jsonl", "csv"]), default="jsonl",
-              show_default=True, help="Form of the file.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["jsonl", "csv"]),
+    default="jsonl",
+    show_default=True,
+    help="Form of the file.",
+)
 @click.option("--prefix", help="Keys that begin with this.")
 @click.option("--start", help="From this key on.")
 @click.option("--stop", help="Up to this key, not included.")
 @click.pass_context
 def export_records(
     ctx: click.Context,
+    /,
     store: str,
     map_name: str,
     output: str | None,

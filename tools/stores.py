@@ -15,17 +15,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
-from ..affinity.errors import CodecError, NotFoundError, UsageError
+from ..affinity.errors import AlreadyOpenError, CodecError, NotFoundError, UsageError
 from ..engine import database
 from ..engine.codecs import Codec, codec_named
 from ..engine.database import Database
+from ..engine.environment import production
 from ..engine.manifest import NAME as MANIFEST_NAME
 from ..engine.maps import Map
+from ..engine.opening import LOCK_NAME, owner_of
 from ..engine.reading import ReadOnlyDatabase
 from ..engine.transactions import Durability
 from ..wal.records import NamespaceRecord
+from .exits import RefusedError
 from .wal_records import FIRST_USER_NAMESPACE
 
 AnyMap = Map[Any, Any]
@@ -45,14 +48,38 @@ def check_store(path: str) -> None:
         )
 
 
+def check_new_directory(path: str) -> None:
+    """Raise ``RefusedError`` where something is that a command would write over."""
+    if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
+        raise RefusedError(
+            f"{path} is there already, and not an empty directory",
+            hint="Name an empty directory, or one that does not exist yet.",
+        )
+
+
 @contextmanager
 def reading(path: str, codecs: Sequence[Codec[Any]] = ()) -> Iterator[ReadOnlyDatabase]:
     """Open a store for reading, beside a live writer or not."""
     check_store(path)
-    opened = database.open(path, read_only=True, codecs=codecs)
-    db = cast("ReadOnlyDatabase", opened)
-    with db:
+    with database.open(path, read_only=True, codecs=codecs) as db:
         yield db
+
+
+@contextmanager
+def without_writer(path: str) -> Iterator[None]:
+    """Keep writers away; ``AlreadyOpenError`` where there is one."""
+    environment = production()
+    try:
+        lock = environment.disk.lock(os.path.join(path, LOCK_NAME), shared=True)
+    except BlockingIOError as error:
+        pid = owner_of(environment, path)
+        raise AlreadyOpenError(
+            f"{path} is open for writing in process {pid or '(unknown)'}", path=path, pid=pid
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager
@@ -66,8 +93,7 @@ def writing(
     """Open a store for writing, making it only where ``create`` says so."""
     if not create:
         check_store(path)
-    opened = database.open(path, create=create, durability=durability, partitions=partitions)
-    with cast("Database", opened) as db:
+    with database.open(path, create=create, durability=durability, partitions=partitions) as db:
         yield db
 
 
@@ -92,9 +118,7 @@ def check_map(db: Database | ReadOnlyDatabase, name: str) -> None:
     names = db.maps()
     if name not in names:
         known = ", ".join(names[:8]) or "none"
-        raise NotFoundError(
-            f"there is no map {name!r}", hint=f"The store has these maps: {known}."
-        )
+        raise NotFoundError(f"there is no map {name!r}", hint=f"The store has these maps: {known}.")
 
 
 def record_of(db: Database | ReadOnlyDatabase, name: str) -> NamespaceRecord:

@@ -92,11 +92,18 @@ def shown_bytes(data: bytes) -> dict[str, str]:
 def bytes_shown(shown: object) -> bytes:
     """Return the bytes that ``shown_bytes`` printed; ``UsageError`` for anything else."""
     match shown:
-        case {"s": str(text)} if len(shown) == 1:
+        case {"s": str(text), **rest} if not rest:
             return text.encode()
-        case {"b64": str(text)} if len(shown) == 1:
-            return _PREFIXES["b64:"](text)
+        case {"b64": str(text), **rest} if not rest:
+            return plain_base64(text)
     raise UsageError(f'{shown!r} is neither {{"s": text}} nor {{"b64": text}}')
+
+
+def plain_base64(text: str) -> bytes:
+    """Return the bytes of base64 text; ``UsageError`` where it is none."""
+    data = parse_bytes(f"b64:{text}")
+    assert data is not None
+    return data
 
 
 def inline_bytes(data: bytes) -> str:

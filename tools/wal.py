@@ -26,7 +26,7 @@ from ..wal.reader import Scan
 from ..wal.records import TxRecord
 from ..wal.segments import segment_numbers
 from ..wal.tail import End, EndKind
-from .commands import LazyGroup, ToolCommand, json_options, settings_of, store_argument
+from .commands import LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
 from .terminal import (
     Settings,
@@ -76,7 +76,8 @@ def filter_options(command: F) -> F:
         click.option("--map", "--namespace", "map", metavar="NAME", help="Of this map (or id)."),
         click.option("--key", metavar="KEY", help="Of this key."),
         click.option("--prefix", metavar="KEY", help="Of keys that begin with this."),
-        click.option("--partition", type=click.IntRange(0, PARTITIONS_MAX - 1), help="Of this one."),
+        click.option("--partition", type=click.IntRange(0, PARTITIONS_MAX - 1),
+                     help="Of this one."),
         click.option("--counter", metavar="A..B", help="Of these update numbers."),
         click.option("--tx", metavar="HEX", help="Of the transaction whose id begins so."),
         click.option("--type", "types", type=click.Choice(TYPE_NAMES), multiple=True,
@@ -117,8 +118,10 @@ def make_filter(source: LogSource, given: dict[str, Any]) -> Filter:
         tx=tx.lower() if tx else None,
         types=given["types"],
         internal=given["internal"],
-        **times,
-        **places,
+        since=times.get("since"),
+        until=times.get("until"),
+        start=places.get("start"),
+        stop=places.get("stop"),
     )
 
 
@@ -180,7 +183,7 @@ def list_segments(ctx: click.Context, path: str, form: str) -> None:
 @json_options
 @click.pass_context
 def dump(
-    ctx: click.Context, path: str, limit: int | None, last: int | None, form: str, **given: Any
+    ctx: click.Context, /, path: str, limit: int | None, last: int | None, form: str, **given: Any
 ) -> None:
     """Print the records of the log at PATH, values decoded by their recorded codecs.
 
@@ -196,10 +199,7 @@ def dump(
     scan = source.scan(segments_wanted(source.directory, chosen))
     records: Iterable[Wanted] = select(scan, chosen, names)
     ended = Ended(scan)
-    if limit is not None:
-        records = islice(records, limit)
-    else:
-        records = ended.after(records)
+    records = ended.after(records) if limit is None else islice(records, limit)
     if last is not None:
         records = deque(records, maxlen=last)
     count = print_records(records, names, form, ended)
@@ -302,7 +302,7 @@ def verify(ctx: click.Context, path: str, form: str) -> None:
 @filter_options
 @json_options
 @click.pass_context
-def stat(ctx: click.Context, path: str, form: str, **given: Any) -> None:
+def stat(ctx: click.Context, /, path: str, form: str, **given: Any) -> None:
     """Count what the log at PATH holds: records, transactions, bytes per map, update numbers."""
     settings, source = settings_of(ctx), find_log(path)
     tell_notes(settings, source)

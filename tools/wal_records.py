@@ -41,6 +41,9 @@ from .text import inline, shown_bytes, shown_pair_part, shown_time
 
 SCHEMA = 1
 FIRST_USER_NAMESPACE = 16
+SHOWN_MAX = 120
+"""How many characters of a value people are shown; ``--json`` has all of it."""
+
 _INTERNAL = {1: "(outcomes)"}
 
 
@@ -353,7 +356,10 @@ def update_line(update: Update, names: Names) -> str:
     key = inline(update.key, names.key_codec(number))
     if update.value is None:
         return f"{where}  {name}  delete {key}"
-    return f"{where}  {name}  {key} = {inline(update.value, names.value_codec(number))}"
+    value = inline(update.value, names.value_codec(number))
+    if len(value) > SHOWN_MAX:
+        value = f"{value[:SHOWN_MAX]}... ({len(update.value)} bytes)"
+    return f"{where}  {name}  {key} = {value}"
 
 
 def _details(record: AnyRecord, names: Names) -> Iterator[str]:

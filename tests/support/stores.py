@@ -1,0 +1,54 @@
+"""A store on a simulated disk, as most tests of the engine want it; checked when they are done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from tidelog.engine.check import check_store
+from tidelog.engine.database import Database, open_with
+from tidelog.testing import FaultyDisk, simulated
+from tidelog.testing.environment import SimulatedEnvironment
+
+PATH = "/store"
+
+
+class Opened(NamedTuple):
+    """An open store, and the world around it."""
+
+    database: Database
+    environment: SimulatedEnvironment
+    disk: FaultyDisk
+
+    @property
+    def parts(self) -> Any:
+        """The parts of the open store, for tests that look inside."""
+        return self.database._store
+
+    def reopened(self, *, seed: int = 2, **options: Any) -> Opened:
+        """The same disk, opened once more."""
+        return open_store(self.disk, seed=seed, **options)
+
+
+def open_store(disk: FaultyDisk | None = None, *, seed: int = 1, **options: Any) -> Opened:
+    """Open a store of four partitions, or with what ``options`` say."""
+    disk = disk if disk is not None else FaultyDisk(seed)
+    environment = simulated(seed, disk)
+    if disk.kind(PATH) is None:
+        options.setdefault("partitions", 4)
+    return Opened(open_with(environment, PATH, **options), environment, disk)
+
+
+@contextmanager
+def opened(disk: FaultyDisk | None = None, *, seed: int = 1, **options: Any) -> Iterator[Opened]:
+    """Open a store, close it behind the block, and check what it left."""
+    store = open_store(disk, seed=seed, **options)
+    yield store
+    store.database.close()
+    expect_sound(store.disk)
+
+
+def expect_sound(disk: FaultyDisk) -> None:
+    """Fail with what the built-in check finds wrong with a closed store."""
+    assert check_store(PATH, simulated(99, disk)) == []

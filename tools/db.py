@@ -1,0 +1,201 @@
+"""``tidelog db``: looks after a whole store.
+
+Invariants:
+
+- ``info``, ``verify`` and ``check-readers`` work beside a live writer; of the store they touch
+  nothing but ``readers/`` and LMDB's lock file.
+- ``backup`` and ``compact`` write a new directory and leave the store as it is.
+
+Left out: the log alone (``wal``), and single keys (``kv``).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from ..engine.backup import BackupReport, BackupSource, back_up, newest_durable
+from ..engine.check import inspect_store
+from ..engine.environment import production
+from .commands import LazyGroup, json_options, settings_of, store_argument
+from .exits import Exit
+from .inspection import clear_dead_slots, describe, inspected, reader_slots
+from .stores import check_new_directory, check_store, reading, without_writer
+from .terminal import Settings, note, write_fields, write_json, write_rows
+from .wal_records import SCHEMA
+
+
+@click.group(cls=LazyGroup)
+def db() -> None:
+    """Look after a store."""
+
+
+@db.command()
+@store_argument()
+@json_options
+@click.pass_context
+def info(ctx: click.Context, store: str, form: str) -> None:
+    """Show what STORE is and holds: identity, maps, counters, sizes, and what keeps the log."""
+    settings = settings_of(ctx)
+    with inspected(store) as found:
+        document = describe(found)
+    if form == "text":
+        show_info(settings, document)
+    else:
+        write_json({"v": SCHEMA, "type": "info", **document})
+    if found.end.refused:
+        note(settings, f"note: the log is refused; see `tidelog wal verify {store}`")
+        ctx.exit(Exit.FOUND)
+
+
+def show_info(settings: Settings, document: dict[str, Any]) -> None:
+    """Print what ``db info`` tells, for people."""
+    maps, data, log = document.pop("maps"), document.pop("data"), document.pop("log")
+    counters, readers = document.pop("counters"), document.pop("readers")
+    segments = log.pop("segments")
+    log["end"] = log["end"]["kind"]
+    write_fields(settings, document)
+    for name, part in (("data", data), ("counters", counters), ("log", log)):
+        click.echo()
+        write_fields(settings, {f"{name} {field}": value for field, value in part.items()})
+    if maps:
+        click.echo()
+        rows = [
+            {
+                **row,
+                "key_codec": row["key_codec"]["name"],
+                "value_codec": row["value_codec"]["name"],
+            }
+            for row in maps
+        ]
+        write_rows(settings, ("map", "namespace", "key_codec", "value_codec"), rows)
+    click.echo()
+    columns = ("segment", "first_position", "end_position", "bytes", "newest", "held_by")
+    write_rows(settings, columns, segments)
+    if readers:
+        click.echo()
+        write_rows(settings, ("slot", "position", "alive"), readers)
+
+
+@db.command()
+@store_argument()
+@json_options
+@click.pass_context
+def verify(ctx: click.Context, store: str, form: str) -> None:
+    """Check STORE: log, data file and counters against each other, every value and every record.
+
+    Ends with 0 where nothing is wrong and with 3 for any problem, each of which is printed.
+    """
+    settings = settings_of(ctx)
+    check_store(store)
+    found = inspect_store(production(), os.path.abspath(store))
+    facts = {
+        "position": found.position,
+        "maps": len(found.maps),
+        "keys": sum(count for count, _ in found.partitions.values()),
+    }
+    if form == "text":
+        write_fields(settings, {"store": "damaged" if found.problems else "whole", **facts})
+        for problem in found.problems:
+            click.echo(f"problem: {problem}")
+    else:
+        verdict = {"whole": not found.problems, **facts, "problems": found.problems}
+        write_json({"v": SCHEMA, "type": "verdict", **verdict})
+    if found.problems:
+        ctx.exit(Exit.FOUND)
+
+
+@db.command(name="check-readers")
+@store_argument()
+@json_options
+@click.pass_context
+def check_readers(ctx: click.Context, store: str, form: str) -> None:
+    """List the processes that read STORE, and free what dead ones left behind."""
+    settings = settings_of(ctx)
+    with inspected(store) as found:
+        cleared = clear_dead_slots(found)
+        freed = found.access.kv.clear_stale_readers()
+        slots = reader_slots(found)
+    if form == "text":
+        write_rows(settings, ("slot", "position", "alive"), slots)
+        note(settings, f"freed {len(cleared)} slots of the log and {freed} of LMDB")
+    else:
+        write_json(
+            {
+                "v": SCHEMA,
+                "type": "readers",
+                "readers": slots,
+                "freed_slots": cleared,
+                "freed_lmdb_slots": freed,
+            }
+        )
+
+
+@db.command()
+@store_argument()
+@click.argument("directory", type=click.Path(path_type=str))
+@click.option("--no-verify", is_flag=True, help="Do not open and check the copy.")
+@json_options
+@click.pass_context
+def backup(ctx: click.Context, store: str, directory: str, no_verify: bool, form: str) -> None:
+    """Copy STORE, as it is now, into DIRECTORY, which must not exist yet or be empty.
+
+    Others may read and write meanwhile; the copy is checked as `tidelog db verify` does.
+    """
+    check_new_directory(directory)
+    with reading(store) as reader:
+        report = reader.backup(directory, verify=not no_verify)
+    tell_copy(settings_of(ctx), report, form, "backup")
+
+
+@db.command()
+@store_argument()
+@click.option(
+    "--out", required=True, type=click.Path(path_type=str), help="Directory of the new store."
+)
+@json_options
+@click.pass_context
+def compact(ctx: click.Context, store: str, out: str, form: str) -> None:
+    """Write a copy of STORE without unused space; STORE stays as it is.
+
+    Nobody may have the store open for writing. To use the copy in its place, move it there.
+    """
+    check_new_directory(out)
+    with reading(store) as reader, without_writer(store):
+        access = reader.access
+        manifest = access.manifest()
+        source = BackupSource(
+            environment=access.environment,
+            path=reader.path,
+            manifest=manifest,
+            kv=access.kv,
+            wal=access.wal,
+            maps=tuple(reader.maps()),
+            durable=lambda known: newest_durable(access.wal, manifest, known),
+            pin=access.raise_slot,
+            compact=True,
+        )
+        report = back_up(source, os.path.abspath(out), verify=True)
+        before = access.kv.size_used()
+    tell_copy(settings_of(ctx), report, form, "compact", data_bytes_before=before)
+
+
+def tell_copy(settings: Settings, report: BackupReport, form: str, kind: str, **more: int) -> None:
+    """Tell what a copy holds."""
+    fields = {
+        "path": report.path,
+        "position": report.position,
+        "bytes": report.bytes,
+        "log_bytes": report.log_bytes,
+        "maps": len(report.maps),
+        "keys": report.keys,
+        "verified": report.verified,
+        "seconds": round(report.seconds, 3),
+        **more,
+    }
+    if form == "text":
+        write_fields(settings, fields)
+    else:
+        write_json({"v": SCHEMA, "type": kind, **fields})
