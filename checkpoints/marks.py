@@ -18,7 +18,7 @@ Left out: the checksum around a mark, which is that of every stored value (``eng
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack
@@ -156,7 +156,3 @@ def epoch_of(table: EpochTable, counter: int) -> int:
     index = bisect_right([start for _, start in table], counter) - 1
     return table[max(index, 0)][0]
 
-
-def moved(mark: PartitionMark, position: int) -> PartitionMark:
-    """Return the mark with another replay position."""
-    return replace(mark, position=position)

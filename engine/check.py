@@ -112,9 +112,9 @@ def inspect_store(environment: Environment, path: str) -> Inspection:
         for _ in range(ATTEMPTS):
             check = _Check(access.manifest(), access.kv.begin(), access.wal)
             try:
-                if environment.open_kv is open_lmdb:
-                    check.structure(os.path.join(path, DATA_NAME, DATA_FILE))
-                check.run()
+                file = os.path.join(path, DATA_NAME, DATA_FILE)
+                if environment.open_kv is not open_lmdb or check.is_sound(file):
+                    check.run()
                 return check.found
             except HistoryTruncatedError:
                 continue
@@ -257,12 +257,18 @@ class _Check:
         self._agreeing: Counter[tuple[int, int]] = Counter()
         """Per partition and namespace, how many updates of the kept log are in the data file."""
 
-    def structure(self, file: str) -> None:
-        """Check the tree of an LMDB file, which the open transaction keeps readable as it is."""
-        # A commit of a live writer that made the file grow meanwhile looks like damage once.
-        if verify_file(file):
-            for finding in verify_file(file):
-                self.found.note(finding)
+    def is_sound(self, file: str) -> bool:
+        """Tell whether an LMDB file is a sound tree: reading another one may end the process.
+
+        The open transaction keeps the tree readable as it is.
+        """
+        findings = verify_file(file)
+        if findings:
+            # A commit of a live writer that made the file grow meanwhile looks like damage, once.
+            findings = verify_file(file)
+        for finding in findings:
+            self.found.note(finding)
+        return not findings
 
     def run(self) -> None:
         """Check everything that is on disk; raises ``StorageError`` where that cannot go on."""
@@ -270,6 +276,9 @@ class _Check:
         store_id = bytes.fromhex(self._manifest.store_id)
         if mark is not None and mark.store_id != store_id:
             self.found.note(f"the data file belongs to store {mark.store_id.hex()}")
+            return
+        if any(partition >= self._partitions for partition in marks):
+            self.found.note(f"the data file has {max(marks) + 1} partitions or more")
             return
         self._state = State.from_marks(store_id, self._partitions, mark, marks)
         self._start = self._state.position

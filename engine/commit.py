@@ -83,6 +83,7 @@ class Entry(Protocol):
 
     durable: bool
     size: int
+    error: BaseException | None
 
     @property
     def tx_id(self) -> bytes | None:
@@ -281,7 +282,7 @@ class Batch:
 
     __slots__ = ("done", "entries", "size", "wake")
 
-    def __init__(self, entries: Sequence[Put | Commit]) -> None:
+    def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = entries
         self.size = sum(entry.size for entry in entries)
         self.done = False
@@ -357,7 +358,7 @@ class Committer:
         if put.error is not None:
             raise put.error
 
-    def commit_all(self, entries: Sequence[Put | Commit]) -> None:
+    def commit_all(self, entries: Sequence[Entry]) -> None:
         """Commit several, in order; each gets its receipt or its ``error``."""
         ready = []
         for entry in entries:
@@ -405,6 +406,12 @@ class Committer:
         """Return the next automatic transaction id as its two halves."""
         self._next_id += 1
         return self._id_prefix, self._next_id
+
+    def reserve_ids(self, count: int) -> tuple[bytes, int]:
+        """Return the next ``count`` automatic transaction ids as prefix and first number."""
+        first = self._next_id + 1
+        self._next_id += count
+        return self._id_prefix, first
 
     def check_deadline(self, deadline: float) -> None:
         """Raise ``DeadlineError`` where a deadline has passed."""
@@ -602,7 +609,7 @@ class Committer:
         time = self._environment.clock()
         if time < state.time:
             time = state.time
-        group: list[Put | Commit] = []
+        group: list[Entry] = []
         records: list[bytes] = []
         try:
             for ticket in tickets:
@@ -627,7 +634,7 @@ class Committer:
                 if ticket.wake is not None:
                     ticket.wake.release()
 
-    def _write(self, group: list[Put | Commit], records: list[bytes]) -> None:
+    def _write(self, group: Sequence[Entry], records: list[bytes]) -> None:
         """Log the group, sync it if anybody in it asked for that, and apply it."""
         self.in_flight = group
         self._append(records[0] if len(records) == 1 else b"".join(records))
@@ -678,7 +685,7 @@ class Committer:
                     self._stop(self.writer.failure)
                 raise
 
-    def _fail(self, group: list[Put | Commit], error: BaseException) -> None:
+    def _fail(self, group: Sequence[Entry], error: BaseException) -> None:
         """Nothing of the group took effect in memory; say whether it may be on disk."""
         if self.writer.failure is None:
             for entry in group:
@@ -699,21 +706,6 @@ class Committer:
 
 
 _NO_UPDATES = NoUpdates()
-
-
-def _groups(commits: list[Commit]) -> list[list[Commit]]:
-    """Cut a list so that no part is larger than a group may be, if it holds more than one."""
-    if sum(commit.size for commit in commits) <= GROUP_BYTES_MAX:
-        return [commits] if commits else []
-    parts: list[list[Commit]] = []
-    size = 0
-    for commit in commits:
-        size += commit.size
-        if not parts or size > GROUP_BYTES_MAX:
-            parts.append([])
-            size = commit.size
-        parts[-1].append(commit)
-    return parts
 
 
 class SyncTimes:

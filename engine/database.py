@@ -26,9 +26,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from crc32c import crc32c
 from mmh3 import hash as murmur3
 
 from ..affinity.errors import (
@@ -42,7 +41,7 @@ from ..affinity.errors import (
 )
 from ..checkpoints.policy import CheckpointPolicy
 from ..wal.records import DropNamespaceRecord, NamespaceRecord
-from . import codecs, outcomes
+from . import codecs, outcomes, reads
 from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
 from .commit import Commit, Entry, Put, Receipt
 from .environment import Environment, production
@@ -51,15 +50,10 @@ from .maps import Map, map_of
 from .namespaces import OUTCOMES, Namespace, check_name
 from .opening import OpenStore, Options, open_store
 from .overlay import Layer, View
-from .partition_store import check_neighbours
 from .scan import Pair, Range
 from .snapshots import Snapshot, read_view
 from .statistics import Statistics, collect
 from .stored import (
-    TOMBSTONE,
-    TRAILER_SIZE,
-    check_block,
-    damaged_pair,
     split_key,
     version_of,
 )
@@ -78,20 +72,6 @@ log = logging.getLogger("tidelog.store")
 
 MERGED_NOWAIT_MAX = 1 << 20
 """Bytes of layers that taking a snapshot may merge where nobody may be kept waiting."""
-
-
-class ClosedView:
-    """Stands where a view was, once the store may not be read any more."""
-
-    def __init__(self, error: Callable[[], TidelogError]) -> None:
-        self._error = error
-
-    @property
-    def layers(self) -> NoReturn:
-        """Raise why not."""
-        raise self._error()
-
-    txn = layers
 
 
 class Database:
@@ -349,11 +329,11 @@ class Database:
             if tx_id is not None:
                 self._pending.discard(tx_id)
 
-    def commit_group(self, commits: list[Commit]) -> None:
-        """Commit several transactions, in order; each gets its ``receipt`` or its ``error``."""
+    def commit_group(self, entries: Sequence[Entry]) -> None:
+        """Commit several transactions, in order; each gets its receipt or its ``error``."""
         self._check_open()
         self.make_room()
-        self._committer.commit_all(commits)
+        self._committer.commit_all(entries)
 
     @contextmanager
     def pending(self, tx_id: bytes | None) -> Iterator[None]:
@@ -502,50 +482,11 @@ class Database:
 
     def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
         """Return a function from encoded key to encoded value: the path of every plain ``get``."""
-        prefixes = namespace.prefixes
-        count = len(prefixes)
-        overlay = self.overlay
-
-        def get(key: bytes) -> bytes | None:
-            partition = murmur3(key, 0, False) % count
-            full_key = prefixes[partition] + key
-            view = overlay.view
-            for layer in view.layers:
-                part = layer.parts.get(partition)
-                if part:
-                    stored = part.get(full_key)
-                    if stored is not None:
-                        if stored[-TRAILER_SIZE] == TOMBSTONE:
-                            return None
-                        return stored[:-TRAILER_SIZE]
-            if not namespace.alive:
-                namespace.check_alive()
-            stored = view.txn.get(full_key)
-            if stored is None:
-                check_neighbours(view.txn, full_key)
-                return None
-            if crc32c(full_key + stored):
-                raise damaged_pair(full_key)
-            return stored[:-TRAILER_SIZE]
-
-        return get
+        return reads.getter(self.overlay, namespace)
 
     def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
         """Return the encoded values of encoded keys, checked all at once."""
-        prefixes = namespace.prefixes
-        count = len(prefixes)
-        view = self.overlay.view
-        busy = any(layer.parts for layer in view.layers)
-        namespace.check_alive()
-        if busy:
-            return list(map(self.getter(namespace), keys))
-        full_keys = [prefixes[murmur3(key, 0, False) % count] + key for key in keys]
-        stored = list(map(view.txn.get, full_keys))
-        if None in stored:
-            return list(map(self.getter(namespace), keys))
-        found = cast("list[bytes]", stored)
-        check_block(full_keys, found)
-        return [value[:-TRAILER_SIZE] for value in found]
+        return reads.get_many(self.overlay, namespace, keys)
 
     def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
         """Return a function that commits one update."""
@@ -579,9 +520,14 @@ class Database:
         return self._committer.relaxed_setter(namespace, self.make_room, self._limit, set_one)
 
     def _check_plain(self, commit: Commit, _group: Sequence[Entry]) -> None:
-        blocked = self.locks.locked(0, commit.full_keys())
-        if blocked is not None:
-            raise blocked
+        self.check_locks(commit, 0)
+
+    def check_locks(self, commit: Commit, owner: int) -> None:
+        """Raise ``LockedError`` if somebody else has locked what a commit changes."""
+        if self._committer.locks_held:
+            blocked = self.locks.locked(owner, commit.full_keys())
+            if blocked is not None:
+                raise blocked
 
     def _commit_locked(self, namespace: Namespace, key: bytes, value: bytes | None) -> None:
         """Set one key that somebody has locked: wait for the lock, in a transaction."""
@@ -778,7 +724,7 @@ class Database:
         self._committer.in_the_way = True
         for snapshot in list(self._snapshots):
             snapshot.close()
-        self.overlay.view = cast(View, ClosedView(error))
+        self.overlay.view = reads.closed_view(error)
         _open_databases.discard(self)
 
     def _closed_error(self) -> TidelogError:
@@ -787,7 +733,7 @@ class Database:
     def forked(self) -> None:
         """In the child of a fork: nothing of this store may be touched."""
         self._closed = self._forked_error
-        self.overlay.view = cast(View, ClosedView(self._forked_error))
+        self.overlay.view = reads.closed_view(self._forked_error)
         self._committer.stopped = "the store was opened by the parent of this process"
         self._committer.in_the_way = True
 

@@ -92,6 +92,11 @@ class RealFile:
         """Make every earlier write of this file durable (fdatasync)."""
         os.fdatasync(self._fd)
 
+    @property
+    def mapping(self) -> mmap.mmap | None:
+        """A plain file has no mapping."""
+        return None
+
     def truncate(self, size: int) -> None:
         """Cut the file to ``size`` bytes."""
         os.ftruncate(self._fd, size)
@@ -123,6 +128,11 @@ class MappedFile(RealFile):
             # A store into a hole on a full disk is a SIGBUS: the space is taken now, or refused.
             os.posix_fallocate(fd, 0, size)
         self._remap()
+
+    @property
+    def mapping(self) -> mmap.mmap | None:
+        """The mapping, as long as the file does not grow, is not cut and not closed."""
+        return self._map
 
     def write(self, offset: int, data: bytes) -> None:
         """Write all of ``data`` at ``offset``, growing the file where needed."""

@@ -108,11 +108,11 @@ class LmdbEnvironment:
 
     def begin(self, *, write: bool = False) -> KvTransaction:
         """Begin a transaction; a read transaction ends when its last reference goes."""
-        try:
-            return cast(KvTransaction, self._env.begin(write=write))
-        except lmdb.ReadersFullError:
-            self._env.reader_check()
         with translated("beginning a transaction"):
+            try:
+                return cast(KvTransaction, self._env.begin(write=write))
+            except lmdb.ReadersFullError:
+                self._env.reader_check()
             return cast(KvTransaction, self._env.begin(write=write))
 
     @contextmanager

@@ -9,10 +9,11 @@ Invariants:
 - A commit is *submitted* when the thread takes it out of the queue.  A task that is cancelled
   before takes its commit back, and nothing happened; after that the task sleeps until the outcome
   is known, and is cancelled at its next checkpoint.
-- Whoever takes a commit out of the queue owns it: taking is one step under the interpreter lock.
-- Every commit that was submitted gets a receipt or an error, and its task is woken exactly once.
+- Whoever takes a commit out of a queue owns it: taking is one step under the interpreter lock.
+- Every commit that was submitted gets its outcome, and its task is woken exactly once.
 
-Left out: what a commit is and how groups are written (``commit``), who may commit what (``aio``).
+Left out: what a commit is and how groups are written (``commit``, ``puts``), who may commit what
+(``aio``).
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from __future__ import annotations
 import threading
 from _thread import get_ident
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from copy import copy
 from queue import SimpleQueue
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import trio
 from trio.lowlevel import (
@@ -40,13 +41,17 @@ from trio.lowlevel import (
 )
 
 from ..affinity.errors import ClosedError, TidelogError, UsageError
-from .commit import Commit
+from ..affinity.partitions import partition_of
+from .commit import GROUP_BYTES_MAX, Commit, Entry, Put
 from .database import Database
+from .lock_manager import LockedError
+from .namespaces import Namespace
+from .puts import PUT_BYTES_MAX, PUTS_MAX, OnePut, Puts
 
-COMMITS_MAX = 4096
-"""Commits that are taken from the queue at once; the bytes of a group have a limit of their own."""
+COMMITS_MAX = 256
+"""Commits, other than single puts, that are taken from the queue at once."""
 
-Entry = tuple[Commit, Task]
+T = TypeVar("T")
 
 
 class LogThread:
@@ -54,9 +59,13 @@ class LogThread:
 
     def __init__(self, database: Database, token: TrioToken) -> None:
         self._database = database
+        self._durable = database.durability == "always"
         self._token = token
         self._loop = get_ident()
-        self._queue: deque[Entry] = deque()
+        self._puts: deque[OnePut] = deque()
+        self._commits: deque[tuple[Commit, Task]] = deque()
+        self._errors: dict[Task, BaseException] = {}
+        """Errors of puts, for the tasks that are about to run."""
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._asleep = False
         self._stopping = False
@@ -66,6 +75,41 @@ class LogThread:
 
     # -------------------------------------------------------------- in the loop
 
+    def putter(
+        self,
+        namespace: Namespace,
+        otherwise: Callable[[bytes, bytes], Coroutine[Any, Any, None]],
+    ) -> Callable[[bytes, bytes], Coroutine[Any, Any, None]]:
+        """Return an async function that sets an encoded key; ``otherwise`` takes large values.
+
+        It raises ``trio.Cancelled`` only if nothing was done.  One closure on purpose: at full
+        load a call more per put costs several percent.
+        """
+        prefixes, number = namespace.prefixes, namespace.id
+        count = len(prefixes)
+        queue, errors, loop = self._puts, self._errors, self._loop
+
+        @enable_ki_protection
+        async def put(key: bytes, value: bytes) -> None:
+            await checkpoint_if_cancelled()
+            if self._stopping or loop != get_ident() or not namespace.alive:
+                self._refuse(namespace)
+            if len(value) > PUT_BYTES_MAX:
+                return await otherwise(key, value)
+            partition = partition_of(key, count)
+            task = current_task()
+            entry = (partition, number, prefixes[partition] + key, key, value, task)
+            queue.append(entry)
+            if self._asleep:
+                self._asleep = False
+                self._wake.put(None)
+            await wait_task_rescheduled(lambda _: _take_back(queue, entry))
+            if errors and task in errors:
+                raise errors.pop(task)
+            return None
+
+        return put
+
     @enable_ki_protection
     async def commit(self, commit: Commit) -> None:
         """Let the thread commit; afterwards ``commit`` has its receipt or its error.
@@ -74,27 +118,21 @@ class LogThread:
         """
         await checkpoint_if_cancelled()
         if self._stopping or self._loop != get_ident():
-            self._refuse()
-        queue = self._queue
+            self._refuse(None)
         entry = (commit, current_task())
-
-        def abort(_: RaiseCancelT) -> Abort:
-            try:
-                queue.remove(entry)
-            except ValueError:
-                return Abort.FAILED
-            return Abort.SUCCEEDED
-
-        queue.append(entry)
+        self._commits.append(entry)
         if self._asleep:
             self._asleep = False
             self._wake.put(None)
-        await wait_task_rescheduled(abort)
+        await wait_task_rescheduled(lambda _: _take_back(self._commits, entry))
 
-    def _refuse(self) -> NoReturn:
-        if self._stopping:
+    def _refuse(self, namespace: Namespace | None) -> NoReturn:
+        if self._loop != get_ident():
+            raise wrong_loop()
+        if self._stopping or namespace is None:
             raise ClosedError(f"the store {self._database.path} is closed")
-        raise wrong_loop()
+        namespace.check_alive()
+        raise AssertionError("nothing to refuse")
 
     async def stop(self) -> None:
         """Take no more commits, and return once all that were in the queue have ended."""
@@ -102,47 +140,92 @@ class LogThread:
             self._stopping = True
             self._wake.put(None)
             await self._ended.wait()
-        self._thread.join()
 
     # -------------------------------------------------------------- in the thread
 
     def _run(self) -> None:
-        queue = self._queue
+        puts, commits = self._puts, self._commits
         # The loop has gone where a program ended without closing: nobody is left to be told.
         with suppress(trio.RunFinishedError):
             while True:
-                while queue:
-                    entries = self._take()
-                    self._commit([commit for commit, _ in entries])
-                    self._token.run_sync_soon(_wake_tasks, entries)
+                while puts or commits:
+                    self._group()
                 if self._stopping:
                     self._token.run_sync_soon(self._ended.set)
                     return
                 self._asleep = True
                 # Whoever queued before that did not wake anybody: look again.
-                if not queue:
+                if not puts and not commits:
                     self._wake.get()
 
-    def _take(self) -> list[Entry]:
-        entries: list[Entry] = []
-        take = self._queue.popleft
-        with suppress(IndexError):
-            while len(entries) < COMMITS_MAX:
-                entries.append(take())
-        return entries
+    def _group(self) -> None:
+        """Commit what is in the queues, and wake those who wait for it."""
+        puts = _taken(self._puts, PUTS_MAX)
+        commits = _taken(self._commits, COMMITS_MAX)
+        entries: list[Entry] = [commit for commit, _ in commits]
+        together = Puts(puts, self._durable) if puts else None
+        if together is not None:
+            entries.append(together)
+        for group in _groups(entries):
+            self._commit(group)
+        if together is not None and together.error is not None:
+            self._tell(puts, together)
+        self._token.run_sync_soon(_wake_tasks, puts, commits)
 
-    def _commit(self, commits: list[Commit]) -> None:
+    def _commit(self, entries: list[Entry]) -> None:
         try:
-            self._database.commit_group(commits)
+            self._database.commit_group(entries)
         except BaseException as error:
             # Not only what the disk does: a bug must end the tasks that wait, not this thread.
-            for commit in commits:
-                if commit.receipt is None and commit.error is None:
-                    commit.error = copy(error) if isinstance(error, TidelogError) else error
+            for entry in entries:
+                if entry.error is None and not (isinstance(entry, Commit) and entry.receipt):
+                    entry.error = copy(error) if isinstance(error, TidelogError) else error
+
+    def _tell(self, puts: list[OnePut], together: Puts) -> None:
+        """Leave each task its error; bring the puts one by one where a lock was in the way."""
+        if isinstance(together.error, LockedError):
+            alone = [Put(*put[:5], self._durable) for put in puts]
+            self._commit(list(alone))
+            found = [put.error for put in alone]
+        else:
+            found = [together.error_of(place) for place in range(len(puts))]
+        for put, error in zip(puts, found, strict=True):
+            if error is not None:
+                self._errors[put[5]] = error
 
 
-def _wake_tasks(entries: Sequence[Entry]) -> None:
-    for _, task in entries:
+def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
+    """Cut a list so that no part with more than one entry is larger than a group may be."""
+    first, size = 0, 0
+    for place, entry in enumerate(entries):
+        size += entry.size
+        if size > GROUP_BYTES_MAX and place > first:
+            yield entries[first:place]
+            first, size = place, entry.size
+    yield entries[first:]
+
+
+def _taken(queue: deque[T], most: int) -> list[T]:
+    taken: list[T] = []
+    take = queue.popleft
+    with suppress(IndexError):
+        while len(taken) < most:
+            taken.append(take())
+    return taken
+
+
+def _take_back(queue: deque[T], entry: T) -> Abort:
+    try:
+        queue.remove(entry)
+    except ValueError:
+        return Abort.FAILED
+    return Abort.SUCCEEDED
+
+
+def _wake_tasks(puts: list[OnePut], commits: list[tuple[Commit, Task]]) -> None:
+    for put in puts:
+        reschedule(put[5])
+    for _, task in commits:
         reschedule(task)
 
 

@@ -95,11 +95,6 @@ class Map(MutableMapping[K, V]):
     def __init__(self, namespace: Namespace, session: Session) -> None:
         self.namespace = namespace
         self._session = session
-        self._encode_key = namespace.encode_key
-        self._decode_key = namespace.decode_key
-        self._encode_value = namespace.encode_value
-        self._decode_value = namespace.decode_value
-        self._plain = namespace.plain
 
     def __getattr__(self, name: str) -> Any:
         """Make the functions that read and write when they are first needed."""
@@ -125,10 +120,10 @@ class Map(MutableMapping[K, V]):
 
     def __getitem__(self, key: K) -> V:
         """Return the value of a key; ``KeyError`` where there is none."""
-        data = self._read(self._encode_key(key))
+        data = self._read(self.namespace.encode_key(key))
         if data is None:
             raise KeyError(key)
-        return cast(V, self._decode_value(data))
+        return cast(V, self.namespace.decode_value(data))
 
     @overload
     def get(self, key: K) -> V | None: ...
@@ -136,16 +131,16 @@ class Map(MutableMapping[K, V]):
     def get(self, key: K, default: V | T) -> V | T: ...
     def get(self, key: K, default: Any = None) -> Any:
         """Return the value of a key, or ``default``."""
-        data = self._read(self._encode_key(key))
-        return default if data is None else self._decode_value(data)
+        data = self._read(self.namespace.encode_key(key))
+        return default if data is None else self.namespace.decode_value(data)
 
     def __contains__(self, key: object) -> bool:
         """Tell whether the map has a key."""
-        return self._read(self._encode_key(key)) is not None
+        return self._read(self.namespace.encode_key(key)) is not None
 
     def __setitem__(self, key: K, value: V) -> None:
         """Set a key: outside of a transaction a transaction of its own."""
-        self._write(self._encode_key(key), self._encode_value(value))
+        self._write(self.namespace.encode_key(key), self.namespace.encode_value(value))
 
     set = __setitem__
 
@@ -161,7 +156,7 @@ class Map(MutableMapping[K, V]):
 
     def discard(self, key: K) -> None:
         """Delete a key if it is there; unlike ``del`` it reads nothing."""
-        self._write(self._encode_key(key), None)
+        self._write(self.namespace.encode_key(key), None)
 
     @overload
     def pop(self, key: K) -> V: ...
@@ -246,14 +241,14 @@ class Map(MutableMapping[K, V]):
     def get_many(self, keys: Iterable[K]) -> dict[K, V]:
         """Return the keys that are there, with their values; cheaper than one ``get`` each."""
         wanted = list(keys)
-        found = self._session.get_many(self.namespace, list(map(self._encode_key, wanted)))
-        if self._plain:
+        found = self._session.get_many(self.namespace, list(map(self.namespace.encode_key, wanted)))
+        if self.namespace.plain:
             return {
                 key: cast(V, data)
                 for key, data in zip(wanted, found, strict=True)
                 if data is not None
             }
-        decode = self._decode_value
+        decode = self.namespace.decode_value
         return {
             key: decode(data) for key, data in zip(wanted, found, strict=True) if data is not None
         }
@@ -265,7 +260,7 @@ class Map(MutableMapping[K, V]):
         """
         if isinstance(pairs, Mapping):
             pairs = pairs.items()
-        encode_key, encode_value = self._encode_key, self._encode_value
+        encode_key, encode_value = self.namespace.encode_key, self.namespace.encode_value
         self._session.set_many(
             self.namespace, ((encode_key(key), encode_value(value)) for key, value in pairs)
         )
@@ -318,8 +313,8 @@ class Map(MutableMapping[K, V]):
                 f"codec {self.namespace.key_codec.name} does not keep the order of keys",
                 hint="Iterate over all items, or use an ordered key codec.",
             )
-        low = b"" if start is None else self._encode_key(start)
-        high = None if stop is None else self._encode_key(stop)
+        low = b"" if start is None else self.namespace.encode_key(start)
+        high = None if stop is None else self.namespace.encode_key(stop)
         return Items(self._pairs(low, high, reverse, limit))
 
     def _bounds(self, prefix: K | None) -> tuple[bytes, bytes | None]:
@@ -336,11 +331,11 @@ class Map(MutableMapping[K, V]):
         return pairs if limit is None else _limited(pairs, limit)
 
     def _decoded(self, blocks: Iterator[list[Pair]]) -> Iterator[tuple[K, V]]:
-        if self._plain:
+        if self.namespace.plain:
             for block in blocks:
                 yield from cast("list[tuple[K, V]]", block)
             return
-        decode_key, decode_value = self._decode_key, self._decode_value
+        decode_key, decode_value = self.namespace.decode_key, self.namespace.decode_value
         for block in blocks:
             for key, value in block:
                 yield decode_key(key), decode_value(value)
@@ -357,7 +352,7 @@ class Map(MutableMapping[K, V]):
         return Items(self._keys(low, high))
 
     def _keys(self, low: bytes, high: bytes | None) -> Iterator[K]:
-        decode = self._decode_key
+        decode = self.namespace.decode_key
         for block in self._session.blocks(self.namespace, low, high, False, 16):
             for key, _ in block:
                 yield decode(key)
@@ -367,7 +362,7 @@ class Map(MutableMapping[K, V]):
         return Items(self._values())
 
     def _values(self) -> Iterator[V]:
-        decode = self._decode_value
+        decode = self.namespace.decode_value
         for block in self._session.blocks(self.namespace, b"", None, False, 16):
             for _, value in block:
                 yield decode(value)
@@ -397,7 +392,7 @@ class BytesMap(Map[bytes, bytes]):
     def __getitem__(self, key: bytes) -> bytes:
         """Return the value of a key; ``KeyError`` where there is none."""
         if type(key) is not bytes or len(key) > KEY_BYTES_MAX:
-            key = self._encode_key(key)
+            key = self.namespace.encode_key(key)
         data = self._read(key)
         if data is None:
             raise KeyError(key)
@@ -406,7 +401,7 @@ class BytesMap(Map[bytes, bytes]):
     def get(self, key: bytes, default: Any = None) -> Any:
         """Return the value of a key, or ``default``."""
         if type(key) is not bytes or len(key) > KEY_BYTES_MAX:
-            key = self._encode_key(key)
+            key = self.namespace.encode_key(key)
         data = self._read(key)
         return default if data is None else data
 
@@ -417,7 +412,7 @@ class BytesMap(Map[bytes, bytes]):
         ):
             self._write(key, value)
         else:
-            self._write(self._encode_key(key), self._encode_value(value))
+            self._write(self.namespace.encode_key(key), self.namespace.encode_value(value))
 
     set = __setitem__
 

@@ -52,6 +52,8 @@ WAL_NAME = "wal"
 DATA_NAME = "data"
 READERS_NAME = "readers"
 _FRESH_DATA = "data.tmp"
+_EMPTY_BYTES = 8192
+"""Size of a data file to which nothing was ever committed."""
 
 log = logging.getLogger("tidelog.store")
 
@@ -291,7 +293,14 @@ class _Opening:
         new = DATA_FILE not in data.names()
         if self._manifest.rebuild and not new:
             self._rebuild(data)
-        kv = self._environment.open_kv(data_path, self._options.map_size, False, True)
+        open_kv, map_size = self._environment.open_kv, self._options.map_size
+        try:
+            kv = open_kv(data_path, map_size, False, True)
+        except CorruptDataError:
+            if not self._never_written(data):
+                raise
+            data.unlink(DATA_FILE)
+            kv, new = open_kv(data_path, map_size, False, True), True
         try:
             if new:
                 with translated_disk("syncing the name of the data file"):
@@ -300,6 +309,24 @@ class _Opening:
         except BaseException:
             kv.close()
             raise
+
+    def _never_written(self, data: Directory) -> bool:
+        """Tell whether the data file is what a power cut leaves of one without any commit.
+
+        LMDB writes the first two pages unsynced, and the others at its first commit.  Nothing is
+        lost with such a file: the log still goes back to its beginning.
+        """
+        file = data.open_read(DATA_FILE)
+        try:
+            size = file.size()
+        finally:
+            file.close()
+        numbers = segment_numbers(self._wal)
+        if size > _EMPTY_BYTES or not numbers:
+            return False
+        segment = open_segment(self._wal, numbers[0])
+        segment.file.close()
+        return segment.first_position == 0
 
     def _rebuild(self, data: Directory) -> None:
         """Give LMDB a fresh file, all of it synced: a failed sync made this one doubtful."""

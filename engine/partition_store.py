@@ -22,6 +22,7 @@ from itertools import islice
 from ..affinity.errors import CorruptDataError
 from ..checkpoints.marks import PartitionMark, StoreMark
 from .environment import Cursor, KeyValueEnvironment, KvTransaction
+from .kv import KvReadError, read_error, translated
 from .stored import (
     TRAILER_SIZE,
     check_pair,
@@ -53,43 +54,31 @@ def checked_get(txn: KvTransaction, full_key: bytes) -> bytes | None:
 
 
 def check_neighbours(txn: KvTransaction, full_key: bytes) -> None:
-    """Raise ``CorruptDataError`` unless a key is absent: whole pairs on both sides, in order."""
+    """Raise ``CorruptDataError`` unless a key is absent: whole pairs around it, in order.
+
+    A flipped bit may have hidden a record from the search, and one in the inner pages of the tree
+    sends the search elsewhere.
+    """
     try:
         cursor = txn.cursor()
-        place(cursor, full_key)
-        if cursor.key() == full_key:
-            raise misplaced(full_key)
+        if cursor.set_range(full_key):
+            key, stored = cursor.item()
+            check_pair(key, stored)
+            if key <= full_key:
+                raise misplaced(full_key)
+            found = cursor.prev()
+        else:
+            found = cursor.last()
+        if found:
+            check_before(cursor, full_key)
     except KvReadError as error:
         raise read_error(error) from error
 
 
-def place(cursor: Cursor, full_key: bytes) -> bool:
-    """Move to the first key at or behind ``full_key``; tell whether there is one.
-
-    Both neighbours are checked, and that they enclose the key: a flipped bit may have hidden a
-    record from the search, and one in the inner pages of the tree sends the search elsewhere.
-    """
-    if cursor.set_range(full_key):
-        key, value = cursor.item()
-        check_pair(key, value)
-        if key < full_key:
-            raise misplaced(full_key)
-        found = cursor.prev()
-        if found:
-            _check_before(cursor, full_key)
-            cursor.next()
-        else:
-            cursor.first()
-        return True
-    if cursor.last():
-        _check_before(cursor, full_key)
-        cursor.next()
-    return False
-
-
-def _check_before(cursor: Cursor, full_key: bytes) -> None:
-    key, value = cursor.item()
-    check_pair(key, value)
+def check_before(cursor: Cursor, full_key: bytes) -> None:
+    """Raise ``CorruptDataError`` unless the pair at a cursor is whole and lies before a key."""
+    key, stored = cursor.item()
+    check_pair(key, stored)
     if key >= full_key:
         raise misplaced(full_key)
 
@@ -99,12 +88,14 @@ def misplaced(full_key: bytes) -> CorruptDataError:
     return CorruptDataError(f"the data file is out of order around key {full_key.hex()}")
 
 
+@translated("reading the store's mark")
 def read_store_mark(txn: KvTransaction) -> StoreMark | None:
     """Return the store's mark of the last checkpoint; None in a store that never had one."""
     stored = checked_get(txn, STORE_KEY)
     return None if stored is None else StoreMark.from_bytes(stored[:-TRAILER_SIZE])
 
 
+@translated("reading the partitions' marks")
 def read_marks(txn: KvTransaction) -> tuple[StoreMark | None, dict[int, PartitionMark]]:
     """Return the marks of the last checkpoint; (None, {}) in a store that never had one."""
     store = read_store_mark(txn)
@@ -112,12 +103,16 @@ def read_marks(txn: KvTransaction) -> tuple[StoreMark | None, dict[int, Partitio
     cursor = txn.cursor()
     partition = 0
     # Marks are the first keys of their partitions: hop from one to the next.
-    while cursor.set_range(mark_key(partition)):
+    while cursor.set_range(wanted := mark_key(partition)):
         key, value = cursor.item()
+        check_pair(key, value)
+        if cursor.prev():
+            check_before(cursor, wanted)
         found = int.from_bytes(key[:4], "big")
         if found == STORE_PARTITION:
             break
-        check_pair(key, value)
+        if found < partition:
+            raise misplaced(wanted)
         if key != mark_key(found):
             # Data and mark are written together: without it counters would begin anew.
             raise CorruptDataError(f"partition {found} holds data but no mark")
@@ -210,6 +205,7 @@ def _remove_namespace(
         count -= len(batch)
 
 
+@translated("reading a partition")
 def measure_partition(txn: KvTransaction, partition: int) -> tuple[int, int]:
     """Return (count, digest) of what a partition holds, checking every pair on the way."""
     count, digest = 0, 0

@@ -20,6 +20,7 @@ from crc32c import crc32c
 from mmh3 import hash as murmur3
 
 from ..affinity.errors import TidelogError
+from .kv import KvReadError, read_error
 from .namespaces import Namespace
 from .overlay import View
 from .partition_store import check_neighbours
@@ -53,6 +54,12 @@ def closed_view(error: Callable[[], TidelogError]) -> View:
     return cast(View, ClosedView(error))
 
 
+def failed(source: Viewed, error: Exception) -> TidelogError:
+    """Return why a read failed; raises it at once where the store was closed meanwhile."""
+    assert source.view.layers is not None
+    return read_error(error)
+
+
 def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | None]:
     """Return a function from encoded key to encoded value: the path of every plain ``get``."""
     prefixes = namespace.prefixes
@@ -72,7 +79,10 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
                     if stored[-TRAILER_SIZE] == TOMBSTONE:
                         return None
                     return stored[:-TRAILER_SIZE]
-        stored = view.txn.get(full_key)
+        try:
+            stored = view.txn.get(full_key)
+        except KvReadError as error:
+            raise failed(source, error) from error
         if stored is None:
             check_neighbours(view.txn, full_key)
             return None
@@ -93,7 +103,10 @@ def get_many(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[by
     if busy:
         return list(map(getter(source, namespace), keys))
     full_keys = [prefixes[murmur3(key, 0, False) % count] + key for key in keys]
-    stored = list(map(view.txn.get, full_keys))
+    try:
+        stored = list(map(view.txn.get, full_keys))
+    except KvReadError as error:
+        raise failed(source, error) from error
     if None in stored:
         return list(map(getter(source, namespace), keys))
     found = cast("list[bytes]", stored)

@@ -24,7 +24,15 @@ from itertools import chain, islice
 from crc32c import crc32c
 
 from .overlay import View
-from .stored import PREFIX_SIZE, TRAILER_SIZE, check_block, is_tombstone, pack_prefix
+from .partition_store import check_before
+from .stored import (
+    PREFIX_SIZE,
+    TRAILER_SIZE,
+    check_block,
+    check_pair,
+    is_tombstone,
+    pack_prefix,
+)
 from .updates import Writes
 
 PAIRS_IN_HAND = 2048
@@ -127,17 +135,19 @@ class _Source:
             self._values: Iterator[bytes] = iter(())
             return
         key_cursor, value_cursor = view.txn.cursor(), view.txn.cursor()
+        edge, step = (self._high, "iterprev") if reverse else (self._low, "iternext")
+        # What lies beyond the edge is checked too: a flipped bit may have moved it there.
+        placed = value_cursor.set_range(edge)
+        found = value_cursor.prev() if placed else value_cursor.last()
         if reverse:
-            placed = key_cursor.set_range(self._high)
-            placed = key_cursor.prev() if placed else key_cursor.last()
             if placed:
-                value_cursor.set_range(key_cursor.key())
-            step = "iterprev"
+                key_cursor.set_range(edge)
+                check_pair(*key_cursor.item())
+            placed = found and key_cursor.set_range(value_cursor.key())
         else:
-            placed = key_cursor.set_range(self._low)
-            if placed:
-                value_cursor.set_range(self._low)
-            step = "iternext"
+            if found:
+                check_before(value_cursor, edge)
+            placed = placed and key_cursor.set_range(edge) and value_cursor.set_range(edge)
         if placed:
             self._keys = getattr(key_cursor, step)(keys=True, values=False)
             self._values = getattr(value_cursor, step)(keys=False, values=True)
@@ -151,11 +161,14 @@ class _Source:
         whole = len(keys) == size
         if keys and self._reverse and keys[-1] < self._low:
             count = len(keys) - bisect_left(keys[::-1], self._low)
+            check_pair(keys[count], values[count])
             keys, values, whole = keys[:count], values[:count], False
         elif keys and not self._reverse and keys[-1] >= self._high:
             count = bisect_left(keys, self._high)
+            check_pair(keys[count], values[count])
             keys, values, whole = keys[:count], values[:count], False
-        if crc32c(b"".join(chain.from_iterable(zip(keys, values, strict=True)))):
+        # The CRC of a zeroed pair, empty key and empty value, is zero too.
+        if not all(keys) or crc32c(b"".join(chain.from_iterable(zip(keys, values, strict=True)))):
             check_block(keys, values)
         self.more = whole
         if self._reverse:

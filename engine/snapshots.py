@@ -16,6 +16,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from ..affinity.errors import ClosedError, ReadOnlyError, SnapshotExpiredError
 from ..affinity.partitions import partition_of
+from .kv import KvReadError, read_error
 from .maps import Map, map_of
 from .namespaces import Namespace
 from .overlay import Layer, View
@@ -143,11 +144,16 @@ class Snapshot:
     ) -> Iterator[list[Pair]]:
         """Yield blocks of encoded pairs of all partitions, in order, under ``writes``."""
         everywhere = range(self._database.partitions)
-        for pairs in scan(
-            self.view(), everywhere, wanted, reverse=reverse, writes=writes, block=block
-        ):
-            yield pairs
+        blocks = scan(self.view(), everywhere, wanted, reverse=reverse, writes=writes, block=block)
+        try:
+            for pairs in blocks:
+                # Ended meanwhile, its layers may have been merged with newer ones.
+                self.view()
+                yield pairs
+                self.view()
+        except KvReadError as error:
             self.view()
+            raise read_error(error) from error
 
     def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
         """Return a function that refuses to write."""
@@ -174,7 +180,10 @@ def read_view(view: View, partition: int, full_key: bytes) -> bytes | None:
             stored = part.get(full_key)
             if stored is not None:
                 return None if is_tombstone(stored) else stored[:-TRAILER_SIZE]
-    stored = view.txn.get(full_key)
+    try:
+        stored = view.txn.get(full_key)
+    except KvReadError as error:
+        raise read_error(error) from error
     if stored is None:
         check_neighbours(view.txn, full_key)
         return None

@@ -115,7 +115,8 @@ def check_pair(full_key: bytes, stored: bytes) -> None:
 
 def check_block(full_keys: Sequence[bytes], stored: Sequence[bytes]) -> None:
     """Raise ``CorruptDataError``, naming the key, unless all pairs are as they were written."""
-    if crc32c(b"".join(chain.from_iterable(zip(full_keys, stored, strict=True)))):
+    joined = b"".join(chain.from_iterable(zip(full_keys, stored, strict=True)))
+    if not all(full_keys) or crc32c(joined):
         for pair in zip(full_keys, stored, strict=True):
             check_pair(*pair)
         raise CorruptDataError("a block of stored values does not match its checksums")

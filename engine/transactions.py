@@ -91,7 +91,7 @@ class Transaction:
         self._writes: Writes = {}
         self._maps: dict[int, Map[Any, Any]] = {}
         self._reading: Snapshot | None = None
-        self._reads = ReadSet()
+        self._reads: ReadSet | None = None
         self._owner = 0
         self._interrupted = False
         self._open = True
@@ -155,6 +155,7 @@ class Transaction:
             self._end()
 
     def _end(self) -> None:
+        self._maps.clear()  # they refer to this transaction: let both go without the collector
         if self._reading is not None:
             self._reading.close()
         if self._owner:
@@ -216,7 +217,7 @@ class Transaction:
         rule = self._rule
         if rule.snapshot:
             view = self._snapshot().view()
-            self._reads.keys.add(full_key)
+            self._read_set().keys.add(full_key)
         else:
             if rule.read_locks:
                 self._lock(KeyLock(full_key, exclusive=False))
@@ -233,7 +234,8 @@ class Transaction:
         pessimistic = self._rule.pessimistic
 
         def put(key: bytes, value: bytes | None) -> None:
-            self._check_open()
+            if not self._open or self._deadline is not None or self._thread != get_ident():
+                self._check_open()
             partition = partition_of(key, count)
             full_key = prefixes[partition] + key
             if pessimistic:
@@ -267,7 +269,7 @@ class Transaction:
         read = RangeRead(namespace.id, start, stop, reverse=reverse)
         if self._rule.snapshot:
             snapshot = self._snapshot()
-            self._reads.ranges.append(read)
+            self._read_set().ranges.append(read)
         else:
             if self._rule.read_locks:
                 for partition in range(len(namespace.prefixes)):
@@ -291,6 +293,11 @@ class Transaction:
     def read_from(self, snapshot: Snapshot) -> None:
         """Use a snapshot that was taken for this transaction, which closes it."""
         self._reading = snapshot
+
+    def _read_set(self) -> ReadSet:
+        if self._reads is None:
+            self._reads = ReadSet()
+        return self._reads
 
     def _snapshot(self) -> Snapshot:
         if self._reading is None:
@@ -348,9 +355,7 @@ class Transaction:
             commit.receipt = database.earlier_receipt(self._given_id, group)
             if commit.receipt is not None:
                 return
-        blocked = database.locks.locked(self._owner, commit.full_keys())
-        if blocked is not None:
-            raise blocked
+        database.check_locks(commit, self._owner)
         if self._reading is None or self._rule.validated is Validated.NOTHING:
             return
         for earlier in group:
@@ -366,7 +371,7 @@ class Transaction:
 
     def _first_changed(self, changed: Collection[bytes]) -> bytes | None:
         if self._rule.validated is Validated.READS:
-            return self._reads.first_changed(changed)
+            return self._read_set().first_changed(changed)
         return first_common(self._writes.keys(), changed)
 
 

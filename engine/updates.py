@@ -9,7 +9,7 @@ Both are used under the commit mutex only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set as AbstractSet
+from collections.abc import Iterable, Sequence, Set as AbstractSet
 from typing import Protocol
 
 from crc32c import crc32c
@@ -26,7 +26,7 @@ Write = tuple[int, int, bytes, "bytes | None"]
 Writes = dict[bytes, Write]
 """What a transaction writes, by full key."""
 
-Fields = tuple[list[int], "int | list[int]", list[bytes], list["bytes | None"]]
+Fields = tuple[list[int], "int | list[int]", Sequence[bytes], Sequence["bytes | None"]]
 """Flat runs, one namespace or one per update, keys and values, as a TX record has them."""
 
 
@@ -70,13 +70,13 @@ class FewUpdates:
     def reserve(self, state: State) -> Fields:
         """Reserve the numbers and return the fields of the record."""
         counters, epochs = state.counters, state.epochs
-        runs: list[int] = []
-        keys, values, names = [], [], []
-        numbers = self._numbers = []
         if len(self._writes) > FEW:
             self._writes = dict(sorted(self._writes.items()))
+        partitions, names, keys, values = zip(*self._writes.values(), strict=True)
+        runs: list[int] = []
         last = -1
-        for partition, namespace, key, value in self._writes.values():
+        numbers = self._numbers
+        for partition in partitions:
             number = counters[partition].reserve(1) + 1
             epoch = epochs[partition]
             numbers.append((number, epoch))
@@ -85,11 +85,9 @@ class FewUpdates:
             else:
                 runs += (partition, epoch, number, 1)
                 last = partition
-            keys.append(key)
-            values.append(value)
-            names.append(namespace)
-        one = names[0]
-        return runs, one if names.count(one) == len(names) else names, keys, values
+        namespace = names[0]
+        several = len(names) > 1 and names.count(namespace) != len(names)
+        return runs, list(names) if several else namespace, keys, values
 
     def apply(self, layer: Layer, state: State, time: int) -> None:
         """Put the stored values into a layer and move the counters."""
@@ -180,7 +178,7 @@ class ManyUpdates:
 
     def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
         """Return which of some full keys are changed."""
-        return keys.intersection(self.full_keys()) if isinstance(keys, set) else set()
+        return keys & frozenset(self.full_keys())
 
     def full_keys(self) -> Iterable[bytes]:
         """Return the full keys of all updates."""

@@ -32,6 +32,11 @@ class FaultyFile:
     def __repr__(self) -> str:
         return f"<FaultyFile {self._path}>"
 
+    @property
+    def mapping(self) -> None:
+        """Every write is to be seen, so there is no mapping."""
+        return None
+
     def read(self, offset: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``offset``; fewer only at the end of the file."""
         self._check()

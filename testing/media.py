@@ -104,10 +104,23 @@ class Inode:
         self.version += 1
 
     def sync_partly(self, rng: random.Random) -> None:
-        """Make some of the changes durable, as a sync does that is cut short."""
+        """Make some of the changes durable, as a sync does that is cut short.
+
+        A sector or page lands with all its changes or with none: what is newer on the platter is
+        never overwritten by what is older.
+        """
+        unit = _unit(rng)
+        landed: dict[int, bool] = {}
         rest: list[Change] = []
-        for piece in _split(self.unsynced, _unit(rng)):
-            if rng.random() < 0.5:
+        pieces = list(_split(self.unsynced, unit))
+        for place, piece in enumerate(pieces):
+            if isinstance(piece, Cut):
+                # A cut comes after all that was written before it.
+                if rest or rng.random() < 0.5:
+                    rest += pieces[place:]
+                    break
+                piece.apply(self.durable)
+            elif landed.setdefault(piece.offset // unit, rng.random() < 0.5):
                 piece.apply(self.durable)
             else:
                 rest.append(piece)

@@ -114,7 +114,7 @@ def write_rows(settings: Settings, columns: Sequence[str], rows: Iterable[Row]) 
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in columns:
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in rows:
@@ -151,7 +151,7 @@ def _console(settings: Settings, stream: TextIO) -> Any:
     return Console(
         file=stream,
         force_terminal=True if settings.color == "always" else None,
-        no_color=not color,
+        color_system="auto" if color else None,
         highlight=False,
         emoji=False,
     )
@@ -180,7 +180,9 @@ def _bar(settings: Settings, what: str, total: int | None) -> Iterator[Advance]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, TimeElapsedColumn(), console=_console(settings, sys.stderr))
+    bar = Progress(
+        *columns, TimeElapsedColumn(), console=_console(settings, sys.stderr), transient=True
+    )
     with bar:
         task = bar.add_task(what, total=total)
         yield lambda count: bar.advance(task, count)

@@ -37,7 +37,7 @@ from .terminal import (
     write_json,
     write_rows,
 )
-from .text import parse_span, parse_time, shown_time
+from .text import parse_bytes, parse_span, parse_time, shown_time
 from .wal_filters import Filter, position_of, segments_wanted
 from .wal_records import (
     SCHEMA,
@@ -109,6 +109,9 @@ def make_filter(source: LogSource, given: dict[str, Any]) -> Filter:
     }
     if given["key"] is not None and given["prefix"] is not None:
         raise UsageError("--key and --prefix exclude each other")
+    for name in ("key", "prefix"):
+        if given[name] is not None:
+            parse_bytes(given[name])  # what is no bytes is no key of any map
     return Filter(
         map=given["map"],
         key=given["key"],

@@ -13,6 +13,7 @@ Rules that every form keeps:
 
 from __future__ import annotations
 
+from collections.abc import MutableSequence
 from typing import Protocol
 
 
@@ -31,6 +32,13 @@ class ReadableFile(Protocol):
 
 class LogFile(ReadableFile, Protocol):
     """An open file that can be written in place."""
+
+    @property
+    def mapping(self) -> MutableSequence[int] | None:
+        """The bytes of a mapped file, to be written in place; None where there is no mapping.
+
+        Valid until the file grows, is cut or closed.
+        """
 
     def write(self, offset: int, data: bytes) -> None:
         """Write all of ``data`` at ``offset``, growing the file where needed."""

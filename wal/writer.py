@@ -23,7 +23,6 @@ from crc32c import crc32c
 
 from .format import (
     FRAME_MAGIC,
-    FRAME_OVERHEAD,
     HEADER_SIZE,
     SegmentHeader,
     encode_frame,
@@ -78,6 +77,7 @@ class LogWriter:
         self._spare = spare
         self._sealed = sealed
         self._mapped = mapped
+        self._bytes = file.mapping
         self._names_synced = True
         self._fresh = -1
         self.seed = log_seed(header.log_id)
@@ -111,7 +111,9 @@ class LogWriter:
             if end > self._limit and position != self._fresh:
                 return False
             self._fill(end)
-        if len(frame) <= PIECE:
+        if self._bytes is not None:
+            self._bytes[offset:end] = frame
+        elif len(frame) <= PIECE:
             self._file.write(offset, frame)
         else:
             for start in range(0, len(frame), PIECE):
@@ -128,6 +130,7 @@ class LogWriter:
             size = min(PIECE, target - self._filled)
             self._file.write(self._filled, _ZEROS if size == PIECE else _ZEROS[:size])
             self._filled += size
+        self._bytes = self._file.mapping
 
     def sync(self) -> int:
         """Make everything appended so far durable; return up to which position that is.
@@ -170,6 +173,7 @@ class LogWriter:
         self._file = file
         self._base = header.first_position - HEADER_SIZE
         self._filled = file.size()
+        self._bytes = file.mapping
         self._fresh = position
         self.position = self.synced = self.announced = position
         with contextlib.suppress(OSError):

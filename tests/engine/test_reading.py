@@ -300,14 +300,13 @@ def test_a_slot_that_cannot_be_raised_keeps_too_much_and_nothing_breaks() -> Non
     with world() as w:
         w.users[b"ann"] = b"1"
         w.db.checkpoint()
-        operations = w.disk.operations
-        w.reader().close()
-        kinds = [(op.number, op.kind, op.path) for op in w.disk.trace[operations:]]
-        (number,) = [n for n, kind, path in kinds if kind == "write" and "readers" in path]
-        w.disk.fail_at(number - operations + w.disk.operations, "no_space")
+        w.disk.fail_at(
+            w.disk.operations, "ENOSPC", kind="write", path=f"{STORE}/readers", for_ever=True
+        )
         with w.reader() as reader:
             assert list(slots(w).values()) == [0]
             assert reader.map("users")[b"ann"] == b"1"
+        w.disk.heal()
 
 
 # ------------------------------------------------------------------ without a writer
@@ -393,9 +392,9 @@ def test_there_must_be_a_store(tmp_path: Path) -> None:
 def test_a_store_without_its_data_file_has_to_be_recovered_first(tmp_path: Path) -> None:
     tidelog.open(tmp_path / "s").close()
     (tmp_path / "s/data/data.mdb").unlink()
-    with pytest.raises(errors.NotFoundError, match="Open it for writing") as caught:
+    with pytest.raises(errors.NotFoundError, match="no data file yet") as caught:
         tidelog.open(tmp_path / "s", read_only=True)
-    assert caught.value.hint
+    assert "for writing" in caught.value.hint
     assert os.listdir(tmp_path / "s/readers") == []
 
 
@@ -658,11 +657,15 @@ def test_a_map_that_grew_beyond_that_of_the_reader_is_a_clear_error(tmp_path: Pa
         Writer(store) as writer,
     ):
         with pytest.raises(errors.DiskFullError, match="outgrown"):
-            while writer.write(2000) < 100_000:
-                reader.refresh()
+            follow(reader, writer)
         assert reader.map("m")[b"k"] == b"v"
     with tidelog.open(store, read_only=True) as again:
         assert numbers_of(again)
+
+
+def follow(reader: ReadOnlyDatabase, writer: Writer) -> None:
+    while writer.write(2000) < 100_000:
+        reader.refresh()
 
 
 def test_one_process_opens_a_store_once(tmp_path: Path) -> None:

@@ -405,7 +405,7 @@ def full_script() -> list[Step]:
     w.add("sync")
     w.add("drop", name="late")
     w.add("map", name="late")
-    w.add("put", changes=w.changes("late", range(2), 10))
+    w.add("many", changes=w.changes("late", range(2), 10))
     w.add("tick", seconds=0.2)
     w.add("tick", seconds=61.0)
     w.add("close")

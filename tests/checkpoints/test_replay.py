@@ -1,0 +1,313 @@
+"""The fold of the log: by hand, then from every earlier position of a random log."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from tidelog.affinity.errors import CorruptLogError
+from tidelog.checkpoints.marks import PartitionMark, StoreMark
+from tidelog.checkpoints.replay import FIRST_NAMESPACE, State
+from tidelog.tx.counter import PartitionUpdateCounter
+from tidelog.wal.records import (
+    CheckpointRecord,
+    DropNamespaceRecord,
+    EpochRecord,
+    IdleRecord,
+    NamespaceRecord,
+    Record,
+    RollbackRecord,
+    Run,
+    TxRecord,
+    UnknownRecord,
+    decode_payload,
+    encode_record,
+)
+
+STORE_ID = b"s" * 16
+PARTITIONS = 3
+
+
+def transaction(*runs: Run, time: int = 1) -> TxRecord:
+    count = sum(run.count for run in runs)
+    return TxRecord(
+        tx_id=b"t" * 16,
+        time=time,
+        runs=runs,
+        namespaces=16,
+        keys=[b"k"] * count,
+        values=[b"v"] * count,
+    )
+
+
+def namespace(number: int, name: str) -> NamespaceRecord:
+    return NamespaceRecord(
+        id=number, name=name, key_codec="bytes", key_version=1, value_codec="bytes", value_version=1
+    )
+
+
+def marks_of(state: State, position: int) -> dict[int, PartitionMark]:
+    """The marks that a checkpoint of this state writes, without its data."""
+    return {
+        partition: PartitionMark(
+            position=position,
+            counter=state.counters[partition].to_bytes(),
+            epochs=state.epoch_tables[partition],
+            count=0,
+            digest=0,
+        )
+        for partition in range(PARTITIONS)
+    }
+
+
+def store_mark_of(state: State, position: int) -> StoreMark:
+    return StoreMark(
+        store_id=STORE_ID,
+        position=position,
+        time=state.time,
+        namespaces=tuple(state.namespaces.values()),
+        next_namespace=state.next_namespace,
+        dropped=(),
+    )
+
+
+def shape(state: State) -> dict[str, Any]:
+    return {
+        "counters": state.counters,
+        "tables": state.epoch_tables,
+        "epochs": state.epochs,
+        "namespaces": state.namespaces,
+        "next": state.next_namespace,
+        "time": state.time,
+    }
+
+
+# ------------------------------------------------------------------ by hand
+
+
+def test_a_new_state_is_at_zero() -> None:
+    state = State(STORE_ID, 2)
+    assert state.counters == [PartitionUpdateCounter()] * 2
+    assert state.epochs == [1, 1]
+    assert state.next_namespace == FIRST_NAMESPACE
+    assert shape(State.from_marks(STORE_ID, 2, None, {})) == shape(state)
+
+
+def test_a_transaction_moves_its_counters_and_says_where_its_keys_are() -> None:
+    state = State(STORE_ID, PARTITIONS)
+    runs = (Run(2, 1, 1, 3), Run(0, 1, 1, 1), Run(2, 1, 4, 1))
+    assert state.apply(0, transaction(*runs, time=9)) == [(0, runs[0]), (3, runs[1]), (4, runs[2])]
+    assert [counter.lwm for counter in state.counters] == [1, 0, 4]
+    assert state.time == 9
+    assert state.touched == set()
+
+
+def test_what_a_partition_has_already_is_passed_over() -> None:
+    state = State(STORE_ID, PARTITIONS)
+    state.replay_from = [0, 100, 0]
+    runs = (Run(1, 1, 1, 2), Run(2, 1, 1, 1))
+    assert state.apply(99, transaction(*runs)) == [(2, runs[1])]
+    assert state.apply(100, transaction(Run(1, 1, 1, 2))) == [(0, runs[0])]
+    assert [counter.lwm for counter in state.counters] == [0, 2, 1]
+
+
+def test_a_rollback_closes_numbers_and_leaves_no_data() -> None:
+    state = State(STORE_ID, PARTITIONS)
+    record = RollbackRecord(tx_id=bytes(16), time=5, reason="gap", runs=(Run(1, 1, 1, 4),))
+    assert state.apply(0, record) == []
+    assert state.counters[1].lwm == 4
+    assert (state.touched, state.time) == ({1}, 5)
+
+
+def test_time_never_falls() -> None:
+    state = State(STORE_ID, PARTITIONS)
+    for partition, time in enumerate((9, 3, 5)):
+        state.apply(0, transaction(Run(partition, 1, 1, 1), time=time))
+    state.apply(0, RollbackRecord(tx_id=bytes(16), time=2, reason="", runs=()))
+    state.apply(0, EpochRecord(time=1, first_partition=0, epochs=[], starts=[]))
+    assert state.time == 9
+
+
+def test_names_come_and_change_and_go_and_their_ids_are_not_used_again() -> None:
+    state = State(STORE_ID, PARTITIONS)
+    state.apply(0, namespace(20, "old"))
+    state.apply(0, state.rename(20, "new"))
+    assert state.namespaces[20].name == "new"
+    state.apply(0, DropNamespaceRecord(id=20, time=1))
+    state.apply(0, DropNamespaceRecord(id=20, time=1))
+    assert (state.namespaces, state.dropped, state.next_namespace) == ({}, {20}, 21)
+    state.apply(0, namespace(20, "old"))
+    assert state.namespaces == {}
+
+
+def test_epochs_rise_and_are_never_lowered() -> None:
+    state = State(STORE_ID, PARTITIONS)
+    state.apply(0, EpochRecord(time=1, first_partition=1, epochs=[5, 6], starts=[1, 10]))
+    assert state.epochs == [1, 5, 6]
+    assert state.epoch_tables == [((1, 1),), ((5, 1),), ((1, 1), (6, 10))]
+    assert state.touched == {1, 2}
+    state.apply(0, EpochRecord(time=1, first_partition=1, epochs=[5, 3], starts=[9, 9]))
+    assert state.epoch_tables[1:] == [((5, 1),), ((1, 1), (6, 10))]
+
+
+def test_the_next_epochs_begin_behind_all_numbers_that_were_given_out() -> None:
+    state = State(STORE_ID, PARTITIONS)
+    state.apply(0, transaction(Run(1, 1, 1, 4)))
+    state.counters[2].reserve(2)
+    record = state.next_epochs(7)
+    assert (record.epochs, record.starts) == ([2, 2, 2], [1, 5, 3])
+    state.apply(0, record)
+    assert state.epochs == [2, 2, 2]
+    assert state.apply(0, transaction(Run(1, 2, 5, 1)))
+    with pytest.raises(CorruptLogError):
+        state.apply(0, transaction(Run(1, 1, 6, 1)))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        transaction(Run(PARTITIONS, 1, 1, 1)),
+        transaction(Run(0, 2, 1, 1)),
+        RollbackRecord(tx_id=bytes(16), time=1, reason="", runs=(Run(9, 1, 1, 1),)),
+        EpochRecord(time=1, first_partition=2, epochs=[2, 2], starts=[1, 1]),
+    ],
+    ids=["partition", "epoch", "rollback", "epochs"],
+)
+def test_a_record_that_contradicts_the_store_is_damage(record: Record) -> None:
+    state = State(STORE_ID, PARTITIONS)
+    with pytest.raises(CorruptLogError, match="position 55") as caught:
+        state.apply(55, record)
+    assert (caught.value.kind, caught.value.offset) == ("damaged", 55)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        IdleRecord(),
+        CheckpointRecord(position=1, time=2),
+        UnknownRecord(type=99, body=b""),
+        State(STORE_ID, PARTITIONS).record(7),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_other_records_change_nothing(record: Record) -> None:
+    state = State(STORE_ID, PARTITIONS)
+    assert state.apply(0, record) == []
+    assert shape(state) == shape(State(STORE_ID, PARTITIONS))
+
+
+def test_the_state_record_has_all_that_a_reader_needs() -> None:
+    state = State(STORE_ID, PARTITIONS)
+    state.apply(0, namespace(16, "users"))
+    state.apply(0, transaction(Run(1, 1, 3, 2)))
+    state.counters[0].reserve(4)
+    record = state.record(9)
+    assert (record.lwms, record.hwms) == ([0, 0, 0], [4, 4, 0])
+    assert record.ranges == {1: [(2, 2)]}
+    assert record.namespaces == [namespace(16, "users")]
+    assert decode_payload(encode_record(record)) == [record]
+
+
+# ------------------------------------------------------------------ from every earlier position
+
+
+def random_log(rng: random.Random, length: int) -> list[Record]:
+    """Records as an engine writes them, transactions out of order and restarts included."""
+    state = State(STORE_ID, PARTITIONS)
+    reserved = State(STORE_ID, PARTITIONS)
+    log: list[Record] = []
+    late: list[TxRecord] = []
+    names = 0
+    for time in range(length):
+        match rng.choices("tldnxre", (10, 3, 3, 2, 1, 1, 1))[0]:
+            case "t" | "l" as kind:
+                runs = []
+                for partition in rng.sample(range(PARTITIONS), rng.randint(1, PARTITIONS)):
+                    count = rng.randint(1, 3)
+                    first = reserved.counters[partition].reserve(count) + 1
+                    runs.append(Run(partition, state.epochs[partition], first, count))
+                record: Record = transaction(*runs, time=time)
+                if kind == "l":
+                    late.append(transaction(*runs, time=time))
+                    continue
+            case "d" if late:
+                record = late.pop(rng.randrange(len(late)))
+            case "n":
+                record = namespace(FIRST_NAMESPACE + names, f"map {time}")
+                names += 1
+            case "x" if state.namespaces:
+                record = DropNamespaceRecord(id=rng.choice(list(state.namespaces)), time=time)
+            case "r" if state.namespaces:
+                record = state.rename(rng.choice(list(state.namespaces)), f"again {time}")
+            case _:
+                # A restart: what was not written is forgotten, and the epochs rise.
+                late.clear()
+                gaps = [
+                    Run(partition, state.epochs[partition], first, last - first + 1)
+                    for partition, counter in enumerate(state.counters)
+                    for first, last in counter.missing
+                ]
+                rollback = RollbackRecord(
+                    tx_id=bytes(16), time=time, reason="gap", runs=tuple(gaps)
+                )
+                log.append(rollback)
+                state.apply(len(log) - 1, rollback)
+                for mine, theirs in zip(reserved.counters, state.counters, strict=True):
+                    theirs.finalize()
+                    mine.reset()
+                    mine.set(theirs.lwm)
+                record = state.next_epochs(time)
+        state.apply(len(log), record)
+        log.append(record)
+    return log
+
+
+def folded(log: list[Record], state: State, start: int, end: int) -> State:
+    for position in range(start, end):
+        state.apply(position, log[position])
+    return state
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_replay_from_any_earlier_position_gives_the_same_state(seed: int) -> None:
+    rng = random.Random(seed)
+    log = random_log(rng, 40)
+    whole = folded(log, State(STORE_ID, PARTITIONS), 0, len(log))
+    for _ in range(12):
+        checkpoint = rng.randint(0, len(log))
+        at = folded(log, State(STORE_ID, PARTITIONS), 0, checkpoint)
+        marks = marks_of(at, checkpoint)
+        # A checkpoint of several transactions crashed: some partitions are ahead of the store.
+        behind = rng.randint(0, checkpoint)
+        earlier = folded(log, State(STORE_ID, PARTITIONS), 0, behind)
+        store = store_mark_of(earlier, behind)
+        for partition in rng.sample(range(PARTITIONS), rng.randint(0, PARTITIONS)):
+            marks[partition] = marks_of(earlier, behind)[partition]
+        state = State.from_marks(STORE_ID, PARTITIONS, store, marks)
+        assert state.position == behind
+        start = rng.randint(0, behind)
+        assert shape(folded(log, state, start, len(log))) == shape(whole)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_update_is_taken_over_exactly_once(seed: int) -> None:
+    rng = random.Random(seed)
+    log = random_log(rng, 40)
+    checkpoint = rng.randint(0, len(log))
+    at = folded(log, State(STORE_ID, PARTITIONS), 0, checkpoint)
+    marks, store = marks_of(at, checkpoint), store_mark_of(at, checkpoint)
+    state = State.from_marks(STORE_ID, PARTITIONS, store, marks)
+    taken = [
+        (position, run)
+        for position in range(len(log))
+        for _, run in state.apply(position, log[position])
+    ]
+    assert taken == [
+        (position, run)
+        for position in range(checkpoint, len(log))
+        for record in [log[position]]
+        if isinstance(record, TxRecord)
+        for run in record.runs
+    ]

@@ -1,0 +1,208 @@
+"""Ordered scans against a sorted dict: partitions, layers, deletes, own writes, small blocks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tidelog.affinity.errors import CorruptDataError
+from tidelog.affinity.partitions import partition_of
+from tidelog.engine import scan as scans
+from tidelog.engine.overlay import Overlay, View
+from tidelog.engine.scan import Pair, Range, after_prefix, scan
+from tidelog.engine.stored import pack_prefix, stored_value
+from tidelog.engine.updates import Writes
+from tidelog.testing import FaultyDisk, MemoryKv
+
+NAMESPACES = (15, 16, 17)
+"""The one in the middle is scanned; the others are its neighbours."""
+
+
+@pytest.fixture
+def tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scans, "PAIRS_IN_HAND", 8)
+    monkeypatch.setattr(scans, "BLOCK_MIN", 4)
+
+
+class World:
+    """Pairs in a key-value environment, in layers above it, and in a transaction's writes."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+        self.kv = MemoryKv(FaultyDisk(), "/", 1 << 30)
+        self.content: dict[bytes, bytes] = {}
+        self.writes: Writes = {}
+        self.overlay: Overlay | None = None
+        self._counter = 0
+
+    def _pair(self, namespace: int, key: bytes, value: bytes | None) -> tuple[int, bytes, bytes]:
+        partition = partition_of(key, self.partitions)
+        full_key = pack_prefix(partition, namespace) + key
+        self._counter += 1
+        if namespace == 16 and value is None:
+            self.content.pop(key, None)
+        elif namespace == 16 and value is not None:
+            self.content[key] = value
+        return partition, full_key, stored_value(full_key, value, 1, self._counter, 7)
+
+    def below(self, pairs: list[tuple[int, bytes, bytes]]) -> None:
+        with self.kv.write() as txn:
+            for pair in pairs:
+                _, full_key, stored = self._pair(*pair)
+                txn.put(full_key, stored)
+        if self.overlay is not None:
+            self.overlay.refresh(self.kv.begin())
+
+    def above(self, namespace: int, key: bytes, value: bytes | None) -> None:
+        if self.overlay is None:
+            self.overlay = Overlay(self.kv.begin())
+        partition, full_key, stored = self._pair(namespace, key, value)
+        self.overlay.active.part(partition)[full_key] = stored
+
+    def seal(self) -> None:
+        if self.overlay is not None:
+            self.overlay.snapshot()
+
+    def write(self, namespace: int, key: bytes, value: bytes | None) -> None:
+        partition, full_key, _ = self._pair(namespace, key, value)
+        self.writes[full_key] = (partition, namespace, key, value)
+
+    def view(self) -> View:
+        if self.overlay is None:
+            self.overlay = Overlay(self.kv.begin())
+        return self.overlay.snapshot()[0]
+
+    def scan(
+        self,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        *,
+        reverse: bool = False,
+        block: int = scans.BLOCK_FIRST,
+    ) -> Iterator[list[Pair]]:
+        return scan(
+            self.view(),
+            range(self.partitions),
+            Range(namespace=16, start=start, stop=stop),
+            reverse=reverse,
+            writes=self.writes,
+            block=block,
+        )
+
+    def expected(self, start: bytes, stop: bytes | None, reverse: bool) -> list[Pair]:
+        pairs = [
+            (key, value)
+            for key, value in sorted(self.content.items())
+            if start <= key and (stop is None or key < stop)
+        ]
+        return pairs[::-1] if reverse else pairs
+
+
+def flat(blocks: Iterator[list[Pair]]) -> list[Pair]:
+    blocks_seen = list(blocks)
+    assert all(blocks_seen), "a block without pairs"
+    return [pair for block in blocks_seen for pair in block]
+
+
+def random_world(rng: random.Random, partitions: int) -> World:
+    world = World(partitions)
+    size = rng.choice((0, 5, 60, 200))
+    keys = [rng.randbytes(rng.randint(0, 3)) for _ in range(max(size, 1))]
+    world.below([(rng.choice(NAMESPACES), rng.choice(keys), b"low") for _ in range(size)])
+    if rng.random() < 0.3:
+        # A stretch of deletes: whole blocks of the data below vanish.
+        for key in sorted(world.content)[: rng.randint(0, size)]:
+            world.above(16, key, None)
+    for number in range(rng.choice((0, 10, 100))):
+        value = None if rng.random() < 0.4 else b"%d" % number
+        world.above(rng.choice(NAMESPACES), rng.choice(keys), value)
+        if rng.random() < 0.1:
+            world.seal()
+    for number in range(rng.choice((0, 0, 10))):
+        value = None if rng.random() < 0.4 else b"own %d" % number
+        world.write(rng.choice(NAMESPACES), rng.choice(keys), value)
+    return world
+
+
+@pytest.mark.usefixtures("tiny_blocks")
+@pytest.mark.parametrize("partitions", [1, 3, 16])
+@pytest.mark.parametrize("seed", range(25))
+def test_a_scan_is_what_a_sorted_dict_says(seed: int, partitions: int) -> None:
+    rng = random.Random(seed * 100 + partitions)
+    world = random_world(rng, partitions)
+    bounds = [b"", b"\x40", b"\x80\0", rng.randbytes(2), None]
+    for _ in range(8):
+        start, stop = rng.choice(bounds) or b"", rng.choice(bounds)
+        reverse, block = rng.random() < 0.5, rng.choice((1, 2, 16))
+        found = flat(world.scan(start, stop, reverse=reverse, block=block))
+        assert found == world.expected(start, stop, reverse), (start, stop, reverse)
+
+
+@pytest.mark.parametrize("partitions", [1, 16])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_long_scan_in_blocks_of_the_real_size(partitions: int, reverse: bool) -> None:
+    world = World(partitions)
+    world.below([(16, b"%06d" % number, b"v") for number in range(4000)])
+    world.above(16, b"000001", None)
+    world.above(16, b"~", b"last")
+    blocks = list(world.scan(reverse=reverse))
+    assert [pair for block in blocks for pair in block] == world.expected(b"", None, reverse)
+    assert len(blocks[0]) <= 2 * scans.BLOCK_FIRST * partitions
+    assert max(map(len, blocks)) <= 2 * scans.PAIRS_IN_HAND
+
+
+@pytest.mark.usefixtures("tiny_blocks")
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("count", range(0, 20))
+def test_no_pair_is_lost_at_the_border_of_a_block(count: int, reverse: bool) -> None:
+    world = World(1)
+    world.below([(16, b"%02d" % number, b"v") for number in range(count)])
+    for block in (1, 2, 3, 4):
+        assert flat(world.scan(reverse=reverse, block=block)) == world.expected(b"", None, reverse)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_scan_ends_before_the_marks_and_the_neighbours(partitions: int, reverse: bool) -> None:
+    world = World(partitions)
+    world.below([(namespace, b"\xff" * 3, b"theirs") for namespace in (0, 1, 15, 17, 400)])
+    world.below([(namespace, b"", b"theirs") for namespace in (0, 1, 15, 17, 400)])
+    assert flat(world.scan(reverse=reverse)) == []
+    world.below([(16, b"", b"mine"), (16, b"\xff" * 480, b"mine")])
+    assert len(flat(world.scan(reverse=reverse))) == 2
+
+
+@pytest.mark.usefixtures("tiny_blocks")
+@pytest.mark.parametrize("reverse", [False, True])
+def test_damage_is_found_before_any_pair_of_its_block_is_handed_out(reverse: bool) -> None:
+    world = World(1)
+    world.below([(16, b"%02d" % number, b"v") for number in range(40)])
+    key = pack_prefix(0, 16) + b"20"
+    with world.kv.write() as txn:
+        stored = txn.get(key)
+        assert stored is not None
+        txn.put(key, b"w" + stored[1:])
+    seen: list[bytes] = []
+    with pytest.raises(CorruptDataError, match=b"20".hex()):
+        for block in world.scan(reverse=reverse):
+            seen += [user_key for user_key, _ in block]
+    assert b"20" not in seen
+    assert all(user_key > b"20" if reverse else user_key < b"20" for user_key in seen)
+    # What the overlay has newer hides it no longer than until the next checkpoint.
+    assert flat(world.scan(b"30")) == world.expected(b"30", None, False)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "after"),
+    [(b"", None), (b"a", b"b"), (b"a\xff", b"b"), (b"\xff\xff", None), (b"\xfe\xff", b"\xff")],
+)
+def test_the_first_key_behind_a_prefix(prefix: bytes, after: bytes | None) -> None:
+    assert after_prefix(prefix) == after
+
+
+def test_the_bounds_of_a_range_lie_in_its_partition_and_namespace() -> None:
+    assert Range(namespace=16).bounds(3) == (pack_prefix(3, 16), pack_prefix(3, 17))
+    low, high = Range(namespace=16, start=b"a", stop=b"b").bounds(3)
+    assert (low, high) == (pack_prefix(3, 16) + b"a", pack_prefix(3, 16) + b"b")

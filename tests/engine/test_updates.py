@@ -1,0 +1,195 @@
+"""The two shapes of updates against one naive fold, and against what recovery makes of the record."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tidelog.checkpoints.replay import State
+from tidelog.engine.overlay import Layer
+from tidelog.engine.recovery import apply_updates
+from tidelog.engine.stored import pack_prefix, split_key, stored_value
+from tidelog.engine.updates import FEW, FewUpdates, ManyUpdates, NoUpdates, Updates, Writes
+from tidelog.wal.records import (
+    RecordType,
+    Run,
+    TxRecord,
+    decode_payload,
+    encode_put,
+    encode_record,
+    pack_record_header,
+    tx_body,
+)
+
+import msgpack
+
+PARTITIONS = 3
+TX_ID = b"boot-one" + (7).to_bytes(8, "big")
+TIME = 1_700_000_000_000_000
+
+
+def state_with_numbers() -> State:
+    """A state whose partitions have each been written before, one in its second epoch."""
+    state = State(b"s" * 16, PARTITIONS)
+    for partition, count in enumerate((5, 0, 9)):
+        if count:
+            state.counters[partition].apply_next(count)
+    state.epochs[2] = 4
+    state.epoch_tables[2] = ((1, 1), (4, 8))
+    return state
+
+
+def record_of(updates: Updates, state: State) -> bytes:
+    runs, namespaces, keys, values = updates.reserve(state)
+    body = msgpack.packb(tx_body(TX_ID, TIME, runs, namespaces, keys, values, None))
+    return pack_record_header(len(body), RecordType.TX, 0) + body
+
+
+def written(updates: Updates) -> tuple[dict[bytes, bytes], State, bytes, Layer]:
+    """Reserve, encode and apply; the layer's pairs, the state, the record and the layer."""
+    state, layer = state_with_numbers(), Layer()
+    record = record_of(updates, state)
+    updates.apply(layer, state, TIME)
+    pairs = {key: value for part in layer.parts.values() for key, value in part.items()}
+    assert all(split_key(key)[0] == p for p, part in layer.parts.items() for key in part)
+    return pairs, state, record, layer
+
+
+def random_writes(rng: random.Random, count: int, namespaces: tuple[int, ...]) -> Writes:
+    writes: Writes = {}
+    for _ in range(count):
+        partition, namespace = rng.randrange(PARTITIONS), rng.choice(namespaces)
+        key = rng.randbytes(rng.randint(0, 12))
+        value = None if rng.random() < 0.3 else rng.randbytes(rng.randint(0, 30))
+        writes[pack_prefix(partition, namespace) + key] = (partition, namespace, key, value)
+    return writes
+
+
+def many_of(writes: Writes) -> ManyUpdates:
+    parts: dict[int, dict[bytes, bytes | None]] = {}
+    for partition, _, key, value in writes.values():
+        parts.setdefault(partition, {})[key] = value
+    return ManyUpdates(16, [pack_prefix(partition, 16) for partition in range(PARTITIONS)], parts)
+
+
+def check_shape(updates: Updates, writes: Writes) -> None:
+    """Content, counters, record and replay of one shape against the writes themselves."""
+    before = state_with_numbers()
+    assert set(updates.full_keys()) == set(writes)
+    pairs, state, record, layer = written(updates)
+    decoded = decode_payload(record)[0]
+    assert isinstance(decoded, TxRecord)
+    naive: dict[bytes, bytes] = {}
+    numbers: dict[int, list[int]] = {}
+    for partition, epoch, counter, namespace, key, value in decoded.updates():
+        full_key = pack_prefix(partition, namespace) + key
+        assert writes[full_key] == (partition, namespace, key, value)
+        assert epoch == before.epochs[partition]
+        naive[full_key] = stored_value(full_key, value, epoch, counter, TIME)
+        numbers.setdefault(partition, []).append(counter)
+    assert pairs == naive
+    assert pairs.keys() == writes.keys()
+    for partition, counter_now in enumerate(state.counters):
+        first = before.counters[partition].hwm + 1
+        mine = numbers.get(partition, [])
+        assert sorted(mine) == list(range(first, first + len(mine)))
+        assert (counter_now.lwm, counter_now.hwm) == (first + len(mine) - 1,) * 2
+        assert counter_now.out_of_order == []
+    assert layer.bytes >= sum(len(key) + len(value) for key, value in pairs.items())
+    # What recovery reads from the log is the same to the byte.
+    replayed, replayed_layer = state_with_numbers(), Layer()
+    assert apply_updates(replayed_layer, replayed, 0, decoded, len(record)) == len(writes)
+    assert replayed_layer.parts == layer.parts
+    assert replayed.counters == state.counters
+    assert replayed.time == TIME
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("most", [3, FEW, 3 * FEW])
+def test_few_updates_are_what_a_naive_fold_makes_of_them(seed: int, most: int) -> None:
+    rng = random.Random(seed)
+    writes = random_writes(rng, rng.randint(1, most), (16, 17) if seed % 2 else (16,))
+    check_shape(FewUpdates(dict(writes)), writes)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_many_updates_are_what_a_naive_fold_makes_of_them(seed: int) -> None:
+    rng = random.Random(seed)
+    writes = random_writes(rng, rng.randint(1, 100), (16,))
+    check_shape(many_of(writes), writes)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_both_shapes_give_the_same_keys_the_same_values(seed: int) -> None:
+    writes = random_writes(random.Random(seed), 40, (16,))
+    few, _, _, _ = written(FewUpdates(dict(writes)))
+    many, _, _, _ = written(many_of(writes))
+    assert {key: value[:-25] for key, value in few.items()} == {
+        key: value[:-25] for key, value in many.items()
+    }
+
+
+def test_neighbours_of_one_partition_share_a_run() -> None:
+    writes: Writes = {
+        pack_prefix(partition, 16) + key: (partition, 16, key, b"v")
+        for partition, key in ((0, b"a"), (0, b"b"), (1, b"c"), (0, b"d"))
+    }
+    runs, namespace, _, _ = FewUpdates(writes).reserve(state_with_numbers())
+    assert runs == [0, 1, 6, 2, 1, 1, 1, 1, 0, 1, 8, 1]
+    assert namespace == 16
+
+
+def test_a_size_is_near_the_size_of_the_record() -> None:
+    writes = random_writes(random.Random(1), 200, (16,))
+    for updates in (FewUpdates(dict(writes)), many_of(writes)):
+        size = updates.size()
+        record = record_of(updates, state_with_numbers())
+        assert len(record) / 2 < size < len(record) * 5
+
+
+@pytest.mark.parametrize("shape", ["few", "many"])
+def test_updates_say_which_keys_they_change(shape: str) -> None:
+    writes = random_writes(random.Random(2), 10, (16,))
+    updates: Updates = FewUpdates(dict(writes)) if shape == "few" else many_of(writes)
+    key = next(iter(writes))
+    other = pack_prefix(0, 99) + b"other"
+    assert set(updates.changed({key, other})) == {key}
+    assert set(updates.changed({other})) == set()
+    assert set(updates.changed(frozenset({key}))) == {key}
+
+
+def test_other_records_change_nothing() -> None:
+    layer, state = Layer(), state_with_numbers()
+    nothing = NoUpdates()
+    nothing.apply(layer, state, TIME)
+    assert layer.parts == {}
+    assert state.counters == state_with_numbers().counters
+    assert (nothing.size(), list(nothing.full_keys()), nothing.changed({b"k"})) == (0, [], set())
+    with pytest.raises(AssertionError):
+        nothing.reserve(state)
+
+
+@pytest.mark.parametrize(
+    ("number", "time", "partition", "epoch", "counter", "namespace", "key", "value"),
+    [
+        (0, 0, 0, 1, 1, 16, b"", b""),
+        (7, TIME, 3, 2, 300, 17, b"key", b"value"),
+        (2**64 - 1, 2**63 - 1, 32767, 2**32 - 1, 2**63 - 1, 2**32 - 1, b"k" * 480, b"v" * 70_000),
+    ],
+)
+def test_the_quick_encoding_of_a_put_decodes_to_the_record_of_the_slow_one(
+    number: int, time: int, partition: int, epoch: int, counter: int, namespace: int,
+    key: bytes, value: bytes,
+) -> None:  # fmt: skip
+    prefix = b"boot-one"
+    slow = TxRecord(
+        tx_id=prefix + number.to_bytes(8, "big"),
+        time=time,
+        runs=(Run(partition, epoch, counter, 1),),
+        namespaces=namespace,
+        keys=[key],
+        values=[value],
+    )
+    quick = encode_put(prefix, number, time, partition, epoch, counter, namespace, key, value)
+    assert decode_payload(quick) == decode_payload(encode_record(slow)) == [slow]

@@ -1,0 +1,203 @@
+"""What the documents list, against what the code has: both ways, so that neither can go astray."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tidelog
+from support.documents import ROOT
+from tidelog.affinity import errors
+from tidelog.engine.opening import Options
+from tidelog.engine.statistics import Statistics
+from tidelog.tx.validation import READ_RULES
+
+ARCHITECTURE_LINES_MAX = 300
+SHIPPED = ("affinity", "wal", "tx", "checkpoints", "engine", "testing", "tools")
+
+
+def text_of(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def tables(path: str) -> Iterator[list[dict[str, str]]]:
+    """The tables of a document: for each a list of its rows, as column -> cell."""
+    lines = [*text_of(path).splitlines(), ""]
+    while lines:
+        if not lines[0].startswith("| "):
+            lines.pop(0)
+            continue
+        end = next(n for n, line in enumerate(lines) if not line.startswith("|"))
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:end]]
+        yield [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
+        del lines[:end]
+
+
+def table_with(path: str, column: str) -> list[dict[str, str]]:
+    """The one table of a document whose first column has that title."""
+    found = [rows for rows in tables(path) if rows and next(iter(rows[0])) == column]
+    assert len(found) == 1, f"{path} has {len(found)} tables of {column}"
+    return found[0]
+
+
+def plain(cell: str) -> str:
+    return cell.strip("`")
+
+
+# ------------------------------------------------------------------ errors
+
+
+def error_classes() -> dict[str, type[errors.TidelogError]]:
+    return {
+        name: kind
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.TidelogError)
+    }
+
+
+def test_every_error_is_documented_with_its_code_and_every_documented_one_exists() -> None:
+    documented = {
+        plain(row["class"]): (row["code"], row["retryable"])
+        for row in table_with("docs/errors.md", "class")
+    }
+    assert documented == {
+        name: (kind.code, "yes" if kind.retryable else "no")
+        for name, kind in error_classes().items()
+    }
+
+
+def test_the_table_of_errors_leaves_no_cell_empty() -> None:
+    for row in table_with("docs/errors.md", "class"):
+        assert all(row.values()), row
+
+
+def test_an_error_that_can_be_cured_says_how() -> None:
+    # ReadOnlyError, NotFoundError and the like are raised with a hint of their own.
+    for name, kind in error_classes().items():
+        assert (kind.__doc__ or "").strip().endswith((".", ")")), name
+        assert not kind.retryable or kind.hint, f"{name} is retryable and does not say what to do"
+
+
+# ------------------------------------------------------------------ log events
+
+
+def events_of(source: str) -> set[str]:
+    """The values of ``event`` in dicts that are given as ``extra=``."""
+    return {
+        str(ast.literal_eval(value))
+        for call in ast.walk(ast.parse(source))
+        if isinstance(call, ast.Call)
+        for keyword in call.keywords
+        if keyword.arg == "extra" and isinstance(keyword.value, ast.Dict)
+        for value in keyword.value.values
+    }
+
+
+def sources() -> Iterator[Path]:
+    for folder in SHIPPED:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def test_every_logged_event_is_documented_and_every_documented_one_is_logged() -> None:
+    logged = {event for path in sources() for event in events_of(path.read_text("utf-8"))}
+    rows = table_with("docs/operations.md", "event")
+    assert {plain(row["event"]) for row in rows} == logged
+
+
+def test_the_text_of_an_event_begins_with_its_name() -> None:
+    for path in sources():
+        for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(call, ast.Call):
+                continue
+            extra = [keyword.value for keyword in call.keywords if keyword.arg == "extra"]
+            if extra:
+                event = ast.literal_eval(extra[0])["event"]
+                texts = [argument for argument in call.args if isinstance(argument, ast.Constant)]
+                assert str(texts[0].value).split()[0] == event, path
+
+
+# ------------------------------------------------------------------ options, statistics, limits
+
+
+def test_every_option_is_documented_with_its_default() -> None:
+    rows = table_with("docs/operations.md", "option")
+    fields = Options.__dataclass_fields__
+    assert [plain(row["option"]) for row in rows] == list(fields)
+    assert {plain(row["option"]): row["default"] for row in rows} == {
+        name: str(field.default) for name, field in fields.items()
+    }
+
+
+def test_every_statistic_is_documented() -> None:
+    rows = table_with("docs/operations.md", "field")
+    assert [plain(row["field"]) for row in rows] == list(Statistics.__dataclass_fields__)
+
+
+LIMITS = [row for row in table_with("docs/operations.md", "limit") if row["constant"]]
+
+
+@pytest.mark.parametrize("row", LIMITS, ids=lambda row: str(row["limit"]))
+def test_a_documented_limit_is_that_of_the_code(row: dict[str, str]) -> None:
+    module, _, name = plain(row["constant"]).rpartition(".")
+    number = re.match(r"[\d,]+", row["value"])
+    assert number is not None
+    assert int(number[0].replace(",", "")) == getattr(
+        importlib.import_module(f"tidelog.{module}"), name
+    )
+
+
+def test_the_errors_of_the_limits_exist() -> None:
+    for row in table_with("docs/operations.md", "limit"):
+        if row["beyond it"].startswith("`"):
+            assert hasattr(tidelog.errors, plain(row["beyond it"]))
+
+
+# ------------------------------------------------------------------ transactions, words, shape
+
+
+def test_the_table_of_isolation_levels_is_that_of_the_code() -> None:
+    documented = [
+        (
+            row["row"],
+            row["mode"],
+            row["isolation"],
+            row["reads"] == "snapshot",
+            row["checked at the commit"],
+            row["read locks"] == "yes",
+        )
+        for row in table_with("docs/transactions.md", "row")
+    ]
+    assert documented == [
+        (rule.row, mode, isolation, rule.snapshot, rule.validated.value, rule.read_locks)
+        for (mode, isolation), rule in READ_RULES.items()
+    ]
+
+
+def test_retryable_in_the_page_on_transactions_is_that_of_the_code() -> None:
+    for row in table_with("docs/transactions.md", "error"):
+        kind = error_classes()[plain(row["error"])]
+        assert kind.retryable == (row["again?"] == "yes" or row["again?"].startswith("yes")), row
+
+
+def test_a_word_of_the_glossary_is_explained_once() -> None:
+    words = [
+        word
+        for rows in tables("docs/glossary.md")
+        for row in rows
+        for word in re.split(r", ", row["word"])
+    ]
+    assert sorted(words) == sorted(set(words))
+
+
+def test_the_architecture_stays_short() -> None:
+    assert len(text_of("ARCHITECTURE.md").splitlines()) < ARCHITECTURE_LINES_MAX
+
+
+def test_the_readme_links_every_page() -> None:
+    linked = set(re.findall(r"\]\(docs/([\w-]+\.md)\)", text_of("README.md")))
+    assert linked >= {path.name for path in (ROOT / "docs").glob("*.md")} - {"benchmarks.md"}

@@ -1,0 +1,108 @@
+"""Every way to end has its code, and every error three lines."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tidelog.affinity import errors
+from tidelog.tools.commands import RootGroup
+from tidelog.tools.exits import CODES, Exit, RefusedError, exit_code
+
+CORRUPT = {"kind": "damaged", "segment": 3, "offset": 128}
+
+ENDS: list[tuple[BaseException, Exit]] = [
+    (errors.UsageError("wrong"), Exit.USAGE),
+    (errors.CodecError("no such codec"), Exit.USAGE),
+    (errors.UnsupportedError("a network file system"), Exit.USAGE),
+    (errors.TransactionTooLargeError("too large"), Exit.USAGE),
+    (click.UsageError("bad option"), Exit.USAGE),
+    (OSError(errno.EISDIR, "Is a directory", "x"), Exit.USAGE),
+    (errors.CorruptLogError("damaged", **CORRUPT), Exit.FOUND),  # type: ignore[arg-type]
+    (errors.CorruptDataError("damaged"), Exit.FOUND),
+    (errors.ForeignFileError("of another store"), Exit.FOUND),
+    (errors.NotFoundError("nothing there"), Exit.NOT_FOUND),
+    (errors.HistoryTruncatedError("dropped"), Exit.NOT_FOUND),
+    (FileNotFoundError(errno.ENOENT, "No such file", "x"), Exit.NOT_FOUND),
+    (errors.ConflictError("changed", namespace="n", key=b"k", winner=None), Exit.ABORTED),
+    (errors.RolledBackError("rolled back"), Exit.ABORTED),
+    (errors.LockTimeoutError("waited"), Exit.UNAVAILABLE),
+    (errors.DeadlineError("too late"), Exit.UNAVAILABLE),
+    (errors.SnapshotExpiredError("ended"), Exit.UNAVAILABLE),
+    (errors.AlreadyOpenError("open", path="p", pid=1), Exit.REFUSED),
+    (errors.ReadOnlyError("read only"), Exit.REFUSED),
+    (RefusedError("exists"), Exit.REFUSED),
+    (FileExistsError(errno.EEXIST, "File exists", "x"), Exit.REFUSED),
+    (errors.FormatVersionError("newer", found=2, supported=1), Exit.FORMAT),
+    (errors.CommitUnknownError("unknown", tx_id=bytes(16), home=0), Exit.UNKNOWN),
+    (errors.DiskFullError("full"), Exit.DISK),
+    (errors.DiskError("broken"), Exit.DISK),
+    (OSError(errno.EIO, "Input/output error", "x"), Exit.DISK),
+    (OSError(errno.ENOSPC, "No space left on device"), Exit.DISK),
+    (PermissionError(errno.EACCES, "Permission denied", "x"), Exit.PERMISSION),
+    (OSError(errno.EROFS, "Read-only file system", "x"), Exit.PERMISSION),
+    (KeyboardInterrupt(), Exit.INTERRUPTED),
+    (click.Abort(), Exit.INTERRUPTED),
+]
+
+
+def group_that_raises(error: BaseException) -> RootGroup:
+    group = RootGroup("tidelog")
+
+    @group.command()
+    def fail() -> None:
+        raise error
+
+    return group
+
+
+@pytest.mark.parametrize(("error", "code"), ENDS, ids=lambda value: type(value).__name__)
+def test_an_error_ends_the_command_with_its_code(error: BaseException, code: Exit) -> None:
+    done = CliRunner().invoke(group_that_raises(error), ["fail"])
+    assert done.exit_code == code
+    assert done.stdout == ""
+    if code is not Exit.INTERRUPTED:
+        assert done.stderr.startswith("error: ")
+        assert "TL-" in done.stderr.splitlines()[0]
+        assert len(done.stderr.splitlines()) <= 3
+        assert "Traceback" not in done.stderr
+
+
+def test_every_error_of_tidelog_has_an_exit_code() -> None:
+    classes = [
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, errors.TidelogError)
+    ]
+    assert len(classes) > 20
+    for kind in classes:
+        assert any(issubclass(kind, base) for base, _ in CODES[:-1]) or kind is errors.TidelogError
+
+
+def test_no_row_of_the_table_hides_a_later_one() -> None:
+    for index, (kind, _) in enumerate(CODES):
+        assert not any(issubclass(kind, before) for before, _ in CODES[:index])
+
+
+def test_a_refused_permission_shows_through_the_error_of_the_engine() -> None:
+    error = errors.DiskError("locking failed")
+    error.__cause__ = PermissionError(errno.EACCES, "Permission denied")
+    assert exit_code(error) is Exit.PERMISSION
+
+
+def test_what_where_and_what_to_do_are_told() -> None:
+    error = errors.NotFoundError("there is no map 'x'", hint="Look at the maps.")
+    done = CliRunner().invoke(group_that_raises(error), ["fail"])
+    assert done.stderr == "error: there is no map 'x'  [TL-USE-006]\n  next:  Look at the maps.\n"
+
+
+def test_debug_shows_the_traceback() -> None:
+    group = group_that_raises(errors.NotFoundError("nothing"))
+    done = CliRunner().invoke(group, ["fail", "--debug"])
+    assert done.exit_code == Exit.NOT_FOUND
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-2].startswith("error: nothing")

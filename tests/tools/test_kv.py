@@ -1,0 +1,359 @@
+"""``tidelog kv``: single keys, scans, import and export."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+import tidelog
+from tidelog import codecs
+from tidelog.engine.codecs import Codec
+
+Run = Callable[..., Result]
+Fingerprint = Callable[[Path], dict[str, tuple[str, int]]]
+
+
+def lines_of(done: Result) -> list[Any]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+# ------------------------------------------------------------------ one key
+
+
+def test_put_get_and_delete(run: Run, shop: Path) -> None:
+    assert run("kv", "put", shop, "stock", "plums", '{"n": 1}').exit_code == 0
+    assert run("kv", "get", shop, "stock", "plums").stdout == '{"n": 1}\n'
+    assert run("kv", "del", shop, "stock", "plums").exit_code == 0
+    assert run("kv", "get", shop, "stock", "plums").exit_code == 4
+
+
+def test_get_prints_exact_bytes_and_what_they_mean(run: Run, shop: Path) -> None:
+    assert json.loads(run("kv", "get", shop, "orders", '["DE", -5]', "--json").stdout) == {
+        "v": 1,
+        "type": "pair",
+        "map": "orders",
+        "key": {"b64": "AkRFABP6"},
+        "key_decoded": ["DE", -5],
+        "value": {"b64": "cmF3AA=="},
+        "value_decoded": {"b64": "cmF3AA=="},
+    }
+    assert run("kv", "get", shop, "orders", "b64:AkRFABP6").stdout == "hex:72617700\n"
+    assert run("kv", "get", shop, "orders", '["DE", -5]', "--raw").stdout_bytes == b"raw\x00"
+
+
+def test_put_takes_stored_bytes_from_standard_input(run: Run, shop: Path) -> None:
+    done = run("kv", "put", shop, "numbers", "7", "-", input=b"se\xc3\xbfen")
+    assert done.exit_code == 0
+    assert run("kv", "get", shop, "numbers", "7").stdout == "seÿen\n"
+
+
+def test_put_tells_the_transaction_that_the_log_then_shows(run: Run, shop: Path) -> None:
+    receipt = json.loads(run("kv", "put", shop, "numbers", "8", "x", "--tag", "t", "--json").stdout)
+    (record, _end) = lines_of(run("wal", "dump", shop, "--tx", receipt["tx"], "--jsonl"))
+    assert record["tag"] == "t"
+    assert record["position"] < receipt["position"]
+    assert record["time_us"] == receipt["time_us"]
+
+
+def test_put_makes_a_store_and_a_map_only_when_told_to(run: Run, tmp_path: Path) -> None:
+    store = tmp_path / "new.tl"
+    assert run("kv", "put", store, "m", "k", "1").exit_code == 4
+    assert not store.exists()
+    assert run("kv", "put", store, "m", "k", "no json", "--create").exit_code == 2
+    assert not store.exists()
+    done = run("kv", "put", store, "m", "k", "v", "--create", "--value-codec", "str",
+               "--partitions", "2")  # fmt: skip
+    assert done.exit_code == 0
+    assert run("kv", "put", store, "other", "k", "1").exit_code == 4
+    assert run("kv", "get", store, "m", "k").stdout == "v\n"
+    assert json.loads(run("db", "info", store, "--json").stdout)["partitions"] == 2
+
+
+def test_codecs_that_contradict_the_map_are_refused(run: Run, shop: Path) -> None:
+    done = run("kv", "put", shop, "stock", "k", "1", "--key-codec", "i64")
+    assert done.exit_code == 2
+    assert "codec" in done.stderr
+
+
+def test_a_delete_is_all_or_nothing(run: Run, shop: Path) -> None:
+    done = run("kv", "del", shop, "stock", "pears", "nix")
+    assert done.exit_code == 4
+    assert "nothing was deleted" in done.stderr
+    assert run("kv", "get", shop, "stock", "pears").exit_code == 0
+    assert run("kv", "del", shop, "stock", "pears", "nix", "--ignore-missing").exit_code == 0
+    assert run("kv", "get", shop, "stock", "pears").exit_code == 4
+
+
+# ------------------------------------------------------------------ many keys
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    path = tmp_path / "many.tl"
+    with tidelog.open(path, partitions=3) as db:
+        words = db.map("words", key=codecs.Str, value=codecs.Str)
+        words.update_many([(f"{letter}{n}", f"{n}") for letter in "abc" for n in range(3)])
+        pairs = db.map("pairs", key=codecs.Tuple, value=codecs.Bytes)
+        pairs.update_many([((x, y), b"") for x in range(3) for y in range(2)])
+    return path
+
+
+SCANS: list[tuple[list[str], list[str]]] = [
+    ([], ["a0", "a1", "a2", "b0", "b1", "b2", "c0", "c1", "c2"]),
+    (["--prefix", "b"], ["b0", "b1", "b2"]),
+    (["--prefix", "hex:62"], ["b0", "b1", "b2"]),
+    (["--key", "b1"], ["b1"]),
+    (["--start", "b1", "--stop", "c1"], ["b1", "b2", "c0"]),
+    (["--prefix", "b", "--start", "b1"], ["b1", "b2"]),
+    (["--prefix", "b", "--reverse"], ["b2", "b1", "b0"]),
+    (["--limit", "2"], ["a0", "a1"]),
+    (["--limit", "0"], []),
+]
+
+
+@pytest.mark.parametrize(("options", "keys"), SCANS)
+def test_what_a_scan_shows(options: list[str], keys: list[str], run: Run, many: Path) -> None:
+    done = run("kv", "scan", many, "words", "--keys-only", *options)
+    assert done.stdout.splitlines() == keys
+    found = lines_of(run("kv", "scan", many, "words", "--jsonl", *options))
+    assert [pair["key_decoded"] for pair in found] == keys
+
+
+def test_a_scan_as_one_document(run: Run, many: Path) -> None:
+    found = json.loads(run("kv", "scan", many, "words", "--limit", "1", "--json").stdout)
+    assert found["v"] == 1
+    assert [pair["value_decoded"] for pair in found["pairs"]] == ["0"]
+
+
+def test_a_scan_of_one_partition(run: Run, many: Path) -> None:
+    parts = [
+        run("kv", "scan", many, "words", "--keys-only", "--partition", n).stdout.splitlines()
+        for n in range(3)
+    ]
+    assert sorted(key for part in parts for key in part) == SCANS[0][1]
+    assert run("kv", "scan", many, "words", "--partition", 3).exit_code == 2
+
+
+def test_the_prefix_of_a_tuple_is_a_shorter_one(run: Run, many: Path) -> None:
+    done = run("kv", "scan", many, "pairs", "--prefix", "[1]", "--keys-only")
+    assert done.stdout.splitlines() == ["[1, 0]", "[1, 1]"]
+
+
+def test_counts(run: Run, many: Path) -> None:
+    assert run("kv", "count", many).stdout == "map\tkeys\npairs\t6\nwords\t9\n"
+    assert run("kv", "count", many, "words", "--prefix", "a").stdout == "map\tkeys\nwords\t3\n"
+    assert lines_of(run("kv", "count", many, "--jsonl"))[1]["keys"] == 9
+    assert run("kv", "count", many, "nix").exit_code == 4
+
+
+def test_reading_changes_nothing(run: Run, many: Path, unchanged: Fingerprint) -> None:
+    before = unchanged(many)
+    for command in (["scan", many, "words"], ["get", many, "words", "a0"], ["count", many],
+                    ["export", many, "words"]):  # fmt: skip
+        assert run("kv", *command).exit_code == 0
+    assert unchanged(many) == before
+
+
+def test_a_map_with_unknown_codecs_is_read_as_bytes(run: Run, tmp_path: Path) -> None:
+    own: Codec[Any] = Codec(name="acme.x", version=3, encode=bytes, decode=bytes, ordered=True)
+    with tidelog.open(tmp_path / "own.tl", codecs=[own]) as db:
+        db.map("m", key=own, value=own)[b"k\xff"] = b"v"
+    done = run("kv", "scan", tmp_path / "own.tl", "m", "--jsonl")
+    (pair,) = lines_of(done)
+    assert pair["key"] == {"b64": "a/8="}
+    assert pair["value"] == {"s": "v"}
+    assert "not known" in pair["key_problem"]
+    assert run("kv", "scan", tmp_path / "own.tl", "m").stdout == "hex:6bff\thex:76\n"
+
+
+# ------------------------------------------------------------------ import and export
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+@pytest.mark.parametrize("name", ["stock", "orders", "numbers"])
+def test_an_export_imports_into_the_same_map(
+    kind: str, name: str, run: Run, shop: Path, tmp_path: Path
+) -> None:
+    file, copy = tmp_path / f"out.{kind}", tmp_path / "copy.tl"
+    done = run("kv", "export", shop, name, "-o", file, "--format", kind)
+    assert done.exit_code == 0
+    with tidelog.open(shop, read_only=True) as db:
+        before, key, value = db.map(name), *codecs_of(db.map(name))
+        expected = dict(before.items())
+    given = ["--key-codec", key, "--value-codec", value] if kind == "csv" else []
+    loaded = run("kv", "import", copy, file, "--map", name, "--format", kind, "--create", *given)
+    if kind == "csv" and name == "stock":
+        # JSON text has no bytes: the document comes back with what stands for them.
+        expected["pears"]["raw"] = {"b64": "/w=="}
+    assert loaded.exit_code == 0, loaded.stderr
+    with tidelog.open(copy) as db:
+        assert codecs_of(db.map(name)) == (key, value)
+        assert dict(db.map(name).items()) == expected
+
+
+def codecs_of(mapping: Any) -> tuple[str, str]:
+    return mapping.namespace.key_codec.name, mapping.namespace.value_codec.name
+
+
+def test_an_export_never_replaces_a_file_unless_told_to(
+    run: Run, shop: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "out.jsonl"
+    file.write_text("mine")
+    done = run("kv", "export", shop, "stock", "-o", file)
+    assert done.exit_code == 7
+    assert "--force" in done.stderr
+    assert file.read_text() == "mine"
+    assert run("kv", "export", shop, "stock", "-o", file, "--force").exit_code == 0
+    assert json.loads(file.read_text().splitlines()[0])["type"] == "map"
+    assert os.listdir(tmp_path) != ["out.jsonl.part"]
+
+
+def test_an_export_that_fails_leaves_no_file(run: Run, shop: Path, tmp_path: Path) -> None:
+    assert run("kv", "export", shop, "nix", "-o", tmp_path / "x").exit_code == 4
+    assert run("kv", "export", shop, "stock", "-o", tmp_path).exit_code == 7
+    assert run("kv", "export", shop, "stock", "-o", tmp_path, "--force").exit_code == 2
+    assert sorted(os.listdir(tmp_path)) == ["shop.tl"]
+
+
+IMPORTS: list[tuple[str, str, list[str], dict[Any, Any]]] = [
+    ("key and value", '{"key": "a", "value": 1}\n\n{"key": "b", "value": null}', [],
+     {"a": 1, "b": None}),
+    ("whole record", '{"key": "a", "n": 1}', [], {"a": {"key": "a", "n": 1}}),
+    ("key field", '{"id": "a", "n": 1}', ["--key-field", "id"], {"a": {"id": "a", "n": 1}}),
+    ("value field", '{"id": "a", "n": 1}', ["--key", "id", "--value", "n"], {"a": 1}),
+    ("tuple key", '{"c": "DE", "n": 1, "value": 2}',
+     ["--key", "c", "--key", "n", "--key-codec", "tuple"], {("DE", 1): 2}),
+    ("integer key", '{"key": 5, "value": 1}', ["--key-codec", "i64"], {5: 1}),
+    ("integer as text", '{"key": "5", "value": 1}', ["--key-codec", "i64"], {5: 1}),
+    ("bytes", '{"key": "a", "value": "hex:ff"}', ["--value-codec", "bytes"], {"a": b"\xff"}),
+    ("csv", "key,value\na,1\nb,2", ["--format", "csv"], {"a": 1, "b": 2}),
+    ("csv record", 'id,n,t\n1,2,"x, y"', ["--format", "csv", "--key", "id", "--key-codec", "u64"],
+     {1: {"id": "1", "n": "2", "t": "x, y"}}),
+    ("nothing", "", [], {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "options", "expected"), IMPORTS)
+def test_what_an_import_makes_of_records(
+    name: str, text: str, options: list[str], expected: dict[Any, Any], run: Run, tmp_path: Path
+) -> None:
+    store = tmp_path / "in.tl"
+    done = run("kv", "import", store, "--map", "m", "--create", *options, "--json", input=text)
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["loaded"] == len(expected)
+    with tidelog.open(store) as db:
+        assert dict(db.map("m").items()) == expected
+
+
+BAD_LINES: list[tuple[str, str, list[str], str]] = [
+    ("no JSON", '{"key": "a", "value": 1}\n{"key"', [], "line 2: no JSON"),
+    ("no object", '{"key": "a", "value": 1}\n[1]', [], "line 2: a JSON object is needed"),
+    ("no key", '{"key": "a", "value": 1}\n{"kye": "b"}', [], "line 2: there is no field 'key'"),
+    ("wrong type", '{"key": "a", "value": 1}\n{"key": 5, "value": 1}', [], "line 2: str"),
+    ("CSV fields", "key,value\na,1\nb", ["--format", "csv"], "line 3: another number of fields"),
+    ("CSV value", "key,value\na,1\nb,x", ["--format", "csv"], "line 3: 'x' is no value"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "options", "told"), BAD_LINES)
+def test_a_bad_line_stops_an_import_that_can_go_on(
+    name: str, text: str, options: list[str], told: str, run: Run, tmp_path: Path
+) -> None:
+    store = tmp_path / "in.tl"
+    done = run("kv", "import", store, "--map", "m", "--create", "--batch", "1", *options,
+               input=text)  # fmt: skip
+    assert done.exit_code == 2
+    assert told in done.stderr
+    assert "loaded 1 records; go on with --skip 1" in done.stderr
+    with tidelog.open(store) as db:
+        assert dict(db.map("m").items()) == {"a": 1}
+    good = '{"key": "a", "value": 1}\n{"key": "b", "value": 2}'
+    done = run("kv", "import", store, "--map", "m", "--skip", "1", input=good)
+    assert done.exit_code == 0
+    assert "loaded 1 records" in done.stderr
+    with tidelog.open(store) as db:
+        assert dict(db.map("m").items()) == {"a": 1, "b": 2}
+
+
+def test_a_file_that_is_no_text(run: Run, shop: Path, tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    assert run("kv", "import", shop, tmp_path / "binary", "--map", "m").exit_code == 2
+    assert run("kv", "import", shop, tmp_path, "--map", "m").exit_code == 2
+    assert run("kv", "import", shop, tmp_path / "nix", "--map", "m").exit_code == 4
+    assert run("kv", "import", tmp_path / "nix.tl", "--map", "m", input="").exit_code == 4
+
+
+# ------------------------------------------------------------------ bad input
+
+
+BAD: list[tuple[int, list[str]]] = [
+    (2, ["get", "{shop}", "stock"]),
+    (2, ["get", "{shop}", "stock", "hex:6"]),
+    (2, ["get", "{shop}", "numbers", "five"]),
+    (2, ["get", "{shop}", "numbers", "99999999999999999999"]),
+    (4, ["get", "{shop}", "nix", "a"]),
+    (4, ["get", "{folder}/nix.tl", "stock", "a"]),
+    (2, ["get", "{folder}/file", "stock", "a"]),
+    (4, ["get", "{folder}/empty", "stock", "a"]),
+    (2, ["put", "{shop}", "stock", "a", "no json"]),
+    (2, ["put", "{shop}", "stock", "x" * 481, "1"]),
+    (2, ["put", "{shop}", "stock", "a", "hex:c1"]),
+    (4, ["put", "{shop}", "nix", "a", "1"]),
+    (2, ["put", "{shop}", "nix", "a", "1", "--create", "--key-codec", "nix"]),
+    (2, ["put", "{shop}", "stock", "a", "1", "--partitions", "0"]),
+    (2, ["put", "{shop}", "stock", "a", "1", "--partitions", "5"]),
+    (2, ["put", "{file}", "stock", "a", "1", "--create"]),
+    (2, ["scan", "{shop}", "stock", "--limit", "-1"]),
+    (2, ["scan", "{shop}", "stock", "--limit", "many"]),
+    (2, ["scan", "{shop}", "stock", "--partition", "99999"]),
+    (2, ["scan", "{shop}", "stock", "--key", "a", "--prefix", "b"]),
+    (2, ["scan", "{shop}", "numbers", "--prefix", "5"]),
+    (2, ["import", "{shop}", "--map", "m", "--format", "xml"]),
+    (2, ["import", "{shop}", "--map", "m", "--batch", "0"]),
+    (2, ["import", "{shop}", "--map", "\x00"]),
+    (2, ["del", "{shop}", "stock"]),
+]
+
+
+@pytest.mark.parametrize(("code", "command"), BAD)
+def test_bad_input_is_told_and_changes_nothing(
+    code: int,
+    command: list[str],
+    run: Run,
+    shop: Path,
+    tmp_path: Path,
+    unchanged: Fingerprint,
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    places = {"shop": shop, "folder": tmp_path, "file": tmp_path / "file"}
+    arguments = [part.format(**places) if part.startswith("{") else part for part in command]
+    before = contents(shop, run)
+    done = run("kv", *arguments, input="")
+    assert done.exit_code == code, done.stderr
+    assert 1 <= len(done.stderr.splitlines()) <= 3
+    assert done.stderr.startswith("error: ")
+    assert done.stdout == ""
+    assert contents(shop, run) == before
+    assert sorted(os.listdir(tmp_path)) == ["empty", "file", "shop.tl"]
+
+
+def contents(shop: Path, run: Run) -> list[str]:
+    """All transactions and maps of a store, by its log."""
+    done = run("wal", "dump", shop, "--type", "tx", "--type", "namespace", "--jsonl")
+    return done.stdout.splitlines()[:-1]
+
+
+def test_a_store_that_is_open_elsewhere_is_named_with_its_owner(run: Run, shop: Path) -> None:
+    with tidelog.open(shop):
+        done = run("kv", "put", shop, "stock", "a", "1")
+    assert done.exit_code == 7
+    assert str(os.getpid()) in done.stderr
+    assert "commands that only read" in done.stderr

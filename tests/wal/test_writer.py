@@ -1,0 +1,403 @@
+"""The writer on a simulated disk: what it leaves in the files, and what it does when they fail."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.logs import HISTORY_ID, LOG_ID, STORE_ID
+from tidelog.testing import FaultyDisk, SimulatedCrash, crash_points
+from tidelog.wal import writer as writers
+from tidelog.wal.format import HEADER_SIZE, SegmentHeader, encode_frame, log_seed, segment_name
+from tidelog.wal.reader import Scan
+from tidelog.wal.records import IdleRecord, encode_record
+from tidelog.wal.segments import open_segment, segment_numbers, used_end
+from tidelog.wal.tail import EndKind
+from tidelog.wal.writer import (
+    FILL_AHEAD,
+    FILL_AHEAD_MAPPED,
+    NEXT_NAME,
+    PIECE,
+    LogFailedError,
+    LogWriter,
+    create_segment,
+)
+
+STATE = encode_record(IdleRecord())
+SEGMENT = 2 * PIECE
+
+
+class Log:
+    """A writer over a directory of a simulated disk, with what it asks for and tells."""
+
+    def __init__(self, disk: FaultyDisk | None = None, **options: Any) -> None:
+        self.disk = disk if disk is not None else FaultyDisk()
+        self.directory = self.disk.directory("/")
+        self.spares: list[str] = []
+        self.sealed: list[tuple[int, int]] = []
+        self.payloads: list[bytes] = [STATE]
+        header = SegmentHeader(
+            log_id=LOG_ID, store_id=STORE_ID, history_id=HISTORY_ID, number=1, first_position=0
+        )
+        file, position = create_segment(self.directory, header, STATE)
+        self.writer = LogWriter(
+            self.directory,
+            header,
+            file,
+            position=position,
+            synced=position,
+            segment_size=options.pop("segment_size", SEGMENT),
+            state=lambda: STATE,
+            spare=lambda: self.spares.pop() if self.spares else None,
+            sealed=lambda header, end: self.sealed.append((header.number, end)),
+            **options,
+        )
+
+    def append(self, payload: bytes) -> None:
+        """Append as the committer does: in a new segment where the payload does not fit."""
+        if not self.writer.append(payload):
+            self.writer.rotate()
+            self.payloads.append(STATE)
+            assert self.writer.append(payload)
+        self.payloads.append(payload)
+
+    def frames(self) -> list[bytes]:
+        scan = Scan(self.directory, durable=self.writer.synced)
+        found = [frame.payload for frame in scan]
+        assert not scan.end.refused
+        assert scan.end.position == self.writer.position
+        return found
+
+    def size(self, number: int = 1) -> int:
+        return len(self.disk.read_bytes(f"/{segment_name(number)}"))
+
+
+# ------------------------------------------------------------------ appending
+
+
+def test_frames_are_read_as_they_were_appended() -> None:
+    log = Log()
+    for number in range(50):
+        log.append(b"%d" % number * number + b".")
+        if number % 7 == 0:
+            log.writer.sync()
+    assert log.frames() == log.payloads
+
+
+def test_the_frame_that_is_written_is_the_one_of_the_format() -> None:
+    log = Log()
+    log.append(b"first")
+    log.writer.sync()
+    position, synced = log.writer.position, log.writer.synced
+    log.append(b"second")
+    frame = encode_frame(log_seed(LOG_ID), position, synced, b"second")
+    data = log.disk.read_bytes(f"/{segment_name(1)}")
+    assert data[HEADER_SIZE + position :][: len(frame)] == frame
+    assert log.writer.announced == synced == position
+
+
+def test_nothing_is_durable_before_a_sync() -> None:
+    log = Log()
+    start = log.writer.position
+    log.append(b"x")
+    assert (log.writer.synced, log.writer.announced) == (start, start)
+    assert log.writer.sync() == log.writer.position == log.writer.synced
+    syncs = [operation for operation in log.disk.trace if operation.kind == "sync"]
+    log.writer.sync()
+    assert [operation for operation in log.disk.trace if operation.kind == "sync"] == syncs
+
+
+@pytest.mark.parametrize(
+    ("mapped", "ahead"), [(False, FILL_AHEAD), (True, FILL_AHEAD_MAPPED)], ids=["plain", "mapped"]
+)
+def test_the_file_grows_ahead_of_the_log(mapped: bool, ahead: int) -> None:
+    log = Log(segment_size=8 << 20, mapped=mapped)
+    log.append(b"x")
+    size = log.size()
+    assert size == HEADER_SIZE + log.writer.position + ahead
+    before = log.disk.operations
+    for _ in range(20):
+        log.append(b"y" * 100)
+    assert log.size() == size
+    assert log.disk.operations == before + 20
+    file = open_segment(log.directory, 1).file
+    assert used_end(file, 0) == HEADER_SIZE + log.writer.position
+    log.append(b"z" * size)
+    assert log.size() > size + len(log.payloads[-1])
+    assert log.frames() == log.payloads
+
+
+def test_the_file_is_not_filled_beyond_its_segment() -> None:
+    log = Log()
+    log.append(b"x")
+    assert log.size() == SEGMENT
+
+
+def test_a_large_frame_is_written_in_pieces() -> None:
+    log = Log(segment_size=1 << 20)
+    log.append(bytes(range(256)) * 1024)
+    pieces = [operation.size_bytes for operation in log.disk.trace if operation.kind == "write"]
+    assert max(pieces) == PIECE
+    assert log.frames() == log.payloads
+
+
+# ------------------------------------------------------------------ segments
+
+
+def test_a_full_segment_is_followed_by_the_next_one_without_a_hole() -> None:
+    log = Log()
+    for _ in range(40):
+        log.append(b"x" * 9000)
+        log.writer.sync()
+    assert segment_numbers(log.directory) == [1, 2, 3]
+    firsts = [open_segment(log.directory, number).first_position for number in (1, 2, 3)]
+    assert [end for _, end in log.sealed] == firsts[1:]
+    assert [number for number, _ in log.sealed] == [1, 2]
+    assert log.writer.segment.number == 3
+    assert log.frames() == log.payloads
+
+
+def test_a_new_segment_is_durable_with_all_before_it() -> None:
+    log = Log()
+    log.append(b"not synced")
+    log.writer.rotate()
+    log.payloads.append(STATE)
+    assert log.writer.synced == log.writer.announced == log.writer.position
+    after = Log.__new__(Log)
+    after.directory = log.disk.crash("lost").directory("/")
+    after.writer = log.writer
+    assert after.frames() == log.payloads
+
+
+@pytest.mark.parametrize("size", [SEGMENT, 3 * SEGMENT])
+def test_a_frame_larger_than_a_segment_gets_one_of_its_own(size: int) -> None:
+    log = Log()
+    log.append(b"a")
+    log.append(b"b" * size)
+    assert segment_numbers(log.directory) == [1, 2]
+    log.append(b"c")
+    assert segment_numbers(log.directory) == [1, 2, 3]
+    assert log.frames() == log.payloads
+
+
+def test_a_frame_of_any_size_goes_behind_the_state_of_a_fresh_segment() -> None:
+    log = Log()
+    log.writer.rotate()
+    log.payloads.append(STATE)
+    assert log.writer.append(b"b" * 3 * SEGMENT)
+    log.payloads.append(b"b" * 3 * SEGMENT)
+    assert not log.writer.append(b"c")
+    assert log.frames() == log.payloads
+
+
+def test_a_frame_that_needs_a_new_segment_leaves_the_old_one_alone() -> None:
+    log = Log()
+    log.append(b"a" * PIECE)
+    position, operations = log.writer.position, log.disk.operations
+    assert not log.writer.append(b"b" * PIECE)
+    assert (log.writer.position, log.disk.operations) == (position, operations)
+
+
+def test_a_spare_is_used_again_and_nothing_in_it_is_taken_for_log() -> None:
+    log = Log()
+    log.append(b"old " * 9000)
+    log.writer.rotate()
+    log.payloads.append(STATE)
+    old = segment_name(1)
+    log.directory.rename(old, "a.spare")
+    spare = log.disk.file("/a.spare")
+    log.spares.append("a.spare")
+    log.append(b"new")
+    log.writer.rotate()
+    log.payloads.append(STATE)
+    assert log.directory.names() == [segment_name(2), segment_name(3)]
+    assert log.disk.file(f"/{segment_name(3)}") is spare
+    assert log.size(3) >= 36_000
+    before = log.disk.operations
+    log.append(b"newer")
+    # The file has its length: nothing was filled.
+    assert log.disk.operations == before + 1
+    assert log.frames()[-4:] == [STATE, b"new", STATE, b"newer"]
+
+
+def test_what_an_interrupted_rotation_left_is_in_nobodys_way() -> None:
+    log = Log()
+    log.disk.write_bytes(f"/{NEXT_NAME}", b"left over")
+    log.writer.rotate()
+    assert NEXT_NAME not in log.directory.names()
+
+
+# ------------------------------------------------------------------ failures
+
+
+@pytest.mark.parametrize("fault", ["ENOSPC", "short", "EIO"])
+@pytest.mark.parametrize("payload", [b"small", b"x" * 3 * PIECE], ids=["small", "large"])
+def test_an_append_that_fails_leaves_the_position_and_the_next_one_overwrites(
+    fault: str, payload: bytes
+) -> None:
+    log = Log(segment_size=1 << 20)
+    log.append(b"first")
+    position = log.writer.position
+    # At each write of it, those that fill ahead included.
+    writes = 4 if len(payload) > PIECE else 1
+    for number in range(writes):
+        log.disk.fail_at(log.disk.operations + 1 + number, fault, kind="write")
+        with pytest.raises(OSError, match=r"No space|Input/output"):
+            log.writer.append(payload)
+        assert log.writer.position == position
+        assert log.frames() == log.payloads
+    log.append(b"second")
+    log.append(payload)
+    log.writer.sync()
+    assert log.frames() == log.payloads
+
+
+def test_a_disk_that_stays_full_refuses_every_append_until_there_is_space() -> None:
+    log = Log()
+    log.append(b"first")
+    log.disk.fail_at(log.disk.operations + 1, "ENOSPC", for_ever=True)
+    for _ in range(3):
+        with pytest.raises(OSError, match="No space") as caught:
+            log.writer.append(b"second")
+        assert caught.value.errno == errno.ENOSPC
+    log.disk.heal()
+    log.append(b"third")
+    assert log.frames() == log.payloads
+
+
+@pytest.mark.parametrize("kind", ["create", "write", "rename"])
+def test_a_rotation_that_finds_no_space_leaves_the_old_segment_in_use(kind: str) -> None:
+    log = Log()
+    log.append(b"first")
+    log.disk.fail_at(log.disk.operations + 1, "ENOSPC", kind=kind)
+    with pytest.raises(OSError, match="No space"):
+        log.writer.rotate()
+    assert log.writer.segment.number == 1
+    assert log.writer.failure is None
+    log.append(b"second")
+    log.writer.rotate()
+    log.payloads.append(STATE)
+    assert log.frames() == log.payloads
+    assert segment_numbers(log.directory) == [1, 2]
+
+
+def acts(log: Log) -> list[Callable[[], object]]:
+    return [lambda: log.writer.append(b"x"), log.writer.sync, log.writer.rotate]
+
+
+def test_after_a_failed_sync_nothing_is_ever_written_again() -> None:
+    log = Log()
+    log.append(b"first")
+    durable = log.writer.synced
+    log.disk.fail_at(log.disk.operations + 1, "EIO", kind="sync")
+    with pytest.raises(OSError, match="Input/output") as caught:
+        log.writer.sync()
+    assert log.writer.failure is caught.value
+    operations = log.disk.operations
+    for act in acts(log):
+        with pytest.raises(LogFailedError) as failed:
+            act()
+        assert failed.value.__cause__ is caught.value
+    assert (log.writer.synced, log.disk.operations) == (durable, operations)
+
+
+def test_a_sync_that_fails_in_a_rotation_is_for_good() -> None:
+    log = Log()
+    log.append(b"first")
+    log.disk.fail_at(log.disk.operations + 1, "EIO", kind="sync")
+    with pytest.raises(OSError, match="Input/output"):
+        log.writer.rotate()
+    for act in acts(log):
+        with pytest.raises(LogFailedError):
+            act()
+    assert segment_numbers(log.directory) == [1]
+
+
+def test_a_segment_whose_old_file_does_not_close_is_begun_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log()
+
+    def refuse() -> None:
+        raise OSError(errno.EIO, "close")
+
+    monkeypatch.setattr(log.writer._file, "close", refuse)
+    log.writer.rotate()
+    assert log.writer.segment.number == 2
+
+
+def test_a_closed_writer_closed_its_file() -> None:
+    log = Log()
+    log.writer.close()
+    with pytest.raises(OSError, match="Bad file"):
+        log.writer.append(b"x")
+
+
+# ------------------------------------------------------------------ power cuts
+
+
+def test_what_was_synced_is_there_after_any_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writers, "FILL_AHEAD", 4096)
+
+    def scenario(disk: FaultyDisk, acknowledge: Callable[[object], None]) -> None:
+        log = Log(disk)
+        for number in range(12):
+            log.append(b"%02d" % number * 20_000)
+            if number == 6:
+                old = segment_name(1)
+                log.directory.rename(old, "a.spare")
+                log.spares.append("a.spare")
+            if number % 2:
+                log.writer.sync()
+                acknowledge((number, log.writer.synced))
+
+    cuts = 0
+    for point in crash_points(scenario, step=3, outcomes=("lost", "torn")):
+        directory = point.disk.directory("/")
+        if not segment_numbers(directory):
+            assert not point.acknowledged
+            continue
+        numbers = [number for number, _ in point.acknowledged]  # type: ignore[misc]
+        durable = max([0, *(position for _, position in point.acknowledged)])  # type: ignore[misc]
+        scan = Scan(directory, durable=durable)
+        found = {frame.payload[:2] for frame in scan}
+        assert not scan.end.refused, point
+        assert scan.end.position >= durable, point
+        if segment_name(1) in directory.names():
+            assert {b"%02d" % number for number in range(max([-1, *numbers]) + 1)} <= found, point
+        cuts += scan.end.kind is not EndKind.CLEAN
+    assert cuts
+
+
+def test_a_power_cut_leaves_a_whole_segment_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = FaultyDisk()
+    Log(start).append(b"first")
+
+    def scenario(disk: FaultyDisk, acknowledge: Callable[[object], None]) -> None:
+        header = SegmentHeader(
+            log_id=LOG_ID, store_id=STORE_ID, history_id=HISTORY_ID, number=2, first_position=99
+        )
+        create_segment(disk.directory("/"), header, STATE)
+        acknowledge(2)
+
+    for point in crash_points(scenario, start=start):
+        directory = point.disk.directory("/")
+        numbers = segment_numbers(directory)
+        assert set(directory.names()) <= {segment_name(1), segment_name(2), NEXT_NAME}
+        assert 2 in numbers or not point.acknowledged, point
+        if 2 in numbers:
+            segment = open_segment(directory, 2)
+            assert segment.first_position == 99
+            frame = encode_frame(log_seed(LOG_ID), 99, 99, STATE)
+            assert segment.file.read(HEADER_SIZE, len(frame)) == frame, point
+
+
+def test_a_crash_is_not_an_error_that_the_writer_survives() -> None:
+    log = Log()
+    log.disk.crash_at(log.disk.operations + 2)
+    with pytest.raises(SimulatedCrash):
+        log.writer.rotate()
+    assert log.writer.failure is None
