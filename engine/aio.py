@@ -1,29 +1,407 @@
+"""The store under Trio: the same names as ``tidelog.open``'s, awaited.
+
+    async with aio.open("shop.tl") as db:
+        stock = db.map("stock", key=Str, value=Msgpack)
+        await stock.set("apples", 3)
+
+The store beneath is a synchronous one; this module decides where its work runs.  Commits go
+through one thread (``log_thread``), all else that may block through worker threads
+(``aio_workers``), and a read of a few keys runs in the loop, where it may fault a page in.
+
+Invariants:
+
+- Nothing that syncs, scans, checkpoints or waits for a lock runs in the loop.
+- A call that raises ``trio.Cancelled`` had no effect; one that returns had all of it.
+- Every call checks for cancellation.  Those that commit, scan or maintain are full checkpoints;
+  of the others one in ``READS_PER_CHECKPOINT`` is, counted over the store.
+- After ``aclose``, in another thread and in another loop every call raises a ``UsageError``.
+
+Left out: maps (``aio_maps``), transactions and snapshots (``aio_transactions``).
+"""
+
 from __future__ import annotations
-import contextlib
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
+
 import trio
+from trio.lowlevel import checkpoint, checkpoint_if_cancelled
+
+from ..affinity.errors import ReadOnlyError
+from . import codecs as codecs_module, database as databases, snapshots
+from .aio_maps import INLINE_KEYS_MAX, Getter, Map, Putter, SyncMap
+from .aio_transactions import Attempts, Snapshot, Transaction
+from .aio_workers import Workers
+from .attempts import ATTEMPTS
+from .commit import Commit, Receipt
+from .environment import Environment, production
+from .lock_manager import LockedError
 from .log_thread import LogThread
-from . import database as sync
+from .namespaces import check_name
+from .transactions import (
+    Durability,
+    Isolation,
+    Mode,
+    Transaction as SyncTransaction,
+    choice,
+)
+
+if TYPE_CHECKING:
+    from .backup import BackupReport
+    from .outcomes import Outcome
+    from .reading import ReadOnlyDatabase, ReadStatistics
+    from .statistics import Statistics
+
+Reads = Literal["inline", "thread"]
+
+READS_PER_CHECKPOINT = 64
+"""Reads in the loop, of all tasks, after which one lets the others run."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class D:
-    def map(s, n):
-        m = s.sdb.map(n)
+class Database:
+    """An open store; made by ``open``.  May be shared by the tasks of its loop."""
 
-        async def otherwise(k, v):
-            raise AssertionError
+    def __init__(
+        self, database: databases.Database | ReadOnlyDatabase, reads: Reads = "inline"
+    ) -> None:
+        token = trio.lowlevel.current_trio_token()
+        self.database = database
+        """The synchronous store beneath, which threads may share; ``aclose`` closes it."""
+        self.path = database.path
+        self.read_only = database.read_only
+        self.workers = Workers(database.path, token)
+        self._inline = reads == "inline"
+        self._reads = 0
+        self._log = None if database.read_only else LogThread(self.writer(), token)
+        self._closed: trio.Event | None = None
 
-        class M:
-            pass
+    def __repr__(self) -> str:
+        """Show the store beneath."""
+        return f"<aio {self.database!r}>"
 
-        M.set = staticmethod(s.log.putter(m.namespace, otherwise))
-        return M
+    def writer(self) -> databases.Database:
+        """Return the store beneath if it can be written, else raise ``ReadOnlyError``."""
+        if self.read_only:
+            raise ReadOnlyError(
+                f"{self.path} is open for reading only", hint="Open it without `read_only=True`."
+            )
+        return cast(databases.Database, self.database)
+
+    # -------------------------------------------------------------- maps
+
+    def map(
+        self,
+        name: str,
+        *,
+        key: codecs_module.ValueCodec[Any] | None = None,
+        value: codecs_module.ValueCodec[Any] | None = None,
+    ) -> Map[Any, Any]:
+        """Return the map ``name``, which is made where there is none, when it is first used.
+
+        That is also when a ``CodecError`` comes; ``await map.ensure()`` does it now.
+        """
+        self.workers.check()
+        check_name(name)
+        make = partial(self.database.map, name, key=key, value=value)
+        return Map(name, self, partial(self.workers.run, make))
+
+    def maps(self) -> list[str]:
+        """Return the names of all maps, sorted."""
+        self.workers.check()
+        return self.database.maps()
+
+    async def drop(self, name: str) -> None:
+        """Remove a map and everything in it; ``NotFoundError`` where there is none."""
+        await self.workers.run(partial(self.writer().drop, name))
+
+    async def rename(self, old: str, new: str) -> None:
+        """Give a map another name; its handles keep working."""
+        await self.workers.run(partial(self.writer().rename, old, new))
+
+    # -------------------------------------------------------------- transactions
+
+    def transaction(
+        self,
+        mode: Mode = "optimistic",
+        *,
+        isolation: Isolation = "serializable",
+        durability: Durability | None = None,
+        id: bytes | None = None,
+        tag: str | None = None,
+        deadline: float | None = None,
+        lock_timeout: float | None = None,
+    ) -> Transaction:
+        """Return a transaction for an ``async with`` block; see ``tidelog.Database.transaction``.
+
+        The reads and writes of a pessimistic one run in a worker thread, as they may wait.
+        """
+        self.workers.check()
+        inner = SyncTransaction(
+            self.writer(),
+            mode=mode,
+            isolation=isolation,
+            durability=durability,
+            id=id,
+            tag=tag,
+            deadline=deadline,
+            lock_timeout=lock_timeout,
+            any_thread=True,
+        )
+        return Transaction(self, inner, pessimistic=mode == "pessimistic")
+
+    async def run(
+        self,
+        work: Callable[Concatenate[Transaction, P], Awaitable[T]],
+        *args: Any,
+        attempts: int = ATTEMPTS,
+        deadline: float | None = None,
+        **options: Any,
+    ) -> T:
+        """Run ``await work(tx, *args)`` in a transaction and commit; return what it returned.
+
+        Runs it again, up to ``attempts`` times and ``deadline`` seconds in all, after errors that
+        are ``retryable``.  ``options`` are those of ``transaction``.
+        """
+        task = cast("Callable[..., Awaitable[T]]", work)
+        async for attempt in self.attempts(attempts, deadline=deadline, **options):
+            async with attempt as tx:
+                result = await task(tx, *args)
+                await tx.commit()
+                return result
+        raise AssertionError("the last attempt neither committed nor raised")
+
+    def attempts(
+        self, attempts: int = ATTEMPTS, *, deadline: float | None = None, **options: Any
+    ) -> Attempts:
+        """Yield attempts: ``async for attempt in db.attempts(): async with attempt as tx: ...``."""
+        self.workers.check()
+        self.writer()
+        return Attempts(self, attempts, deadline, options)
+
+    async def commit(self, commit: Commit) -> Receipt:
+        """Commit through the log thread; what ``aio`` itself builds on."""
+        assert self._log is not None
+        await self._log.commit(commit)
+        if commit.error is not None:
+            raise commit.error
+        assert commit.receipt is not None
+        return commit.receipt
+
+    def new_id(self) -> bytes:
+        """Return a fresh transaction id, for ``transaction(id=...)``."""
+        return self.writer().new_id()
+
+    async def outcome(self, tx_id: bytes) -> Outcome:
+        """Tell what became of a transaction; see ``tidelog.Database.outcome``."""
+        return await self.workers.run(partial(self.writer().outcome, tx_id))
+
+    # -------------------------------------------------------------- snapshots
+
+    def snapshot(self) -> Snapshot:
+        """Return the whole store as it is when the ``async with`` block begins."""
+        self.workers.check()
+        return Snapshot(self, self.take_snapshot)
+
+    async def take_snapshot(self) -> snapshots.Snapshot:
+        """Return a synchronous snapshot: at once if that is quick, else from a worker thread."""
+        self.workers.check()
+        await self.pace()
+        if not self.read_only:
+            snapshot = self.writer().snapshot_nowait()
+            if snapshot is not None:
+                return snapshot
+        return await self.workers.run(self.database.snapshot)
+
+    # -------------------------------------------------------------- session of maps
+
+    async def pace(self) -> None:
+        """Check for cancellation, and now and then let other tasks run."""
+        self._reads += 1
+        if self._reads % READS_PER_CHECKPOINT:
+            await checkpoint_if_cancelled()
+        else:
+            await checkpoint()
+
+    async def read(self, work: Callable[[], T]) -> T:
+        """Return ``work()``, which reads a few keys."""
+        if not self._inline:
+            return await self.workers.run(work)
+        await self.pace()
+        self.workers.check()
+        return work()
+
+    async def scan(self, work: Callable[[], T]) -> T:
+        """Return ``work()``, which may read a lot."""
+        return await self.workers.run(work)
+
+    def check_nowait(self) -> None:
+        """Raise unless a read may be made without awaiting."""
+        self.workers.check()
+
+    def getter(self, inner: SyncMap) -> Getter:
+        """Return an async function from key and default to value."""
+        read, check = inner.get, self.workers.check
+        if not self._inline:
+
+            async def get(key: Any, default: Any) -> Any:
+                return await self.workers.run(partial(read, key, default))
+
+            return get
+
+        async def get_inline(key: Any, default: Any) -> Any:
+            self._reads += 1
+            if self._reads % READS_PER_CHECKPOINT:
+                await checkpoint_if_cancelled()
+            else:
+                await checkpoint()
+            check()
+            return read(key, default)
+
+        return get_inline
+
+    def putter(self, inner: SyncMap) -> Putter:
+        """Return an async function that sets an encoded key, or deletes it."""
+        namespace = inner.namespace
+
+        async def put(key: bytes, value: bytes | None) -> None:
+            await self._commit_pairs(inner, [(key, value)])
+
+        return put if self._log is None else self._log.putter(namespace, put)
+
+    async def update_many(self, inner: SyncMap, pairs: list[tuple[Any, Any]]) -> None:
+        """Set many keys in one transaction."""
+        self.workers.check()
+        encode_key, encode_value = inner.namespace.encode_key, inner.namespace.encode_value
+
+        def encode() -> list[tuple[bytes, bytes | None]]:
+            return [(encode_key(key), encode_value(value)) for key, value in pairs]
+
+        few = len(pairs) <= INLINE_KEYS_MAX
+        await self._commit_pairs(inner, encode() if few else await self.workers.run(encode))
+
+    async def _commit_pairs(self, inner: SyncMap, pairs: list[tuple[bytes, bytes | None]]) -> None:
+        """Commit encoded pairs of one map; wait where somebody has locked one of them."""
+        self.workers.check()
+        commit = self.writer().commit_of(inner.namespace, pairs)
+        if commit is None:
+            return await checkpoint()
+        try:
+            await self.commit(commit)
+        except LockedError:
+            async with self.transaction("pessimistic", isolation="read_committed") as tx:
+                await tx.set_encoded(inner.namespace, pairs)
+        return None
+
+    async def change(self, inner: SyncMap, work: Callable[[SyncMap], T], *, scans: bool) -> T:
+        """Return ``work(map)`` of the map inside a transaction of its own."""
+
+        async def attempt(tx: Transaction) -> T:
+            return await tx.change(tx.inner_map(inner), work, scans=scans)
+
+        return await self.run(attempt)
+
+    # -------------------------------------------------------------- maintenance
+
+    async def checkpoint(self) -> int:
+        """Carry all updates into the data file; return the position up to which it has them."""
+        return await self.workers.run(self.writer().checkpoint)
+
+    async def sync(self) -> int:
+        """Make every commit so far durable; return the position up to which the log is."""
+        return await self.workers.run(self.writer().sync)
+
+    async def backup(
+        self, directory: str | os.PathLike[str], *, verify: bool = True
+    ) -> BackupReport:
+        """Copy the store, as it is now, into a directory; see ``tidelog.Database.backup``."""
+        return await self.workers.run(partial(self.writer().backup, directory, verify=verify))
+
+    async def refresh(self) -> None:
+        """Show the newest state, of a store that is open for reading; others always show it."""
+        if self.read_only:
+            await self.workers.run(cast("ReadOnlyDatabase", self.database).refresh)
+        else:
+            await checkpoint()
+
+    async def statistics(self) -> Statistics | ReadStatistics:
+        """Return how the store is doing; looks at its files."""
+        return await self.workers.run(self.database.statistics)
+
+    # -------------------------------------------------------------- end
+
+    async def aclose(self) -> None:
+        """Let what is being committed end, take a checkpoint, and let go of the store.
+
+        Closing twice is fine.  It cannot be cancelled: see ``tidelog.Database.close`` for what
+        it promises.
+        """
+        with trio.CancelScope(shield=True):
+            if self._closed is not None:
+                await self._closed.wait()
+                return
+            self._closed = trio.Event()
+            self.workers.closed = True
+            try:
+                if self._log is not None:
+                    await self._log.stop()
+                await self.workers.close()
+                await trio.to_thread.run_sync(self.database.close)
+            finally:
+                self._closed.set()
 
 
-@contextlib.asynccontextmanager
-async def open(path, **k):
-    d = D()
-    d.sdb = sync.open(path, **k)
-    d.log = LogThread(d.sdb, trio.lowlevel.current_trio_token())
-    yield d
-    await d.log.stop()
-    d.sdb.close()
+@asynccontextmanager
+async def open(
+    path: str | os.PathLike[str],
+    *,
+    partitions: int | None = None,
+    durability: Durability = "always",
+    read_only: bool = False,
+    create: bool = True,
+    codecs: Iterable[Any] = (),
+    reads: Reads = "inline",
+    **limits: Any,
+) -> AsyncIterator[Database]:
+    """Open a store for the tasks of this loop; leaving the ``async with`` block closes it.
+
+    ``reads``: where single reads run.  ``inline``, in the loop, costs a microsecond if the data
+    is in memory, and stops the loop for a disk read if it is not; ``thread`` costs fifty and
+    never stops it.  All else is as in ``tidelog.open``.  Opening and closing run in a worker
+    thread, and cannot be cancelled: a recovery goes on to its end.
+    """
+    async with open_with(
+        production(),
+        path,
+        partitions=partitions,
+        durability=durability,
+        read_only=read_only,
+        create=create,
+        codecs=codecs,
+        reads=reads,
+        **limits,
+    ) as database:
+        yield database
+
+
+@asynccontextmanager
+async def open_with(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    *,
+    reads: Reads = "inline",
+    **options: Any,
+) -> AsyncIterator[Database]:
+    """Open a store in a given environment: ``open`` with another disk, clock or data file."""
+    choice("reads", reads, Reads)
+    opening = partial(databases.open_with, environment, path, **options)
+    database = Database(await trio.to_thread.run_sync(opening), reads)
+    try:
+        yield database
+    finally:
+        await database.aclose()

@@ -16,6 +16,7 @@ Left out: what a session does (``aio``, ``aio_transactions``).
 from __future__ import annotations
 
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
     Awaitable,
@@ -25,6 +26,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
+from contextlib import aclosing
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar, overload
 
@@ -143,15 +145,15 @@ class Map(Generic[K, V]):
     Each method does what the one of the same name of ``tidelog.Map`` does.
     """
 
-    def __init__(
-        self, name: str, session: Session, bind: Callable[[], Awaitable[SyncMap]]
-    ) -> None:
+    def __init__(self, name: str, session: Session, bind: Callable[[], Awaitable[SyncMap]]) -> None:
         self.name = name
         self._session = session
         self._bind = bind
         self._inner: SyncMap | None = None
         self._get: Getter = self._bound_get
-        self._put: Putter | None = None
+        self._put: Putter
+        self._encode_key: Callable[[K], bytes]
+        self._encode_value: Callable[[V], bytes]
 
     def __repr__(self) -> str:
         """Show name and codecs, the latter once they are known."""
@@ -167,6 +169,9 @@ class Map(Generic[K, V]):
         if inner is None:
             inner = await self._bind()
             self._get = self._session.getter(inner)
+            self._put = self._session.putter(inner)
+            self._encode_key = inner.namespace.encode_key
+            self._encode_value = inner.namespace.encode_value
             self._inner = inner
         return inner
 
@@ -206,25 +211,18 @@ class Map(Generic[K, V]):
 
     def set(self, key: K, value: V) -> Coroutine[Any, Any, None]:
         """Set a key: outside of a transaction a transaction of its own."""
-        inner, put = self._inner, self._put
-        if inner is None or put is None:
+        if self._inner is None:
             return self._bound_set(key, value)
-        return put(inner.encode_key(key), inner.encode_value(value))
+        return self._put(self._encode_key(key), self._encode_value(value))
 
     async def _bound_set(self, key: K, value: V) -> None:
-        inner = await self.bound()
-        await self._writer(inner)(inner.encode_key(key), inner.encode_value(value))
-
-    def _writer(self, inner: SyncMap) -> Putter:
-        put = self._put
-        if put is None:
-            put = self._put = self._session.putter(inner)
-        return put
+        await self.bound()
+        await self._put(self._encode_key(key), self._encode_value(value))
 
     async def discard(self, key: K) -> None:
         """Delete a key if it is there; unlike ``delete`` it reads nothing."""
-        inner = await self.bound()
-        await self._writer(inner)(inner.encode_key(key), None)
+        await self.bound()
+        await self._put(self._encode_key(key), None)
 
     async def delete(self, key: K) -> None:
         """Delete a key; ``KeyError`` where there is none."""
@@ -298,9 +296,10 @@ class Map(Generic[K, V]):
         if batch < 1:
             raise UsageError(f"a batch of {batch} pairs is none")
         total = 0
-        async for part in _batches(pairs, batch):
-            await self.update_many(part)
-            total += len(part)
+        async with aclosing(_batches(pairs, batch)) as parts:
+            async for part in parts:
+                await self.update_many(part)
+                total += len(part)
         return total
 
     async def clear(self) -> None:
@@ -323,9 +322,7 @@ class Map(Generic[K, V]):
         limit: int | None = None,
     ) -> Items[tuple[K, V]]:
         """Iterate over the pairs from ``start`` (included) to ``stop`` (not), in order."""
-        return self._iterate(
-            lambda inner: inner.range(start, stop, reverse=reverse, limit=limit)
-        )
+        return self._iterate(lambda inner: inner.range(start, stop, reverse=reverse, limit=limit))
 
     def items(self, prefix: K | None = None) -> Items[tuple[K, V]]:
         """Iterate over (key, value) in order; ``prefix`` keeps those whose key begins with it."""
@@ -352,7 +349,7 @@ class Map(Generic[K, V]):
 
 async def _batches(
     pairs: Mapping[K, V] | Iterable[tuple[K, V]] | AsyncIterable[tuple[K, V]], size: int
-) -> AsyncIterator[list[tuple[K, V]]]:
+) -> AsyncGenerator[list[tuple[K, V]], None]:
     """Yield lists of up to ``size`` pairs."""
     if not isinstance(pairs, AsyncIterable):
         source = iter(pairs.items() if isinstance(pairs, Mapping) else pairs)

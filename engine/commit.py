@@ -29,7 +29,7 @@ from __future__ import annotations
 import errno
 import threading
 from _thread import LockType, allocate_lock
-from collections.abc import Callable, Iterable, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set as AbstractSet
 from typing import Any, NamedTuple, Protocol
 
 import msgpack
@@ -92,7 +92,7 @@ class Entry(Protocol):
     def prepare(self, committer: Committer, group: Sequence[Entry], time: int) -> bytes | None:
         """Check it against all before it, reserve its numbers and return its record.
 
-        None where it has ended already: refused, or committed earlier under the same id.
+        None where it was refused; empty where it was committed earlier under the same id.
         """
 
     def apply(self, committer: Committer, end: int) -> None:
@@ -237,7 +237,7 @@ class Commit:
             self.error = error
             return None
         if self.receipt is not None:
-            return None
+            return b""  # committed earlier under the same id, but perhaps not durably
         self._time = time
         if self.record:
             return self.record
@@ -252,6 +252,8 @@ class Commit:
 
     def apply(self, committer: Committer, end: int) -> None:
         """Put it into overlay and counters, and make its receipt."""
+        if self.receipt is not None:
+            return
         self.updates.apply(committer.overlay.active, committer.state, self._time)
         home = self._runs[0] if self._runs else 0
         self.receipt = Receipt(self.tx_id or b"", end, self._time, home)
@@ -261,11 +263,13 @@ class Commit:
     def fail(self, error: BaseException, runs: list[int]) -> None:
         """End it without effect."""
         runs += self._runs
+        self.receipt = None
         self.error = error
 
     def unknown(self, cause: BaseException) -> None:
         """End it after a failed sync."""
         home = self._runs[0] if self._runs else 0
+        self.receipt = None
         self.error = unknown_outcome(cause, self.tx_id or b"", home)
 
     def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
@@ -333,10 +337,12 @@ class Committer:
         self._queue: list[Put | Commit | Batch] = []
         self._leading = False
         self.in_the_way = False
-        """Whether a relaxed update has to queue: a leader, gaps to close, locks, or a stop."""
+        """Whether a relaxed update has to queue: a leader, gaps to close, locks, an end."""
+        self._ending = False
         self._closing: list[int] = []
         self._id_prefix = id_prefix
         self._next_id = 0
+        self._first_in_flight = 1
         self._pack = msgpack.Packer().pack
         self._waiters: list[LockType] = []
 
@@ -427,9 +433,10 @@ class Committer:
         """Return the prefix and the newest number of the automatic ids of this opening."""
         return self._id_prefix, self._next_id
 
-    def ids_in_flight(self) -> list[bytes]:
-        """Return the ids of the group that is on its way into the log."""
-        return [commit.tx_id for commit in self.in_flight if commit.tx_id is not None]
+    def ids_in_flight(self) -> tuple[int, list[bytes]]:
+        """Return the ids of the group on its way into the log: the first number, and given ones."""
+        given = [entry.tx_id for entry in self.in_flight if entry.tx_id is not None]
+        return self._first_in_flight, given
 
     def log(
         self,
@@ -586,8 +593,24 @@ class Committer:
     def settle_way(self) -> None:
         """Find out whether a relaxed update may go straight into the log; under the mutex."""
         self.in_the_way = bool(
-            self._leading or self._closing or self.locks_held or self.stopped is not None
+            self._leading
+            or self._closing
+            or self.locks_held
+            or self._ending
+            or self.stopped is not None
         )
+
+    def begin_end(self) -> None:
+        """Let no relaxed update take the short cut any more; under the mutex."""
+        self._ending = self.in_the_way = True
+
+    def end(self, why: str) -> None:
+        """Take no more commits, and return once those on their way have ended."""
+        with self.mutex:
+            self.stopped = why
+            self.begin_end()
+            while self._leading:
+                self.wait_applied()
 
     def _take(self) -> list[Put | Commit | Batch]:
         """Take tickets from the head of the queue, up to the size of a group."""
@@ -611,13 +634,13 @@ class Committer:
             time = state.time
         group: list[Entry] = []
         records: list[bytes] = []
+        self._first_in_flight = self._next_id + 1
         try:
-            for ticket in tickets:
-                for entry in ticket.entries if isinstance(ticket, Batch) else (ticket,):
-                    record = entry.prepare(self, group, time)
-                    if record is not None:
-                        group.append(entry)
-                        records.append(record)
+            for entry in _entries(tickets):
+                record = entry.prepare(self, group, time)
+                if record is not None:
+                    group.append(entry)
+                    records.append(record)
             if group:
                 state.time = time
                 self._write(group, records)
@@ -626,6 +649,8 @@ class Committer:
         except BaseException as error:
             # A bug, or a simulated crash: nobody may wait for ever, nothing was acknowledged.
             self._fail(group, error)
+            for entry in _entries(tickets):
+                entry.error = entry.error or error
             raise
         finally:
             self.in_flight = ()
@@ -637,7 +662,9 @@ class Committer:
     def _write(self, group: Sequence[Entry], records: list[bytes]) -> None:
         """Log the group, sync it if anybody in it asked for that, and apply it."""
         self.in_flight = group
-        self._append(records[0] if len(records) == 1 else b"".join(records))
+        payload = records[0] if len(records) == 1 else b"".join(records)
+        if payload:
+            self._append(payload)
         end = self.writer.position
         for entry in group:
             if entry.durable:
@@ -706,6 +733,14 @@ class Committer:
 
 
 _NO_UPDATES = NoUpdates()
+
+
+def _entries(tickets: Iterable[Put | Commit | Batch]) -> Iterator[Entry]:
+    for ticket in tickets:
+        if isinstance(ticket, Batch):
+            yield from ticket.entries
+        else:
+            yield ticket
 
 
 class SyncTimes:

@@ -26,6 +26,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from mmh3 import hash as murmur3
@@ -34,21 +35,22 @@ from ..affinity.errors import (
     ClosedError,
     CodecError,
     ConflictError,
+    DeadlockError,
     ForkedError,
     NotFoundError,
     TidelogError,
     UsageError,
 )
 from ..checkpoints.policy import CheckpointPolicy
-from ..wal.records import DropNamespaceRecord, NamespaceRecord
+from ..wal.records import DropNamespaceRecord, NamespaceRecord, TxRecord
 from . import codecs, outcomes, reads
 from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
 from .commit import Commit, Entry, Put, Receipt
 from .environment import Environment, production
 from .lock_manager import LockedError
 from .maps import Map, map_of
-from .namespaces import OUTCOMES, Namespace, check_name
-from .opening import OpenStore, Options, open_store
+from .namespaces import OUTCOMES, Namespace, bound, check_codecs, check_name
+from .opening import OpenStore, Options, open_store, translated_disk
 from .overlay import Layer, View
 from .scan import Pair, Range
 from .snapshots import Snapshot, read_view
@@ -88,6 +90,7 @@ class Database:
         self.locks = store.locks
         self.lock_timeout = store.options.lock_timeout
         self.partitions = store.state.partitions
+        self.transaction_bytes_max = store.options.transaction_bytes_max
         self.now = store.environment.monotonic
         self.pause = store.environment.wait
         self.random = store.environment.random
@@ -149,17 +152,9 @@ class Database:
                 record = self._new_namespace(name, key, value)
             namespace = self._namespaces.get(record.id)
             if namespace is None:
-                namespace = self._namespaces[record.id] = self._namespace(record, key, value)
-        for given, recorded in ((key, namespace.key_codec), (value, namespace.value_codec)):
-            if given is not None and (given.name, given.version) != (
-                recorded.name,
-                recorded.version,
-            ):
-                raise CodecError(
-                    f"the map {name!r} has codec {recorded.name} {recorded.version}, "
-                    f"not {given.name} {given.version}",
-                    hint="Leave the codecs out, or use the recorded ones.",
-                )
+                namespace = bound(record, self.partitions, [key, value, *self._given])
+                self._namespaces[record.id] = namespace
+        check_codecs(namespace, key, value)
         return map_of(namespace, self)
 
     def _record_of(self, name: str) -> NamespaceRecord | None:
@@ -193,20 +188,6 @@ class Database:
         state = self._store.state
         durable = self.durability == "always"
         self._committer.log([record], durable=durable, then=lambda: state.apply(0, record))
-
-    def _namespace(
-        self,
-        record: NamespaceRecord,
-        key: codecs.ValueCodec[Any] | None,
-        value: codecs.ValueCodec[Any] | None,
-    ) -> Namespace:
-        given = [codec for codec in (key, value, *self._given) if codec is not None]
-        return Namespace(
-            record,
-            codecs.codec_named(record.key_codec, record.key_version, given=given),
-            codecs.codec_named(record.value_codec, record.value_version, given=given),
-            self.partitions,
-        )
 
     def maps(self) -> list[str]:
         """Return the names of all maps, sorted."""
@@ -312,7 +293,7 @@ class Database:
         self._check_open()
         commit = transaction.to_commit()
         if commit is None:
-            return Receipt(self._committer.new_id(), 0, self._store.state.time, 0)
+            return self.empty_receipt()
         self.make_room()
         tx_id = commit.tx_id
         if tx_id is not None:
@@ -334,6 +315,10 @@ class Database:
         self._check_open()
         self.make_room()
         self._committer.commit_all(entries)
+
+    def empty_receipt(self) -> Receipt:
+        """Return the receipt of a transaction that wrote nothing."""
+        return Receipt(self._committer.new_id(), 0, self._store.state.time, 0)
 
     @contextmanager
     def pending(self, tx_id: bytes | None) -> Iterator[None]:
@@ -368,9 +353,12 @@ class Database:
         )
 
     def _winner(self, partition: int, stored: bytes) -> bytes | None:
-        """Find in the newest part of the log who wrote a value; None where it is too far back."""
+        """Find in the newest part of the log who wrote a value; None where that fails."""
         _, counter, _ = version_of(stored)
-        return self._store.keeper.writer_of(partition, counter)
+        try:
+            return self._store.keeper.writer_of(partition, counter)
+        except (OSError, TidelogError):
+            return None  # it is a courtesy, and the committer must go on
 
     # -------------------------------------------------------------- outcomes
 
@@ -418,8 +406,10 @@ class Database:
         if self.earlier_receipt(tx_id, ()) is not None:
             return "committed"
         keeper = self._store.keeper
-        if keeper.find_transaction(tx_id, self._log_ids()) is not None:
-            return "committed"
+        with translated_disk("reading the log"):
+            found = keeper.find_transaction(tx_id, self._log_ids())
+        if found is not None:
+            return "committed" if isinstance(found, TxRecord) else "rolled_back"
         return "rolled_back" if keeper.first_position == 0 else "too_old"
 
     def _log_ids(self) -> list[tuple[bytes, int]]:
@@ -513,7 +503,7 @@ class Database:
                 else:
                     put(Put(partition, number, full_key, key, value, durable))
             except LockedError:
-                self._commit_locked(namespace, key, value)
+                self._commit_locked(namespace, [(key, value)])
 
         if durable:
             return set_one
@@ -529,24 +519,25 @@ class Database:
             if blocked is not None:
                 raise blocked
 
-    def _commit_locked(self, namespace: Namespace, key: bytes, value: bytes | None) -> None:
-        """Set one key that somebody has locked: wait for the lock, in a transaction."""
-        with self.transaction(mode="pessimistic", isolation="read_committed") as tx:
-            tx.setter(namespace)(key, value)
+    def _commit_locked(
+        self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]
+    ) -> None:
+        """Set keys that somebody has locked: wait for the locks, in a transaction."""
+        updates = sorted(pairs)
+        while True:
+            try:
+                with self.transaction(mode="pessimistic", isolation="read_committed") as tx:
+                    tx.set_many(namespace, updates)
+                return
+            except DeadlockError:
+                # It stood, waiting, in the way of those it waits for: they go first.
+                continue
 
     def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Set or delete many encoded keys in one transaction."""
         self._check_open()
-        namespace.check_alive()
         self.make_room()
-        count = len(namespace.prefixes)
-        parts: dict[int, dict[bytes, bytes | None]] = {}
-        for key, value in pairs:
-            partition = murmur3(key, 0, False) % count
-            part = parts.get(partition)
-            if part is None:
-                part = parts[partition] = {}
-            part[key] = value
+        parts = _by_partition(namespace, pairs)
         if not parts:
             return
         updates = ManyUpdates(namespace.id, namespace.prefixes, parts)
@@ -554,9 +545,17 @@ class Database:
         try:
             self._committer.commit(Commit(updates, durable, self._check_plain))
         except LockedError:
-            with self.transaction() as tx:
-                for part in parts.values():
-                    tx.set_many(namespace, part.items())
+            self._commit_locked(namespace, chain.from_iterable(map(dict.items, parts.values())))
+
+    def commit_of(
+        self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]
+    ) -> Commit | None:
+        """Return a commit that sets or deletes encoded keys, None where there are none."""
+        parts = _by_partition(namespace, pairs)
+        if not parts:
+            return None
+        updates = ManyUpdates(namespace.id, namespace.prefixes, parts)
+        return Commit(updates, self.durability == "always", self._check_plain)
 
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
         """Run ``work`` with the map inside a transaction, until it commits."""
@@ -692,6 +691,7 @@ class Database:
         """
         with self._committer.mutex:
             first, self._closed = self._closed is None, self._closed or self._closed_error
+            self._committer.begin_end()
         if not first:
             return
         self._task.stop()
@@ -702,9 +702,9 @@ class Database:
                     store.checkpointer.run("close")
                 store.committer.sync()
                 store.committer.announce()
+                # First the end of all writing, then the sync: what the manifest calls durable is.
+                store.committer.end("the store is closed")
                 store.committer.sync()
-                store.committer.stopped = "the store is closed"
-                store.committer.in_the_way = True
                 store.end_cleanly()
         finally:
             self._shut(self._closed_error)
@@ -748,6 +748,22 @@ class Database:
     def __exit__(self, *_exc: object) -> None:
         """Close the store."""
         self.close()
+
+
+def _by_partition(
+    namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]
+) -> dict[int, dict[bytes, bytes | None]]:
+    """Sort encoded pairs of a map into its partitions."""
+    namespace.check_alive()
+    count = len(namespace.prefixes)
+    parts: dict[int, dict[bytes, bytes | None]] = {}
+    for key, value in pairs:
+        partition = murmur3(key, 0, False) % count
+        part = parts.get(partition)
+        if part is None:
+            part = parts[partition] = {}
+        part[key] = value
+    return parts
 
 
 def shown_key(key: bytes) -> str:
@@ -871,14 +887,15 @@ def open_with(
     if read_only:
         return _open_reading(environment, path, codecs, limits)
     choice("durability", durability, Durability)
-    store = open_store(
-        environment,
-        os.path.abspath(os.fspath(path)),
-        partitions=partitions,
-        create=create,
-        options=_options(limits),
-        mapped=durability != "always",
-    )
+    with translated_disk(f"opening {os.fspath(path)}"):
+        store = open_store(
+            environment,
+            os.path.abspath(os.fspath(path)),
+            partitions=partitions,
+            create=create,
+            options=_options(limits),
+            mapped=durability != "always",
+        )
     return Database(store, durability, list(codecs))
 
 

@@ -132,6 +132,10 @@ class LockManager:
         if waiting is not None:
             waiting.release()
 
+    def resume(self, owner: int) -> None:
+        """Forget that ``owner`` was interrupted."""
+        self._interrupted.discard(owner)
+
     def release(self, owner: int) -> None:
         """Release everything that ``owner`` holds, and wake those who get it."""
         with self._committer.mutex:

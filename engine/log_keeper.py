@@ -57,8 +57,8 @@ class LogKeeper:
         """Ids that callers gave since this segment began; the committer notes them."""
         self.ids: Callable[[], tuple[bytes, int]] = lambda: (b"", 0)
         """Prefix and newest number of automatic ids."""
-        self.ids_in_flight: Callable[[], list[bytes]] = lambda: []
-        """Ids of the group that is on its way into the log."""
+        self.ids_in_flight: Callable[[], tuple[int, list[bytes]]] = lambda: (1, [])
+        """First number, and given ids, of the group that is on its way into the log."""
         self.checkpoint_position: Callable[[], int] = lambda: 0
         self._environment = environment
         self._directory = directory
@@ -110,9 +110,8 @@ class LogKeeper:
         self._whole = whole
         # A group that did not fit into the old segment has its numbers and ids already.
         self._starts = [counter.lwm for counter in self._state.counters]
-        self._first_id = self.ids()[1] + 1
+        self._first_id, self.given_ids = self.ids_in_flight()
         self._began = self._state.time
-        self.given_ids = self.ids_in_flight()
 
     def sealed(self, header: SegmentHeader, end: int) -> None:
         """Hear of a segment that is full; called by the writer, under the commit mutex."""

@@ -30,7 +30,6 @@ from typing import Any, NoReturn, TypeVar
 import trio
 from trio.lowlevel import (
     Abort,
-    RaiseCancelT,
     Task,
     TrioToken,
     checkpoint_if_cancelled,
@@ -47,6 +46,7 @@ from .database import Database
 from .lock_manager import LockedError
 from .namespaces import Namespace
 from .puts import PUT_BYTES_MAX, PUTS_MAX, OnePut, Puts
+from .stored import KEY_BYTES_MAX
 
 COMMITS_MAX = 256
 """Commits, other than single puts, that are taken from the queue at once."""
@@ -78,23 +78,25 @@ class LogThread:
     def putter(
         self,
         namespace: Namespace,
-        otherwise: Callable[[bytes, bytes], Coroutine[Any, Any, None]],
-    ) -> Callable[[bytes, bytes], Coroutine[Any, Any, None]]:
-        """Return an async function that sets an encoded key; ``otherwise`` takes large values.
+        otherwise: Callable[[bytes, bytes | None], Coroutine[Any, Any, None]],
+    ) -> Callable[[bytes, bytes | None], Coroutine[Any, Any, None]]:
+        """Return an async function that sets an encoded key.
 
+        ``otherwise`` does it for deletes (None), large values, and keys that somebody has locked.
         It raises ``trio.Cancelled`` only if nothing was done.  One closure on purpose: at full
         load a call more per put costs several percent.
         """
         prefixes, number = namespace.prefixes, namespace.id
         count = len(prefixes)
         queue, errors, loop = self._puts, self._errors, self._loop
+        largest = min(PUT_BYTES_MAX, self._database.transaction_bytes_max - KEY_BYTES_MAX)
 
         @enable_ki_protection
-        async def put(key: bytes, value: bytes) -> None:
+        async def put(key: bytes, value: bytes | None) -> None:
             await checkpoint_if_cancelled()
             if self._stopping or loop != get_ident() or not namespace.alive:
                 self._refuse(namespace)
-            if len(value) > PUT_BYTES_MAX:
+            if value is None or len(value) > largest:
                 return await otherwise(key, value)
             partition = partition_of(key, count)
             task = current_task()
@@ -105,7 +107,10 @@ class LogThread:
                 self._wake.put(None)
             await wait_task_rescheduled(lambda _: _take_back(queue, entry))
             if errors and task in errors:
-                raise errors.pop(task)
+                error = errors.pop(task)
+                if isinstance(error, LockedError):
+                    return await otherwise(key, value)
+                raise error
             return None
 
         return put

@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 from ..affinity.errors import CodecError, UsageError
 from .namespaces import VALUE_BYTES_MAX, Namespace
-from .scan import Pair
+from .scan import BLOCK_FIRST, Pair
 from .stored import KEY_BYTES_MAX
 
 K = TypeVar("K")
@@ -242,12 +242,6 @@ class Map(MutableMapping[K, V]):
         """Return the keys that are there, with their values; cheaper than one ``get`` each."""
         wanted = list(keys)
         found = self._session.get_many(self.namespace, list(map(self.namespace.encode_key, wanted)))
-        if self.namespace.plain:
-            return {
-                key: cast(V, data)
-                for key, data in zip(wanted, found, strict=True)
-                if data is not None
-            }
         decode = self.namespace.decode_value
         return {
             key: decode(data) for key, data in zip(wanted, found, strict=True) if data is not None
@@ -325,7 +319,7 @@ class Map(MutableMapping[K, V]):
     ) -> Iterator[tuple[K, V]]:
         if limit is not None and limit < 0:
             raise UsageError(f"a limit of {limit} pairs is none")
-        size = 16 if limit is None else min(max(limit, 1), 16)
+        size = BLOCK_FIRST if limit is None else min(max(limit, 1), BLOCK_FIRST)
         blocks = self._session.blocks(self.namespace, low, high, reverse, size)
         pairs = self._decoded(blocks)
         return pairs if limit is None else _limited(pairs, limit)
@@ -353,7 +347,7 @@ class Map(MutableMapping[K, V]):
 
     def _keys(self, low: bytes, high: bytes | None) -> Iterator[K]:
         decode = self.namespace.decode_key
-        for block in self._session.blocks(self.namespace, low, high, False, 16):
+        for block in self._session.blocks(self.namespace, low, high, False, BLOCK_FIRST):
             for key, _ in block:
                 yield decode(key)
 
@@ -363,7 +357,7 @@ class Map(MutableMapping[K, V]):
 
     def _values(self) -> Iterator[V]:
         decode = self.namespace.decode_value
-        for block in self._session.blocks(self.namespace, b"", None, False, 16):
+        for block in self._session.blocks(self.namespace, b"", None, False, BLOCK_FIRST):
             for _, value in block:
                 yield decode(value)
 
@@ -415,6 +409,16 @@ class BytesMap(Map[bytes, bytes]):
             self._write(self.namespace.encode_key(key), self.namespace.encode_value(value))
 
     set = __setitem__
+
+    def get_many(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """Return the keys that are there, with their values; cheaper than one ``get`` each."""
+        wanted = list(keys)
+        if {*map(type, wanted)} != {bytes} or max(map(len, wanted)) > KEY_BYTES_MAX:
+            wanted = list(map(self.namespace.encode_key, wanted))
+        found = dict(zip(wanted, self._session.get_many(self.namespace, wanted), strict=True))
+        if None in found.values():
+            return {key: data for key, data in found.items() if data is not None}
+        return cast("dict[bytes, bytes]", found)
 
 
 def map_of(namespace: Namespace, session: Session) -> Map[Any, Any]:

@@ -11,6 +11,7 @@ Left out: reading processes (``reading``), maps and transactions (``database``).
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from ..affinity.errors import (
     AlreadyOpenError,
     CorruptDataError,
     DiskError,
+    DiskFullError,
     ForeignFileError,
     NotFoundError,
     SnapshotExpiredError,
@@ -107,7 +109,8 @@ class OpenStore:
     def end_cleanly(self) -> None:
         """Write into the manifest that the log ends here, all of it durable."""
         self.manifest = replace(self.manifest, clean_end=self.writer.position)
-        manifests.write(self.directory, self.manifest)
+        with translated_disk("writing the manifest"):
+            manifests.write(self.directory, self.manifest)
 
     def doubt(self) -> None:
         """Note, if the disk still takes it, that the data file must be copied at the next open."""
@@ -146,7 +149,11 @@ def take_lock(environment: Environment, path: str) -> LockHandle:
         raise AlreadyOpenError(
             f"{path} is open for writing in {owner}", path=path, pid=pid
         ) from error
-    lock.write(b"%d\n" % environment.pid())
+    try:
+        lock.write(b"%d\n" % environment.pid())
+    except BaseException:
+        lock.release()
+        raise
     return lock
 
 
@@ -562,7 +569,8 @@ class _Opening:
         doubtful = store.checkpointer.doubtful is not None
         if self._manifest.clean_end is not None or self._manifest.rebuild != doubtful:
             store.manifest = replace(self._manifest, clean_end=None, rebuild=doubtful)
-            manifests.write(self._directory, store.manifest)
+            with translated_disk("writing the manifest"):
+                manifests.write(self._directory, store.manifest)
         gaps = _close_gaps(store.state)
         records = []
         time = max(self._environment.clock(), store.state.time)
@@ -601,7 +609,7 @@ def _quietly(checkpointer: Checkpointer, overlay: Overlay, limit: int) -> None:
 
 
 class translated_disk:  # noqa: N801  # used as a function in `with`
-    """Turn ``OSError`` into ``DiskError``; says what was being done."""
+    """Turn ``OSError`` into ``DiskError`` or ``DiskFullError``; says what was being done."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -612,4 +620,5 @@ class translated_disk:  # noqa: N801  # used as a function in `with`
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Translate."""
         if isinstance(error, OSError):
-            raise DiskError(f"{self._what} failed: {error}") from error
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            raise (DiskFullError if full else DiskError)(f"{self._what} failed: {error}") from error

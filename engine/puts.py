@@ -15,7 +15,6 @@ Left out: who waits for a put (``log_thread``).
 
 from __future__ import annotations
 
-from _thread import LockType
 from collections.abc import Iterable, Sequence, Set as AbstractSet
 from typing import Any
 

@@ -98,10 +98,10 @@ def get_many(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[by
     prefixes = namespace.prefixes
     count = len(prefixes)
     view = source.view
-    busy = any(layer.parts for layer in view.layers)
     namespace.check_alive()
-    if busy:
-        return list(map(getter(source, namespace), keys))
+    for layer in view.layers:
+        if layer.parts:
+            return list(map(getter(source, namespace), keys))
     full_keys = [prefixes[murmur3(key, 0, False) % count] + key for key in keys]
     try:
         stored = list(map(view.txn.get, full_keys))

@@ -20,16 +20,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
+from operator import itemgetter
 
 from crc32c import crc32c
 
 from .overlay import View
-from .partition_store import check_before
 from .stored import (
     PREFIX_SIZE,
     TRAILER_SIZE,
     check_block,
-    check_pair,
     is_tombstone,
     pack_prefix,
 )
@@ -37,9 +36,13 @@ from .updates import Writes
 
 PAIRS_IN_HAND = 2048
 BLOCK_MIN = 64
-BLOCK_FIRST = 16
+BLOCK_MAX = 512
+"""More new tuples than Python's collector lets pass would cost a collection in each round."""
+BLOCK_FIRST = 64
 
 Pair = tuple[bytes, bytes]
+
+_FIRST = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +78,16 @@ def scan(
 ) -> Iterator[list[Pair]]:
     """Yield blocks of (user key, value), in order; ``writes`` are a transaction's own."""
     sources = [_Source(view, partition, wanted, reverse, writes) for partition in partitions]
-    most = max(PAIRS_IN_HAND // max(len(sources), 1), BLOCK_MIN)
+    most = min(max(PAIRS_IN_HAND // max(len(sources), 1), BLOCK_MIN), BLOCK_MAX)
     block = min(block, most)
     live = sources
     while live:
         for source in live:
             # A block may vanish under deletes of the overlay: go on until something is in hand.
-            while source.more and len(source.keys) <= block // 2:
+            while source.more and len(source.pairs) <= block // 2:
                 source.fetch(block)
         pairs = _round(live, reverse)
-        live = [source for source in live if source.more or source.keys]
+        live = [source for source in live if source.more or source.pairs]
         block = min(block * 4, most)
         if pairs:
             yield pairs
@@ -92,27 +95,40 @@ def scan(
 
 def _round(live: list[_Source], reverse: bool) -> list[Pair]:
     """Take what is certainly next from every source, sorted."""
-    ends = [source.keys[0 if reverse else -1] for source in live if source.more and source.keys]
-    if len(live) == 1 or not ends:
-        taken = [source.take_all() for source in live]
+    if len(live) == 1:
+        pairs = live[0].take_all()
+        return pairs[::-1] if reverse else pairs
+    edge = 0 if reverse else -1
+    ends = [source.pairs[edge][0] for source in live if source.more and source.pairs]
+    pairs = []
+    if not ends:
+        for source in live:
+            pairs += source.take_all()
     elif reverse:
         bound = max(ends)
-        taken = [source.take_from(bound) for source in live]
+        for source in live:
+            pairs += source.take_from(bound)
     else:
         bound = min(ends)
-        taken = [source.take_to(bound) for source in live]
-    if len(taken) == 1:
-        return taken[0][::-1] if reverse else taken[0]
-    pairs = list(chain.from_iterable(taken))
+        for source in live:
+            pairs += source.take_to(bound)
     pairs.sort(reverse=reverse)
     return pairs
 
 
 class _Source:
-    """One partition's part of a range: a block in hand (ascending), and cursors behind it."""
+    """One partition's part of a range: a block in hand (ascending), and a cursor behind it."""
 
-    __slots__ = ("_high", "_key_cursor", "_keys", "_low", "_overlay", "_overlay_keys", "_reverse",
-                 "_values", "keys", "more", "pairs")  # fmt: skip
+    __slots__ = (
+        "_high",
+        "_items",
+        "_low",
+        "_overlay",
+        "_overlay_keys",
+        "_reverse",
+        "more",
+        "pairs",
+    )
 
     def __init__(
         self,
@@ -124,113 +140,84 @@ class _Source:
     ) -> None:
         self._low, self._high = wanted.bounds(partition)
         self._reverse = reverse
-        self.keys: list[bytes] = []
-        """User keys in hand; ``pairs`` are the same with their values."""
         self.pairs: list[Pair] = []
+        """(user key, value) in hand."""
         self.more = True
         self._overlay = _overlay_part(view, partition, self._low, self._high, writes)
         self._overlay_keys = sorted(self._overlay)
-        if self._low >= self._high:
-            self._keys: Iterator[bytes] = iter(())
-            self._values: Iterator[bytes] = iter(())
-            return
-        key_cursor, value_cursor = view.txn.cursor(), view.txn.cursor()
-        edge, step = (self._high, "iterprev") if reverse else (self._low, "iternext")
-        # What lies beyond the edge is checked too: a flipped bit may have moved it there.
-        placed = value_cursor.set_range(edge)
-        found = value_cursor.prev() if placed else value_cursor.last()
-        if reverse:
-            if placed:
-                key_cursor.set_range(edge)
-                check_pair(*key_cursor.item())
-            placed = found and key_cursor.set_range(value_cursor.key())
-        else:
-            if found:
-                check_before(value_cursor, edge)
-            placed = placed and key_cursor.set_range(edge) and value_cursor.set_range(edge)
-        if placed:
-            self._keys = getattr(key_cursor, step)(keys=True, values=False)
-            self._values = getattr(value_cursor, step)(keys=False, values=True)
-        else:
-            self._keys, self._values = iter(()), iter(())
+        self._items: Iterator[Pair] = iter(())
+        if self._low < self._high:
+            cursor = view.txn.cursor()
+            if not reverse:
+                if cursor.set_range(self._low):
+                    self._items = cursor.iternext()
+            elif cursor.prev() if cursor.set_range(self._high) else cursor.last():
+                self._items = cursor.iterprev()
 
     def fetch(self, size: int) -> None:
         """Add up to ``size`` pairs of LMDB to those in hand, and the overlay's in their range."""
-        keys = list(islice(self._keys, size))
-        values = list(islice(self._values, size))
-        whole = len(keys) == size
-        if keys and self._reverse and keys[-1] < self._low:
-            count = len(keys) - bisect_left(keys[::-1], self._low)
-            check_pair(keys[count], values[count])
-            keys, values, whole = keys[:count], values[:count], False
-        elif keys and not self._reverse and keys[-1] >= self._high:
-            count = bisect_left(keys, self._high)
-            check_pair(keys[count], values[count])
-            keys, values, whole = keys[:count], values[:count], False
-        # The CRC of a zeroed pair, empty key and empty value, is zero too.
-        if not all(keys) or crc32c(b"".join(chain.from_iterable(zip(keys, values, strict=True)))):
-            check_block(keys, values)
+        items = list(islice(self._items, size))
+        whole = len(items) == size
+        if items:
+            if self._reverse:
+                items.reverse()
+                if items[0][0] < self._low:
+                    items, whole = items[bisect_left(items, self._low, key=_FIRST) :], False
+            elif items[-1][0] >= self._high:
+                items, whole = items[: bisect_left(items, self._high, key=_FIRST)], False
+            if crc32c(b"".join(chain.from_iterable(items))):
+                check_block([key for key, _ in items], [value for _, value in items])
         self.more = whole
-        if self._reverse:
-            keys.reverse()
-            values.reverse()
         if self._overlay_keys:
-            keys, values = self._with_overlay(keys, values, whole)
-        users = [key[PREFIX_SIZE:] for key in keys]
-        pairs = list(zip(users, [value[:-TRAILER_SIZE] for value in values], strict=True))
-        if self._reverse:
-            self.keys = users + self.keys
-            self.pairs = pairs + self.pairs
-        elif self.keys:
-            self.keys += users
-            self.pairs += pairs
-        else:
-            self.keys = users
+            items = self._with_overlay(items, whole)
+        pairs = [(key[PREFIX_SIZE:], value[:-TRAILER_SIZE]) for key, value in items]
+        if not self.pairs:
             self.pairs = pairs
+        elif self._reverse:
+            self.pairs = pairs + self.pairs
+        else:
+            self.pairs += pairs
 
-    def _with_overlay(
-        self, keys: list[bytes], values: list[bytes], whole: bool
-    ) -> tuple[list[bytes], list[bytes]]:
+    def _with_overlay(self, items: list[Pair], whole: bool) -> list[Pair]:
         """Lay the overlay's pairs over those of LMDB, as far as the latter reach."""
         ready = self._overlay_keys
         if whole and self._reverse:
-            cut = bisect_left(ready, keys[0])
+            cut = bisect_left(ready, items[0][0])
             ready, self._overlay_keys = ready[cut:], ready[:cut]
         elif whole:
-            cut = bisect_right(ready, keys[-1])
+            cut = bisect_right(ready, items[-1][0])
             ready, self._overlay_keys = ready[:cut], ready[cut:]
         else:
             self._overlay_keys = []
         if not ready:
-            return keys, values
+            return items
         overlay = self._overlay
-        block = dict(zip(keys, values, strict=True))
+        block = dict(items)
         for key in ready:
             stored = overlay[key]
             if is_tombstone(stored):
                 block.pop(key, None)
             else:
                 block[key] = stored
-        keys = sorted(block)
-        return keys, [block[key] for key in keys]
+        return sorted(block.items())
 
     def take_all(self) -> list[Pair]:
         """Take everything in hand."""
-        pairs, self.pairs, self.keys = self.pairs, [], []
+        pairs, self.pairs = self.pairs, []
         return pairs
 
     def take_to(self, bound: bytes) -> list[Pair]:
         """Take what is in hand up to ``bound``, that included."""
-        cut = bisect_right(self.keys, bound)
+        cut = bisect_right(self.pairs, bound, key=_FIRST)
         pairs = self.pairs[:cut]
-        del self.pairs[:cut], self.keys[:cut]
+        del self.pairs[:cut]
         return pairs
 
     def take_from(self, bound: bytes) -> list[Pair]:
         """Take what is in hand from ``bound`` on."""
-        cut = bisect_left(self.keys, bound)
+        cut = bisect_left(self.pairs, bound, key=_FIRST)
         pairs = self.pairs[cut:]
-        del self.pairs[cut:], self.keys[cut:]
+        del self.pairs[cut:]
         return pairs
 
 

@@ -143,10 +143,16 @@ class Transaction:
         self._end()
 
     def interrupt(self) -> None:
-        """Let the transaction wait for no lock any more; called from another thread."""
+        """Let a wait for a lock end in ``RolledBackError``; called from another thread."""
         self._interrupted = True
         if self._owner:
             self._database.locks.interrupt(self._owner)
+
+    def resume(self) -> None:
+        """Forget an ``interrupt``: what comes next may wait again."""
+        self._interrupted = False
+        if self._owner:
+            self._database.locks.resume(self._owner)
 
     def rollback(self) -> None:
         """End the transaction without any effect; after its end this does nothing."""
@@ -284,6 +290,11 @@ class Transaction:
         finally:
             if snapshot is not self._reading:
                 snapshot.close()
+
+    @property
+    def lock_timeout(self) -> float:
+        """Seconds that it waits for a lock."""
+        return self._lock_timeout
 
     @property
     def wants_snapshot(self) -> bool:

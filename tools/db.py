@@ -21,7 +21,7 @@ from ..engine.check import inspect_store
 from ..engine.environment import production
 from .commands import LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
-from .inspection import clear_dead_slots, describe, inspected, reader_slots
+from .inspection import check_version, clear_dead_slots, describe, inspected, reader_slots
 from .stores import check_new_directory, check_store, reading, without_writer
 from .terminal import Settings, note, write_fields, write_json, write_rows
 from .wal_records import SCHEMA
@@ -45,9 +45,7 @@ def info(ctx: click.Context, store: str, form: str) -> None:
         show_info(settings, document)
     else:
         write_json({"v": SCHEMA, "type": "info", **document})
-    if found.end.refused:
-        note(settings, f"note: the log is refused; see `tidelog wal verify {store}`")
-        ctx.exit(Exit.FOUND)
+    found.end.raise_if_refused()
 
 
 def show_info(settings: Settings, document: dict[str, Any]) -> None:
@@ -90,6 +88,7 @@ def verify(ctx: click.Context, store: str, form: str) -> None:
     """
     settings = settings_of(ctx)
     check_store(store)
+    check_version(store)
     found = inspect_store(production(), os.path.abspath(store))
     facts = {
         "position": found.position,

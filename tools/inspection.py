@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from ..affinity.errors import FormatVersionError, StorageError
 from ..checkpoints.marks import PartitionMark
 from ..checkpoints.replay import State
 from ..engine.access import ReadAccess
@@ -57,6 +58,19 @@ def inspected(path: str) -> Iterator[Inspection]:
         yield _inspection(path, access)
     finally:
         access.close()
+
+
+def check_version(path: str) -> None:
+    """Raise ``FormatVersionError`` for a store of a later version; other faults are not looked at.
+
+    The check of a whole store reports any fault as a problem, but this is none of the store's.
+    """
+    try:
+        ReadAccess(production(), path, Options().map_size).close()
+    except FormatVersionError:
+        raise
+    except StorageError:
+        return
 
 
 def _inspection(path: str, access: ReadAccess) -> Inspection:

@@ -46,6 +46,10 @@ class LogFailedError(Exception):
     """The log cannot be written any more since a sync failed; ``__cause__`` is that failure."""
 
 
+class SyncFailedError(OSError):
+    """A sync failed while a segment was begun: it may or may not be there after a power cut."""
+
+
 class LogWriter:
     """The end of a log, open for appending.
 
@@ -165,9 +169,15 @@ class LogWriter:
             number=self._header.number + 1,
             first_position=self.position,
         )
-        file, position = create_segment(
-            self._directory, header, self._state(), spare=self._spare(), mapped=self._mapped
-        )
+        try:
+            file, position = create_segment(
+                self._directory, header, self._state(), spare=self._spare(), mapped=self._mapped
+            )
+        except SyncFailedError as error:
+            # The new segment may be there for the next recovery, which then takes nothing more
+            # from the old one.
+            self.failure = error
+            raise
         old_file, old_header, end = self._file, self._header, self.position
         self._header = header
         self._file = file
@@ -196,7 +206,8 @@ def create_segment(
     """Make a segment with its header and STATE frame, durable under its name.
 
     ``spare`` names an old segment whose space is used again.  Returns the open file and the
-    position behind the STATE frame.  Raises ``OSError``; a crash leaves at most ``NEXT_NAME``.
+    position behind the STATE frame.  Raises ``OSError``, for a sync ``SyncFailedError``; a crash
+    leaves at most ``NEXT_NAME``.
     """
     seed = log_seed(header.log_id)
     frame = encode_frame(seed, header.first_position, header.first_position, state)
@@ -204,16 +215,23 @@ def create_segment(
         directory.unlink(NEXT_NAME)
     if spare is not None:
         directory.rename(spare, NEXT_NAME)
-        directory.sync()  # else a power cut could leave the new header under the old name
+        _sync(directory)  # else a power cut could leave the new header under the old name
         file = directory.open_write(NEXT_NAME, mapped=mapped)
     else:
         file = directory.create(NEXT_NAME, mapped=mapped)
     try:
         file.write(0, header.to_bytes() + frame)
-        file.sync()
+        _sync(file)
         directory.rename(NEXT_NAME, segment_name(header.number))
-        directory.sync()
+        _sync(directory)
     except OSError:
         file.close()
         raise
     return file, header.first_position + len(frame)
+
+
+def _sync(what: LogFile | Directory) -> None:
+    try:
+        what.sync()
+    except OSError as error:
+        raise SyncFailedError(*error.args) from error

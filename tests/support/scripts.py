@@ -147,7 +147,7 @@ class Run:
         self.worlds = [World()]
         """The world before each entry, and after the last one."""
         self.floor = 0
-        """How many entries are durable for sure."""
+        """How many acknowledged entries are durable for sure."""
         self.db: Database | None = None
         self.snapshots: list[tuple[Snapshot, World]] = []
         self.durability = "always"
@@ -195,7 +195,7 @@ class Run:
         entry.state = "durable" if durable else "relaxed"
         self.worlds.append(self.world.after(step))
         if durable:
-            self.floor = len(self.entries)
+            self.floor = len(self.worlds) - 1
         self._note_numbers(entry, before)
         self._acknowledge(entry)
 
@@ -215,7 +215,7 @@ class Run:
         self.lwms = entry.lwms = lwms
 
     def _all_durable(self) -> None:
-        self.floor = len(self.entries)
+        self.floor = len(self.worlds) - 1
         self._acknowledge("all")
 
     def _do_open(self, step: Step) -> None:
@@ -339,10 +339,10 @@ _COMMITS: dict[str, Callable[[Run, Step], bool]] = {
 class Writer:
     """Makes steps: every value is another one, so that no two worlds are equal."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
         self.steps: list[Step] = []
-        self._rng = random.Random(3)
-        self._number = 0
+        self._rng = random.Random(number)
+        self._number = number
 
     def value(self, size: int) -> bytes:
         """Return a value that no other step writes, about ``size`` bytes long."""

@@ -234,7 +234,7 @@ def test_progress_lines_come_only_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     times = iter([0.0, 1.0, 11.0, 12.0])
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr("tidelog.tools.terminal.time.monotonic", lambda: next(times))
     with terminal.progress(Settings(), "loading", 300) as advance:
         for _ in range(3):
             advance(100)

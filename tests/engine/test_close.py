@@ -1,0 +1,66 @@
+"""Closing a store beside threads that go on writing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tidelog.affinity.errors import ClosedError
+from tidelog.engine import manifest as manifests
+from tidelog.engine.database import Database, open_with
+from tidelog.testing import FaultyDisk, simulated
+
+
+def relaxed_store(disk: FaultyDisk) -> tuple[Database, Any]:
+    db = open_with(simulated(1, disk), "/store", durability="none", partitions=1)
+    numbers = db.map("numbers")
+    numbers[b"first"] = b"1"
+    return db, numbers
+
+
+def put_after_each(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, numbers: Any
+) -> list[bytes]:
+    """Let another thread's put come right after each call of a function; return what was taken."""
+    function, taken = getattr(owner, name), list[bytes]()
+
+    def then_put(*args: Any, **options: Any) -> Any:
+        result = function(*args, **options)
+        key = b"late %d" % len(taken)
+        with suppress(ClosedError):
+            numbers[key] = b"x"
+            taken.append(key)
+        return result
+
+    monkeypatch.setattr(owner, name, then_put)
+    return taken
+
+
+def test_puts_that_race_with_close_are_refused_and_never_called_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The manifest promised frames of a daemon thread that came after the last sync: after a power
+    # cut their absence was taken for damage, and the store could not be opened.
+    disk = FaultyDisk()
+    db, numbers = relaxed_store(disk)
+    taken = put_after_each(monkeypatch, db._store.committer, "sync", numbers)
+    db.close()
+    assert taken == []
+    with open_with(simulated(2, disk.crash("lost")), "/store") as after:
+        assert list(after.map("numbers")) == [b"first"]
+
+
+def test_a_store_that_was_closed_beside_a_writer_was_closed_cleanly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The closing checkpoint let go of the way, and the next open replayed what was put meanwhile.
+    disk = FaultyDisk()
+    db, numbers = relaxed_store(disk)
+    taken = put_after_each(monkeypatch, db._store.checkpointer, "run", numbers)
+    db.close()
+    assert taken == []
+    writer = db._store.writer
+    found = manifests.read(disk.copy().directory("/store", read_only=True))
+    assert found.clean_end == writer.synced == writer.position

@@ -1,0 +1,271 @@
+"""Histories of concurrent transactions, recorded and checked for strict serializability.
+
+Clients are threads over a few keys of two maps.  They read, write, delete and scan in transactions
+of both modes, put single keys, and read from snapshots, while checkpoints are taken.  The order of
+the versions of each key comes from the log.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from support.histories import (
+    ABORTED,
+    COMMITTED,
+    History,
+    Recorder,
+    Transaction as Recorded,
+    assert_strictly_serializable,
+    check,
+)
+from support.real_stores import expect_sound
+from tidelog.engine.database import Database, open as open_store
+from tidelog.engine.maps import Map
+from tidelog.errors import TransactionError
+from tidelog.wal.reader import Scan, read_records
+from tidelog.wal.records import TxRecord
+
+KEYS = [f"{place:02}" for place in range(6)]
+MAPS = ["m", "n"]
+
+Deletes = dict[tuple[bytes, str], str]
+
+
+@pytest.fixture(autouse=True)
+def _threads_take_turns_often() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+class Mix(NamedTuple):
+    """Who does what in a history."""
+
+    modes: tuple[str, ...] = ("optimistic", "pessimistic")
+    durability: str = "none"
+    partitions: int = 4
+    singles: bool = True
+    isolation: str = "serializable"
+    deletes: bool = True
+    clients: int = 4
+    steps: int = 30
+
+
+class Client:
+    """One thread and what it saw."""
+
+    def __init__(self, db: Database, number: int, mix: Mix, seed: int, now: Callable[[], int]):
+        self.name = f"c{number}"
+        self.seen: list[Recorded] = []
+        self.deletes: Deletes = {}
+        self.error: BaseException | None = None
+        self._db = db
+        self._maps = {name: db.map(name) for name in MAPS}
+        self._mix = mix
+        self._random = random.Random(f"{seed}:{number}")
+        self._now = now
+        self._values = count(1)
+
+    def work(self) -> None:
+        try:
+            for step in range(self._mix.steps):
+                self.step(f"{self.name}.{step}")
+        except BaseException as error:
+            self.error = error
+
+    def step(self, name: str) -> None:
+        chance = self._random.random()
+        if not self._mix.singles or chance < 0.7:
+            self.transact(name)
+        elif chance < 0.8:
+            self.put(name)
+        elif chance < 0.9:
+            self.swap(name)
+        else:
+            self.look(name)
+
+    def transact(self, name: str) -> None:
+        recorder = Recorder(name, self._now())
+        deleted: dict[str, str] = {}
+        tx = self._db.transaction(
+            self._random.choice(self._mix.modes), isolation=self._mix.isolation
+        )
+        try:
+            for _ in range(self._random.randint(1, 5)):
+                self.touch(recorder, deleted, lambda mapping: tx[mapping])
+            receipt = tx.commit()
+        except TransactionError:
+            tx.rollback()
+            self.seen.append(recorder.finish(ABORTED, self._now()))
+            return
+        self.deletes.update({(receipt.tx_id, key): value for key, value in deleted.items()})
+        self.seen.append(recorder.finish(COMMITTED, self._now()))
+
+    def touch(
+        self, recorder: Recorder, deleted: dict[str, str], inside: Callable[[Map[Any, Any]], Any]
+    ) -> None:
+        name, key = self._random.choice(MAPS), self._random.choice(KEYS)
+        mapping, full = inside(self._maps[name]), f"{name}/{key}"
+        steps = ["read", "read", "write", "write", "scan", *["delete"] * self._mix.deletes]
+        match self._random.choice(steps):
+            case "read":
+                recorder.read(full, text(mapping.get(key.encode())))
+            case "write":
+                value = self.value()
+                mapping[key.encode()] = value.encode()
+                recorder.write(full, value)
+                deleted.pop(full, None)
+            case "delete":
+                deleted[full] = self.value()
+                mapping.discard(key.encode())
+                recorder.delete(full, deleted[full])
+            case "scan":
+                self.scan(recorder, name, mapping)
+
+    def scan(self, recorder: Recorder, name: str, mapping: Map[Any, Any]) -> None:
+        start, stop = sorted(self._random.sample(KEYS, 2))
+        reverse, limit = self._random.random() < 0.3, self._random.choice([None, None, 2])
+        pairs = mapping.range(start.encode(), stop.encode(), reverse=reverse, limit=limit)
+        found = {f"{name}/{key.decode()}": text(value) for key, value in pairs}
+        if limit is not None and len(found) == limit and not reverse:
+            stop = max(found)[2:] + "\0"
+        elif limit is not None and len(found) == limit:
+            start = min(found)[2:]
+        recorder.scan(f"{name}/{start}", f"{name}/{stop}", found)
+
+    def put(self, name: str) -> None:
+        recorder = Recorder(name, self._now())
+        on, key, value = self._random.choice(MAPS), self._random.choice(KEYS), self.value()
+        self._maps[on][key.encode()] = value.encode()
+        recorder.write(f"{on}/{key}", value)
+        self.seen.append(recorder.finish(COMMITTED, self._now()))
+
+    def swap(self, name: str) -> None:
+        on, key, value = self._random.choice(MAPS), self._random.choice(KEYS), self.value()
+        first = Recorder(f"{name}.read", self._now())
+        found = self._maps[on].get(key.encode())
+        first.read(f"{on}/{key}", text(found))
+        self.seen.append(first.finish(COMMITTED, self._now()))
+        second = Recorder(f"{name}.swap", self._now())
+        if self._maps[on].compare_and_set(key.encode(), found, value.encode()):
+            second.read(f"{on}/{key}", text(found))
+            second.write(f"{on}/{key}", value)
+            self.seen.append(second.finish(COMMITTED, self._now()))
+
+    def look(self, name: str) -> None:
+        recorder = Recorder(name, self._now())
+        with self._db.snapshot() as snapshot:
+            for _ in range(3):
+                on = self._random.choice(MAPS)
+                self.scan(recorder, on, snapshot[self._maps[on]])
+        self.seen.append(recorder.finish(COMMITTED, self._now()))
+
+    def value(self) -> str:
+        return f"{self.name}:{next(self._values)}"
+
+
+def text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def record(path: Path, mix: Mix, seed: int) -> History:
+    """Let the clients work, and return what they saw, with the order of the log."""
+    clock = count(1)
+    db = open_store(
+        path,
+        partitions=mix.partitions,
+        durability=mix.durability,  # type: ignore[arg-type]  # a table of texts
+        checkpoint_bytes=8_000,
+        segment_bytes=1,
+        lock_timeout=60.0,
+    )
+    with db:
+        clients = [Client(db, n, mix, seed, clock.__next__) for n in range(mix.clients)]
+        threads = [threading.Thread(target=client.work) for client in clients]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            db.checkpoint()
+            threads[0].join(0.001)
+            assert db.statistics().overlay_layers < 100
+        for client in clients:
+            assert client.error is None, client.error
+    deletes: Deletes = {}
+    for client in clients:
+        deletes |= client.deletes
+    versions = versions_of(path, deletes)
+    expect_sound(path)
+    seen = [seen for client in clients for seen in client.seen]
+    return History(transactions=seen, versions=versions)
+
+
+def versions_of(path: Path, deletes: Deletes) -> dict[str, list[str]]:
+    """The values of each key in the order of (epoch, counter) in the log."""
+    from tidelog.engine.disk import RealDisk
+
+    names = dict(enumerate(MAPS, 16))
+    found: dict[str, list[tuple[tuple[int, int], str]]] = {}
+    for _, record_ in read_records(Scan(RealDisk().directory(str(path / "wal")))):
+        if isinstance(record_, TxRecord):
+            numbers = [
+                (run.epoch, run.first + place) for run in record_.runs for place in range(run.count)
+            ]
+            for place, key in enumerate(record_.keys):
+                names_of = record_.namespaces
+                number = names_of if isinstance(names_of, int) else names_of[place]
+                full = f"{names[number]}/{key.decode()}"
+                value = record_.values[place]
+                shown = deletes[record_.tx_id, full] if value is None else value.decode()
+                found.setdefault(full, []).append((numbers[place], shown))
+    return {key: [value for _, value in sorted(pairs)] for key, pairs in found.items()}
+
+
+MIXES = {
+    "both modes": Mix(),
+    "optimistic": Mix(modes=("optimistic",)),
+    "pessimistic": Mix(modes=("pessimistic",)),
+    "pessimistic, no single puts": Mix(modes=("pessimistic",), singles=False),
+    "durable": Mix(durability="always"),
+    "one partition": Mix(partitions=1),
+    "many clients": Mix(clients=8, steps=15),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MIXES)
+def test_histories_are_strictly_serializable(name: str, tmp_path: Path) -> None:
+    for seed in range(2):
+        history = record(tmp_path / str(seed), MIXES[name], seed)
+        assert sum(seen.status == COMMITTED for seen in history.transactions) > 20
+        assert_strictly_serializable(history)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MIXES)
+def test_long_histories_are_strictly_serializable(name: str, tmp_path: Path) -> None:
+    for seed in range(100, 140):
+        mix = MIXES[name]
+        history = record(tmp_path / str(seed), mix._replace(steps=4 * mix.steps), seed)
+        assert_strictly_serializable(history)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolation", ["repeatable_read", "read_committed"])
+def test_weaker_levels_lose_nothing_and_tear_nothing(isolation: str, tmp_path: Path) -> None:
+    # Without deletes each absence is the beginning: the checker need not guess which one it was.
+    mix = Mix(isolation=isolation, singles=False, modes=("optimistic",), deletes=False)
+    found = {anomaly.name for anomaly in check(record(tmp_path / "store", mix, 1))}
+    allowed = {
+        "repeatable_read": {"G2"},
+        "read_committed": {"internal", "G2", "G-single", "lost update"},
+    }
+    assert found <= allowed[isolation]

@@ -1,0 +1,149 @@
+"""Plays the script while the disk reports errors, and checks what a store promises then.
+
+Every error that leaves the store is one of Tidelog's; what was acknowledged stays; reading goes
+on; writing goes on too once the disk is well again, but never after a sync of the log has failed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from tidelog.affinity.errors import TidelogError
+from tidelog.engine.database import Database
+from tidelog.testing import FaultyDisk
+from tidelog.testing.plan import Operation
+
+from .promises import (
+    broken,
+    check_counters,
+    check_recovered,
+    find_world,
+    naming_errors,
+    promise_of,
+    shown,
+)
+from .scripts import PATH, Run, Step, Writer
+
+T = TypeVar("T")
+ENDLESS = 4000
+"""Operations after which a run that needs 600 is taken to hang."""
+WAL = f"{PATH}/wal"
+
+
+class EndlessError(BaseException):
+    """The engine goes round in circles; no ``Exception``, so that nobody handles it."""
+
+
+class WatchedDisk(FaultyDisk):
+    """A disk that remembers which syncs failed, and sees what is done to such a file."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.failed_syncs: list[Operation] = []
+        self._doomed: set[str] = set()
+
+    def perform(
+        self,
+        kind: str,
+        path: str,
+        action: Callable[[], T],
+        *,
+        size: int = 0,
+        partly: Callable[[random.Random], object] | None = None,
+        spoil: Callable[[random.Random], object] | None = None,
+    ) -> T:
+        """Do as the disk does, and note failed syncs."""
+        if self.operations > ENDLESS:
+            raise EndlessError(f"{ENDLESS} operations")
+        if kind in ("write", "sync") and path in self._doomed:
+            broken("I-7", f"{kind} of {path}, whose sync has failed")
+        if kind in ("create", "rename", "unlink", "open_write"):
+            self._doomed.discard(path)
+        try:
+            return super().perform(kind, path, action, size=size, partly=partly, spoil=spoil)
+        except OSError:
+            if kind in ("sync", "sync_directory"):
+                self.failed_syncs.append(self.trace[-1])
+                self._doomed.add(path)
+            raise
+
+
+def play_with_error(disk: WatchedDisk, steps: list[Step], kv: str = "memory") -> None:
+    """Play the script on a disk on which errors are planned; raise where a promise is broken."""
+    run = Run(disk, kv=kv)
+    opened_at = 0
+    with naming_errors("the script"):
+        for step in steps:
+            if step.kind == "open":
+                _abandon(run)
+                opened_at = _open(run, step)
+            elif run.db is not None and run.world.allows(step):
+                with suppress(TidelogError):
+                    run.do(step)
+        if run.db is not None and shown(run.db) != run.world:
+            broken("I-1", "the open store shows something else than was acknowledged")
+        disk.heal()
+        if run.db is None:
+            opened_at = _open(run, Step(kind="open"))
+        if run.db is None:
+            broken("I-1", "the store does not open though the disk is well")
+        check_counters(run.db, promise_of(run))
+        stopped = any(
+            op.number > opened_at and op.path.startswith(WAL) for op in disk.failed_syncs
+        )
+        _commit_now(run, stopped)
+        run.db.abandon()
+    for outcome in ("lost", "reordered"):
+        check_recovered(disk.crash(outcome), promise_of(run), kv=kv)
+
+
+def _abandon(run: Run) -> None:
+    if run.db is not None:
+        run.db.abandon()
+        run.db = None
+
+
+def _open(run: Run, step: Step) -> int:
+    """Open, at the second attempt if need be; return the number of the operation before."""
+    for _ in range(2):
+        before = run.disk.operations
+        with suppress(TidelogError):
+            run.do(step)
+            settle(run, run.store)
+            return before
+    return run.disk.operations
+
+
+def settle(run: Run, db: Database) -> None:
+    """Find out which of the allowed worlds a store holds, and go on from that one."""
+    promise = promise_of(run)
+    place = find_world(shown(db), promise)
+    check_counters(db, promise)
+    kept = [e for e in run.entries if e.state in ("relaxed", "durable", "unknown")][:place]
+    lwms = [counter.lwm for counter in db._store.state.counters]
+    for entry in kept:
+        entry.state = "durable"
+        entry.lwms = entry.lwms or lwms
+    run.entries = kept
+    run.worlds = promise.worlds[: place + 1]
+    run.floor = place
+    run.lwms = lwms
+
+
+def _commit_now(run: Run, stopped: bool) -> None:
+    """Writing works again on a disk that is well, but never after a failed sync of the log."""
+    writer = Writer(900)
+    steps = [Step(kind="commit", changes=writer.changes(name, range(3))) for name in run.world.maps]
+    for step in steps or [Step(kind="map", name="first")]:
+        try:
+            run.do(step)
+        except TidelogError as error:
+            if not stopped:
+                broken("I-1", f"the disk is well, and a commit fails: {error!r}")
+        else:
+            if stopped:
+                broken("I-7", "a commit was acknowledged after a failed sync")
+
