@@ -212,7 +212,7 @@ class StorageError(TidelogError):
 
 
 class DiskFullError(StorageError):
-    """No space, or a configured limit, stops writing; reading goes on, writing resumes with space."""
+    """No space, or a configured limit, stops writing; reading goes on, and writing with space."""
 
     code = "TL-STO-002"
     retryable = True

@@ -12,5 +12,5 @@ PARTITIONS_MAX = 32_768
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition, 0 to ``partitions - 1``, of an encoded key (murmur3, 32 bit, seed 0)."""
+    """Return the partition, from 0, of an encoded key: 32-bit murmur3 with seed 0, modulo."""
     return mmh3.hash(key, 0, False) % partitions

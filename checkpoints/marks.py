@@ -155,4 +155,3 @@ def epoch_of(table: EpochTable, counter: int) -> int:
     """Return the epoch to which the table assigns a counter."""
     index = bisect_right([start for _, start in table], counter) - 1
     return table[max(index, 0)][0]
-

@@ -1,0 +1,1 @@
+"""The store that runs: commits, checkpoints, recovery, maps and transactions."""

@@ -157,7 +157,9 @@ class Map(Generic[K, V]):
 
     def __repr__(self) -> str:
         """Show name and codecs, the latter once they are known."""
-        return f"<aio {self._inner!r}>" if self._inner else f"<aio Map {self.name!r} not used yet>"
+        if self._inner is None:
+            return f"<aio Map {self.name!r} not used yet>"
+        return f"<aio {self._inner!r}>"
 
     async def ensure(self) -> None:
         """Make or find the map now, not at its first use; errors about it come here."""

@@ -19,14 +19,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..affinity.errors import CorruptDataError, UsageError
 from ..wal.format import HEADER_SIZE, segment_name
 from ..wal.ports import ReadableDirectory
-from ..wal.reader import Scan
 from ..wal.segments import open_segment, segment_numbers
 from . import manifest as manifests
 from .check import inspect_store
@@ -226,21 +224,6 @@ def _copy_log(source: BackupSource, target_path: str, start: int, end: int) -> i
         stop = first
     target.sync()
     return total
-
-
-def newest_durable(source_wal: ReadableDirectory, manifest: Manifest, known: int) -> int:
-    """Return the highest position that a log shows to be durable, given one that surely is."""
-    log_ids = [(bytes.fromhex(log_id), first) for log_id, first in manifest.logs]
-    known = max(known, manifest.clean_end or 0)
-    newest, scan = known, Scan(source_wal, known, exact=True, durable=known, log_ids=log_ids)
-    ends: deque[int] = deque()
-    for frame in scan:
-        ends.append(frame.end)
-        known = max(known, frame.synced)
-        while ends and ends[0] <= known:
-            newest = ends.popleft()
-    scan.end.raise_if_refused()
-    return newest
 
 
 def _verified(environment: Environment, report: BackupReport) -> BackupReport:

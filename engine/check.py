@@ -283,6 +283,8 @@ class _Check:
         self._state = State.from_marks(store_id, self._partitions, mark, marks)
         self._start = self._state.position
         whole = self._read_log()
+        self._live = {OUTCOMES, *self._state.namespaces}
+        self._known = self._live | self._state.dropped
         self.found.maps = sorted(record.name for record in self._state.namespaces.values())
         if whole:
             self._compare_folds()
@@ -294,8 +296,7 @@ class _Check:
         """Fold the kept log twice; tell whether it is whole, so that more can be asked of it."""
         state, found = self._state, self.found
         durable = max(state.position, self._manifest.clean_end or 0, *state.replay_from)
-        log_ids = [(bytes.fromhex(log_id), first) for log_id, first in self._manifest.logs]
-        scan = Scan(self._wal, None, durable=durable, log_ids=log_ids)
+        scan = Scan(self._wal, None, durable=durable, log_ids=self._manifest.log_ids)
         first = None
         for frame in scan:
             if self._until is not None and frame.end > self._until:
@@ -336,15 +337,11 @@ class _Check:
             if partition < self._partitions and frame.position < replay_from[partition]:
                 full_key = pack_prefix(partition, namespace) + key
                 problem = self._compare(full_key, counter, value)
-                if problem and namespace in self._live:
+                if problem and namespace in (OUTCOMES, *self._state.namespaces):
                     self.found.note(
                         f"segment {frame.segment}, offset {frame.offset}: update {counter} of "
                         f"partition {partition} {problem} (key {full_key[PREFIX_SIZE:].hex()})"
                     )
-
-    @property
-    def _live(self) -> set[int]:
-        return {OUTCOMES, *self._state.namespaces}
 
     def _compare(self, full_key: bytes, counter: int, value: bytes | None) -> str | None:
         """Return what is wrong with the data file's value of a key that was written."""
@@ -375,10 +372,9 @@ class _Check:
             note("the epochs of the checkpoint are not those of the log")
         if state.namespaces != history.namespaces:
             note("the maps of the checkpoint are not those of the log")
-        live = self._live
         for full_key, number in self._deleted.items():
             partition, namespace, key = split_key(full_key)
-            if namespace in live:
+            if namespace in self._live:
                 note(
                     f"update {number} of partition {partition} is missing in the data file, "
                     f"and nothing deleted it (key {key.hex()})"
@@ -445,7 +441,7 @@ class _Check:
             return f"{where} has update number {number}, which {counter!r} does not hold"
         if epoch != epoch_of(mark.epochs, number):
             return f"{where} has update number {number} in epoch {epoch}"
-        if namespace not in self._live and namespace not in self._state.dropped:
+        if namespace not in self._known:
             return f"{where} belongs to no map"
         return None
 

@@ -25,6 +25,7 @@ import errno
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -56,18 +57,29 @@ class CheckpointFigures:
 
 
 class Source(Protocol):
-    """Where a checkpoint finds what to write: the ``Committer``, or a recovery before there is one."""
+    """Where a checkpoint finds what to write: the ``Committer``, or a recovery before it."""
 
     @property
-    def mutex(self) -> threading.Lock: ...
+    def mutex(self) -> threading.Lock:
+        """Guards state and overlay."""
+
     @property
-    def state(self) -> State: ...
+    def state(self) -> State:
+        """Counters, epochs and namespaces."""
+
     @property
-    def overlay(self) -> Overlay: ...
+    def overlay(self) -> Overlay:
+        """What is to be written."""
+
     @property
-    def applied_position(self) -> int: ...
-    def sync(self, position: int) -> object: ...
-    def log(self, records: Iterable[Record]) -> int: ...
+    def applied_position(self) -> int:
+        """The position up to which the overlay has everything."""
+
+    def sync(self, position: int) -> object:
+        """Make the log durable up to a position."""
+
+    def log(self, records: Iterable[Record]) -> int:
+        """Append records."""
 
 
 class Checkpointer:
@@ -101,6 +113,10 @@ class Checkpointer:
         """Go on for a committer, now that there is one; ``after`` hears of each checkpoint."""
         self._committer = committer
         self._after = after
+
+    def between(self) -> AbstractContextManager[object]:
+        """Return a block during which no checkpoint runs."""
+        return self._lock
 
     def run(self, reason: str) -> int:
         """Take a checkpoint now; return its position.  Raises ``StorageError`` where it fails."""

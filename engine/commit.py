@@ -63,6 +63,8 @@ from .stored import CHECK_XOR, pack_check, pack_meta
 from .updates import NoUpdates, Updates
 
 GROUP_BYTES_MAX = 1 << 20
+PUT_OVERHEAD = 64
+"""About what the record of a put has beside its value."""
 
 
 class Receipt(NamedTuple):
@@ -127,7 +129,7 @@ class Put:
         self._key = key
         self._value = value
         self.durable = durable
-        self.size = len(value) + 64
+        self.size = len(value) + PUT_OVERHEAD
         self.done = False
         self.error: BaseException | None = None
         self.wake: LockType | None = None
@@ -312,8 +314,9 @@ class Committer:
         *,
         id_prefix: bytes,
         transaction_bytes_max: int,
+        mutex: threading.Lock,
     ) -> None:
-        self.mutex = threading.Lock()
+        self.mutex = mutex
         self.state = state
         self.overlay = overlay
         self.writer = writer
@@ -360,6 +363,8 @@ class Committer:
 
     def put(self, put: Put) -> None:
         """Commit one put; raises what speaks against it."""
+        if put.size > self.transaction_bytes_max:
+            raise self._too_large(put.size)
         self._queue_up(put)
         if put.error is not None:
             raise put.error
@@ -492,6 +497,7 @@ class Committer:
         clock, append = self._environment.clock, self.writer.append
         prefix = self._id_prefix
         encode, meta, check = encode_put, pack_meta, pack_check
+        value_bytes_max = self.transaction_bytes_max - PUT_OVERHEAD
 
         def set_one(key: bytes, value: bytes | None) -> None:
             partition = murmur3(key, 0, False) % count
@@ -499,7 +505,12 @@ class Committer:
             if overlay.active.bytes >= limit:
                 room()
             with mutex:
-                if not self.in_the_way and namespace.alive and value is not None:
+                if (
+                    not self.in_the_way
+                    and namespace.alive
+                    and value is not None
+                    and len(value) < value_bytes_max
+                ):
                     counter = counters[partition]
                     number = counter.hwm + 1
                     epoch = epochs[partition]
@@ -557,8 +568,9 @@ class Committer:
         """A sync failed: nothing is written from here on."""
         self.in_the_way = True
         if self.stopped is None:
-            self.stopped = f"the store stopped writing because a sync failed: {error}"
-        return DiskError(f"the sync of the log failed: {error}")
+            cause = self.writer.failure or error
+            self.stopped = f"the store stopped writing because a sync failed: {cause}"
+        return DiskError(f"the sync of the log failed: {self.writer.failure or error}")
 
     def refusal(self) -> TidelogError:
         """Return the error for a write to a store that has stopped writing."""

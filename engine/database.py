@@ -33,9 +33,9 @@ from mmh3 import hash as murmur3
 
 from ..affinity.errors import (
     ClosedError,
-    CodecError,
     ConflictError,
     DeadlockError,
+    DiskError,
     ForkedError,
     NotFoundError,
     TidelogError,
@@ -53,7 +53,7 @@ from .namespaces import OUTCOMES, Namespace, bound, check_codecs, check_name
 from .opening import OpenStore, Options, open_store, translated_disk
 from .overlay import Layer, View
 from .scan import Pair, Range
-from .snapshots import Snapshot, read_view
+from .snapshots import LiveSnapshots, Snapshot, read_view
 from .statistics import Statistics, collect
 from .stored import (
     split_key,
@@ -71,6 +71,9 @@ V = TypeVar("V")
 T = TypeVar("T")
 
 log = logging.getLogger("tidelog.store")
+
+CHECKPOINT_PAUSE = 5.0
+"""Seconds after a failed checkpoint in which the background thread begins no other one."""
 
 MERGED_NOWAIT_MAX = 1 << 20
 """Bytes of layers that taking a snapshot may merge where nobody may be kept waiting."""
@@ -99,7 +102,7 @@ class Database:
         self._given = given
         self._namespaces: dict[int, Namespace] = {}
         self._naming = threading.Lock()
-        self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
+        self._snapshots = LiveSnapshots()
         self._pending: set[bytes] = set()
         self._limit = store.options.checkpoint_bytes
         self._policy = CheckpointPolicy(
@@ -107,7 +110,7 @@ class Database:
             log_bytes=4 * self._limit,
             idle_seconds=store.options.checkpoint_interval,
         )
-        self._last_checkpoint = self.now()
+        self._last_checkpoint = self._checkpoint_again = self.now()
         self._last_sweep = self.now()
         self._closed: Callable[[], TidelogError] | None = None
         store.growth.expire = self._expire_snapshots
@@ -413,7 +416,7 @@ class Database:
         return "rolled_back" if keeper.first_position == 0 else "too_old"
 
     def _log_ids(self) -> list[tuple[bytes, int]]:
-        return [(bytes.fromhex(log_id), first) for log_id, first in self._store.manifest.logs]
+        return self._store.manifest.log_ids
 
     def _note_given_id(self, tx_id: bytes) -> None:
         self._store.keeper.given_ids.append(tx_id)
@@ -449,7 +452,7 @@ class Database:
             return self.overlay.snapshot()
 
     def _expire_snapshots(self, why: str) -> None:
-        for snapshot in list(self._snapshots):
+        for snapshot in self._snapshots:
             snapshot.expire(why)
 
     def _expire_heavy_snapshots(self) -> None:
@@ -457,7 +460,7 @@ class Database:
         current = set(map(id, self.overlay.view.layers))
         held: dict[int, int] = {}
         users: list[tuple[float, Snapshot]] = []
-        for snapshot in list(self._snapshots):
+        for snapshot in self._snapshots:
             layers = snapshot.layers()
             if layers:
                 users.append((snapshot.began, snapshot))
@@ -596,7 +599,7 @@ class Database:
             return
         store = self._store
         try:
-            if self.durability == "interval" or store.committer.stopped is None:
+            if store.committer.stopped is None:
                 if self.durability != "none" and store.writer.synced < store.writer.position:
                     store.committer.sync()
                 store.committer.announce()
@@ -605,7 +608,7 @@ class Database:
                 log_bytes=store.writer.position - store.checkpointer.position,
                 idle_seconds=self.now() - self._last_checkpoint,
             )
-            if reason is not None:
+            if reason is not None and self.now() >= self._checkpoint_again:
                 self._checkpoint(reason)
             if self.now() - self._last_sweep >= outcomes.SWEEP_SECONDS:
                 self._last_sweep = self.now()
@@ -635,7 +638,10 @@ class Database:
 
     def _checkpoint(self, reason: str) -> int:
         self._last_checkpoint = self.now()
+        # Until it has succeeded: what failed now will most likely fail in a moment, too.
+        self._checkpoint_again = self.now() + CHECKPOINT_PAUSE
         position = self._store.checkpointer.run(reason)
+        self._checkpoint_again = self._last_checkpoint
         self._expire_heavy_snapshots()
         return position
 
@@ -673,7 +679,7 @@ class Database:
     def statistics(self) -> Statistics:
         """Return how the store is doing."""
         self._check_open()
-        live = [s for s in list(self._snapshots) if s.layers() is not None]
+        live = [s for s in self._snapshots if s.layers() is not None]
         oldest = max((self.now() - snapshot.began for snapshot in live), default=None)
         return collect(self._store, len(live), oldest)
 
@@ -697,15 +703,16 @@ class Database:
         self._task.stop()
         store = self._store
         try:
-            if store.committer.stopped is None:
-                if self.overlay.bytes or store.state.touched or store.state.dropped:
-                    store.checkpointer.run("close")
-                store.committer.sync()
-                store.committer.announce()
-                # First the end of all writing, then the sync: what the manifest calls durable is.
-                store.committer.end("the store is closed")
-                store.committer.sync()
-                store.end_cleanly()
+            if store.committer.stopped is not None:
+                raise DiskError(f"{store.committer.stopped}; newer relaxed commits may be lost")
+            if self.overlay.bytes or store.state.touched or store.state.dropped:
+                store.checkpointer.run("close")
+            store.committer.sync()
+            store.committer.announce()
+            # First the end of all writing, then the sync: what the manifest calls durable is.
+            store.committer.end("the store is closed")
+            store.committer.sync()
+            store.end_cleanly()
         finally:
             self._shut(self._closed_error)
             store.release()
@@ -722,7 +729,7 @@ class Database:
         self._closed = error
         self._committer.stopped = self._committer.stopped or "the store is closed"
         self._committer.in_the_way = True
-        for snapshot in list(self._snapshots):
+        for snapshot in self._snapshots:
             snapshot.close()
         self.overlay.view = reads.closed_view(error)
         _open_databases.discard(self)
@@ -745,9 +752,15 @@ class Database:
         self._check_open()
         return self
 
-    def __exit__(self, *_exc: object) -> None:
-        """Close the store."""
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        """Close the store; what has ended the block is not hidden by an error of closing."""
+        try:
+            self.close()
+        except TidelogError as failure:
+            if error is None:
+                raise
+            event = {"event": "store.close_failed"}
+            log.error("store.close_failed error=%s", failure, extra=event)
 
 
 def _by_partition(

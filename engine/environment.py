@@ -53,21 +53,46 @@ class Disk(Protocol):
 class Cursor(Protocol):
     """A position in the sorted keys: the part of py-lmdb's cursor that the engine uses."""
 
-    def first(self) -> bool: ...
-    def last(self) -> bool: ...
-    def next(self) -> bool: ...
-    def prev(self) -> bool: ...
-    def set_range(self, key: bytes) -> bool: ...
-    def key(self) -> bytes: ...
-    def value(self) -> bytes: ...
-    def item(self) -> tuple[bytes, bytes]: ...
-    def iternext(self, keys: bool = True, values: bool = True) -> Iterator[Any]: ...
-    def iterprev(self, keys: bool = True, values: bool = True) -> Iterator[Any]: ...
-    def getmulti(self, keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]: ...
+    def first(self) -> bool:
+        """Go to the first pair; tell whether there is one."""
+
+    def last(self) -> bool:
+        """Go to the last pair; tell whether there is one."""
+
+    def next(self) -> bool:
+        """Go to the next pair; tell whether there is one."""
+
+    def prev(self) -> bool:
+        """Go to the pair before; tell whether there is one."""
+
+    def set_range(self, key: bytes) -> bool:
+        """Go to the first pair at or behind a key; tell whether there is one."""
+
+    def key(self) -> bytes:
+        """Return the key here."""
+
+    def value(self) -> bytes:
+        """Return the value here."""
+
+    def item(self) -> tuple[bytes, bytes]:
+        """Return key and value here."""
+
+    def iternext(self, keys: bool = True, values: bool = True) -> Iterator[Any]:
+        """Yield from here on: keys, values, or pairs of both."""
+
+    def iterprev(self, keys: bool = True, values: bool = True) -> Iterator[Any]:
+        """Yield from here backwards: keys, values, or pairs of both."""
+
+    def getmulti(self, keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+        """Return the pairs of those keys that are there, in their order."""
+
     def putmulti(
         self, items: Iterable[tuple[bytes, bytes]], *, append: bool = False
-    ) -> tuple[int, int]: ...
-    def close(self) -> None: ...
+    ) -> tuple[int, int]:
+        """Write pairs in order; return how many there were, and how many were new."""
+
+    def close(self) -> None:
+        """Let go of the cursor."""
 
 
 class KvTransaction(Protocol):
@@ -77,12 +102,23 @@ class KvTransaction(Protocol):
     map is read through it; a write transaction stays on the thread that began it.
     """
 
-    def get(self, key: bytes, default: bytes | None = None) -> bytes | None: ...
-    def put(self, key: bytes, value: bytes) -> bool: ...
-    def delete(self, key: bytes) -> bool: ...
-    def cursor(self) -> Cursor: ...
-    def commit(self) -> None: ...
-    def abort(self) -> None: ...
+    def get(self, key: bytes, default: bytes | None = None) -> bytes | None:
+        """Return the value of a key, or ``default``."""
+
+    def put(self, key: bytes, value: bytes) -> bool:
+        """Write a pair; tell whether it was written."""
+
+    def delete(self, key: bytes) -> bool:
+        """Delete a key; tell whether it was there."""
+
+    def cursor(self) -> Cursor:
+        """Return a cursor that stands nowhere yet."""
+
+    def commit(self) -> None:
+        """Make the changes durable, all at once."""
+
+    def abort(self) -> None:
+        """End the transaction without any effect."""
 
 
 class KeyValueEnvironment(Protocol):
@@ -132,8 +168,8 @@ class BackgroundTask(Protocol):
     def wake(self) -> None:
         """Run the work soon."""
 
-    def stop(self) -> None:
-        """Let the running work finish and run no more."""
+    def stop(self, *, wait: bool = True) -> None:
+        """Run the work no more; return when it has finished, unless told not to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,11 +216,11 @@ class ThreadTask:
         """Run the work soon."""
         self._event.set()
 
-    def stop(self) -> None:
-        """Let the running work finish and run no more."""
+    def stop(self, *, wait: bool = True) -> None:
+        """Run the work no more; return when it has finished, unless told not to wait."""
         self._stopping = True
         self._event.set()
-        if self._thread is not threading.current_thread():
+        if wait and self._thread is not threading.current_thread():
             self._thread.join()
 
 

@@ -47,7 +47,7 @@ class LockManager:
         committer.locked = self.locked
 
     def locked(self, owner: int, keys: Iterable[bytes]) -> TidelogError | None:
-        """Return the error for keys that somebody else than ``owner`` has locked; under the mutex."""
+        """Return the error for keys that others than ``owner`` have locked; under the mutex."""
         if self.table.would_block(owner, keys) is None:
             return None
         return LockedError("a key is locked")

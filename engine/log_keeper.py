@@ -17,6 +17,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from dataclasses import replace
 
 from ..affinity.errors import TidelogError
@@ -25,7 +26,7 @@ from ..wal.format import SegmentHeader, segment_name
 from ..wal.index import SegmentIndex, index_name
 from ..wal.ports import Directory
 from ..wal.reader import Scan, find_transaction, load_index, read_records
-from ..wal.records import TxRecord
+from ..wal.records import RollbackRecord, TxRecord
 from ..wal.retention import Holders, RetentionLimits, RetentionPlan, SegmentInfo, plan_retention
 from ..wal.segments import open_segment, segment_numbers, walk
 from ..wal.writer import LogWriter
@@ -81,7 +82,7 @@ class LogKeeper:
         for name in self._directory.names():
             if name.endswith(SPARE_SUFFIX):
                 self._directory.unlink(name)
-        numbers = segment_numbers(self._directory)
+        numbers = self._without_leftovers(segment_numbers(self._directory))
         firsts = [self._first_position(number) for number in numbers]
         for number, first, end in zip(numbers, firsts, firsts[1:], strict=False):
             index = load_index(self._directory, number)
@@ -90,6 +91,19 @@ class LogKeeper:
             newest = None if index is None else index.newest
             self._sealed.append(self._info(number, first, end, newest))
         self._note_start(whole=False)
+
+    def _without_leftovers(self, numbers: list[int]) -> list[int]:
+        """Drop segments below a hole, and return the others.
+
+        A power cut may undo the removal of a segment and not that of a later one.  Recovery, which
+        has read the log without a hole, needs none of these.
+        """
+        holes = [b for a, b in pairwise(numbers) if b != a + 1]
+        kept = [number for number in numbers if not holes or number >= holes[-1]]
+        for number in numbers[: len(numbers) - len(kept)]:
+            log.warning("log.leftover segment=%d", number, extra={"event": "log.leftover"})
+            self._directory.unlink(segment_name(number))
+        return kept
 
     def _first_position(self, number: int) -> int:
         segment = open_segment(self._directory, number)
@@ -116,7 +130,19 @@ class LogKeeper:
     def sealed(self, header: SegmentHeader, end: int) -> None:
         """Hear of a segment that is full; called by the writer, under the commit mutex."""
         newest = self._state.time
-        self._sealed.append(self._info(header.number, header.first_position, end, newest))
+        try:
+            info = self._info(header.number, header.first_position, end, newest)
+        except OSError:
+            # The new segment is in use already: it must not be lost sight of.
+            first = header.first_position
+            info = SegmentInfo(
+                number=header.number,
+                first_position=first,
+                end_position=end,
+                size_bytes=end - first,
+                newest=newest,
+            )
+        self._sealed.append(info)
         if self._whole:
             self._write_index(self._index(header, end))
         else:
@@ -178,6 +204,7 @@ class LogKeeper:
             return
         for number in self.plan.droppable:
             self._let_go(number)
+            self._directory.sync()  # else a power cut could bring it back, and not a later one
             self._sealed = [info for info in self._sealed if info.number != number]
         log.info(
             "log.trimmed segments=%d first=%d",
@@ -214,7 +241,7 @@ class LogKeeper:
             self._directory.unlink(name)
 
     def plan_now(self, position: int) -> RetentionPlan:
-        """Return which segments may go, and what holds the others, for a checkpoint at a position."""
+        """Return which segments may go, and what holds the others, after a checkpoint."""
         writer = self._writer
         current = SegmentInfo(
             number=writer.segment.number,
@@ -247,10 +274,13 @@ class LogKeeper:
                 lock.release()
         return slots
 
-    def find_transaction(self, tx_id: bytes, log_ids: list[tuple[bytes, int]]) -> object | None:
+    def find_transaction(
+        self, tx_id: bytes, log_ids: list[tuple[bytes, int]]
+    ) -> TxRecord | RollbackRecord | None:
         """Return the record of a transaction that the kept log holds, or None."""
         durable = self._writer.synced
-        return find_transaction(self._directory, tx_id, log_ids=log_ids, durable=durable)
+        found = find_transaction(self._directory, tx_id, log_ids=log_ids, durable=durable)
+        return None if found is None else found[1]
 
     def writer_of(self, partition: int, counter: int) -> bytes | None:
         """Return the id of the transaction that wrote an update, if the newest log shows it.

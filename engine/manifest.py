@@ -51,6 +51,11 @@ class Manifest:
     read_only: int = 0
     required: int = 0
 
+    @property
+    def log_ids(self) -> list[tuple[bytes, int]]:
+        """``logs`` with the ids as bytes, as readers of the log want them."""
+        return [(bytes.fromhex(log_id), first) for log_id, first in self.logs]
+
 
 def encode(manifest: Manifest) -> bytes:
     """Return the bytes of the file."""

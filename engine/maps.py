@@ -194,7 +194,7 @@ class Map(MutableMapping[K, V]):
         return self._session.atomically(self.namespace, work)
 
     def popitem(self) -> tuple[K, V]:
-        """Delete the first key and return it with its value; ``KeyError`` where the map is empty."""
+        """Delete the first key and return it with its value; ``KeyError`` where there is none."""
 
         def work(mapping: Map[K, V]) -> tuple[K, V]:
             for key, value in mapping.range(limit=1):

@@ -15,6 +15,7 @@ import errno
 import logging
 import os
 from dataclasses import dataclass, replace
+from math import inf
 
 from ..affinity.errors import (
     AlreadyOpenError,
@@ -54,6 +55,8 @@ WAL_NAME = "wal"
 DATA_NAME = "data"
 READERS_NAME = "readers"
 _FRESH_DATA = "data.tmp"
+TRANSACTION_BYTES_LIMIT = 512 << 20
+"""Half of what a frame may hold: how many bytes a record will have is known roughly beforehand."""
 _EMPTY_BYTES = 8192
 """Size of a data file to which nothing was ever committed."""
 
@@ -81,8 +84,15 @@ class Options:
             value = getattr(self, name)
             if value is None and name == "retain_seconds":
                 continue
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or value <= 0:
-                raise UsageError(f"{name}={value!r} is not a positive number")
+            whole = type(self.__dataclass_fields__[name].default) is int
+            if type(value) not in ((int,) if whole else (int, float)) or not 0 < value < inf:
+                kind = "whole number" if whole else "number"
+                raise UsageError(f"{name}={value!r} is not a positive {kind}")
+        if self.transaction_bytes_max > TRANSACTION_BYTES_LIMIT:
+            raise UsageError(
+                f"transaction_bytes_max={self.transaction_bytes_max:,} is more than the "
+                f"{TRANSACTION_BYTES_LIMIT:,} that a transaction may ever have"
+            )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,13 +130,14 @@ class OpenStore:
 
     def release(self) -> None:
         """Close every file and give up the lock, whatever state the store is in."""
-        self.writer.close()
-        self.kv.close()
-        self.lock.release()
+        with self.checkpointer.between():
+            self.writer.close()
+            self.kv.close()
+            self.lock.release()
 
 
 def check_place(environment: Environment, path: str) -> None:
-    """Raise where the promises of a store cannot be kept: no directory, or a network file system."""
+    """Raise where a store cannot keep its promises: no directory, or a network file system."""
     kind = environment.disk.kind(path)
     if kind not in (None, "directory"):
         raise UsageError(f"{path} is not a directory", hint="Name the directory of a store.")
@@ -231,7 +242,7 @@ def open_store(
     if disk.kind(path) is None:
         if not create:
             raise NotFoundError(f"there is no store at {path}")
-        disk.make_directory(path)
+        _make_place(environment, path)
     lock = take_lock(environment, path)
     try:
         names = disk.directory(path).names()
@@ -249,6 +260,20 @@ def open_store(
         return _Opening(environment, path, lock, manifest, options, mapped).run()
     except BaseException:
         lock.release()
+        raise
+
+
+def _make_place(environment: Environment, path: str) -> None:
+    """Make the directory of a new store, in one that is there already."""
+    try:
+        with translated_disk(f"making {path}"):
+            environment.disk.make_directory(path)
+    except DiskError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise NotFoundError(
+                f"there is no directory {os.path.dirname(path)} to make a store in",
+                hint="Check the path, or make that directory first.",
+            ) from error.__cause__
         raise
 
 
@@ -405,8 +430,8 @@ class _Opening:
             writer,
             id_prefix=environment.new_id()[:8],
             transaction_bytes_max=options.transaction_bytes_max,
+            mutex=replayed.mutex,
         )
-        growth.mutex = committer.mutex
         checkpointer.adopt(committer, keeper.after_checkpoint)
         store = OpenStore(
             path=self._path,
@@ -477,11 +502,14 @@ class _Opening:
                 replayed,
                 start=start,
                 durable=durable,
-                log_ids=[(bytes.fromhex(log_id), first) for log_id, first in self._manifest.logs],
+                log_ids=self._manifest.log_ids,
                 relieve=relieve,
             )
-        finally:
+        except BaseException:
             task.stop()
+            raise
+        # A checkpoint that is still running goes on beside what comes: it has the same mutex.
+        task.stop(wait=False)
         # A copy of a running store has no clean end, even where its log ends as it should.
         clean = self._manifest.clean_end == end.position and not self._manifest.copied
         replayed.report.clean = clean
@@ -571,7 +599,8 @@ class _Opening:
             store.manifest = replace(self._manifest, clean_end=None, rebuild=doubtful)
             with translated_disk("writing the manifest"):
                 manifests.write(self._directory, store.manifest)
-        gaps = _close_gaps(store.state)
+        with store.committer.mutex:
+            gaps = _close_gaps(store.state)
         records = []
         time = max(self._environment.clock(), store.state.time)
         if gaps:

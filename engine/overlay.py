@@ -147,7 +147,7 @@ class Overlay:
         self.take_up_ended()
         newest = self.seal()
         if newest is None:
-            # Nothing in memory: LMDB alone. The boundary is an empty layer that links to what comes.
+            # Nothing in memory, only LMDB. The boundary is an empty layer before what comes.
             newest = Layer()
             newest.newer = self.active
             return View((), self.view.txn), newest

@@ -45,7 +45,7 @@ from ..wal.records import NamespaceRecord
 from ..wal.segments import segment_numbers
 from . import reads
 from .access import ReadAccess
-from .backup import BackupReport, BackupSource, back_up, newest_durable
+from .backup import BackupReport, BackupSource, back_up
 from .codecs import ValueCodec
 from .environment import Environment, KvTransaction
 from .manifest import Manifest
@@ -54,9 +54,9 @@ from .namespaces import Namespace, bound, check_codecs, check_name
 from .opening import Options
 from .overlay import Layer, Overlay, View
 from .partition_store import read_marks, read_store_mark
-from .recovery import Replayed, replay
+from .recovery import Replayed, newest_durable, replay_to
 from .scan import Pair
-from .snapshots import Snapshot
+from .snapshots import LiveSnapshots, Snapshot
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -141,7 +141,7 @@ class ReadOnlyDatabase:
         self._records: Mapping[int, NamespaceRecord] = dict(self._base.state.namespaces)
         self._given = given_codecs
         self._namespaces: dict[int, Namespace] = {}
-        self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
+        self._snapshots = LiveSnapshots()
         self._mutex = threading.Lock()
         self._refreshing = threading.Lock()
         self._refreshes = 0
@@ -210,16 +210,12 @@ class ReadOnlyDatabase:
 
     def _follow(self, manifest: Manifest, base: Base) -> None:
         """Apply the log behind a base, as far as it is known to be durable."""
+        wal, log_ids = self.access.wal, manifest.log_ids
+        known = max(base.position, manifest.clean_end or 0, *base.state.replay_from)
+        stop = newest_durable(wal, log_ids, known)
         fresh = Overlay(base.txn)
         replayed = Replayed(base.state, fresh, base.position, _nothing_to_sync)
-        replay(
-            self.access.wal,
-            replayed,
-            start=base.position,
-            durable=max(base.position, manifest.clean_end or 0, *base.state.replay_from),
-            log_ids=[(bytes.fromhex(log_id), first) for log_id, first in manifest.logs],
-            until_durable=True,
-        )
+        replay_to(wal, replayed, stop=stop, log_ids=log_ids)
         base.position = replayed.applied_position
         if fresh.active.parts:
             base.layers = stacked(fresh.active, base.layers)
@@ -367,7 +363,7 @@ class ReadOnlyDatabase:
                 kv=access.kv,
                 wal=access.wal,
                 maps=tuple(self.maps()),
-                durable=lambda known: newest_durable(access.wal, manifest, known),
+                durable=lambda known: newest_durable(access.wal, manifest.log_ids, known),
                 pin=_nothing_to_pin if slot is None else slot.raise_to,
             )
             return back_up(source, os.path.abspath(os.fspath(directory)), verify=verify)
@@ -381,7 +377,7 @@ class ReadOnlyDatabase:
         """Return how the store looks from here."""
         self._check_open()
         view = self.overlay.view
-        live = [snapshot for snapshot in list(self._snapshots) if snapshot.layers() is not None]
+        live = [snapshot for snapshot in self._snapshots if snapshot.layers() is not None]
         sizes = self._segment_sizes()
         return ReadStatistics(
             position=self.position,
@@ -415,7 +411,7 @@ class ReadOnlyDatabase:
         if not first:
             return
         with self._refreshing:
-            for snapshot in list(self._snapshots):
+            for snapshot in self._snapshots:
                 snapshot.close()
             self._base = None
             self.overlay.view = reads.closed_view(self._closed)

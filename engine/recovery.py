@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -99,31 +100,56 @@ def replay(
     start: int,
     durable: int,
     log_ids: list[tuple[bytes, int]],
-    until_durable: bool = False,
     relieve: Callable[[], None] | None = None,
 ) -> End:
     """Apply the log from ``start`` on; return how it ends.
 
-    ``until_durable`` holds every frame back until a later one, or ``durable``, shows that it is
-    synced: what a reading process may see.  ``relieve`` is called after each frame and may flush.
+    ``relieve`` is called after each frame and may flush.
     Raises ``CorruptLogError`` for a log that must not be continued.
     """
     scan = Scan(directory, start, exact=True, durable=durable, log_ids=log_ids)
-    if until_durable:
-        known = durable
-        held: list[Frame] = []
-        for frame in scan:
-            held.append(frame)
-            known = max(known, frame.synced)
-            while held and held[0].end <= known:
-                _apply_frame(replayed, held.pop(0))
-    else:
-        for frame in scan:
-            _apply_frame(replayed, frame)
-            if relieve is not None:
-                relieve()
+    for frame in scan:
+        _apply_frame(replayed, frame)
+        if relieve is not None:
+            relieve()
     scan.end.raise_if_refused()
     return scan.end
+
+
+def newest_durable(
+    directory: ReadableDirectory, log_ids: list[tuple[bytes, int]], known: int
+) -> int:
+    """Return the highest position that the log shows to be durable, given one that surely is.
+
+    Raises ``CorruptLogError`` for a log that is damaged.
+    """
+    newest = known
+    scan = Scan(directory, known, exact=True, durable=known, log_ids=log_ids)
+    ends: deque[int] = deque()
+    for frame in scan:
+        ends.append(frame.end)
+        known = max(known, frame.synced)
+        while ends and ends[0] <= known:
+            newest = ends.popleft()
+    scan.end.raise_if_refused()
+    return newest
+
+
+def replay_to(
+    directory: ReadableDirectory,
+    replayed: Replayed,
+    *,
+    stop: int,
+    log_ids: list[tuple[bytes, int]],
+) -> None:
+    """Apply the log up to ``stop``, which is durable: what a reading process may see."""
+    start = replayed.applied_position
+    scan = Scan(directory, start, exact=True, durable=stop, log_ids=log_ids)
+    for frame in scan:
+        if frame.end > stop:
+            return
+        _apply_frame(replayed, frame)
+    scan.end.raise_if_refused()
 
 
 def _apply_frame(replayed: Replayed, frame: Frame) -> None:

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -170,6 +171,24 @@ class Snapshot:
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
         """Refuse to write."""
         raise _read_only()
+
+
+class LiveSnapshots:
+    """The snapshots that are in use, without keeping them alive; shared by threads."""
+
+    def __init__(self) -> None:
+        # Not a WeakSet: while one is walked, no other thread may add to it.
+        self._refs: dict[int, weakref.ref[Snapshot]] = {}
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Add a snapshot; it goes when nobody refers to it any more."""
+        refs, key = self._refs, id(snapshot)
+        refs[key] = weakref.ref(snapshot, lambda _: refs.pop(key, None))
+
+    def __iter__(self) -> Iterator[Snapshot]:
+        """Iterate over those that are there now, oldest first."""
+        found = [ref() for ref in list(self._refs.values())]
+        return iter([snapshot for snapshot in found if snapshot is not None])
 
 
 def read_view(view: View, partition: int, full_key: bytes) -> bytes | None:

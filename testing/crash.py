@@ -2,15 +2,17 @@
 
 Owns the enumeration; what must hold on such a disk is the caller's to say::
 
+    from tidelog.engine.database import open_with
+
     def scenario(disk, acknowledge):
-        with tidelog.open("/store", environment=simulated(1, disk)) as db:
+        with open_with(simulated(1, disk), "/store") as db:
             users = db.map("users")
             for number in range(10):
                 users[b"%d" % number] = b"x"
                 acknowledge(b"%d" % number)
 
     for point in crash_points(scenario):
-        with tidelog.open("/store", environment=simulated(2, point.disk)) as db:
+        with open_with(simulated(2, point.disk), "/store") as db:
             users = db.map("users")
             assert all(key in users for key in point.acknowledged), point
 

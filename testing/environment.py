@@ -74,7 +74,7 @@ class ManualTask:
         """Make the work due now."""
         self.due = min(self.due, self._time.steady_s())
 
-    def stop(self) -> None:
+    def stop(self, *, wait: bool = True) -> None:
         """Run the work no more."""
         self.stopped = True
 

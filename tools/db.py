@@ -16,9 +16,10 @@ from typing import Any
 
 import click
 
-from ..engine.backup import BackupReport, BackupSource, back_up, newest_durable
+from ..engine.backup import BackupReport, BackupSource, back_up
 from ..engine.check import inspect_store
 from ..engine.environment import production
+from ..engine.recovery import newest_durable
 from .commands import LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
 from .inspection import check_version, clear_dead_slots, describe, inspected, reader_slots
@@ -172,7 +173,7 @@ def compact(ctx: click.Context, store: str, out: str, form: str) -> None:
             kv=access.kv,
             wal=access.wal,
             maps=tuple(reader.maps()),
-            durable=lambda known: newest_durable(access.wal, manifest, known),
+            durable=lambda known: newest_durable(access.wal, manifest.log_ids, known),
             pin=access.raise_slot,
             compact=True,
         )

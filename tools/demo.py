@@ -173,7 +173,7 @@ def kill_in_the_middle(
         "threads": threads,
         "seed": seed,
     }
-    with report.timed("child until the kill"):
+    with report.timed("child, with its start"):
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", MODULE],
             stdin=subprocess.PIPE,
@@ -186,7 +186,7 @@ def kill_in_the_middle(
             try:
                 child.stdin.write(json.dumps(job) + "\n")
                 child.stdin.flush()
-                report.seconds["of these moving"] = listen(child, model, transactions, advance)
+                report.seconds["moving people"] = listen(child, model, transactions, advance)
             finally:
                 child.kill()
     if child.returncode != -signal.SIGKILL:
@@ -299,7 +299,7 @@ def show_report(settings: Settings, report: Report, kept: str | None, form: str)
         return
     rates = {
         "transactions per second": round(
-            report.figures["acknowledged"] / max(report.seconds["of these moving"], 0.001)
+            report.figures["acknowledged"] / max(report.seconds["moving people"], 0.001)
         )
     }
     timings = {step: f"{seconds:.2f} s" for step, seconds in report.seconds.items()}

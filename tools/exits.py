@@ -132,10 +132,18 @@ def error_lines(error: BaseException, where: str | None) -> Iterator[str]:
         where = where or _path_of(error)
     if where:
         yield f"  where: {where}"
-    hint = next((text for kind, text in _HINTS.items() if isinstance(error, kind)), None)
-    hint = hint or getattr(error, "hint", "") or _SYSTEM_HINTS.get(exit_code(error), "")
+    hint = hint_for(error)
     if hint:
         yield f"  next:  {hint}"
+
+
+def hint_for(error: BaseException) -> str:
+    """Return what to do about an error, in terms of the command line."""
+    code = exit_code(error)
+    if code is Exit.PERMISSION:
+        return _SYSTEM_HINTS[code]
+    hint = next((text for kind, text in _HINTS.items() if isinstance(error, kind)), "")
+    return hint or getattr(error, "hint", "") or _SYSTEM_HINTS.get(code, "")
 
 
 def _system_text(error: OSError) -> str:

@@ -214,7 +214,7 @@ def _locked(path: str) -> bool:
     """
     try:
         inode = os.stat(path).st_ino
-        with open("/proc/locks", encoding="ascii") as stream:
+        with open("/proc/locks", encoding="utf-8") as stream:
             table = stream.read()
     except OSError:
         return False

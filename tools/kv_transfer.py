@@ -23,10 +23,13 @@ import csv
 import io
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from types import FrameType
 from typing import Any, TextIO
 
 import click
@@ -149,10 +152,11 @@ def load(
     """Load pairs in batches and sync; on the way out of a failure too, and tell how many."""
     loaded = 0
     try:
-        with progress(settings, "loading") as advance:
+        with progress(settings, "loading") as advance, Patience() as patience:
             while part := list(islice(pairs, batch)):
-                mapping.update_many(part)
-                loaded += len(part)
+                with patience:
+                    mapping.update_many(part)
+                    loaded += len(part)
                 advance(len(part))
         db.sync()
     except BaseException:
@@ -161,6 +165,39 @@ def load(
             note(settings, f"loaded {loaded} records; go on with --skip {skip + loaded}")
         raise
     return loaded
+
+
+class Patience:
+    """Lets Ctrl-C wait for the end of a step, so that what was counted is what is there.
+
+    The outer ``with`` changes how the signal is handled, each inner one is a step.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._interrupted = False
+        self._before: Any = None
+
+    def __enter__(self) -> Patience:
+        """Begin to handle the signal, or begin a step."""
+        if self._depth == 0 and threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+        self._depth += 1
+        return self
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        if self._depth < 2:
+            raise KeyboardInterrupt
+        self._interrupted = True
+
+    def __exit__(self, *_exc: object) -> None:
+        """End a step, by the interrupt that came meanwhile; or handle the signal as before."""
+        self._depth -= 1
+        if self._depth == 0 and self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
 
 
 @dataclass(frozen=True, slots=True)

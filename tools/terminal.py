@@ -31,6 +31,7 @@ import click
 from .exits import error_lines
 
 PROGRESS_LINE_SECONDS = 10.0
+BAR_SECONDS = 0.05
 
 Row = Mapping[str, Any]
 
@@ -185,7 +186,19 @@ def _bar(settings: Settings, what: str, total: int | None) -> Iterator[Advance]:
     )
     with bar:
         task = bar.add_task(what, total=total)
-        yield lambda count: bar.advance(task, count)
+        pending, told = 0, time.monotonic()
+
+        def advance(count: int) -> None:
+            # Moving the bar costs more than most of what is counted.
+            nonlocal pending, told
+            pending += count
+            now = time.monotonic()
+            if now - told >= BAR_SECONDS:
+                bar.advance(task, pending)
+                pending, told = 0, now
+
+        yield advance
+        bar.advance(task, pending)
 
 
 class _Lines:

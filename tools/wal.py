@@ -11,6 +11,7 @@ Left out: LMDB, which ``tidelog db verify`` compares the log with; and repairing
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -351,9 +352,11 @@ def bytes_of(source: LogSource) -> int:
     """Return the size of all segments, for the progress bar."""
     total = 0
     for number in segment_numbers(source.directory):
-        file = source.directory.open_read(segment_name(number))
-        total += file.size()
-        file.close()
+        # A live writer may drop the oldest ones at any moment.
+        with contextlib.suppress(FileNotFoundError):
+            file = source.directory.open_read(segment_name(number))
+            total += file.size()
+            file.close()
     return total
 
 

@@ -10,6 +10,7 @@ Left out: what holds a segment back (``inspection``).
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,11 @@ def describe_segments(source: LogSource) -> tuple[list[dict[str, Any]], End]:
     scan = source.scan(wanted=lambda _number: False)
     for _frame in scan:
         pass
-    seen = [_look(source, number) for number in segment_numbers(source.directory)]
+    seen = []
+    for number in segment_numbers(source.directory):
+        # A live writer may drop the oldest ones at any moment.
+        with contextlib.suppress(FileNotFoundError):
+            seen.append(_look(source, number))
     try:
         borders = [found.segment.first_position for found in seen[1:] if found.segment]
         ends = [*borders, scan.end.position]

@@ -33,8 +33,8 @@ there an intersecting range could lose numbers, or lower LWM.
 from __future__ import annotations
 
 import struct
-from operator import attrgetter
 from collections.abc import Iterable
+from operator import attrgetter
 
 from crc32c import crc32c
 from sortedcontainers import SortedDict
@@ -112,7 +112,7 @@ class PartitionUpdateCounter:
         return hwm
 
     def apply_next(self, n: int) -> None:
-        """Reserve and apply the next ``n >= 1`` numbers in one step, for whom nobody can overtake."""
+        """Reserve and apply the next ``n >= 1`` numbers at once, where nobody can overtake."""
         hwm = self._hwm
         if hwm == self._lwm and type(n) is int and 0 < n <= COUNTER_MAX - hwm:
             self._lwm = self._hwm = hwm + n

@@ -13,8 +13,14 @@ Rules that every form keeps:
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
 from typing import Protocol
+
+
+class WritableBytes(Protocol):
+    """Bytes that can be replaced in place."""
+
+    def __setitem__(self, where: slice, data: bytes, /) -> None:
+        """Replace a range by as many bytes."""
 
 
 class ReadableFile(Protocol):
@@ -34,7 +40,7 @@ class LogFile(ReadableFile, Protocol):
     """An open file that can be written in place."""
 
     @property
-    def mapping(self) -> MutableSequence[int] | None:
+    def mapping(self) -> WritableBytes | None:
         """The bytes of a mapped file, to be written in place; None where there is no mapping.
 
         Valid until the file grows, is cut or closed.

@@ -282,6 +282,11 @@ def outside(t: Tamper) -> None:
     t.txn.put(key, stored_value(key, b"x", 1, 1, 5))
 
 
+def beside_the_mark(t: Tamper) -> None:
+    key = pack_prefix(0xFFFFFFFF, 5) + b"x"
+    t.txn.put(key, stored_value(key, b"x", 1, 1, 5))
+
+
 def more_partitions(t: Tamper) -> None:
     write_mark(t.txn, mark_key(PARTITIONS), t.marks[0].to_bytes())
 
@@ -346,6 +351,7 @@ LIES: list[tuple[Callable[[Tamper], None], str]] = [
     (elsewhere, "belongs to partition"),
     (of_no_map, "belongs to no map"),
     (outside, "partition 2 holds data but no mark"),
+    (beside_the_mark, "outside of the partitions"),
     (more_partitions, "3 partitions or more"),
     (short_key, "does not match its checksum"),
     (no_mark, "is no mark"),

@@ -1,4 +1,4 @@
-"""Closing a store beside threads that go on writing."""
+"""The end of writing: closing beside threads that go on, and what is said after a failed sync."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.affinity.errors import ClosedError
+from tidelog.affinity.errors import ClosedError, CommitUnknownError, DiskError
 from tidelog.engine import manifest as manifests
 from tidelog.engine.database import Database, open_with
 from tidelog.testing import FaultyDisk, simulated
@@ -64,3 +64,17 @@ def test_a_store_that_was_closed_beside_a_writer_was_closed_cleanly(
     writer = db._store.writer
     found = manifests.read(disk.copy().directory("/store", read_only=True))
     assert found.clean_end == writer.synced == writer.position
+
+
+def test_every_sync_after_a_failed_one_names_the_reason() -> None:
+    # The second and later ones said "the sync of the log failed: " and nothing more.
+    disk = FaultyDisk()
+    db = open_with(simulated(1, disk), "/store", partitions=1)
+    numbers = db.map("numbers")
+    disk.fail_at(1, "EIO", kind="sync", path="/store/wal")
+    with pytest.raises(CommitUnknownError, match="Input/output error"):
+        numbers[b"first"] = b"1"
+    with pytest.raises(DiskError, match="Input/output error"):
+        db.sync()
+    with pytest.raises(DiskError, match="Input/output error"):
+        db.close()

@@ -93,9 +93,7 @@ class Twin:
 
     def snapshot(self) -> None:
         view, boundary = self.overlay.snapshot()
-        self.snapshots.append(
-            Taken(view, boundary, self.content, self.below, len(self.updates))
-        )
+        self.snapshots.append(Taken(view, boundary, self.content, self.below, len(self.updates)))
 
     def end(self, taken: Taken) -> None:
         self.snapshots.remove(taken)
@@ -156,9 +154,7 @@ class Twin:
             case "x":
                 self.overlay.seal()
             case _:
-                self.put(
-                    rng.choice(PARTITIONS), rng.choice(KEYS), b"%d" % len(self.updates)
-                )
+                self.put(rng.choice(PARTITIONS), rng.choice(KEYS), b"%d" % len(self.updates))
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -166,9 +166,7 @@ def test_a_delete_of_what_is_not_there_changes_nothing() -> None:
 def test_a_dropped_namespace_goes_and_its_neighbours_stay() -> None:
     store = Partitions()
     for namespace in (15, 16, 17):
-        store.flush(
-            1, {b"%d" % number: b"v" for number in range(1500)}, namespace=namespace
-        )
+        store.flush(1, {b"%d" % number: b"v" for number in range(1500)}, namespace=namespace)
     store.flush(1, {}, dropped=(16,))
     store.check()
     assert store.marks[1].count == 3000
@@ -263,7 +261,11 @@ def test_the_check_says_what_is_wrong() -> None:
         key = at(5, b"3")
         txn.put(key, stored_value(key, b"another", 1, 2, 3))
     problems = verify_partitions(store.kv, store.marks)
-    assert [problem[:12] for problem in problems] == ["partition 0:", "partition 2 ", "partition 5:"]
+    assert [problem[:12] for problem in problems] == [
+        "partition 0:",
+        "partition 2 ",
+        "partition 5:",
+    ]
     assert "does not match its checksum" in problems[0]
     assert "holds 19 keys where 20 belong" in problems[1]
     assert "the digest of its 20 pairs is wrong" in problems[2]

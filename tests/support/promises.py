@@ -33,7 +33,7 @@ from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import RollbackRecord, StateRecord, TxRecord
 from tidelog.wal.segments import open_segment, segment_numbers
 
-from .scripts import LIMITS, PARTITIONS, PATH, Given, Run, World
+from .scripts import LIMITS, NEVER, PARTITIONS, PATH, Given, Run, World
 
 
 class BrokenInvariant(AssertionError):  # noqa: N818  # it is no error of the program's own
@@ -70,11 +70,11 @@ def promise_of(run: Run, *, kept: bool = False) -> Promise:
     acknowledged = [e for e in run.entries if e.state in ("relaxed", "durable")]
     worlds = run.worlds[: len(acknowledged) + 1]
     lowest = len(acknowledged) if kept else run.floor
-    for entry in run.entries:
-        # At most one: nothing is acknowledged after it, before the store is opened again.
-        if entry.state in ("tried", "unknown"):
-            worlds = [*worlds, worlds[-1].after(entry.step)]
-    given = [(g, place) for place, e in enumerate(acknowledged, 1) for g in e.given]
+    # At most one: nothing is acknowledged after it, before the store is opened again.
+    open_ended = [e for e in run.entries if e.state in ("tried", "unknown")]
+    worlds += [worlds[-1].after(e.step) for e in open_ended]
+    taking = acknowledged + open_ended
+    given = [(g, place) for place, e in enumerate(taking, 1) for g in e.given]
     lwms = [e.lwms for e in acknowledged[:lowest]]
     return Promise(
         worlds=worlds,
@@ -219,12 +219,11 @@ def check_counters(db: Database, promise: Promise) -> None:
 def check_given(pairs: dict[bytes, bytes], promise: Promise, place: int) -> None:
     """I-11: each stored value has a number that its commit was given."""
     owners = [given for given, entry in promise.given if entry <= place]
-    in_flight = place > max((entry for _, entry in promise.given), default=0)
     for full_key, value in pairs.items():
         partition, _, _ = split_key(full_key)
         epoch, number, _ = version_of(value)
         known = any(p == partition and e == epoch and a <= number <= b for p, e, a, b in owners)
-        if not known and not in_flight:
+        if not known:
             broken("I-11", f"{full_key.hex()} has number {number} of epoch {epoch}, never given")
 
 
@@ -252,7 +251,9 @@ def check_log(db: Database) -> None:
                     seen[run.partition][number] = run.epoch
     assert base is not None, "the log begins without a STATE record"
     for partition, counter in enumerate(state.counters):
-        missing = [n for n in range(base[partition] + 1, counter.lwm + 1) if n not in seen[partition]]
+        missing = [
+            n for n in range(base[partition] + 1, counter.lwm + 1) if n not in seen[partition]
+        ]
         if missing:
             broken("I-10", f"partition {partition}: no record of {missing[:5]}, LWM {counter.lwm}")
 
@@ -352,7 +353,7 @@ def check_outcomes(db: Database, place: int, promise: Promise) -> None:
         found = db.outcome(tx_id)
         if (found == "committed") != (tx_id in promise.worlds[place].ids):
             broken("I-2", f"{tx_id!r} is said to be {found}")
-    if "committed" in (db.outcome(bytes(16)), db.outcome(b"never committed!")):
+    if "committed" in (db.outcome(bytes(16)), db.outcome(NEVER)):
         broken("I-5", "a transaction that never was is said to be committed")
 
 

@@ -30,7 +30,7 @@ class IdleTask:
     def wake(self) -> None:
         self.woken += 1
 
-    def stop(self) -> None:
+    def stop(self, *, wait: bool = True) -> None:
         """There is nothing to stop."""
 
 

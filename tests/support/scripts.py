@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.affinity.errors import CommitUnknownError, TidelogError
+from tidelog.affinity.errors import CommitUnknownError, ConflictError, TidelogError
 from tidelog.engine import checkpointer, database, recovery
 from tidelog.engine.database import Database
 from tidelog.engine.snapshots import Snapshot
@@ -34,6 +34,9 @@ LIMITS: dict[str, Any] = {
     "sync_interval": 0.05,
     "checkpoint_interval": 60.0,
 }
+
+NEVER = b"never committed!"
+"""An id that no transaction has."""
 
 Content = dict[bytes, bytes]
 Change = tuple[str, bytes, "bytes | None"]
@@ -95,8 +98,8 @@ class World:
 class Step:
     """One call of the script.
 
-    ``kind`` is ``open``, ``close``, ``checkpoint``, ``sync``, ``tick``, ``snapshot``, ``release``
-    (these change no world), ``map``, ``drop``, ``rename``, ``put`` (one update by the map
+    ``kind`` is ``open``, ``close``, ``checkpoint``, ``sync``, ``tick``, ``snapshot``, ``release``,
+    ``outcome``, ``conflict`` (these change no world by themselves), ``map``, ``drop``, ``rename``, ``put`` (one update by the map
     itself), ``many`` (``update_many``), ``commit`` (a transaction) or ``group`` (several commits
     that are queued together).
     """
@@ -192,11 +195,13 @@ class Run:
         except TidelogError:
             entry.state = "failed"
             raise
+        finally:
+            self._note_numbers(entry, before)
         entry.state = "durable" if durable else "relaxed"
         self.worlds.append(self.world.after(step))
         if durable:
             self.floor = len(self.worlds) - 1
-        self._note_numbers(entry, before)
+        entry.lwms = self.lwms
         self._acknowledge(entry)
 
     def numbers(self) -> list[tuple[int, int]]:
@@ -212,7 +217,7 @@ class Run:
         assert all(now >= then for now, then in zip(lwms, self.lwms, strict=True)), (
             f"I-9: LWM fell from {self.lwms} to {lwms}"
         )
-        self.lwms = entry.lwms = lwms
+        self.lwms = lwms
 
     def _all_durable(self) -> None:
         self.floor = len(self.worlds) - 1
@@ -247,6 +252,20 @@ class Run:
 
     def _do_snapshot(self, step: Step) -> None:
         self.snapshots.append((self.store.snapshot(), self.world))
+
+    def _do_conflict(self, step: Step) -> None:
+        """Let a transaction lose against one that commits what it has read."""
+        name, key, value = step.changes[0]
+        with self.store.transaction() as tx:
+            inside = tx[self.store.map(name)]
+            inside.get(key)
+            inside[b"conflict"] = b"loses"
+            self.do(Step(kind="put", changes=((name, key, value),)))
+            with pytest.raises(ConflictError):
+                tx.commit()
+
+    def _do_outcome(self, step: Step) -> None:
+        assert self.store.outcome(NEVER) != "committed", "a transaction that never was"
 
     def _do_release(self, step: Step) -> None:
         for snapshot, world in self.snapshots:
@@ -381,6 +400,7 @@ def full_script() -> list[Step]:
     w.add("commit", mode="pessimistic", changes=(("a", b"key040", None), ("b", b"key020", None)))
     w.add("map", name="gone")
     w.add("many", changes=w.changes("gone", range(12), 60))
+    w.add("conflict", changes=w.changes("a", range(5, 6)))
     w.add("rename", name="b", other="bee")
     for key in range(3):
         w.add("commit", changes=w.changes("bee", range(key, key + 2), 1500))
@@ -413,6 +433,7 @@ def full_script() -> list[Step]:
     for key in range(12):
         w.add("commit", changes=w.changes("a", range(key, key + 2)) + w.changes("late", range(3)))
     w.add("commit", tx_id=b"given-id-number2", durability="none", changes=w.changes("a", range(2)))
+    w.add("outcome")
     w.add("snapshot")
     w.add("commit", changes=w.changes("a", range(5), 900))
     w.add("checkpoint")

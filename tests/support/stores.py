@@ -51,4 +51,5 @@ def opened(disk: FaultyDisk | None = None, *, seed: int = 1, **options: Any) -> 
 
 def expect_sound(disk: FaultyDisk) -> None:
     """Fail with what the built-in check finds wrong with a closed store."""
-    assert check_store(PATH, simulated(99, disk)) == []
+    problems = check_store(PATH, simulated(99, disk))
+    assert not problems, problems

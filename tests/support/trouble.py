@@ -6,6 +6,7 @@ on; writing goes on too once the disk is well again, but never after a sync of t
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,6 +44,7 @@ class WatchedDisk(FaultyDisk):
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
         self.failed_syncs: list[Operation] = []
+        self.failed_commits: list[Operation] = []
         self._doomed: set[str] = set()
 
     def perform(
@@ -64,7 +66,9 @@ class WatchedDisk(FaultyDisk):
             self._doomed.discard(path)
         try:
             return super().perform(kind, path, action, size=size, partly=partly, spoil=spoil)
-        except OSError:
+        except OSError as error:
+            if kind == "commit" and error.errno == errno.EIO:
+                self.failed_commits.append(self.trace[-1])
             if kind in ("sync", "sync_directory"):
                 self.failed_syncs.append(self.trace[-1])
                 self._doomed.add(path)
@@ -91,10 +95,9 @@ def play_with_error(disk: WatchedDisk, steps: list[Step], kv: str = "memory") ->
         if run.db is None:
             broken("I-1", "the store does not open though the disk is well")
         check_counters(run.db, promise_of(run))
-        stopped = any(
-            op.number > opened_at and op.path.startswith(WAL) for op in disk.failed_syncs
-        )
-        _commit_now(run, stopped)
+        stopped = any(op.number > opened_at and op.path.startswith(WAL) for op in disk.failed_syncs)
+        doubtful = any(op.number > opened_at for op in disk.failed_commits)
+        _commit_now(run, stopped, doubtful)
         run.db.abandon()
     for outcome in ("lost", "reordered"):
         check_recovered(disk.crash(outcome), promise_of(run), kv=kv)
@@ -133,17 +136,19 @@ def settle(run: Run, db: Database) -> None:
     run.lwms = lwms
 
 
-def _commit_now(run: Run, stopped: bool) -> None:
-    """Writing works again on a disk that is well, but never after a failed sync of the log."""
+def _commit_now(run: Run, stopped: bool, doubtful: bool) -> None:
+    """Writing works again on a disk that is well, but never after a failed sync of the log.
+
+    When writing the data file has failed, commits go on until the overlay is full.
+    """
     writer = Writer(900)
     steps = [Step(kind="commit", changes=writer.changes(name, range(3))) for name in run.world.maps]
     for step in steps or [Step(kind="map", name="first")]:
         try:
             run.do(step)
         except TidelogError as error:
-            if not stopped:
+            if not stopped and not doubtful:
                 broken("I-1", f"the disk is well, and a commit fails: {error!r}")
         else:
             if stopped:
                 broken("I-7", "a commit was acknowledged after a failed sync")
-

@@ -92,6 +92,9 @@ def test_a_refused_permission_shows_through_the_error_of_the_engine() -> None:
     error = errors.DiskError("locking failed")
     error.__cause__ = PermissionError(errno.EACCES, "Permission denied")
     assert exit_code(error) is Exit.PERMISSION
+    done = CliRunner().invoke(group_that_raises(error), ["fail"])
+    assert done.exit_code == Exit.PERMISSION
+    assert "as the owner of the files" in done.stderr
 
 
 def test_what_where_and_what_to_do_are_told() -> None:

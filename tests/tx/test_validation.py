@@ -49,7 +49,12 @@ def test_what_is_validated_was_read_from_one_snapshot() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "isolation"),
-    [("optimistic", "snapshot"), ("eager", "serializable"), ("", ""), ("serializable", "optimistic")],
+    [
+        ("optimistic", "snapshot"),
+        ("eager", "serializable"),
+        ("", ""),
+        ("serializable", "optimistic"),
+    ],
 )
 def test_an_unknown_level_is_an_error_that_names_the_known_ones(mode: str, isolation: str) -> None:
     with pytest.raises(UsageError) as caught:

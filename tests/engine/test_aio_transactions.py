@@ -1,0 +1,490 @@
+"""Transactions, attempts and snapshots under Trio."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from support.trio_stores import contents, gated, opened, parts_of
+from tidelog import aio
+from tidelog.codecs import I64, Str
+from tidelog.engine import aio_workers
+from tidelog.errors import (
+    ClosedError,
+    ConflictError,
+    DeadlineError,
+    DeadlockError,
+    LockTimeoutError,
+    ReadOnlyError,
+    TidelogError,
+    UsageError,
+)
+from tidelog.testing import FaultyDisk
+
+
+async def accounts(db: aio.Database) -> aio.Map[Any, Any]:
+    found = db.map("accounts", key=Str, value=I64)
+    await found.update_many({"ada": 10, "bob": 10})
+    return found
+
+
+async def waiting(db: aio.Database, count: int = 1) -> None:
+    """Let other tasks run until that many owners wait for a lock."""
+    while len(db.writer().locks._waiting) < count:
+        await trio.lowlevel.checkpoint()
+
+
+# ------------------------------------------------------------------ optimistic
+
+
+@pytest.mark.parametrize("mode", ["optimistic", "pessimistic"])
+@pytest.mark.parametrize("reads", ["inline", "thread"])
+async def test_a_block_commits_what_it_did_and_reads_it_before(mode: Any, reads: Any) -> None:
+    disk = FaultyDisk()
+    async with opened(disk, reads=reads) as db:
+        money = await accounts(db)
+        async with db.transaction(mode, tag="move") as tx:
+            mine = tx[money]
+            assert tx.receipt is None
+            assert await mine.incr("ada", -3) == 7
+            await mine.set("bob", 13)
+            await mine.update_many({"cyd": 1, "dan": 2})
+            assert await mine.pop("dan") == 2
+            assert await mine.get("bob") == 13
+            assert [pair async for pair in mine.items()] == [("ada", 7), ("bob", 13), ("cyd", 1)]
+            assert await money.get("ada") == 10
+            assert "open" in repr(tx)
+        assert tx.receipt is not None
+        assert tx.tx_id == tx.receipt.tx_id
+        assert tx.receipt.position == parts_of(db).writer.position
+        assert await db.outcome(tx.tx_id) == "committed"
+        assert contents(disk.copy(), "accounts") == {"ada": 7, "bob": 13, "cyd": 1}
+
+
+@pytest.mark.parametrize("mode", ["optimistic", "pessimistic"])
+async def test_an_error_in_the_block_rolls_back(mode: Any) -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        with pytest.raises(ZeroDivisionError):
+            async with db.transaction(mode) as tx:
+                await tx[money].set("ada", 0)
+                raise ZeroDivisionError
+        assert await money.get("ada") == 10
+        assert "rolled back" in repr(tx)
+        assert not db.writer().locks.table.idle is True
+        async with db.transaction(mode) as tx:
+            await tx[money].set("ada", 0)
+            await tx.rollback()
+            await tx.rollback()
+            for late in (tx[money].get("ada"), tx[money].set("ada", 1), tx.commit()):
+                with pytest.raises(ClosedError):
+                    await late
+        assert await money.get("ada") == 10
+
+
+@pytest.mark.parametrize("mode", ["optimistic", "pessimistic"])
+async def test_an_explicit_commit_ends_the_transaction(mode: Any) -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        async with db.transaction(mode) as tx:
+            await tx[money].set("ada", 1)
+            receipt = await tx.commit()
+            with pytest.raises(ClosedError):
+                await tx[money].set("ada", 2)
+        assert tx.receipt == receipt
+        assert await money.get("ada") == 1
+
+
+async def test_a_transaction_that_wrote_nothing_has_a_receipt_without_a_position() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        async with db.transaction() as tx:
+            assert await tx[money].get("ada") == 10
+            assert tx[money] is not None
+        assert tx.receipt is not None
+        assert tx.receipt.position == 0
+
+
+async def test_a_conflict_is_an_error_in_a_block_and_another_attempt_in_a_loop() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        with pytest.raises(ConflictError) as caught:
+            async with db.transaction() as tx:
+                await tx[money].incr("ada")
+                await money.set("ada", 50)
+        assert caught.value.namespace == "accounts"
+        tries = 0
+
+        async def meddled(tx: aio.Transaction, key: str) -> int:
+            nonlocal tries
+            tries += 1
+            value = await tx[money].incr(key)
+            if tries < 3:
+                await money.incr(key, 100)
+            return value
+
+        assert await db.run(meddled, "ada") == 251
+        assert tries == 3
+        tries = -100
+        with pytest.raises(ConflictError):
+            await db.run(meddled, "ada", attempts=2)
+        assert tries == -98
+        rounds = 0
+        async for attempt in db.attempts(deadline=60):
+            async with attempt as tx:
+                rounds += 1
+                await tx[money].incr("bob")
+                if rounds == 1:
+                    await money.incr("bob")
+        assert rounds == 2
+        assert await money.get("bob") == 12
+
+
+async def test_attempts_end_with_what_no_attempt_can_cure() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        tries = 0
+        with pytest.raises(ZeroDivisionError):
+            async for attempt in db.attempts():
+                async with attempt as tx:
+                    tries += 1
+                    await tx[money].set("ada", 0)
+                    raise ZeroDivisionError
+        assert tries == 1
+        assert await money.get("ada") == 10
+        with pytest.raises(DeadlineError):
+            async for attempt in db.attempts(deadline=0):
+                async with attempt as tx:
+                    await tx[money].set("ada", 0)
+        with pytest.raises(UsageError):
+            db.attempts(0)
+
+
+async def test_many_tasks_that_change_one_key_lose_no_update() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        async with trio.open_nursery() as nursery:
+            for _ in range(40):
+                nursery.start_soon(money.incr, "ada")
+        assert await money.get("ada") == 50
+
+
+async def test_many_transfers_keep_the_sum() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+
+        async def transfer(tx: aio.Transaction, source: str, target: str, amount: int) -> None:
+            mine = tx[money]
+            await mine.incr(source, -amount)
+            await mine.incr(target, amount)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                pair = ("ada", "bob") if number % 3 else ("bob", "ada")
+                nursery.start_soon(partial(db.run, attempts=100), transfer, *pair, number)
+                mode = partial(db.run, attempts=100, mode="pessimistic")
+                nursery.start_soon(mode, transfer, *pair, number)
+        assert sum((await money.get_many(["ada", "bob"])).values()) == 20
+
+
+async def test_an_id_is_applied_once_and_pending_meanwhile() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        tx_id = db.new_id()
+        assert await db.outcome(tx_id) == "rolled_back"
+
+        async def apply() -> None:
+            async with db.transaction(id=tx_id) as tx:
+                await tx[money].set("ada", 99)
+
+        with gated(parts_of(db).writer, "sync") as gate:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(apply)
+                await gate.entered()
+                assert await db.outcome(tx_id) == "pending"
+                gate.open()
+        assert await db.outcome(tx_id) == "committed"
+        await money.set("ada", 1)
+        await apply()
+        assert await money.get("ada") == 1
+
+
+async def test_a_transaction_takes_its_snapshot_off_the_loop_where_the_way_is_blocked() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        async with db.transaction() as tx:
+            assert tx[money] is not None
+            mine = tx[money]
+            await mine.ensure()
+            with parts_of(db).committer.mutex:
+                assert db.writer().snapshot_nowait() is None
+                with pytest.raises(trio.WouldBlock):
+                    mine.get_nowait("ada")
+            assert mine.get_nowait("ada") == 10
+            await money.set("ada", 11)
+            assert mine.get_nowait("ada") == 10
+            assert await mine.get("ada") == 10
+
+
+async def test_a_transaction_belongs_to_one_task_and_one_block() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        outside = db.transaction()
+        with pytest.raises(UsageError, match="block"):
+            await outside[money].get("ada")
+        await outside.rollback()
+        async with db.transaction() as tx:
+            mine = tx[money]
+            await mine.ensure()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(mine.count)
+                await trio.lowlevel.checkpoint()
+                with pytest.raises(UsageError, match="another task"):
+                    await mine.get("ada")
+        with pytest.raises(UsageError, match="once"):
+            async with tx:
+                raise AssertionError
+
+
+# ------------------------------------------------------------------ pessimistic
+
+
+async def test_a_lock_is_waited_for_beside_a_running_loop() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        order = []
+
+        async def second() -> None:
+            async with db.transaction("pessimistic") as tx:
+                await tx[money].incr("ada")
+                order.append("second")
+
+        async with trio.open_nursery() as nursery:
+            async with db.transaction("pessimistic") as tx:
+                await tx[money].incr("ada")
+                with pytest.raises(trio.WouldBlock):
+                    tx[money].get_nowait("ada")
+                nursery.start_soon(second)
+                await waiting(db)
+                order.append("first")
+        assert order == ["first", "second"]
+        assert await money.get("ada") == 12
+
+
+@pytest.mark.parametrize("how", ["set", "large", "discard", "update_many", "optimistic"])
+async def test_commits_wait_for_the_locks_of_others(how: str) -> None:
+    disk = FaultyDisk()
+    async with opened(disk) as db:
+        data = db.map("data")
+        await data.update_many({b"ada": b"1", b"bob": b"1"})
+
+        async def change() -> None:
+            if how == "set":
+                await data.set(b"ada", b"2")
+            elif how == "large":
+                await data.set(b"ada", b"2" * 5000)
+            elif how == "discard":
+                await data.discard(b"ada")
+            elif how == "update_many":
+                await data.update_many({b"ada": b"2", b"bob": b"2"})
+            else:
+                async with db.transaction() as tx:
+                    await tx[data].set(b"ada", b"2")
+
+        async with trio.open_nursery() as nursery:
+            async with db.transaction("pessimistic") as tx:
+                assert await tx[data].get(b"ada") == b"1"
+                nursery.start_soon(change)
+                nursery.start_soon(data.set, b"cyd", b"2")  # in the same group, and not locked
+                await waiting(db)
+                await data.set(b"dan", b"2")
+                await tx[data].set(b"seen", b"%d" % len(await data.get_many([b"ada", b"bob"])))
+        found = contents(disk.copy(), "data")
+        assert found[b"seen"] == found[b"dan"] == found[b"cyd"] or found[b"cyd"] == b"2"
+        assert found.get(b"ada") != b"1"
+        assert (found[b"bob"] == b"2") == (how == "update_many")
+
+
+async def test_a_deadlock_ends_one_and_attempts_cure_it() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        deadlocks = 0
+        met = trio.Event()
+        here = 0
+
+        async def both(first: str, second: str) -> None:
+            nonlocal deadlocks, here
+            async for attempt in db.attempts(mode="pessimistic"):
+                async with attempt as tx:
+                    await tx[money].incr(first)
+                    here += 1
+                    if here == 2:
+                        met.set()
+                    await met.wait()
+                    try:
+                        await tx[money].incr(second)
+                    except DeadlockError:
+                        deadlocks += 1
+                        raise
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(both, "ada", "bob")
+            nursery.start_soon(both, "bob", "ada")
+        assert deadlocks >= 1
+        assert await money.get_many(["ada", "bob"]) == {"ada": 12, "bob": 12}
+
+
+async def test_a_cancelled_wait_for_a_lock_leaves_the_transaction_as_it_was() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        async with (
+            db.transaction("pessimistic") as holder,
+            db.transaction("pessimistic", lock_timeout=60) as tx,
+        ):
+            await holder[money].set("ada", 1)
+            await tx[money].set("bob", 2)
+            for _ in range(2):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(tx[money].set, "ada", 2)
+                    await waiting(db)
+                    nursery.cancel_scope.cancel()
+                assert nursery.cancel_scope.cancelled_caught
+            await holder.commit()
+            assert await tx[money].get("ada") == 1
+            await tx[money].set("ada", 3)
+        assert await money.get_many(["ada", "bob"]) == {"ada": 3, "bob": 2}
+
+
+async def test_a_cancelled_commit_that_waits_for_a_lock_has_no_effect() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        async with db.transaction("pessimistic") as holder:
+            await holder[money].set("ada", 1)
+
+            async def change() -> None:
+                async with db.transaction(lock_timeout=60) as tx:
+                    await tx[money].update_many({"ada": 2, "bob": 2})
+
+            for work in (change, partial(money.set, "ada", 2)):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(work)
+                    await waiting(db)
+                    nursery.cancel_scope.cancel()
+                assert nursery.cancel_scope.cancelled_caught
+            assert not db.writer().locks._interrupted
+        assert await money.get_many(["ada", "bob"]) == {"ada": 1, "bob": 10}
+
+
+async def test_locks_are_waited_for_no_longer_than_asked() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        async with db.transaction("pessimistic") as holder:
+            await holder[money].set("ada", 1)
+            with pytest.raises(LockTimeoutError):
+                async with db.transaction("pessimistic", lock_timeout=1e-9) as tx:
+                    await tx[money].set("ada", 2)
+        assert await money.get("ada") == 1
+
+
+async def test_more_transactions_with_locks_than_places_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aio_workers, "PLACES_MAX", 2)
+    async with opened() as db:
+        money = await accounts(db)
+
+        async def add() -> None:
+            async with db.transaction("pessimistic") as tx:
+                await tx[money].incr("ada")
+                await tx[money].incr("bob")
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(add)
+        assert await money.get_many(["ada", "bob"]) == {"ada": 20, "bob": 20}
+        async with db.transaction("pessimistic"), db.transaction("pessimistic"):
+            with pytest.raises(LockTimeoutError, match="2 transactions"):
+                async with db.transaction("pessimistic", lock_timeout=0):
+                    raise AssertionError
+
+
+async def test_closing_ends_waits_for_locks_and_open_transactions() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        ended: list[type[TidelogError]] = []
+
+        async def change(work: Any) -> None:
+            try:
+                await work()
+            except TidelogError as error:
+                ended.append(type(error))
+
+        async def pessimistic() -> None:
+            async with db.transaction("pessimistic", lock_timeout=60) as tx:
+                await tx[money].set("ada", 2)
+
+        holder = db.transaction("pessimistic")
+        await holder.__aenter__()
+        await holder[money].set("ada", 1)
+        optimistic = db.transaction()
+        await optimistic.__aenter__()
+        await optimistic[money].incr("bob")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(change, pessimistic)
+            nursery.start_soon(change, partial(money.set, "ada", 3))
+            await waiting(db, 2)
+            await db.aclose()
+        assert len(ended) == 2
+        with pytest.raises(ClosedError):
+            await optimistic.__aexit__(None, None, None)
+        with pytest.raises(ClosedError):
+            await holder.__aexit__(None, None, None)
+
+
+# ------------------------------------------------------------------ snapshots
+
+
+async def test_a_snapshot_shows_the_store_as_it_was() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        snapshot = db.snapshot()
+        assert "not taken" in repr(snapshot)
+        with pytest.raises(UsageError):
+            assert snapshot.position
+        async with snapshot:
+            old = snapshot[money]
+            await money.set("ada", 0)
+            await money.set("cyd", 0)
+            assert await old.get("ada") == 10
+            assert old.get_nowait("ada") == 10
+            assert await old.get_many(["ada", "cyd"]) == {"ada": 10}
+            assert [key async for key in old.keys()] == ["ada", "bob"]
+            assert await old.count() == 2
+            assert not await old.contains("cyd")
+            assert snapshot.position < parts_of(db).writer.position
+            for refused in (old.set("ada", 1), old.incr("ada"), old.update_many({"a": 1})):
+                with pytest.raises(ReadOnlyError):
+                    await refused
+        with pytest.raises(ClosedError):
+            await old.get("ada")
+
+
+async def test_a_snapshot_of_a_busy_store_is_taken_off_the_loop() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        async with trio.open_nursery() as nursery:
+            with parts_of(db).committer.mutex:
+                taken: list[Any] = []
+
+                async def take() -> None:
+                    async with db.snapshot() as snapshot:
+                        taken.append(await snapshot[money].get("ada"))
+
+                nursery.start_soon(take)
+                for _ in range(3):
+                    await trio.lowlevel.checkpoint()
+                assert taken == []
+        assert taken == [10]

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.stores import Opened, opened
+from tidelog.affinity.errors import ConflictError, DeadlineError, TidelogError, UsageError
+from tidelog.engine import attempts as attempts_module
+from tidelog.engine.attempts import ATTEMPTS, PAUSE_FIRST, PAUSE_MAX
+
+
+@pytest.fixture
+def store() -> Iterator[Opened]:
+    with opened() as store:
+        yield store
+
+
+def conflict() -> ConflictError:
+    return ConflictError("changed", namespace="users", key=None, winner=None)
+
+
+class Work:
+    """Fails some times, then writes; counts its calls."""
+
+    def __init__(self, store: Opened, failures: int, error: BaseException | None = None) -> None:
+        self.users = store.database.map("users")
+        self.calls = 0
+        self._failures = failures
+        self._error = error
+
+    def __call__(self, tx: Any, *args: bytes) -> int:
+        self.calls += 1
+        tx[self.users][b"call"] = b"%d" % self.calls
+        if self.calls <= self._failures:
+            raise self._error or conflict()
+        return self.calls
+
+
+def test_what_can_be_retried_is_and_the_value_is_returned(store: Opened) -> None:
+    work = Work(store, 3)
+    assert store.database.run(work) == 4
+    assert dict(work.users) == {b"call": b"4"}
+
+
+def test_arguments_and_options_reach_the_transaction(store: Opened) -> None:
+    def work(tx: Any, one: int, two: int) -> tuple[int, int, str]:
+        return one, two, tx._rule.row
+
+    assert store.database.run(work, 1, 2, mode="pessimistic", isolation="read_committed") == (
+        1,
+        2,
+        "F",
+    )
+    with pytest.raises(TypeError):
+        store.database.run(work, 1, 2, no_such_option=3)
+
+
+def test_the_last_attempt_raises_what_went_wrong(store: Opened) -> None:
+    work = Work(store, 99)
+    with pytest.raises(ConflictError):
+        store.database.run(work, attempts=3)
+    assert work.calls == 3
+    work.calls = 0
+    with pytest.raises(ConflictError):
+        store.database.run(work)
+    assert work.calls == ATTEMPTS
+    assert dict(work.users) == {}
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), UsageError("wrong"), KeyboardInterrupt()])
+def test_nothing_else_is_tried_again(store: Opened, error: BaseException) -> None:
+    work = Work(store, 99, error)
+    with pytest.raises(type(error)):
+        store.database.run(work)
+    assert work.calls == 1
+    assert dict(work.users) == {}
+
+
+def test_the_work_may_commit_or_roll_back_itself(store: Opened) -> None:
+    users = store.database.map("users")
+
+    def rolls_back(tx: Any) -> str:
+        tx[users][b"a"] = b"1"
+        tx.rollback()
+        return "done"
+
+    with store.database.transaction() as tx:
+        rolls_back(tx)
+    for attempt in store.database.attempts():
+        with attempt as tx:
+            rolls_back(tx)
+    assert dict(users) == {}
+    for attempt in store.database.attempts():
+        with attempt as tx:
+            tx[users][b"a"] = b"1"
+            tx.commit()
+    assert dict(users) == {b"a": b"1"}
+
+
+def test_a_real_conflict_is_retried_on_a_fresh_snapshot(store: Opened) -> None:
+    users = store.database.map("users")
+    users[b"n"] = b"0"
+    seen = []
+    for attempt in store.database.attempts():
+        with attempt as tx:
+            seen.append(tx[users][b"n"])
+            if len(seen) == 1:
+                users[b"n"] = b"5"
+            tx[users][b"n"] = tx[users][b"n"] + b"!"
+    assert seen == [b"0", b"5"]
+    assert users[b"n"] == b"5!"
+
+
+def test_the_loop_ends_after_the_attempt_that_commits(store: Opened) -> None:
+    users = store.database.map("users")
+    rounds = 0
+    for attempt in store.database.attempts():
+        rounds += 1
+        with attempt as tx:
+            tx[users][b"a"] = b"%d" % rounds
+            if rounds < 3:
+                raise conflict()
+    assert rounds == 3
+    assert users[b"a"] == b"3"
+
+
+def test_leaving_the_loop_early_rolls_back(store: Opened) -> None:
+    users = store.database.map("users")
+    attempts = store.database.attempts()
+    with next(attempts) as tx:
+        tx[users][b"a"] = b"1"
+        attempts.close()  # type: ignore[attr-defined]  # a generator
+    assert dict(users) == {}
+
+
+def test_an_error_of_the_caller_rolls_back_and_leaves_the_loop(store: Opened) -> None:
+    users = store.database.map("users")
+    with pytest.raises(ZeroDivisionError):  # noqa: PT012
+        for attempt in store.database.attempts():
+            with attempt as tx:
+                tx[users][b"a"] = b"1"
+                raise ZeroDivisionError
+    assert dict(users) == {}
+
+
+def test_pauses_grow_and_are_spread_by_chance(store: Opened) -> None:
+    pauses: list[float] = []
+    drawn: list[tuple[float, float]] = []
+
+    class Chance:
+        @staticmethod
+        def uniform(low: float, high: float) -> float:
+            drawn.append((low, high))
+            return high / 2
+
+    store.database.pause = pauses.append
+    store.database.random = Chance()  # type: ignore[assignment]
+    with pytest.raises(ConflictError):
+        store.database.run(Work(store, 99))
+    limits = [min(PAUSE_FIRST * 2**number, PAUSE_MAX) for number in range(ATTEMPTS - 1)]
+    assert drawn == [(0.0, limit) for limit in limits]
+    assert pauses == [limit / 2 for limit in limits]
+    assert limits[-1] == PAUSE_MAX
+
+
+def test_a_deadline_is_for_all_attempts_together(store: Opened) -> None:
+    store.database.pause = store.environment.time.move
+    store.database.random.uniform = lambda _low, high: high  # type: ignore[method-assign]
+    work = Work(store, 99)
+    with pytest.raises(ConflictError):
+        store.database.run(work, deadline=0.01)
+    assert 1 < work.calls < ATTEMPTS
+    assert store.environment.time.steady_s() <= 0.01
+
+
+def test_a_deadline_that_passes_in_an_attempt_ends_it(store: Opened) -> None:
+    users = store.database.map("users")
+
+    def slow(tx: Any) -> None:
+        store.environment.time.move(2.0)
+        tx[users][b"a"] = b"1"
+
+    with pytest.raises(DeadlineError):
+        store.database.run(slow, deadline=1.0)
+    assert dict(users) == {}
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, None])
+def test_a_number_of_attempts_that_is_none_is_refused(store: Opened, count: Any) -> None:
+    with pytest.raises(UsageError, match="attempts="):
+        store.database.run(lambda tx: None, attempts=count)
+
+
+def test_no_transaction_is_left_open(store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    transaction = attempts_module.Transaction
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        made.append(transaction(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(attempts_module, "Transaction", noted)
+    for failures in (0, 2, 99):
+        try:
+            store.database.run(Work(store, failures), attempts=4)
+        except TidelogError:
+            continue
+    assert len(made) == 1 + 3 + 4
+    assert not any(tx._open for tx in made)

@@ -1,0 +1,583 @@
+"""The commit path: groups with a sync in the test's hand, and what failures leave behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from support.stores import Opened, open_store, opened
+from tidelog.affinity.errors import (
+    CommitUnknownError,
+    ConflictError,
+    DeadlineError,
+    DiskError,
+    DiskFullError,
+    ReadOnlyError,
+    TidelogError,
+    TransactionTooLargeError,
+)
+from tidelog.affinity.partitions import partition_of
+from tidelog.engine import commit as commits
+from tidelog.engine.commit import Batch, Commit, Put, SyncTimes
+from tidelog.engine.stored import pack_prefix
+from tidelog.engine.updates import FewUpdates
+from tidelog.wal.reader import Scan, read_records
+from tidelog.wal.records import CheckpointRecord, IdleRecord, RollbackRecord, TxRecord
+
+WAIT = 60.0
+"""Longer than anything takes; a test that waits so long has failed."""
+
+
+def records_of(store: Opened) -> list[list[Any]]:
+    """The records of the log, frame by frame."""
+    scan = Scan(store.disk.directory("/store/wal"), 0, exact=True)
+    frames = list(scan)
+    return [[record for _, record in read_records([frame])] for frame in frames]
+
+
+def put_of(key: bytes, value: bytes = b"v", durable: bool = True) -> Put:
+    partition = partition_of(key, 4)
+    return Put(partition, 16, pack_prefix(partition, 16) + key, key, value, durable)
+
+
+def commit_of(key: bytes, value: bytes = b"v", **options: Any) -> Commit:
+    partition = partition_of(key, 4)
+    writes = {pack_prefix(partition, 16) + key: (partition, 16, key, value)}
+    return Commit(FewUpdates(writes), options.pop("durable", True), **options)
+
+
+# ------------------------------------------------------------------ groups
+
+
+@dataclass
+class Gate:
+    """Holds every sync of the log until the test lets it go on."""
+
+    entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    open: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    queued: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    errors: list[BaseException] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self, work: Callable[[], object]) -> None:
+        def run() -> None:
+            try:
+                work()
+            except TidelogError as error:
+                self.errors.append(error)
+
+        thread = threading.Thread(target=run)
+        self.threads.append(thread)
+        thread.start()
+
+    def wait_syncing(self) -> None:
+        assert self.entered.acquire(timeout=WAIT)
+
+    def wait_queued(self, store: Opened, count: int) -> None:
+        for _ in range(count):
+            assert self.queued.acquire(timeout=WAIT)
+        with store.parts.committer.mutex:
+            pass
+
+    def finish(self, syncs: int) -> None:
+        self.open.release(syncs)
+        for thread in self.threads:
+            thread.join(WAIT)
+            assert not thread.is_alive()
+
+
+@contextmanager
+def gated(store: Opened, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """Let commits of other threads queue up behind a sync that does not end by itself."""
+    gate = Gate()
+    file = store.parts.writer._file
+    sync = file.sync
+
+    def held() -> None:
+        gate.entered.release()
+        assert gate.open.acquire(timeout=WAIT)
+        sync()
+
+    allocate = commits.allocate_lock
+
+    def counted() -> Any:
+        gate.queued.release()
+        return allocate()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file, "sync", held)
+        patch.setattr(commits, "allocate_lock", counted)
+        yield gate
+
+
+def test_what_comes_during_a_sync_is_one_group_with_one_frame_and_one_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened() as store:
+        users = store.database.map("users")
+        with gated(store, monkeypatch) as gate:
+            before = store.database.statistics()
+            gate.start(lambda: users.__setitem__(b"first", b"1"))
+            gate.wait_syncing()
+            for number in range(5):
+                gate.start(lambda number=number: users.__setitem__(b"%d" % number, b"2"))  # type: ignore[misc]
+            gate.wait_queued(store, 5)
+            # Logged, but not durable: nobody sees it, and nobody was told.
+            assert b"first" not in users
+            gate.finish(2)
+        after = store.database.statistics()
+        assert after.groups - before.groups == 2
+        assert after.syncs - before.syncs == 2
+        assert after.transactions - before.transactions == 6
+        assert sorted(users) == [b"0", b"1", b"2", b"3", b"4", b"first"]
+        sizes = [sum(isinstance(r, TxRecord) for r in frame) for frame in records_of(store)]
+        assert [size for size in sizes if size] == [1, 5]
+
+
+def test_a_group_is_no_larger_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "GROUP_BYTES_MAX", 1000)
+    with opened() as store:
+        users = store.database.map("users")
+        with gated(store, monkeypatch) as gate:
+            gate.start(lambda: users.__setitem__(b"first", b""))
+            gate.wait_syncing()
+            for number in range(5):
+                gate.start(lambda number=number: users.__setitem__(b"%d" % number, b"x" * 400))  # type: ignore[misc]
+            gate.wait_queued(store, 5)
+            gate.finish(4)
+        sizes = [sum(isinstance(r, TxRecord) for r in frame) for frame in records_of(store)]
+        assert [size for size in sizes if size] == [1, 2, 2, 1]
+        assert len(users) == 6
+
+
+def test_a_transaction_is_checked_against_those_before_it_in_its_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened() as store:
+        users = store.database.map("users")
+        users[b"a"] = b"1"
+
+        def rewrite() -> None:
+            with store.database.transaction() as tx:
+                tx[users][b"a"] = tx[users][b"a"] + b"!"
+                ready.release()
+                assert go.acquire(timeout=WAIT)
+
+        ready, go = threading.Semaphore(0), threading.Semaphore(0)
+        with gated(store, monkeypatch) as gate:
+            for _ in range(2):
+                gate.start(rewrite)
+            for _ in range(2):
+                assert ready.acquire(timeout=WAIT)
+            gate.start(lambda: users.__setitem__(b"b", b""))
+            gate.wait_syncing()
+            go.release(2)
+            gate.wait_queued(store, 2)
+            gate.finish(2)
+        assert users[b"a"] == b"1!"
+        (error,) = gate.errors
+        assert isinstance(error, ConflictError)
+        assert (error.namespace, error.key) == ("users", b"a")
+        assert error.winner is not None
+        assert store.database.outcome(error.winner) == "committed"
+
+
+def test_the_same_id_twice_in_one_group_is_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened() as store:
+        users = store.database.map("users", value=None)
+        tx_id = store.database.new_id()
+        counted = store.database.map("counted")
+
+        def add() -> None:
+            with store.database.transaction(id=tx_id, isolation="read_committed") as tx:
+                tx[counted][b"n"] = tx[counted].get(b"n", b"") + b"|"
+
+        with gated(store, monkeypatch) as gate:
+            gate.start(lambda: users.__setitem__(b"b", b""))
+            gate.wait_syncing()
+            for _ in range(2):
+                gate.start(add)
+            gate.wait_queued(store, 2)
+            gate.finish(3)
+        assert counted[b"n"] == b"|"
+        assert len(gate.errors) <= 1
+        assert all(error.retryable for error in gate.errors if isinstance(error, TidelogError))
+        add()
+        assert counted[b"n"] == b"|"
+
+
+def test_a_durable_repeat_of_a_relaxed_commit_is_synced_before_it_is_acknowledged() -> None:
+    with opened(durability="none") as store:
+        users = store.database.map("users")
+        tx_id = store.database.new_id()
+        with store.database.transaction(id=tx_id) as tx:
+            tx[users][b"a"] = b"1"
+        assert store.parts.writer.synced < tx.receipt.position  # type: ignore[union-attr]
+        with store.database.transaction(id=tx_id, durability="always") as again:
+            again[users][b"a"] = b"2"
+        assert store.parts.writer.synced >= tx.receipt.position  # type: ignore[union-attr]
+        assert users[b"a"] == b"1"
+        assert again.receipt is not None
+        assert again.receipt.tx_id == tx_id
+
+
+def test_a_batch_has_an_outcome_for_each_of_its_commits() -> None:
+    with opened(transaction_bytes_max=1000) as store:
+        store.database.map("users")
+        committer = store.parts.committer
+
+        def refuse(commit: Commit, group: object) -> None:
+            raise ConflictError("no", namespace="users", key=None, winner=None)
+
+        batch = [
+            commit_of(b"a"),
+            commit_of(b"large", b"x" * 2000),
+            commit_of(b"b", check=refuse),
+            put_of(b"c"),
+            commit_of(b"d", durable=False),
+        ]
+        committer.commit_all(batch)
+        assert [type(entry.error) for entry in batch] == [
+            type(None), TransactionTooLargeError, ConflictError, type(None), type(None)
+        ]  # fmt: skip
+        receipts = [entry.receipt for entry in batch if isinstance(entry, Commit)]
+        assert [receipt is None for receipt in receipts] == [False, True, True, False]
+        committer.commit_all([])
+        assert Batch(batch).size == sum(entry.size for entry in batch)
+
+
+def test_a_commit_whose_deadline_has_passed_leaves_nothing() -> None:
+    with opened() as store:
+        store.database.map("users")
+        position = store.parts.writer.position
+        with pytest.raises(DeadlineError):
+            store.parts.committer.commit(commit_of(b"a", deadline=-1.0))
+        assert store.parts.writer.position == position
+        assert not any(counter.hwm for counter in store.parts.state.counters)
+
+
+# ------------------------------------------------------------------ too large
+
+
+@pytest.mark.parametrize("durability", ["always", "none"])
+def test_what_is_too_large_reserves_nothing(durability: Any) -> None:
+    with opened(transaction_bytes_max=1000, durability=durability) as store:
+        users = store.database.map("users")
+        users[b"a"] = b"1"
+        position = store.parts.writer.position
+        hwms = [counter.hwm for counter in store.parts.state.counters]
+        with pytest.raises(TransactionTooLargeError, match="1,000 are allowed") as caught:
+            users.update_many({b"%d" % number: b"x" * 100 for number in range(20)})
+        assert "map.load" in caught.value.hint
+        with store.database.transaction() as tx:
+            for number in range(20):
+                tx[users][b"%d" % number] = b"x" * 100
+            with pytest.raises(TransactionTooLargeError):
+                tx.commit()
+        with pytest.raises(TransactionTooLargeError):
+            users[b"large"] = b"x" * 2000
+        assert store.parts.writer.position == position
+        assert [counter.hwm for counter in store.parts.state.counters] == hwms
+        assert dict(users) == {b"a": b"1"}
+
+
+# ------------------------------------------------------------------ appends that fail
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"), [("ENOSPC", DiskFullError), ("short", DiskFullError), ("EIO", DiskError)]
+)
+def test_a_failed_append_takes_no_effect_and_its_numbers_are_closed_by_the_next_frame(
+    fault: str, error: type[TidelogError]
+) -> None:
+    with opened() as store:
+        users = store.database.map("users")
+        users[b"a"] = b"1"
+        store.disk.fail_at(store.disk.operations + 1, fault, kind="write")
+        with pytest.raises(error) as caught:
+            users.update_many({b"a": b"2", b"b": b"2"})
+        assert caught.value.retryable == (error is DiskFullError)
+        assert dict(users) == {b"a": b"1"}
+        users[b"c"] = b"3"
+        (*_, (rollback, put)) = records_of(store)
+        assert isinstance(rollback, RollbackRecord)
+        assert isinstance(put, TxRecord)
+        assert rollback.reason == "append failed"
+        assert sum(run.count for run in rollback.runs) == 2
+        for counter in store.parts.state.counters:
+            assert counter.lwm == counter.hwm
+            assert not counter.out_of_order
+        assert dict(users) == {b"a": b"1", b"c": b"3"}
+
+
+def test_while_the_disk_is_full_nothing_is_lost_and_with_space_everything_works_again() -> None:
+    with opened() as store:
+        users = store.database.map("users")
+        users[b"a"] = b"1"
+        store.disk.fail_at(store.disk.operations + 1, "ENOSPC", for_ever=True)
+        for number in range(5):
+            with pytest.raises(DiskFullError):
+                users[b"%d" % number] = b"2"
+            assert dict(users) == {b"a": b"1"}
+        store.disk.heal()
+        users[b"b"] = b"3"
+        assert dict(users) == {b"a": b"1", b"b": b"3"}
+        (*_, (rollback, _)) = records_of(store)
+        assert len(rollback.runs) == 5
+
+
+def test_a_relaxed_update_waits_for_the_gaps_to_be_closed() -> None:
+    with opened(durability="none") as store:
+        users = store.database.map("users")
+        store.disk.fail_at(store.disk.operations + 1, "EIO", kind="write")
+        with pytest.raises(DiskError):
+            users.update_many({b"a": b"1"})
+        users[b"b"] = b"2"
+        users[b"c"] = b"3"
+        frames = records_of(store)[-2:]
+        assert [[type(record) for record in frame] for frame in frames] == [
+            [RollbackRecord, TxRecord],
+            [TxRecord],
+        ]
+
+
+def test_a_rotation_that_fails_fails_the_group_and_no_more() -> None:
+    with opened(segment_bytes=1) as store:
+        users = store.database.map("users")
+        for number in range(12):
+            users[b"%d" % number] = b"x" * 10_000
+        store.disk.fail_at(store.disk.operations + 1, "ENOSPC", kind="create")
+        with pytest.raises(DiskFullError):
+            users[b"more"] = b"x" * 20_000
+        assert b"more" not in users
+        users[b"more"] = b"x" * 20_000
+        assert store.parts.writer.segment.number == 2
+
+
+# ------------------------------------------------------------------ syncs that fail
+
+
+def failing_sync(store: Opened) -> None:
+    store.disk.fail_at(store.disk.operations + 1, "EIO", kind="sync")
+
+
+def expect_stopped(store: Opened) -> None:
+    """Writing is refused in every way, reading goes on."""
+    users = store.database.map("users")
+    operations = store.disk.operations
+    for write in (
+        lambda: users.__setitem__(b"x", b"y"),
+        lambda: users.update_many({b"x": b"y"}),
+        lambda: users.discard(b"x"),
+        lambda: store.database.drop("users"),
+        lambda: store.database.map("new"),
+    ):
+        with pytest.raises(ReadOnlyError) as caught:
+            write()
+        assert "outcome" in caught.value.hint
+    assert store.disk.operations == operations
+    assert store.database.maps() == ["users"]
+
+
+def test_after_a_failed_sync_the_outcome_is_unknown_and_the_store_stops_writing() -> None:
+    store = open_store()
+    users = store.database.map("users")
+    users[b"a"] = b"1"
+    failing_sync(store)
+    with pytest.raises(CommitUnknownError) as caught:
+        users[b"b"] = b"2"
+    assert len(caught.value.tx_id) == 16
+    assert not caught.value.retryable
+    assert dict(users) == {b"a": b"1"}
+    expect_stopped(store)
+    store.database.close()
+    again = store.reopened()
+    content = dict(again.database.map("users"))
+    committed = again.database.outcome(caught.value.tx_id) == "committed"
+    assert content == ({b"a": b"1", b"b": b"2"} if committed else {b"a": b"1"})
+    again.database.close()
+
+
+@pytest.mark.parametrize("how", ["transaction", "update_many", "batch"])
+def test_the_unknown_outcome_names_the_transaction_and_where_to_ask(how: str) -> None:
+    store = open_store()
+    users = store.database.map("users")
+    failing_sync(store)
+    if how == "batch":
+        batch = [put_of(b"k"), commit_of(b"l", durable=False)]
+        store.parts.committer.commit_all(batch)
+        errors = [entry.error for entry in batch]
+    else:
+        with pytest.raises(CommitUnknownError) as caught:
+            if how == "transaction":
+                with store.database.transaction() as tx:
+                    tx[users][b"a"] = b"1"
+            else:
+                users.update_many({b"a": b"1"})
+        errors = [caught.value]
+    for error in errors:
+        assert isinstance(error, CommitUnknownError)
+        assert error.tx_id.hex() in str(error)
+        assert 0 <= error.home < 4
+    expect_stopped(store)
+    store.database.close()
+
+
+def test_a_sync_that_fails_for_somebody_else_stops_all() -> None:
+    store = open_store(durability="none")
+    store.database.map("users")[b"a"] = b"1"
+    failing_sync(store)
+    with pytest.raises(DiskError, match="sync of the log failed"):
+        store.database.sync()
+    with pytest.raises(DiskError):
+        store.database.sync()
+    expect_stopped(store)
+    assert store.database.map("users")[b"a"] == b"1"
+    store.database.close()
+
+
+def test_a_sync_that_fails_while_a_segment_is_begun_stops_all() -> None:
+    store = open_store(segment_bytes=1, durability="none")
+    users = store.database.map("users")
+    for number in range(6):
+        users[b"%d" % number] = b"x" * 20_000
+    failing_sync(store)
+    with pytest.raises(CommitUnknownError):
+        users.update_many({b"last": b"x" * 20_000})
+    expect_stopped(store)
+    assert len(users) == 6
+    store.database.close()
+
+
+# ------------------------------------------------------------------ relaxed commits
+
+
+@pytest.mark.parametrize("durability", ["interval", "none"])
+def test_a_relaxed_put_is_logged_and_not_synced(durability: Any) -> None:
+    with opened(durability=durability) as store:
+        users = store.database.map("users")
+        store.database.sync()
+        before = store.database.statistics()
+        for number in range(10):
+            users[b"%d" % number] = b"v"
+        after = store.database.statistics()
+        assert after.syncs == before.syncs
+        assert after.durable_position == before.position < after.position
+        assert after.transactions == before.transactions + 10
+        assert after.groups == before.groups
+        assert (
+            len([r for frame in records_of(store) for r in frame if isinstance(r, TxRecord)]) == 10
+        )
+        if durability == "interval":
+            store.environment.advance(1.0)
+            assert store.database.statistics().durable_position >= after.position
+
+
+def test_a_relaxed_delete_and_a_relaxed_put_agree_on_their_numbers() -> None:
+    with opened(durability="none", partitions=1) as store:
+        users = store.database.map("users")
+        for number in range(5):
+            users[b"%d" % number] = b"v"
+            users.discard(b"%d" % (number - 1))
+        assert dict(users) == {b"4": b"v"}
+        (counter,) = store.parts.state.counters
+        assert (counter.lwm, counter.hwm) == (10, 10)
+
+
+def test_time_does_not_fall_when_the_clock_does() -> None:
+    for durability in ("always", "none"):
+        with opened(durability=durability) as store:
+            users = store.database.map("users")
+            users[b"a"] = b"1"
+            store.environment.time.jump(-3600)
+            users[b"b"] = b"2"
+            users.update_many({b"c": b"3"})
+            times = [
+                r.time for frame in records_of(store) for r in frame if isinstance(r, TxRecord)
+            ]
+            assert len(times) == 3
+            assert times == sorted(times)
+
+
+def test_a_relaxed_update_that_fails_says_so_and_uses_no_number() -> None:
+    with opened(durability="none", partitions=1) as store:
+        users = store.database.map("users")
+        store.disk.fail_at(store.disk.operations + 1, "ENOSPC", kind="write")
+        with pytest.raises(DiskFullError):
+            users[b"a"] = b"1"
+        assert b"a" not in users
+        users[b"b"] = b"1"
+        (counter,) = store.parts.state.counters
+        assert (counter.lwm, counter.hwm) == (1, 1)
+
+
+# ------------------------------------------------------------------ other records
+
+
+def test_what_is_durable_is_announced_once_and_only_when_nobody_is_busy() -> None:
+    with opened() as store:
+        store.database.map("users")[b"a"] = b"1"
+        writer, committer = store.parts.writer, store.parts.committer
+        assert writer.announced < writer.synced
+        committer.announce()
+        assert writer.announced == writer.position
+        assert [type(record) for record in records_of(store)[-1]] == [IdleRecord]
+        position = writer.position
+        committer.announce()
+        assert writer.position == position
+        store.database.map("users")[b"a"] = b"2"
+        store.disk.fail_at(store.disk.operations + 1, "EIO", kind="write")
+        committer.announce()
+        assert writer.announced < writer.synced == writer.position
+        committer.stopped = "for the test"
+        committer.announce()
+        assert writer.announced < writer.synced
+        committer.stopped = None
+
+
+def test_other_records_run_what_follows_once_they_are_logged() -> None:
+    with opened() as store:
+        ran: list[int] = []
+        record = CheckpointRecord(position=0, time=1)
+        end = store.parts.committer.log(
+            [record, IdleRecord()], durable=True, then=lambda: ran.append(1)
+        )
+        assert ran == [1]
+        assert end == store.parts.writer.position == store.parts.writer.synced
+        assert records_of(store)[-1] == [record, IdleRecord()]
+
+
+def test_a_bug_in_a_commit_ends_all_that_wait_with_it() -> None:
+    # A put that shared the group with a commit that broke was acknowledged without being logged.
+    store = open_store()
+    store.database.map("users")
+
+    def broken(commit: Commit, group: object) -> None:
+        raise ZeroDivisionError
+
+    batch = [put_of(b"a"), commit_of(b"b", check=broken), put_of(b"c")]
+    with pytest.raises(ZeroDivisionError):
+        store.parts.committer.commit_all(batch)
+    assert all(isinstance(entry.error, ZeroDivisionError) for entry in batch)
+    assert len(store.database.map("users")) == 0
+    store.database.map("users")[b"d"] = b"1"
+    store.database.close()
+
+
+def test_sync_times_are_those_of_the_newest_syncs() -> None:
+    times = SyncTimes()
+    assert times.percentiles() == (0.0, 0.0, 0.0)
+    times.note(0.5)
+    assert times.percentiles() == (5e5, 5e5, 5e5)
+    for milliseconds in range(1, 2001):
+        times.note(milliseconds / 1000)
+    median, p99, longest = times.percentiles()
+    assert times.count == 2001
+    assert longest == pytest.approx(2e6)
+    assert median == pytest.approx(1.488e6, rel=0.01)
+    assert p99 == pytest.approx(1.99e6, rel=0.01)

@@ -1,0 +1,286 @@
+"""Waiting for locks with real threads, each step of which the test waits for and none by time."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from support.stores import Opened, opened
+from tidelog.affinity.errors import (
+    DeadlineError,
+    DeadlockError,
+    LockTimeoutError,
+    RolledBackError,
+    TidelogError,
+)
+from tidelog.engine import lock_manager
+from tidelog.engine.lock_manager import LockManager
+from tidelog.tx.locks import KeyLock, RangeLock, Want
+
+WAIT = 60.0
+A, B, C = (b"\0\0\0\0\0\0\0\x10" + key for key in (b"a", b"b", b"c"))
+
+
+class Locks:
+    """A lock manager, and threads that acquire with it."""
+
+    def __init__(self, store: Opened) -> None:
+        self.store = store
+        self.manager: LockManager = store.parts.locks
+        self.waiting = threading.Semaphore(0)
+        self.outcomes: dict[str, TidelogError | None] = {}
+        self.threads: dict[str, threading.Thread] = {}
+
+    def owners(self, count: int) -> list[int]:
+        return [self.manager.new_owner() for _ in range(count)]
+
+    def take(
+        self, owner: int, want: Want, timeout: float = WAIT, deadline: float | None = None
+    ) -> None:
+        self.manager.acquire(owner, want, timeout=timeout, deadline=deadline)
+
+    def take_waiting(self, name: str, owner: int, want: Want) -> None:
+        """Let a thread ask for a lock, and return once it waits for it."""
+
+        def run() -> None:
+            try:
+                self.take(owner, want)
+                self.outcomes[name] = None
+            except TidelogError as error:
+                self.outcomes[name] = error
+                self.manager.release(owner)
+
+        self.threads[name] = threading.Thread(target=run)
+        self.threads[name].start()
+        assert self.waiting.acquire(timeout=WAIT)
+        with self.store.parts.committer.mutex:
+            pass
+
+    def outcome(self, name: str) -> TidelogError | None:
+        self.threads[name].join(WAIT)
+        assert not self.threads[name].is_alive()
+        return self.outcomes[name]
+
+
+@pytest.fixture
+def locks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Locks]:
+    with opened() as store:
+        made = Locks(store)
+
+        def allocate() -> Any:
+            made.waiting.release()
+            return _thread.allocate_lock()
+
+        monkeypatch.setattr(lock_manager, "_thread", SimpleNamespace(allocate_lock=allocate))
+        yield made
+        for thread in made.threads.values():
+            thread.join(WAIT)
+        # Everybody has gone: nothing is held, waited for or remembered.
+        manager = made.manager
+        assert manager.table.idle
+        assert not (manager._waiting or manager._victims or manager._interrupted)
+        assert not store.parts.committer.locks_held
+
+
+def test_owners_are_numbered_by_age(locks: Locks) -> None:
+    assert locks.owners(3) == [1, 2, 3]
+
+
+def test_a_lock_is_waited_for_and_granted_when_it_is_released(locks: Locks) -> None:
+    first, second = locks.owners(2)
+    locks.take(first, KeyLock(A))
+    locks.take_waiting("second", second, KeyLock(A))
+    locks.manager.release(first)
+    assert locks.outcome("second") is None
+    locks.manager.release(second)
+
+
+def test_shared_locks_and_other_keys_are_not_waited_for(locks: Locks) -> None:
+    first, second = locks.owners(2)
+    locks.take(first, KeyLock(A, exclusive=False))
+    locks.take(second, KeyLock(A, exclusive=False), timeout=0.0)
+    locks.take(second, KeyLock(B), timeout=0.0)
+    locks.take(first, RangeLock(C, None), timeout=0.0)
+    locks.manager.release(first)
+    locks.manager.release(second)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "deadline", "error"),
+    [(0.0, None, LockTimeoutError), (0.0, 1.0, LockTimeoutError), (WAIT, 0.0, DeadlineError)],
+)
+def test_a_wait_ends_at_its_time_limit(
+    locks: Locks, timeout: float, deadline: float | None, error: type[TidelogError]
+) -> None:
+    first, second, third = locks.owners(3)
+    locks.take(first, KeyLock(A))
+    with pytest.raises(error):
+        locks.take(second, KeyLock(A), timeout, deadline)
+    # The request is gone: it is in nobody's way.
+    locks.manager.release(first)
+    locks.take(third, KeyLock(A), timeout=0.0)
+    locks.manager.release(second)
+    locks.manager.release(third)
+
+
+def test_a_request_that_ran_out_of_time_lets_those_behind_it_through(locks: Locks) -> None:
+    first, second, third = locks.owners(3)
+    locks.take(first, KeyLock(A, exclusive=False))
+    with pytest.raises(LockTimeoutError):
+        locks.take(second, KeyLock(A), timeout=0.0)
+    locks.take(third, KeyLock(A, exclusive=False), timeout=0.0)
+    for owner in (first, third):
+        locks.manager.release(owner)
+
+
+def test_the_youngest_ends_when_it_closes_a_circle(locks: Locks) -> None:
+    old, young = locks.owners(2)
+    locks.take(old, KeyLock(A))
+    locks.take(young, KeyLock(B))
+    locks.take_waiting("old", old, KeyLock(B))
+    with pytest.raises(DeadlockError) as caught:
+        locks.take(young, KeyLock(A))
+    assert caught.value.retryable
+    locks.manager.release(young)
+    assert locks.outcome("old") is None
+    locks.manager.release(old)
+
+
+def test_who_ends_the_one_in_its_way_goes_on_at_once(locks: Locks) -> None:
+    # The victim's lock was granted before the older one had begun to wait for it: it slept until
+    # its time limit, and was told that it had not got what it held.
+    old, young = locks.owners(2)
+    locks.take(old, KeyLock(A))
+    locks.take(young, KeyLock(B))
+    locks.take_waiting("young", young, KeyLock(A))
+    locks.take(old, KeyLock(B), timeout=0.0)
+    assert isinstance(locks.outcome("young"), DeadlockError)
+    locks.manager.release(old)
+
+
+def test_who_ends_one_of_two_in_its_way_waits_for_the_other(locks: Locks) -> None:
+    old, other, young = locks.owners(3)
+    locks.take(old, KeyLock(A))
+    locks.take(young, KeyLock(B, exclusive=False))
+    locks.take(other, KeyLock(B, exclusive=False))
+    locks.take_waiting("young", young, KeyLock(A))
+    locks.take_waiting("old", old, KeyLock(B))
+    assert isinstance(locks.outcome("young"), DeadlockError)
+    locks.manager.release(other)
+    assert locks.outcome("old") is None
+    locks.manager.release(old)
+
+
+def test_an_interrupted_wait_ends_and_so_does_the_next_one(locks: Locks) -> None:
+    first, second, third = locks.owners(3)
+    locks.take(first, KeyLock(A))
+    locks.take_waiting("second", second, KeyLock(A))
+    locks.manager.interrupt(second)
+    assert isinstance(locks.outcome("second"), RolledBackError)
+    locks.manager.interrupt(third)
+    with pytest.raises(RolledBackError):
+        locks.take(third, KeyLock(A))
+    locks.take(third, KeyLock(B), timeout=0.0)
+    for owner in (first, third):
+        locks.manager.release(owner)
+
+
+def test_an_interrupt_during_the_last_step_before_a_wait_is_not_lost(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = locks.owners(2)
+    locks.take(first, KeyLock(A))
+
+    def allocate() -> Any:
+        locks.manager.interrupt(second)
+        return _thread.allocate_lock()
+
+    monkeypatch.setattr(lock_manager, "_thread", SimpleNamespace(allocate_lock=allocate))
+    with pytest.raises(RolledBackError):
+        locks.take(second, KeyLock(A))
+    for owner in (first, second):
+        locks.manager.release(owner)
+
+
+@pytest.mark.parametrize("write", ["set", "update_many", "discard", "transaction"])
+def test_a_write_outside_of_locks_waits_for_them(locks: Locks, write: str) -> None:
+    store = locks.store
+    users = store.database.map("users")
+    users[b"a"] = b"0"
+    tx = store.database.transaction(mode="pessimistic")
+    tx[users][b"a"] = b"1"
+
+    def act() -> None:
+        match write:
+            case "set":
+                users[b"a"] = b"2"
+            case "update_many":
+                users.update_many({b"a": b"2", b"b": b"2"})
+            case "discard":
+                users.discard(b"a")
+            case _:
+                with store.database.transaction() as other:
+                    other[users][b"a"] = b"2"
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    assert locks.waiting.acquire(timeout=WAIT)
+    assert users[b"a"] == b"0"
+    tx.commit()
+    thread.join(WAIT)
+    assert not thread.is_alive()
+    assert users.get(b"a") == (None if write == "discard" else b"2")
+
+
+def test_a_lock_is_used_only_after_the_group_in_flight_has_been_applied(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = locks.store
+    users = store.database.map("users")
+    file = store.parts.writer._file
+    sync: Callable[[], None] = file.sync
+    syncing, go = threading.Semaphore(0), threading.Semaphore(0)
+
+    def held() -> None:
+        syncing.release()
+        assert go.acquire(timeout=WAIT)
+        sync()
+
+    wait_applied = store.parts.committer.wait_applied
+
+    def waits() -> None:
+        go.release()
+        wait_applied()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file, "sync", held)
+        patch.setattr(store.parts.committer, "wait_applied", waits)
+        thread = threading.Thread(target=lambda: users.__setitem__(b"a", b"new"))
+        thread.start()
+        assert syncing.acquire(timeout=WAIT)
+        for want_all in (False, True):
+            with store.database.transaction(mode="pessimistic") as tx:
+                # Both a key lock and a range lock cover the put on its way.
+                found = dict(tx[users].range()) if want_all else {b"a": tx[users][b"a"]}
+                assert found == {b"a": b"new"}
+        thread.join(WAIT)
+
+
+def test_locks_are_released_with_the_transaction_however_it_ends(locks: Locks) -> None:
+    users = locks.store.database.map("users")
+    for end in ("commit", "rollback", "error"):
+        tx = locks.store.database.transaction(mode="pessimistic")
+        tx[users][b"a"] = b"1"
+        assert locks.store.parts.committer.locks_held
+        if end == "error":
+            with pytest.raises(ZeroDivisionError), tx:
+                raise ZeroDivisionError
+        else:
+            getattr(tx, end)()
+        assert not locks.store.parts.committer.locks_held
+        users[b"a"] = b"2"

@@ -1,0 +1,282 @@
+"""What is kept of the log, by whom it is held, and what the indexes beside it say."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from support.stores import Opened, open_store, opened
+from tidelog.engine.log_keeper import SPARE_SUFFIX, SPARES_MAX
+from tidelog.wal.index import SegmentIndex, index_name
+from tidelog.wal.reader import Scan, load_index, read_records
+from tidelog.wal.records import TxRecord
+from tidelog.wal.segments import open_segment, segment_numbers, walk
+
+SMALL: dict[str, Any] = {"segment_bytes": 1, "retain_bytes": 1}
+"""Segments as small as they get, and no history beyond what is needed."""
+VALUE = b"x" * 20_000
+
+
+def fill(store: Opened, count: int = 24, first: int = 0) -> list[bytes]:
+    """Put large values in transactions; return their ids."""
+    users = store.database.map("users")
+    ids = []
+    for number in range(first, first + count):
+        with store.database.transaction() as tx:
+            tx[users][b"%d" % number] = VALUE
+        assert tx.receipt is not None
+        ids.append(tx.receipt.tx_id)
+    return ids
+
+
+def segments(store: Opened) -> list[int]:
+    return segment_numbers(store.disk.directory("/store/wal"))
+
+
+def index_by_reading(store: Opened, number: int) -> SegmentIndex:
+    segment = open_segment(store.disk.directory("/store/wal"), number)
+    following = open_segment(store.disk.directory("/store/wal"), number + 1)
+    frames = walk(segment, segment.first_position, following.first_position)
+    return SegmentIndex.build(number, segment.first_position, frames)
+
+
+# ------------------------------------------------------------------ indexes
+
+
+@pytest.mark.parametrize("how", ["transactions", "puts", "relaxed", "given"])
+def test_an_index_promises_all_that_its_segment_holds(how: str) -> None:
+    # What did not fit into the old segment had its numbers and ids before the new one began, and
+    # was missing in the index of both.
+    durability: Any = "none" if how == "relaxed" else "always"
+    with opened(segment_bytes=1, durability=durability) as store:
+        users = store.database.map("users")
+        for number in range(30):
+            if how == "given":
+                with store.database.transaction(id=b"%016d" % number) as tx:
+                    tx[users][b"%d" % number] = VALUE
+            elif how == "transactions":
+                users.update_many({b"%d" % number: VALUE, b"b%d" % number: VALUE})
+            else:
+                users[b"%d" % number] = VALUE
+        store.database.checkpoint()
+        directory = store.disk.directory("/store/wal")
+        assert len(segments(store)) > 4
+        for number in segments(store)[:-1]:
+            index, truth = load_index(directory, number), index_by_reading(store, number)
+            assert index is not None
+            assert (index.first_position, index.end_position) == (
+                truth.first_position,
+                truth.end_position,
+            )
+            assert index.newest is not None
+            assert truth.newest is not None
+            assert index.newest >= truth.newest
+            for partition, ranges in truth.counters.items():
+                for _, low, high in ranges:
+                    assert index.covers(partition, low, low)
+                    assert index.covers(partition, high, high)
+        scan = Scan(directory)
+        for frame, record in read_records(scan):
+            if isinstance(record, TxRecord) and frame.segment != segments(store)[-1]:
+                index = load_index(directory, frame.segment)
+                assert index is not None
+                assert index.may_contain(record.tx_id)
+                assert store.database.outcome(record.tx_id) == "committed"
+
+
+def test_an_index_that_is_missing_is_made_at_the_next_checkpoint() -> None:
+    with opened(segment_bytes=1) as store:
+        fill(store)
+        store.database.checkpoint()
+    directory = store.disk.directory("/store/wal")
+    numbers = segments(store)[:-1]
+    for number in numbers:
+        directory.unlink(index_name(number))
+    # By age they may go one day, by their content, not for want of an index.
+    with opened(store.disk, segment_bytes=1, retain_bytes=1 << 40, retain_seconds=3600.0) as again:
+        again.database.checkpoint()
+        for number in numbers:
+            index = load_index(directory, number)
+            assert index is not None
+            assert index.counters == index_by_reading(again, number).counters
+        assert segments(again)[: len(numbers)] == numbers
+
+
+def test_an_index_that_cannot_be_written_costs_nothing() -> None:
+    with opened(segment_bytes=1) as store:
+        store.disk.fail_at(
+            1, "ENOSPC", kind="create", for_ever=True, path="/store/wal/0000000000000002.idx"
+        )
+        ids = fill(store)
+        assert {store.database.outcome(tx_id) for tx_id in ids} == {"committed"}
+        names = store.disk.directory("/store/wal").names()
+        assert index_name(2) not in names
+        assert index_name(3) in names
+
+
+def test_a_segment_that_cannot_be_read_has_no_index() -> None:
+    with opened(segment_bytes=1) as store:
+        fill(store)
+        store.disk.fail_at(1, "EIO", kind="open_read", path="/store/wal/0000000000000001.log")
+        store.database.checkpoint()
+        names = store.disk.directory("/store/wal").names()
+        assert index_name(1) not in names
+        assert index_name(2) in names
+
+
+# ------------------------------------------------------------------ retention
+
+
+def test_a_checkpoint_lets_go_of_what_nobody_needs() -> None:
+    with opened(**SMALL) as store:
+        fill(store)
+        before = segments(store)
+        assert store.database.statistics().log_first_position == 0
+        assert {"recovery"} <= set(store.database.statistics().log_held_by[before[0]])
+        store.database.checkpoint()
+        after = segments(store)
+        assert after == before[-len(after) :]
+        assert len(after) <= 2
+        statistics = store.database.statistics()
+        assert statistics.log_first_position > 0
+        assert statistics.log_bytes < 200_000
+        names = store.disk.directory("/store/wal").names()
+        assert sum(name.endswith(SPARE_SUFFIX) for name in names) == SPARES_MAX
+        assert not [name for name in names if name.endswith(".idx") and int(name[:16]) < after[0]]
+
+
+def test_history_is_kept_within_its_size() -> None:
+    with opened(segment_bytes=1, retain_bytes=300_000) as store:
+        fill(store)
+        store.database.checkpoint()
+        assert 200_000 < store.database.statistics().log_bytes < 450_000
+        assert "history" in store.database.statistics().log_held_by[segments(store)[0]]
+
+
+def test_history_is_kept_for_its_time() -> None:
+    limits: dict[str, Any] = {"segment_bytes": 1, "retain_bytes": 1 << 40, "retain_seconds": 60.0}
+    with opened(**limits) as store:
+        fill(store)
+        store.database.checkpoint()
+        old = segments(store)
+        store.environment.time.move(30)
+        fill(store, first=100)
+        store.environment.time.move(31)
+        store.database.checkpoint()
+        left = segments(store)
+        assert old[0] not in left
+        assert len(left) > len(old) // 2
+
+
+def test_spares_are_written_over_and_the_space_is_used_again() -> None:
+    with opened(**SMALL) as store:
+        for round_number in range(6):
+            fill(store, 8, first=100 * round_number)
+            store.database.checkpoint()
+        created = [o.path for o in store.disk.trace if o.kind == "create" and "next.tmp" in o.path]
+        renamed = [o for o in store.disk.trace if o.kind == "rename" and SPARE_SUFFIX in o.path]
+        assert len(renamed) > len(created)
+        names = store.disk.directory("/store/wal").names()
+        assert sum(name.endswith(SPARE_SUFFIX) for name in names) <= SPARES_MAX
+    with opened(store.disk, **SMALL) as again:
+        # A new opening knows nothing of the spares of the old one.
+        assert not any(
+            name.endswith(SPARE_SUFFIX) for name in again.disk.directory("/store/wal").names()
+        )
+        assert len(again.database.map("users")) == 48
+
+
+def test_a_pin_holds_the_log_from_its_position_on() -> None:
+    with opened(**SMALL) as store:
+        fill(store, 8)
+        pinned = segments(store)[1]
+        position = open_segment(store.disk.directory("/store/wal"), pinned).first_position
+        store.parts.keeper.pins["backup"] = position
+        fill(store, 16, first=100)
+        store.database.checkpoint()
+        statistics = store.database.statistics()
+        assert segments(store)[0] == pinned
+        assert statistics.oldest_pin == position
+        assert statistics.pins == {"backup": position}
+        assert "pin backup" in statistics.log_held_by[pinned]
+        del store.parts.keeper.pins["backup"]
+        store.database.checkpoint()
+        assert segments(store)[0] > pinned
+
+
+def test_a_reader_holds_the_log_until_its_process_has_gone() -> None:
+    with opened(**SMALL) as store:
+        fill(store, 8)
+        slot = store.disk.lock("/store/readers/77-abc")
+        unready = store.disk.lock("/store/readers/78-abc")
+        slot.write(b"%020d\n" % 50)
+        fill(store, 8, first=100)
+        store.database.checkpoint()
+        statistics = store.database.statistics()
+        # One that has not said anything yet needs everything.
+        assert statistics.readers == {"77-abc": 50, "78-abc": 0}
+        assert segments(store)[0] == 1
+        assert {"reader 77-abc", "reader 78-abc"} <= set(statistics.log_held_by[1])
+        slot.release()
+        unready.release()
+        store.database.checkpoint()
+        assert store.database.statistics().readers == {}
+        assert segments(store)[0] > 1
+        assert store.disk.directory("/store/readers").names() == []
+
+
+def test_without_the_folder_of_readers_there_are_none() -> None:
+    with opened() as store:
+        store.parts.keeper._readers_path = "/store/nowhere"
+        assert store.parts.keeper.readers() == {}
+
+
+@pytest.mark.parametrize("kind", ["rename", "unlink", "names"])
+def test_an_error_while_trimming_fails_no_checkpoint_and_is_made_up_for(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The background thread died of it, and nobody took checkpoints any more.
+    with opened(**SMALL) as store:
+        fill(store)
+        before = segments(store)
+        path = "/store/readers" if kind == "names" else "/store/wal"
+        store.disk.fail_at(1, "EIO", kind=kind, path=path)
+        with caplog.at_level(logging.WARNING, "tidelog"):
+            store.database.checkpoint()
+        assert [record.event for record in caplog.records] == ["log.trim_failed"]  # type: ignore[attr-defined]
+        assert segments(store) == before
+        store.database.checkpoint()
+        assert len(segments(store)) <= 2
+
+
+def test_a_segment_that_cannot_be_measured_is_not_lost_sight_of() -> None:
+    with opened(**SMALL) as store:
+        store.disk.fail_at(1, "EIO", kind="open_read", path="/store/wal/0000000000000001.log")
+        fill(store)
+        assert store.database.statistics().log_first_position == 0
+        store.database.checkpoint()
+        assert segments(store)[0] > 1
+
+
+# ------------------------------------------------------------------ who wrote it
+
+
+def test_the_winner_of_a_conflict_is_found_in_the_newest_log() -> None:
+    with opened(partitions=1) as store:
+        ids = fill(store, 5)
+        keeper = store.parts.keeper
+        assert [keeper.writer_of(0, counter) for counter in range(7)] == [None, *ids, None]
+
+
+def test_a_reopened_log_goes_on_where_it_ended() -> None:
+    store = open_store(**SMALL)
+    ids = fill(store)
+    store.database.abandon()
+    with opened(store.disk.crash("lost"), **SMALL) as again:
+        assert {again.database.outcome(tx_id) for tx_id in ids} == {"committed"}
+        fill(again, first=50)
+        again.database.checkpoint()
+        assert len(again.database.map("users")) == 48
+        assert again.database.outcome(ids[0]) == "too_old"

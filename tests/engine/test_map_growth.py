@@ -1,0 +1,164 @@
+"""The data file grows while readers are about: who waits, who is let go, and what the limit does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.stores import Opened, open_store, opened
+from tidelog.affinity.errors import DiskFullError, SnapshotExpiredError
+from tidelog.engine import map_growth
+from tidelog.engine.overlay import Layer, Overlay
+from tidelog.testing import FaultyDisk, MemoryKv, simulated
+
+WAIT = 60.0
+SMALL: dict[str, Any] = {"map_size": 20_000, "map_size_max": 1 << 20}
+
+
+def fill(store: Opened, count: int, first: int = 0) -> None:
+    store.database.map("users").update_many(
+        {b"%05d" % number: b"x" * 100 for number in range(first, first + count)}
+    )
+
+
+def test_a_checkpoint_that_finds_the_map_full_doubles_it_until_it_fits(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with opened(**SMALL) as store, caplog.at_level(logging.INFO, "tidelog.store"):
+        fill(store, 1000)
+        store.database.checkpoint()
+        assert store.parts.kv.map_size() == 160_000
+        grown = [r for r in caplog.records if getattr(r, "event", "") == "map.grown"]
+        assert len(grown) == 3
+        assert len(store.database.map("users")) == 1000
+        # Nobody was in the way, so nobody was waited for.
+        assert store.environment.time.steady_s() == 0
+
+
+def test_a_map_at_its_limit_is_an_error_and_nothing_is_lost() -> None:
+    with opened(map_size=20_000, map_size_max=40_000) as store:
+        fill(store, 500)
+        with pytest.raises(DiskFullError, match="limit of 40,000 bytes") as caught:
+            store.database.checkpoint()
+        assert "map_size_max" in caught.value.hint
+        users = store.database.map("users")
+        assert len(users) == 500
+        users[b"more"] = b"1"
+        statistics = store.database.statistics()
+        assert (statistics.checkpoints, statistics.checkpoint_failures) == (0, 1)
+        assert statistics.log_first_position == 0
+        for key in list(users):
+            users.discard(key)
+        store.database.checkpoint()
+        assert len(users) == 0
+
+
+def test_the_limit_can_be_raised_at_the_next_open() -> None:
+    store = open_store(map_size=20_000, map_size_max=20_000)
+    fill(store, 500)
+    with pytest.raises(DiskFullError):
+        store.database.close()
+    with opened(store.disk) as again:
+        assert len(again.database.map("users")) == 500
+
+
+def test_whoever_still_reads_after_the_grace_is_expired() -> None:
+    with opened(**SMALL) as store:
+        fill(store, 10)
+        store.database.checkpoint()
+        users = store.database.map("users")
+        snapshot = store.database.snapshot()
+        scan: Iterator[bytes] = iter(users)
+        assert next(scan) == b"00000"
+        fill(store, 150)
+        store.database.checkpoint()
+        waited = store.environment.time.steady_s()
+        assert map_growth.GRACE_SECONDS <= waited <= map_growth.GRACE_SECONDS + 1.1
+        with pytest.raises(SnapshotExpiredError, match="had to grow") as caught:
+            snapshot[users].get(b"00000")
+        assert caught.value.retryable
+        with pytest.raises(SnapshotExpiredError):
+            list(scan)
+        with store.database.snapshot() as fresh:
+            assert len(fresh[users]) == 150
+
+
+def test_who_leaves_within_the_grace_is_not_disturbed() -> None:
+    with opened(**SMALL) as store:
+        fill(store, 10)
+        store.database.checkpoint()
+        snapshot = store.database.snapshot()
+        # Some other work that runs meanwhile: the reader ends after a second.
+        store.environment.schedule.add("leaves", 1.0, snapshot.close)
+        fill(store, 1000)
+        store.database.checkpoint()
+        assert 1.0 <= store.environment.time.steady_s() < 1.1
+
+
+def test_reads_during_growth_wait_and_go_on() -> None:
+    disk = FaultyDisk()
+    environment = simulated(1, disk)
+    kv = MemoryKv(disk, "/", 5000)
+    with kv.write() as txn:
+        txn.put(b"key", b"value")
+    overlay = Overlay(kv.begin())
+    growth = map_growth.MapGrowth(environment, kv, overlay, 100_000)
+    waiting, found = threading.Semaphore(0), list[object]()
+
+    class Growing:
+        """The environment, with a reader that comes while its map changes."""
+
+        def map_size(self) -> int:
+            return kv.map_size()
+
+        def begin(self) -> Any:
+            return kv.begin()
+
+        def grow(self, size: int) -> None:
+            gate = overlay.view.txn
+
+            def read() -> None:
+                waiting.release()
+                found.append(gate.get(b"key"))
+                cursor = gate.cursor()
+                found.append(cursor.set_range(b"a") and cursor.item())
+
+            threads.append(threading.Thread(target=read))
+            threads[0].start()
+            assert waiting.acquire(timeout=WAIT)
+            for refused in (lambda: gate.put(b"k", b"v"), lambda: gate.delete(b"k")):
+                with pytest.raises(AssertionError):
+                    refused()
+            gate.commit()
+            gate.abort()
+            assert found == []
+            kv.grow(size)
+
+    threads: list[threading.Thread] = []
+    growth._kv = Growing()  # type: ignore[assignment]
+    growth.grow()
+    threads[0].join(WAIT)
+    assert found == [b"value", (b"key", b"value")]
+    assert kv.map_size() == 10_000
+    assert overlay.view.stored(0, b"key") == b"value"
+    assert overlay.active.parts == Layer().parts
+
+
+def test_growth_that_fails_lets_the_readers_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(**SMALL) as store:
+        fill(store, 10)
+        store.database.checkpoint()
+        fill(store, 1000)
+
+        def refuse(size: int) -> None:
+            raise DiskFullError("no")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store.parts.kv, "grow", refuse)
+            with pytest.raises(DiskFullError):
+                store.database.checkpoint()
+        assert len(store.database.map("users")) == 1000
