@@ -461,7 +461,7 @@ class _Check:
         more = cursor.first()
         while more:
             key = cursor.key()
-            partition, namespace = split_key(key)[:2] if len(key) > PREFIX_SIZE else (-1, 0)
+            partition, namespace = split_key(key)[:2] if len(key) >= PREFIX_SIZE else (-1, 0)
             if key != STORE_KEY and not (0 <= partition < self._partitions):
                 self.found.note(f"key {key.hex()} lies outside of the partitions")
                 more = cursor.next()

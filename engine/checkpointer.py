@@ -75,6 +75,10 @@ class Source(Protocol):
     def applied_position(self) -> int:
         """The position up to which the overlay has everything."""
 
+    @property
+    def turn(self) -> AbstractContextManager[object]:
+        """Taken while a part of a checkpoint is written; threads that never wait pass it on."""
+
     def sync(self, position: int) -> object:
         """Make the log durable up to a position."""
 
@@ -240,7 +244,8 @@ class Checkpointer:
         while True:
             try:
                 with self._store.write() as txn:
-                    done = {f.partition: flush_partition(txn, f, dropped) for f in batch}
+                    turn = self._committer.turn
+                    done = {f.partition: flush_partition(txn, f, dropped, turn) for f in batch}
                     if mark is not None:
                         write_mark(txn, STORE_KEY, mark.to_bytes())
                 break

@@ -63,6 +63,8 @@ from .stored import CHECK_XOR, pack_check, pack_meta
 from .updates import NoUpdates, Updates
 
 GROUP_BYTES_MAX = 1 << 20
+TURN_MASK = 511
+"""A relaxed committer lets a checkpoint write a part once in so many transactions, and one."""
 PUT_OVERHEAD = 64
 """About what the record of a put has beside its value."""
 
@@ -272,7 +274,7 @@ class Commit:
         """End it after a failed sync."""
         home = self._runs[0] if self._runs else 0
         self.receipt = None
-        self.error = unknown_outcome(cause, self.tx_id or b"", home)
+        self.error = cause if self.tx_id is None else unknown_outcome(cause, self.tx_id, home)
 
     def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
         """Return which of some full keys it changes."""
@@ -331,6 +333,9 @@ class Committer:
         """Returns the error for keys of which somebody else than the owner holds a lock."""
         self.note_given_id: Callable[[bytes], None] = _no_note
         self.syncs = SyncTimes()
+        self.turn = threading.Lock()
+        """Held for a part of a checkpoint; relaxed committers, who never wait otherwise, take it
+        now and then, else the checkpoint would get the interpreter once in five milliseconds."""
         self.grouped = 0
         self.groups = 0
         self.relaxed = 0
@@ -477,6 +482,11 @@ class Committer:
                 # Nothing depends on this frame: it counts as announced, and needs no sync.
                 writer.announced = writer.position
 
+    def pass_turn(self) -> None:
+        """Wait while a checkpoint writes a part."""
+        with self.turn:
+            pass
+
     def relaxed_setter(
         self,
         namespace: Namespace,
@@ -504,6 +514,8 @@ class Committer:
             full_key = prefixes[partition] + key
             if overlay.active.bytes >= limit:
                 room()
+            if not self._next_id & TURN_MASK:
+                self.pass_turn()
             with mutex:
                 if (
                     not self.in_the_way

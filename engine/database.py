@@ -55,10 +55,7 @@ from .overlay import Layer, View
 from .scan import Pair, Range
 from .snapshots import LiveSnapshots, Snapshot, read_view
 from .statistics import Statistics, collect
-from .stored import (
-    split_key,
-    version_of,
-)
+from .stored import shown_key, split_key, version_of
 from .transactions import Durability, Isolation, Mode, Transaction, choice
 from .updates import FewUpdates, ManyUpdates, Writes
 
@@ -113,6 +110,7 @@ class Database:
         self._last_checkpoint = self._checkpoint_again = self.now()
         self._last_sweep = self.now()
         self._closed: Callable[[], TidelogError] | None = None
+        store.locks.name_of = self._name_of
         store.growth.expire = self._expire_snapshots
         store.keeper.ids = store.committer.ids
         store.keeper.ids_in_flight = store.committer.ids_in_flight
@@ -343,8 +341,7 @@ class Database:
     ) -> ConflictError:
         """Return the error for a key that was changed by another transaction."""
         partition, number, key = split_key(full_key)
-        record = self._store.state.namespaces.get(number)
-        name = record.name if record else f"namespace {number}"
+        name = self._name_of(number)
         if stored is not None:
             winner = self._winner(partition, stored)
         by = f" by transaction {winner.hex()}" if winner else ""
@@ -354,6 +351,10 @@ class Database:
             key=key,
             winner=winner,
         )
+
+    def _name_of(self, number: int) -> str:
+        record = self._store.state.namespaces.get(number)
+        return record.name if record else f"namespace {number}"
 
     def _winner(self, partition: int, stored: bytes) -> bytes | None:
         """Find in the newest part of the log who wrote a value; None where that fails."""
@@ -545,6 +546,8 @@ class Database:
             return
         updates = ManyUpdates(namespace.id, namespace.prefixes, parts)
         durable = self.durability == "always"
+        if not durable:
+            self._committer.pass_turn()
         try:
             self._committer.commit(Commit(updates, durable, self._check_plain))
         except LockedError:
@@ -777,15 +780,6 @@ def _by_partition(
             part = parts[partition] = {}
         part[key] = value
     return parts
-
-
-def shown_key(key: bytes) -> str:
-    """Return a key as errors show it: text where it is some, else hex."""
-    try:
-        text = key.decode()
-    except UnicodeDecodeError:
-        return f"0x{key.hex()}"
-    return repr(text) if text.isprintable() else f"0x{key.hex()}"
 
 
 _open_databases: weakref.WeakSet[Database] = weakref.WeakSet()

@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import _thread
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ..affinity.errors import (
     DeadlineError,
@@ -25,6 +25,7 @@ from ..affinity.errors import (
 from ..tx.locks import Deadlock, Granted, KeyLock, LockTable, Want
 from .commit import Committer
 from .environment import Environment
+from .stored import shown_key, split_key
 
 
 class LockedError(TidelogError):
@@ -38,6 +39,8 @@ class LockManager:
 
     def __init__(self, environment: Environment, committer: Committer) -> None:
         self.table = LockTable()
+        self.name_of: Callable[[int], str] = "namespace {}".format
+        """The name of the map with an id, for errors."""
         self._monotonic = environment.monotonic
         self._committer = committer
         self._owners = 0
@@ -119,7 +122,13 @@ class LockManager:
             self._wake(self.table.cancel(owner))
             if deadline is not None and self._monotonic() >= deadline:
                 raise DeadlineError("the deadline passed while waiting for a lock")
-            raise LockTimeoutError(f"a lock was not granted within {timeout} seconds: {want}")
+            raise LockTimeoutError(f"{self._shown(want)} was not granted within {timeout} seconds")
+
+    def _shown(self, want: Want) -> str:
+        """Return a lock as errors name it."""
+        _, number, key = split_key(want.key if isinstance(want, KeyLock) else want.start)
+        what = f"key {shown_key(key)}" if isinstance(want, KeyLock) else "a range"
+        return f"a lock on {what} of {self.name_of(number)!r}"
 
     def interrupt(self, owner: int) -> None:
         """Let ``owner`` wait no more: its wait, or its next one, raises ``RolledBackError``.

@@ -17,8 +17,8 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
-from itertools import pairwise
 from dataclasses import replace
+from itertools import pairwise
 
 from ..affinity.errors import TidelogError
 from ..checkpoints.replay import State

@@ -40,7 +40,7 @@ from . import manifest as manifests
 from .checkpointer import Checkpointer
 from .commit import Committer
 from .copying import copy_file
-from .environment import Environment, KeyValueEnvironment, LockHandle
+from .environment import Disk, Environment, KeyValueEnvironment, LockHandle
 from .kv import DATA_FILE, ENGINE_VERSION
 from .lock_manager import LockManager
 from .log_keeper import LogKeeper
@@ -247,7 +247,7 @@ def open_store(
     try:
         names = disk.directory(path).names()
         if manifests.NAME not in names:
-            _check_no_remains(disk.directory(path), path, create)
+            _check_no_remains(disk, path, create)
             create_store(environment, path, 16 if partitions is None else partitions)
         manifest = read_manifest(environment, path)
         if partitions not in (None, manifest.partitions):
@@ -277,12 +277,12 @@ def _make_place(environment: Environment, path: str) -> None:
         raise
 
 
-def _check_no_remains(directory: Directory, path: str, create: bool) -> None:
+def _check_no_remains(disk: Disk, path: str, create: bool) -> None:
     """Refuse to make a store where an older one may have lost its manifest, or other files lie."""
     if not create:
         raise NotFoundError(f"there is no store at {path}")
-    names = set(directory.names())
-    if DATA_NAME in names and os.path.exists(os.path.join(path, DATA_NAME, "data.mdb")):
+    names = set(disk.directory(path).names())
+    if DATA_NAME in names and disk.kind(os.path.join(path, DATA_NAME, DATA_FILE)) is not None:
         raise CorruptDataError(
             f"{path} holds data but no manifest", hint="Restore the manifest from a backup."
         )

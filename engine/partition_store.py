@@ -16,6 +16,7 @@ Left out: what is newer than the checkpoint (``overlay``), and when to flush (``
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -34,6 +35,9 @@ from .stored import (
 
 STORE_PARTITION = 0xFFFFFFFF
 MARKS_NAMESPACE = 0
+
+CHUNK = 1000
+"""Updates between two chances for other threads: py-lmdb asks for the interpreter at every one."""
 
 STORE_KEY = pack_prefix(STORE_PARTITION, MARKS_NAMESPACE) + b"store"
 
@@ -136,11 +140,19 @@ class Flush:
     """The mark before, with its new position, counter and epochs; count and digest are old."""
 
 
-def flush_partition(txn: KvTransaction, flush: Flush, dropped: Iterable[int] = ()) -> PartitionMark:
-    """Write the updates of one partition in sorted order; return its new mark, written too."""
+def flush_partition(
+    txn: KvTransaction,
+    flush: Flush,
+    dropped: Iterable[int] = (),
+    turn: AbstractContextManager[object] = nullcontext(),  # noqa: B008  # it has no state
+) -> PartitionMark:
+    """Write the updates of one partition in sorted order; return its new mark, written too.
+
+    Every ``CHUNK`` updates are written inside ``turn``: whoever takes it holds busy threads off.
+    """
     mark = flush.mark
     if flush.updates:
-        mark = _write_updates(txn, mark, flush.partition, flush.updates)
+        mark = _write_updates(txn, mark, flush.partition, flush.updates, turn)
     for namespace in dropped:
         mark = _remove_namespace(txn, mark, flush.partition, namespace)
     write_mark(txn, mark_key(flush.partition), mark.to_bytes())
@@ -148,14 +160,20 @@ def flush_partition(txn: KvTransaction, flush: Flush, dropped: Iterable[int] = (
 
 
 def _write_updates(
-    txn: KvTransaction, mark: PartitionMark, partition: int, updates: dict[bytes, bytes]
+    txn: KvTransaction,
+    mark: PartitionMark,
+    partition: int,
+    updates: dict[bytes, bytes],
+    turn: AbstractContextManager[object],
 ) -> PartitionMark:
     keys = sorted(updates)
     stored = list(map(updates.__getitem__, keys))
     cursor = txn.cursor()
     old: list[tuple[bytes, bytes]] = []
     if mark.count and not _behind_all(cursor, partition, keys[0]):
-        old = cursor.getmulti(keys)
+        for first in range(0, len(keys), CHUNK):
+            with turn:
+                old += cursor.getmulti(keys[first : first + CHUNK])
     deletes = [key for key, value in zip(keys, stored, strict=True) if is_tombstone(value)]
     digest = mark.digest ^ xor_trailers([value for _, value in old]) ^ xor_trailers(stored)
     count = mark.count - len(old) + len(keys)
@@ -170,7 +188,9 @@ def _write_updates(
                 txn.delete(key)
     else:
         pairs = list(zip(keys, stored, strict=True))
-    cursor.putmulti(pairs)
+    for first in range(0, len(pairs), CHUNK):
+        with turn:
+            cursor.putmulti(pairs[first : first + CHUNK])
     cursor.close()
     return replace(mark, count=count, digest=digest)
 

@@ -20,6 +20,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from ..checkpoints.replay import State
@@ -60,6 +61,7 @@ class Replayed:
     applied_position: int
     sync: Callable[[int], object]
     mutex: threading.Lock = field(default_factory=threading.Lock)
+    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     report: RecoveryReport = field(default_factory=RecoveryReport)
 
     def log(self, records: Iterable[Record]) -> int:

@@ -138,6 +138,15 @@ def split_key(full_key: bytes) -> tuple[int, int, bytes]:
     return partition, namespace, full_key[PREFIX_SIZE:]
 
 
+def shown_key(key: bytes) -> str:
+    """Return a key as errors show it: text where it is some, else hex."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return f"0x{key.hex()}"
+    return repr(text) if text.isprintable() else f"0x{key.hex()}"
+
+
 def xor_trailers(stored: Sequence[bytes]) -> int:
     """Return the xor of all trailers: the digest of a set of pairs, in any order.
 

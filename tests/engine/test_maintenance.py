@@ -24,7 +24,7 @@ def test_a_failed_background_sync_is_told_once(caplog: pytest.LogCaptureFixture)
     disk.fail_at(1, "EIO", kind="sync", path="/store/wal")
     numbers[b"first"] = b"1"
     with caplog.at_level(logging.ERROR, "tidelog"):
-        environment.advance(60.0)
+        environment.advance(30.0)
     assert count_of(caplog, "maintenance.failed") == 1
     with pytest.raises(DiskError):
         db.close()

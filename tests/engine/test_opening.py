@@ -1,54 +1,443 @@
-"""What an open refuses before it touches a store: options, and places that cannot hold one."""
+"""Opening: options, what lies in the way, what a crash left, and when epochs rise."""
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
+import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tidelog.affinity.errors import NotFoundError, UsageError
-from tidelog.engine.database import open as open_store
-from tidelog.engine.opening import TRANSACTION_BYTES_LIMIT, Options
-from tidelog.wal.format import PAYLOAD_MAX
+from support.stores import PATH, Opened, expect_sound, open_store, opened
+from tidelog.affinity.errors import (
+    AlreadyOpenError,
+    ClosedError,
+    CorruptDataError,
+    DiskError,
+    ForeignFileError,
+    ForkedError,
+    NotFoundError,
+    StorageError,
+    TidelogError,
+    UnsupportedError,
+    UsageError,
+)
+from tidelog.engine import manifest as manifests
+from tidelog.engine.database import open_with
+from tidelog.engine.opening import Options
+from tidelog.testing import FaultyDisk, crash_points, simulated
+
+
+def put(store: Opened, *keys: bytes) -> None:
+    users = store.database.map("users")
+    for key in keys:
+        users[key] = b"v"
+
+
+def content(store: Opened) -> list[bytes]:
+    return list(store.database.map("users"))
+
+
+def epochs(store: Opened) -> list[int]:
+    return list(store.parts.state.epochs)
+
+
+# ------------------------------------------------------------------ options
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "near"),
     [
-        ("segment_bytes", 0),
-        ("segment_bytes", -1),
-        ("segment_bytes", 1.5),
-        ("segment_bytes", True),
-        ("segment_bytes", "64M"),
-        ("segment_bytes", None),
-        ("sync_interval", math.nan),
-        ("sync_interval", math.inf),
-        ("retain_seconds", -1.0),
-        ("lock_timeout", 0),
+        ("segment_byte", "segment_bytes"),
+        ("checkpoint_intervall", "checkpoint_interval"),
+        ("mapsize", "map_size"),
+        ("zzz", None),
     ],
 )
+def test_an_unknown_option_names_the_nearest_one(name: str, near: str | None) -> None:
+    disk = FaultyDisk()
+    with pytest.raises(UsageError, match=f"no option '{name}'") as caught:
+        open_store(disk, **{name: 1})
+    assert caught.value.hint == (f"Did you mean '{near}'?" if near else "")
+    assert disk.paths() == []
+
+
+@pytest.mark.parametrize("value", [0, -1, "large", None, True, float("nan")])
+@pytest.mark.parametrize("name", ["segment_bytes", "sync_interval", "retain_bytes"])
 def test_an_option_that_is_no_positive_number_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(UsageError, match=f"^{name}="):
+    with pytest.raises(UsageError, match=name):
         Options(**{name: value})
+    assert Options(retain_seconds=None).retain_seconds is None
 
 
-def test_options_take_whole_seconds_and_no_limit_of_age() -> None:
-    options = Options(sync_interval=1, retain_seconds=None)
-    assert (options.sync_interval, options.retain_seconds) == (1, None)
+@pytest.mark.parametrize("partitions", [0, -1, 32_769, 1.5, "16", True])
+def test_a_number_of_partitions_that_is_none_is_refused(partitions: Any) -> None:
+    with pytest.raises(UsageError, match="partitions="):
+        open_store(partitions=partitions)
 
 
-def test_no_transaction_can_be_larger_than_a_frame() -> None:
-    # With a larger limit a commit was acknowledged in a frame that no reader accepts.
-    assert 2 * TRANSACTION_BYTES_LIMIT <= PAYLOAD_MAX
-    assert Options(transaction_bytes_max=TRANSACTION_BYTES_LIMIT)
-    with pytest.raises(UsageError, match="may ever have"):
-        Options(transaction_bytes_max=TRANSACTION_BYTES_LIMIT + 1)
+@pytest.mark.parametrize("durability", ["sometimes", None, 1])
+def test_a_durability_that_is_none_is_refused(durability: Any) -> None:
+    with pytest.raises(UsageError, match="always, interval, none"):
+        open_store(durability=durability)
 
 
-def test_a_store_is_not_made_in_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    # It was a FileNotFoundError of the operating system, without a code or a hint.
-    with pytest.raises(NotFoundError, match=r"no directory .* to make a store in"):
-        open_store(tmp_path / "absent" / "shop.tl")
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("partitions", [1, 3, 300])
+def test_the_number_of_partitions_is_fixed_when_a_store_is_made(partitions: int) -> None:
+    with opened(partitions=partitions) as store:
+        put(store, b"a")
+    with opened(store.disk, partitions=partitions) as same:
+        assert content(same) == [b"a"]
+    with opened(store.disk) as unnamed:
+        assert unnamed.database.partitions == partitions
+    with pytest.raises(UsageError, match=f"has {partitions} partitions, not 4"):
+        open_store(store.disk, partitions=4)
+    expect_sound(store.disk)
+
+
+# ------------------------------------------------------------------ what is in the way
+
+
+def test_a_store_is_not_made_where_none_is_wanted() -> None:
+    disk = FaultyDisk()
+    environment = simulated(1, disk)
+    with pytest.raises(NotFoundError):
+        open_with(environment, PATH, create=False)
+    assert disk.kind(PATH) is None
+    disk.make_directory(PATH)
+    with pytest.raises(NotFoundError):
+        open_with(environment, PATH, create=False)
+
+
+def test_a_place_that_is_no_directory_is_refused() -> None:
+    disk = FaultyDisk()
+    disk.write_bytes(PATH, b"a file")
+    with pytest.raises(UsageError, match="not a directory"):
+        open_store(disk)
+
+
+def test_a_network_file_system_is_refused() -> None:
+    disk = FaultyDisk()
+    disk.network = "nfs4"
+    with pytest.raises(UnsupportedError, match="nfs4"):
+        open_store(disk)
+    assert disk.paths() == []
+
+
+def test_a_directory_of_other_files_is_left_alone() -> None:
+    disk = FaultyDisk()
+    disk.make_directory(PATH)
+    disk.write_bytes(f"{PATH}/notes.txt", b"mine")
+    with pytest.raises(UsageError, match=r"notes\.txt"):
+        open_store(disk)
+    assert set(disk.paths()) == {f"{PATH}/notes.txt", f"{PATH}/lock"}
+
+
+def test_a_store_that_lost_its_manifest_is_not_made_anew() -> None:
+    with opened() as store:
+        put(store, b"a")
+    store.disk.directory(PATH).unlink("manifest")
+    with pytest.raises(CorruptDataError, match="no manifest"):
+        open_store(store.disk)
+
+
+def test_a_store_is_open_once_and_says_where() -> None:
+    with opened() as store:
+        with pytest.raises(AlreadyOpenError) as caught:
+            open_store(store.disk)
+        assert (caught.value.path, caught.value.pid) == (PATH, 4242)
+        put(store, b"a")
+        store.disk.write_bytes(f"{PATH}/lock", b"garbage")
+        with pytest.raises(AlreadyOpenError, match="another process") as caught:
+            open_store(store.disk)
+        assert caught.value.pid is None
+    with opened(store.disk) as again:
+        assert content(again) == [b"a"]
+
+
+def test_a_store_of_a_cluster_is_refused() -> None:
+    with opened() as store:
+        pass
+    directory = store.disk.directory(PATH)
+    manifests.write(directory, replace(manifests.read(directory), cluster="east"))
+    with pytest.raises(UsageError, match="cluster east"):
+        open_store(store.disk)
+
+
+def test_the_data_file_of_another_store_is_refused() -> None:
+    with opened() as one:
+        put(one, b"a")
+    with opened(seed=5) as two:
+        put(two, b"b")
+    one.disk.write_bytes(f"{PATH}/data/data.mdb", two.disk.read_bytes(f"{PATH}/data/data.mdb"))
+    with pytest.raises(ForeignFileError):
+        open_store(one.disk)
+
+
+def test_an_open_that_fails_lets_the_lock_go() -> None:
+    with opened() as store:
+        put(store, b"a")
+    good = store.disk.read_bytes(f"{PATH}/manifest")
+    store.disk.write_bytes(f"{PATH}/manifest", b"nonsense")
+    for _ in range(2):
+        with pytest.raises(CorruptDataError, match="manifest"):
+            open_store(store.disk)
+    store.disk.write_bytes(f"{PATH}/manifest", good)
+    with opened(store.disk) as again:
+        assert content(again) == [b"a"]
+
+
+def test_a_folder_that_a_copying_tool_left_out_is_made_again() -> None:
+    with opened() as store:
+        put(store, b"a")
+    copied = FaultyDisk()
+    copied.make_directory(PATH)
+    for folder in ("wal", "data"):
+        copied.make_directory(f"{PATH}/{folder}")
+    for path in store.disk.paths():
+        if "readers" not in path:
+            copied.write_bytes(path, store.disk.read_bytes(path))
+    with opened(copied) as again:
+        assert content(again) == [b"a"]
+        assert copied.kind(f"{PATH}/readers") == "directory"
+
+
+# ------------------------------------------------------------------ what a crash left
+
+
+@pytest.mark.slow
+def test_a_creation_that_crashed_anywhere_is_begun_again() -> None:
+    def scenario(disk: FaultyDisk, acknowledge: Any) -> None:
+        store = open_store(disk)
+        put(store, b"a")
+        acknowledge(b"a")
+
+    made = 0
+    for point in crash_points(scenario, outcomes=("lost", "kept", "torn")):
+        with opened(point.disk, seed=7, partitions=4) as store:
+            assert set(point.acknowledged) <= set(content(store)), point
+            made += b"a" not in content(store)
+    assert made
+
+
+def test_epochs_rise_after_a_crash_only() -> None:
+    with opened() as store:
+        put(store, b"a")
+        assert epochs(store) == [1, 1, 1, 1]
+        assert store.parts.report.clean
+    again = store.reopened()
+    assert epochs(again) == [1, 1, 1, 1]
+    put(again, b"b")
+    again.database.abandon()
+    after = again.reopened(seed=3)
+    assert not after.parts.report.clean
+    assert epochs(after) == [2, 2, 2, 2]
+    after.database.abandon()
+    with opened(after.disk.crash("lost"), seed=4) as last:
+        assert epochs(last) == [3, 3, 3, 3]
+        put(last, b"c")
+        assert content(last) == [b"a", b"b", b"c"]
+    with opened(last.disk, seed=5) as clean:
+        assert epochs(clean) == [3, 3, 3, 3]
+        assert clean.parts.report.clean
+
+
+def test_numbers_that_were_lost_are_given_out_again_in_the_next_epoch() -> None:
+    store = open_store(partitions=1, durability="none")
+    put(store, b"a")
+    store.database.sync()
+    put(store, b"b", b"c")
+    with opened(store.disk.crash("lost")) as again:
+        assert content(again) == [b"a"]
+        (counter,) = again.parts.state.counters
+        assert counter.hwm == 1
+        assert again.parts.state.epoch_tables == [((1, 1), (2, 2))]
+        put(again, b"d")
+        assert counter.lwm == counter.hwm == 2
+
+
+def test_the_mark_of_a_clean_close_goes_before_anything_is_written() -> None:
+    with opened() as store:
+        put(store, b"a")
+    directory = store.disk.directory(PATH)
+    assert manifests.read(directory).clean_end == store.parts.writer.position
+    again = store.reopened()
+    assert manifests.read(directory).clean_end is None
+    again.database.close()
+    assert manifests.read(directory).clean_end is not None
+
+
+def test_what_recovery_did_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store()
+    put(store, b"a", b"b")
+    store.database.abandon()
+    with caplog.at_level(logging.INFO, "tidelog"), opened(store.disk, seed=2) as again:
+        report = again.parts.report
+        assert (report.updates, report.clean) == (2, False)
+    levels = {record.event: record.levelname for record in caplog.records}  # type: ignore[attr-defined]
+    assert levels["recovery.done"] == "WARNING"
+    assert levels["store.opened"] == levels["store.closed"] == "INFO"
+
+
+def test_a_recovery_larger_than_the_overlay_may_be_checkpoints_on_its_way() -> None:
+    limits: dict[str, Any] = {"checkpoint_bytes": 1 << 20}
+    store = open_store(durability="none", **limits)
+    users = store.database.map("users")
+    for number in range(300):
+        users[b"%d" % number] = b"x" * 1000
+    store.database.abandon()
+    with opened(store.disk, seed=2, checkpoint_bytes=20_000) as again:
+        assert again.parts.checkpointer.figures.count > 3
+        assert len(content(again)) == 300
+
+
+def test_leftovers_of_a_rotation_and_of_a_manifest_are_removed() -> None:
+    with opened() as store:
+        put(store, b"a")
+    store.disk.write_bytes(f"{PATH}/wal/next.tmp", b"half a segment")
+    store.disk.write_bytes(f"{PATH}/wal/0000000000000077.spare", b"an old one")
+    store.disk.write_bytes(f"{PATH}/manifest.tmp", b"half a manifest")
+    with opened(store.disk) as again:
+        assert content(again) == [b"a"]
+    names = {path.rsplit("/", 1)[1] for path in store.disk.paths()}
+    assert not names & {"next.tmp", "0000000000000077.spare", "manifest.tmp"}
+
+
+def test_a_copy_becomes_a_store_of_its_own_when_it_is_written() -> None:
+    with opened() as store:
+        put(store, b"a")
+    directory = store.disk.directory(PATH)
+    original = manifests.read(directory)
+    manifests.write(directory, replace(original, copied=True, clean_end=None))
+    with opened(store.disk, seed=9) as again:
+        put(again, b"b")
+        manifest = manifests.read(directory)
+        assert not manifest.copied
+        assert manifest.store_id == original.store_id
+        assert manifest.history_id != original.history_id
+        assert [log for log, _ in manifest.logs] == [original.log_id, manifest.log_id]
+    with opened(store.disk, seed=10) as last:
+        assert content(last) == [b"a", b"b"]
+
+
+def test_a_data_file_whose_sync_failed_is_copied_and_checked() -> None:
+    with opened() as store:
+        put(store, b"a")
+    directory = store.disk.directory(PATH)
+    manifests.write(directory, replace(manifests.read(directory), rebuild=True))
+    with opened(store.disk, seed=2) as again:
+        assert content(again) == [b"a"]
+        assert not manifests.read(directory).rebuild
+        assert any("data.tmp" in operation.path for operation in store.disk.trace)
+
+
+# ------------------------------------------------------------------ errors while opening
+
+
+@pytest.mark.slow
+def test_every_error_of_the_disk_while_opening_is_one_of_tidelog_and_the_next_open_works() -> None:
+    with opened() as store:
+        put(store, b"a")
+    crashed = store.reopened()
+    put(crashed, b"b")
+    crashed.database.abandon()
+    start = crashed.disk.copy()
+    probe = start.copy()
+    open_store(probe, seed=3).database.abandon()
+    wrong = []
+    for number in range(1, probe.operations + 1):
+        disk = start.copy()
+        disk.fail_at(number, "EIO")
+        try:
+            open_store(disk, seed=3).database.abandon()
+        except (StorageError, NotFoundError):
+            pass
+        except OSError as error:
+            wrong.append(f"{probe.trace[number - 1]}: {error!r}")
+        disk.heal()
+        with opened(disk, seed=4) as again:
+            assert content(again) == [b"a", b"b"], probe.trace[number - 1]
+    assert wrong == []
+
+
+# ------------------------------------------------------------------ the end
+
+
+def test_a_closed_store_refuses_everything() -> None:
+    with opened() as store:
+        put(store, b"a")
+        users = store.database.map("users")
+        snapshot = store.database.snapshot()
+        tx = store.database.transaction()
+        assert tx[users][b"a"] == b"v"
+    database = store.database
+    database.close()
+    assert repr(database).startswith("<Database '/store' closed")
+    for act in (
+        lambda: users[b"a"],
+        lambda: users.__setitem__(b"a", b"b"),
+        lambda: list(users),
+        lambda: snapshot[users],
+        lambda: tx[users].get(b"b"),
+        lambda: database.map("users"),
+        database.maps,
+        database.snapshot,
+        database.transaction,
+        database.checkpoint,
+        database.sync,
+        database.statistics,
+        database.__enter__,
+        lambda: database.run(lambda tx: None),
+        lambda: database.outcome(bytes(16)),
+        lambda: database.drop("users"),
+    ):
+        with pytest.raises(ClosedError):
+            act()
+    database.maintain()
+
+
+def test_a_close_that_fails_lets_the_store_go_and_loses_nothing() -> None:
+    store = open_store()
+    put(store, b"a")
+    store.disk.fail_at(store.disk.operations + 1, "EIO", kind="commit")
+    with pytest.raises(DiskError):
+        store.database.close()
+    store.database.close()
+    with opened(store.disk, seed=2) as again:
+        assert content(again) == [b"a"]
+
+
+@pytest.mark.slow
+def test_every_error_of_the_disk_while_closing_is_one_of_tidelog() -> None:
+    probe = open_store()
+    put(probe, b"a")
+    before = probe.disk.operations
+    probe.database.close()
+    wrong = []
+    for number in range(before + 1, probe.disk.operations + 1):
+        store = open_store()
+        put(store, b"a")
+        store.disk.fail_at(number, "EIO")
+        try:
+            store.database.close()
+        except TidelogError:
+            pass
+        except OSError as error:
+            wrong.append(f"{probe.disk.trace[number - 1]}: {error!r}")
+        store.disk.heal()
+        with opened(store.disk, seed=2) as again:
+            assert content(again) == [b"a"]
+    assert wrong == []
+
+
+def test_in_the_child_of_a_fork_nothing_is_touched() -> None:
+    store = open_store()
+    put(store, b"a")
+    users = store.database.map("users")
+    operations = store.disk.operations
+    store.database.forked()
+    for act in (lambda: users[b"a"], lambda: users.__setitem__(b"a", b"b"), store.database.maps):
+        with pytest.raises(ForkedError):
+            act()
+    store.database.close()
+    assert store.disk.operations == operations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from click.testing import Result
 import tidelog
 from tidelog import codecs
 from tidelog.engine.codecs import Codec
+from tidelog.tools.kv_transfer import Patience
 
 Run = Callable[..., Result]
 Fingerprint = Callable[[Path], dict[str, tuple[str, int]]]
@@ -357,3 +359,15 @@ def test_a_store_that_is_open_elsewhere_is_named_with_its_owner(run: Run, shop: 
     assert done.exit_code == 7
     assert str(os.getpid()) in done.stderr
     assert "commands that only read" in done.stderr
+
+
+def test_ctrl_c_waits_for_the_end_of_a_batch() -> None:
+    done: list[str] = []
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), Patience() as patience:  # noqa: PT012  # two steps
+        with patience:
+            signal.raise_signal(signal.SIGINT)
+            done.append("batch")
+        done.append("next batch")
+    assert done == ["batch"]
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from support.stores import Opened, opened
+from tidelog.affinity.errors import ClosedError, SnapshotExpiredError
+from tidelog.engine import database as databases
+
+
+@pytest.fixture
+def store() -> Iterator[Opened]:
+    with opened() as store:
+        yield store
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_snapshot_stays_as_it_was_whatever_comes(store: Opened, seed: int) -> None:
+    rng = random.Random(seed)
+    users = store.database.map("users")
+    twin: dict[bytes, bytes] = {}
+    held = []
+    for number in range(60):
+        key = b"%d" % rng.randint(0, 9)
+        match rng.choices("pdsce", (6, 2, 3, 1, 2))[0]:
+            case "d":
+                users.discard(key)
+                twin.pop(key, None)
+            case "s":
+                held.append((store.database.snapshot(), dict(twin)))
+            case "c":
+                store.database.checkpoint()
+            case "e" if held:
+                held.pop(rng.randrange(len(held)))[0].close()
+            case _:
+                users[key] = twin[key] = b"%d" % number
+        for snapshot, content in held:
+            old = snapshot[users]
+            assert dict(old) == content
+            assert {key: old[key] for key in content} == content
+            assert old.get(b"none") is None
+        assert dict(users) == twin
+    assert store.database.statistics().snapshots == len(held)
+    for snapshot, _ in held:
+        snapshot.close()
+    assert store.database.statistics().snapshots == 0
+
+
+def test_a_closed_snapshot_is_over_and_says_so(store: Opened) -> None:
+    users = store.database.map("users")
+    with store.database.snapshot() as snapshot:
+        assert repr(snapshot) == f"<Snapshot position={snapshot.position}>"
+        old = snapshot[users]
+    assert repr(snapshot).endswith(" closed>")
+    snapshot.close()
+    for act in (
+        lambda: snapshot[users],
+        lambda: old.get(b"a"),
+        lambda: list(old),
+        snapshot.__enter__,
+        snapshot.view,
+    ):
+        with pytest.raises(ClosedError):
+            act()
+    assert snapshot.layers() is None
+
+
+def test_an_expired_snapshot_says_why(store: Opened) -> None:
+    users = store.database.map("users")
+    snapshot = store.database.snapshot()
+    snapshot.expire("it was in the way")
+    snapshot.expire("again")
+    with pytest.raises(SnapshotExpiredError, match="it was in the way"):
+        _ = snapshot[users]
+
+
+def test_a_scan_whose_snapshot_is_closed_under_it_stops(store: Opened) -> None:
+    users = store.database.map("users")
+    users.update_many({b"%04d" % number: b"v" for number in range(1000)})
+    snapshot = store.database.snapshot()
+    scan = iter(snapshot[users].items())
+    next(scan)
+    snapshot.close()
+    with pytest.raises(ClosedError):
+        list(scan)
+
+
+def test_a_snapshot_that_is_forgotten_holds_nothing(store: Opened) -> None:
+    users = store.database.map("users")
+    users[b"a"] = b"1"
+    store.database.snapshot()
+    users[b"a"] = b"2"
+    assert store.database.statistics().snapshots == 0
+
+
+def test_the_position_of_a_snapshot_is_that_of_the_newest_commit(store: Opened) -> None:
+    users = store.database.map("users")
+    with store.database.transaction() as tx:
+        tx[users][b"a"] = b"1"
+    assert tx.receipt is not None
+    with store.database.snapshot() as snapshot:
+        assert snapshot.position == tx.receipt.position
+
+
+def test_the_age_of_the_oldest_snapshot_is_told(store: Opened) -> None:
+    assert store.database.statistics().oldest_snapshot_seconds is None
+    first = store.database.snapshot()
+    store.environment.time.move(5)
+    second = store.database.snapshot()
+    store.environment.time.move(2)
+    assert store.database.statistics().oldest_snapshot_seconds == 7
+    first.close()
+    assert store.database.statistics().oldest_snapshot_seconds == 2
+    second.close()
+
+
+def test_a_snapshot_that_pins_too_much_memory_is_ended_and_younger_ones_are_not() -> None:
+    with opened(snapshot_memory_max=20_000) as store:
+        users = store.database.map("users")
+
+        def fill(size: int) -> None:
+            users[b"a"] = b"x" * size
+
+        fill(5_000)
+        light = store.database.snapshot()
+        store.database.checkpoint()
+        assert light[users][b"a"] == b"x" * 5_000
+        fill(30_000)
+        heavy = store.database.snapshot()
+        store.database.checkpoint()
+        with pytest.raises(SnapshotExpiredError, match="snapshot_memory_max"):
+            light.view()
+        store.database.checkpoint()
+        with pytest.raises(SnapshotExpiredError):
+            heavy.view()
+        with store.database.snapshot() as fresh:
+            store.database.checkpoint()
+            assert len(fresh[users][b"a"]) == 30_000
+
+
+def test_a_snapshot_without_waiting_is_refused_where_it_would_cost_much(
+    store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = store.database.map("users")
+    users[b"a"] = b"1"
+    snapshot = store.database.snapshot_nowait()
+    assert snapshot is not None
+    with snapshot:
+        assert snapshot[users][b"a"] == b"1"
+        users[b"b"] = b"2"
+        monkeypatch.setattr(databases, "MERGED_NOWAIT_MAX", 10)
+        assert store.database.snapshot_nowait() is None
+    with store.parts.committer.mutex:
+        assert store.database.snapshot_nowait() is None
+    assert store.database.statistics().snapshots == 0
