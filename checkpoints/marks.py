@@ -9,8 +9,8 @@ Invariants:
 
 - A mark is written in the same transaction as the data that it describes.
 - Count and digest are those of the partition's data at the mark's position.
-- An epoch table is sorted; a counter belongs to the last epoch that starts at or below it
-  (PROTOCOL N1).  An epoch in which no number survives leaves no entry.
+- An epoch table is sorted; a counter belongs to the last epoch that starts at or below it.  An
+  epoch in which no number survives leaves no entry.
 
 Left out: the checksum around a mark, which is that of every stored value (``engine.stored``).
 """

@@ -162,7 +162,7 @@ class State:
         return replace(self.namespaces[number], name=name)
 
     def next_epochs(self, time: int) -> EpochRecord:
-        """Return the record that raises the epoch of every partition (FORMAT section 1)."""
+        """Return the record that raises the epoch of every partition."""
         return EpochRecord(
             time=time,
             first_partition=0,

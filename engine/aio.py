@@ -25,7 +25,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled
@@ -60,7 +60,6 @@ Reads = Literal["inline", "thread"]
 READS_PER_CHECKPOINT = 64
 """Reads in the loop, of all tasks, after which one lets the others run."""
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -157,7 +156,7 @@ class Database:
 
     async def run(
         self,
-        work: Callable[Concatenate[Transaction, P], Awaitable[T]],
+        work: Callable[..., Awaitable[T]],
         *args: Any,
         attempts: int = ATTEMPTS,
         deadline: float | None = None,
@@ -168,10 +167,9 @@ class Database:
         Runs it again, up to ``attempts`` times and ``deadline`` seconds in all, after errors that
         are ``retryable``.  ``options`` are those of ``transaction``.
         """
-        task = cast("Callable[..., Awaitable[T]]", work)
         async for attempt in self.attempts(attempts, deadline=deadline, **options):
             async with attempt as tx:
-                result = await task(tx, *args)
+                result = await work(tx, *args)
                 await tx.commit()
                 return result
         raise AssertionError("the last attempt neither committed nor raised")

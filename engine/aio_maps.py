@@ -104,12 +104,13 @@ class Items(AsyncIterator[T], Generic[T]):
 
     async def _fetch(self) -> None:
         if self._begin is not None:
-            begin, self._begin = self._begin, None
-            self._source = await begin()
+            # Kept until there is a first block: cancelled before, the iteration begins again.
+            self._source = await self._begin()
         source, size = self._source, self._size
         if source is None:
             raise StopAsyncIteration
         block = await self._session.scan(lambda: list(islice(source, size)))
+        self._begin = None
         block.reverse()
         self._ready = block
         self._size = min(4 * size, BLOCK_MAX)

@@ -468,7 +468,7 @@ class Committer:
         """Log an empty frame if syncs went further than any frame tells, and nobody is busy.
 
         It narrows what a damaged end of the log could be mistaken for, and lets other processes
-        see the newest commits (FORMAT section 1).
+        see the newest commits (docs/wal-format.md).
         """
         with self.mutex:
             writer = self.writer

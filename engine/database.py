@@ -133,12 +133,24 @@ class Database:
 
     # -------------------------------------------------------------- maps
 
+    @overload
+    def map(
+        self, name: str, *, key: codecs.ValueCodec[K], value: codecs.ValueCodec[V]
+    ) -> Map[K, V]: ...
+    @overload
     def map(
         self,
         name: str,
         *,
-        key: codecs.ValueCodec[K] | None = None,
-        value: codecs.ValueCodec[V] | None = None,
+        key: codecs.ValueCodec[Any] | None = None,
+        value: codecs.ValueCodec[Any] | None = None,
+    ) -> Map[Any, Any]: ...
+    def map(
+        self,
+        name: str,
+        *,
+        key: codecs.ValueCodec[Any] | None = None,
+        value: codecs.ValueCodec[Any] | None = None,
     ) -> Map[Any, Any]:
         """Return the map ``name``, making it where there is none.
 
@@ -923,7 +935,7 @@ def _options(limits: Mapping[str, Any]) -> Options:
     known = set(Options.__dataclass_fields__)
     for name in limits:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(name, known.union(open.__kwdefaults__ or ()), n=1)
             raise UsageError(
                 f"open() has no option {name!r}",
                 hint=f"Did you mean {near[0]!r}?" if near else "",

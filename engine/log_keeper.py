@@ -158,6 +158,7 @@ class LogKeeper:
             end_position=end,
             oldest=self._began,
             newest=state.time,
+            log_id=header.log_id,
         )
         for partition, (start, counter) in enumerate(
             zip(self._starts, state.counters, strict=True)
@@ -219,6 +220,7 @@ class LogKeeper:
             try:
                 frames = walk(segment, segment.first_position)
                 index = SegmentIndex.build(number, segment.first_position, frames)
+                index.log_id = segment.log_id
             finally:
                 segment.file.close()
         except (OSError, TidelogError):

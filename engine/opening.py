@@ -197,6 +197,10 @@ def create_store(environment: Environment, path: str, partitions: int) -> None:
     if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
         raise UsageError(f"partitions={partitions!r} is not a number from 1 to {PARTITIONS_MAX}")
     disk = environment.disk
+    # The first one is there, but maybe not durably: whoever made it may have died at once. Nobody
+    # but its owner can make it durable where the directory around it may not be read.
+    with contextlib.suppress(PermissionError):
+        disk.make_directory(path)
     for name in (WAL_NAME, DATA_NAME, READERS_NAME):
         disk.make_directory(os.path.join(path, name))
     log_id, store_id, history_id = (environment.new_id() for _ in range(3))
@@ -334,7 +338,7 @@ class _Opening:
             data.unlink(DATA_FILE)
             kv, new = open_kv(data_path, map_size, False, True), True
         try:
-            if new:
+            if new or self._manifest.clean_end is None:
                 with translated_disk("syncing the name of the data file"):
                     data.sync()
             return self._with(kv)
@@ -518,6 +522,8 @@ class _Opening:
         replayed.applied_position = end.position
         if not clean:
             with translated_disk("making the end of the log durable"):
+                # A process that was killed may have left names that are not durable yet.
+                self._wal.sync()
                 rewrite_tail(self._wal, end, min(durable, end.position))
         log.log(
             logging.INFO if clean else logging.WARNING,

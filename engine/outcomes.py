@@ -2,7 +2,7 @@
 
 The outcome of an id that the caller gave is an entry of the internal namespace 1, in the
 partition that the id hashes to, written by the very transaction it is about: it is logged,
-numbered and recovered like any data (FORMAT section 5).  Automatic ids are looked up in the log.
+numbered and recovered like any data.  Automatic ids are looked up in the log.
 
 Entries expire after ``RETENTION_SECONDS`` or beyond ``ENTRIES_MAX``, by logged deletes.
 """

@@ -7,7 +7,7 @@ epoch u32, counter u64, commit time i64 and a check, little endian.
 Invariants:
 
 - The check makes ``crc32c(full key + stored value)`` zero, so the CRC of any number of pairs
-  joined is zero too, and one call verifies a block (BENCH figures: a third of one call per pair).
+  joined is zero too, and one call verifies a block (docs/decisions.md has figures).
 - Flipping bits of key or value makes it non-zero: a wrong value is never taken for a right one.
 """
 

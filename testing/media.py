@@ -106,11 +106,11 @@ class Inode:
     def sync_partly(self, rng: random.Random) -> None:
         """Make some of the changes durable, as a sync does that is cut short.
 
-        A sector or page lands with all its changes or with none: what is newer on the platter is
+        Of each sector or page the changes up to some point land: what is newer on the platter is
         never overwritten by what is older.
         """
         unit = _unit(rng)
-        landed: dict[int, bool] = {}
+        late: set[int] = set()
         rest: list[Change] = []
         pieces = list(_split(self.unsynced, unit))
         for place, piece in enumerate(pieces):
@@ -120,10 +120,11 @@ class Inode:
                     rest += pieces[place:]
                     break
                 piece.apply(self.durable)
-            elif landed.setdefault(piece.offset // unit, rng.random() < 0.5):
-                piece.apply(self.durable)
-            else:
+            elif piece.offset // unit in late or rng.random() < 0.5:
+                late.add(piece.offset // unit)
                 rest.append(piece)
+            else:
+                piece.apply(self.durable)
         self.unsynced = rest
 
     def fail_sync(self, rng: random.Random) -> None:
@@ -206,9 +207,8 @@ class Folder:
         del self.unsynced[:count]
 
     def fail_sync(self, rng: random.Random) -> None:
-        """Drop the changes after some point: they stay visible until the machine stops."""
+        """Leave the changes after some point undone: a file system keeps names for its next try."""
         self.sync_partly(rng)
-        self.unsynced.clear()
 
     def after_crash(self, outcome: str, rng: random.Random, copies: dict[int, Node]) -> Folder:
         """Return the directory, and all below, as they are found after a power cut.

@@ -54,7 +54,8 @@ class SegmentIndex:
 
     ``counters`` maps a partition to its lowest and highest update number by epoch, as a list of
     (epoch, lowest, highest) in log order.  ``oldest`` and ``newest`` are commit times, None where
-    nothing has a time.  ``prefixes`` is the filter, None where it says nothing.
+    nothing has a time.  ``prefixes`` is the filter, None where it says nothing.  ``log_id`` is that
+    of the segment, empty where the index does not tell.
     """
 
     number: int
@@ -64,6 +65,7 @@ class SegmentIndex:
     newest: int | None = None
     counters: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     prefixes: dict[bytes, tuple[int, int]] | None = field(default_factory=dict)
+    log_id: bytes = b""
 
     @classmethod
     def build(cls, number: int, first_position: int, frames: Iterable[Frame]) -> SegmentIndex:
@@ -134,6 +136,7 @@ class SegmentIndex:
                 self.newest,
                 {p: [n for three in ranges for n in three] for p, ranges in self.counters.items()},
                 self.prefixes,
+                self.log_id,
             )
         )
         return INDEX_MAGIC + crc32c(body).to_bytes(4, "little") + body
@@ -149,6 +152,7 @@ class SegmentIndex:
 
 def _decoded(body: list[Any]) -> SegmentIndex:
     number, first, end, oldest, newest, counters, prefixes = body[:7]
+    log_id = body[7] if len(body) > 7 else b""
     return SegmentIndex(
         number=number,
         first_position=first,
@@ -160,4 +164,5 @@ def _decoded(body: list[Any]) -> SegmentIndex:
             for p, flat in counters.items()
         },
         prefixes=None if prefixes is None else {k: (v[0], v[1]) for k, v in prefixes.items()},
+        log_id=log_id,
     )

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
-from ..affinity.errors import FormatVersionError
+from ..affinity.errors import CorruptLogError, FormatVersionError
 from .ending import Standing, judge, nowhere, with_losses
 from .format import Frame
 from .index import SegmentIndex, index_name
@@ -33,7 +33,7 @@ from .records import (
     decode_record,
     split_records,
 )
-from .segments import NO_LIMIT, Segment, Stop, probe, walk
+from .segments import NO_LIMIT, Segment, Stop, open_segment, probe, walk
 from .sequence import Fault, LogFiles
 from .tail import End, Place
 
@@ -239,7 +239,20 @@ def load_index(directory: ReadableDirectory, number: int) -> SegmentIndex | None
         index = SegmentIndex.from_bytes(file.read(0, file.size()))
     finally:
         file.close()
-    return index if index is not None and index.number == number else None
+    if index is None or index.number != number:
+        return None
+    # A copying mistake may put the index of another store's segment here: it denies everything.
+    return index if index.log_id in (b"", _log_id_of(directory, number)) else None
+
+
+def _log_id_of(directory: ReadableDirectory, number: int) -> bytes | None:
+    """Return the id of the log that a segment belongs to; None where it cannot be read."""
+    try:
+        segment = open_segment(directory, number)
+    except (CorruptLogError, FileNotFoundError):
+        return None
+    segment.file.close()
+    return segment.log_id
 
 
 def find_transaction(

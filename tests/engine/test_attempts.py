@@ -9,6 +9,7 @@ from support.stores import Opened, opened
 from tidelog.affinity.errors import ConflictError, DeadlineError, TidelogError, UsageError
 from tidelog.engine import attempts as attempts_module
 from tidelog.engine.attempts import ATTEMPTS, PAUSE_FIRST, PAUSE_MAX
+from tidelog.engine.transactions import Transaction
 
 
 @pytest.fixture
@@ -165,9 +166,11 @@ def test_pauses_grow_and_are_spread_by_chance(store: Opened) -> None:
     assert limits[-1] == PAUSE_MAX
 
 
-def test_a_deadline_is_for_all_attempts_together(store: Opened) -> None:
+def test_a_deadline_is_for_all_attempts_together(
+    store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.database.pause = store.environment.time.move
-    store.database.random.uniform = lambda _low, high: high  # type: ignore[method-assign]
+    monkeypatch.setattr(store.database.random, "uniform", lambda _low, high: high)
     work = Work(store, 99)
     with pytest.raises(ConflictError):
         store.database.run(work, deadline=0.01)
@@ -195,7 +198,7 @@ def test_a_number_of_attempts_that_is_none_is_refused(store: Opened, count: Any)
 
 def test_no_transaction_is_left_open(store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    transaction = attempts_module.Transaction
+    transaction = Transaction
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         made.append(transaction(*args, **kwargs))

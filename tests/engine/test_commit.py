@@ -25,7 +25,7 @@ from tidelog.affinity.partitions import partition_of
 from tidelog.engine import commit as commits
 from tidelog.engine.commit import Batch, Commit, Put, SyncTimes
 from tidelog.engine.stored import pack_prefix
-from tidelog.engine.updates import FewUpdates
+from tidelog.engine.updates import FewUpdates, Writes
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import CheckpointRecord, IdleRecord, RollbackRecord, TxRecord
 
@@ -47,7 +47,7 @@ def put_of(key: bytes, value: bytes = b"v", durable: bool = True) -> Put:
 
 def commit_of(key: bytes, value: bytes = b"v", **options: Any) -> Commit:
     partition = partition_of(key, 4)
-    writes = {pack_prefix(partition, 16) + key: (partition, 16, key, value)}
+    writes: Writes = {pack_prefix(partition, 16) + key: (partition, 16, key, value)}
     return Commit(FewUpdates(writes), options.pop("durable", True), **options)
 
 
@@ -103,7 +103,7 @@ def gated(store: Opened, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
         assert gate.open.acquire(timeout=WAIT)
         sync()
 
-    allocate = commits.allocate_lock
+    allocate = threading.Lock
 
     def counted() -> Any:
         gate.queued.release()
@@ -234,7 +234,7 @@ def test_a_batch_has_an_outcome_for_each_of_its_commits() -> None:
         def refuse(commit: Commit, group: object) -> None:
             raise ConflictError("no", namespace="users", key=None, winner=None)
 
-        batch = [
+        batch: list[Put | Commit] = [
             commit_of(b"a"),
             commit_of(b"large", b"x" * 2000),
             commit_of(b"b", check=refuse),
@@ -366,6 +366,13 @@ def failing_sync(store: Opened) -> None:
     store.disk.fail_at(store.disk.operations + 1, "EIO", kind="sync")
 
 
+def expect_failing_close(store: Opened) -> None:
+    """Closing says that the last commits may be lost, and lets go of the store all the same."""
+    with pytest.raises(DiskError, match="a sync failed"):
+        store.database.close()
+    store.database.close()
+
+
 def expect_stopped(store: Opened) -> None:
     """Writing is refused in every way, reading goes on."""
     users = store.database.map("users")
@@ -395,7 +402,7 @@ def test_after_a_failed_sync_the_outcome_is_unknown_and_the_store_stops_writing(
     assert not caught.value.retryable
     assert dict(users) == {b"a": b"1"}
     expect_stopped(store)
-    store.database.close()
+    expect_failing_close(store)
     again = store.reopened()
     content = dict(again.database.map("users"))
     committed = again.database.outcome(caught.value.tx_id) == "committed"
@@ -409,23 +416,22 @@ def test_the_unknown_outcome_names_the_transaction_and_where_to_ask(how: str) ->
     users = store.database.map("users")
     failing_sync(store)
     if how == "batch":
-        batch = [put_of(b"k"), commit_of(b"l", durable=False)]
+        batch: list[Put | Commit] = [put_of(b"k"), commit_of(b"l", durable=False)]
         store.parts.committer.commit_all(batch)
         errors = [entry.error for entry in batch]
     else:
+        tx = store.database.transaction()
+        tx[users][b"a"] = b"1"
+        act = tx.commit if how == "transaction" else lambda: users.update_many({b"a": b"1"})
         with pytest.raises(CommitUnknownError) as caught:
-            if how == "transaction":
-                with store.database.transaction() as tx:
-                    tx[users][b"a"] = b"1"
-            else:
-                users.update_many({b"a": b"1"})
+            act()
         errors = [caught.value]
     for error in errors:
         assert isinstance(error, CommitUnknownError)
         assert error.tx_id.hex() in str(error)
         assert 0 <= error.home < 4
     expect_stopped(store)
-    store.database.close()
+    expect_failing_close(store)
 
 
 def test_a_sync_that_fails_for_somebody_else_stops_all() -> None:
@@ -438,7 +444,7 @@ def test_a_sync_that_fails_for_somebody_else_stops_all() -> None:
         store.database.sync()
     expect_stopped(store)
     assert store.database.map("users")[b"a"] == b"1"
-    store.database.close()
+    expect_failing_close(store)
 
 
 def test_a_sync_that_fails_while_a_segment_is_begun_stops_all() -> None:
@@ -451,7 +457,7 @@ def test_a_sync_that_fails_while_a_segment_is_begun_stops_all() -> None:
         users.update_many({b"last": b"x" * 20_000})
     expect_stopped(store)
     assert len(users) == 6
-    store.database.close()
+    expect_failing_close(store)
 
 
 # ------------------------------------------------------------------ relaxed commits
@@ -560,7 +566,7 @@ def test_a_bug_in_a_commit_ends_all_that_wait_with_it() -> None:
     def broken(commit: Commit, group: object) -> None:
         raise ZeroDivisionError
 
-    batch = [put_of(b"a"), commit_of(b"b", check=broken), put_of(b"c")]
+    batch: list[Put | Commit] = [put_of(b"a"), commit_of(b"b", check=broken), put_of(b"c")]
     with pytest.raises(ZeroDivisionError):
         store.parts.committer.commit_all(batch)
     assert all(isinstance(entry.error, ZeroDivisionError) for entry in batch)

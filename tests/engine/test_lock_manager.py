@@ -83,7 +83,8 @@ def locks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Locks]:
         # Everybody has gone: nothing is held, waited for or remembered.
         manager = made.manager
         assert manager.table.idle
-        assert not (manager._waiting or manager._victims or manager._interrupted)
+        left = [*manager._waiting, *manager._victims, *manager._interrupted]
+        assert left == []
         assert not store.parts.committer.locks_held
 
 

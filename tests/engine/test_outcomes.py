@@ -114,7 +114,12 @@ def test_an_id_is_pending_while_its_transaction_is_on_its_way() -> None:
         seen = []
         writer = store.parts.writer
         sync = writer._file.sync
-        writer._file.sync = lambda: (seen.append(store.database.outcome(ID)), sync())
+
+        def noted() -> None:
+            seen.append(store.database.outcome(ID))
+            sync()
+
+        writer._file.sync = noted
         commit(store, b"1")
         writer._file.sync = sync
         # The map was made first, with a sync of its own.

@@ -1,4 +1,4 @@
-"""The overlay against a plain list of updates: whatever is sealed, snapshotted, ended or flushed."""
+"""The overlay against a plain list of updates, whatever is sealed, snapshotted or flushed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The two shapes of updates against one naive fold, and against what recovery makes of the record."""
+"""The two shapes of updates against one naive fold, and what recovery makes of the record."""
 
 from __future__ import annotations
 
 import random
 
+import msgpack
 import pytest
 
 from tidelog.checkpoints.replay import State
@@ -21,8 +22,6 @@ from tidelog.wal.records import (
     pack_record_header,
     tx_body,
 )
-
-import msgpack
 
 PARTITIONS = 3
 TX_ID = b"boot-one" + (7).to_bytes(8, "big")
@@ -42,7 +41,8 @@ def state_with_numbers() -> State:
 
 def record_of(updates: Updates, state: State) -> bytes:
     runs, namespaces, keys, values = updates.reserve(state)
-    body = msgpack.packb(tx_body(TX_ID, TIME, runs, namespaces, keys, values, None))
+    fields = tx_body(TX_ID, TIME, runs, namespaces, list(keys), list(values), None)
+    body = msgpack.packb(fields)
     return pack_record_header(len(body), RecordType.TX, 0) + body
 
 

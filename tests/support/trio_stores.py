@@ -12,6 +12,7 @@ import trio
 from support.stores import PATH, expect_sound
 from tidelog import aio
 from tidelog.engine.database import open_with
+from tidelog.engine.statistics import Statistics
 from tidelog.testing import FaultyDisk, simulated
 
 
@@ -70,6 +71,13 @@ def gated(owner: Any, name: str) -> Iterator[Gate]:
     finally:
         gate.open()
         setattr(owner, name, work)
+
+
+async def statistics(db: aio.Database) -> Statistics:
+    """The statistics of a store that is open for writing."""
+    found = await db.statistics()
+    assert isinstance(found, Statistics)
+    return found
 
 
 def parts_of(db: aio.Database) -> Any:

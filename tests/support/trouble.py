@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from tidelog.affinity.errors import TidelogError
 from tidelog.engine.database import Database
-from tidelog.testing import FaultyDisk
+from tidelog.engine.stored import TRAILER_SIZE, split_key, version_of
+from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.plan import Operation
 
 from .promises import (
@@ -25,8 +26,9 @@ from .promises import (
     naming_errors,
     promise_of,
     shown,
+    stored_pairs,
 )
-from .scripts import PATH, Run, Step, Writer
+from .scripts import PATH, Entry, Given, Run, Step, Writer
 
 T = TypeVar("T")
 ENDLESS = 4000
@@ -95,8 +97,9 @@ def play_with_error(disk: WatchedDisk, steps: list[Step], kv: str = "memory") ->
         if run.db is None:
             broken("I-1", "the store does not open though the disk is well")
         check_counters(run.db, promise_of(run))
-        stopped = any(op.number > opened_at and op.path.startswith(WAL) for op in disk.failed_syncs)
-        doubtful = any(op.number > opened_at for op in disk.failed_commits)
+        syncs = [op for op in disk.failed_syncs if op.number > opened_at and WAL in op.path]
+        stopped = any(op.kind == "sync" for op in syncs)
+        doubtful = bool(syncs) or any(op.number > opened_at for op in disk.failed_commits)
         _commit_now(run, stopped, doubtful)
         run.db.abandon()
     for outcome in ("lost", "reordered"):
@@ -125,9 +128,10 @@ def settle(run: Run, db: Database) -> None:
     promise = promise_of(run)
     place = find_world(shown(db), promise)
     check_counters(db, promise)
-    kept = [e for e in run.entries if e.state in ("relaxed", "durable", "unknown")][:place]
+    kept = [e for e in run.entries if e.state != "failed"][:place]
     lwms = [counter.lwm for counter in db._store.state.counters]
     for entry in kept:
+        entry.given = entry.given or numbers_of(entry, stored_pairs(db))
         entry.state = "durable"
         entry.lwms = entry.lwms or lwms
     run.entries = kept
@@ -136,10 +140,22 @@ def settle(run: Run, db: Database) -> None:
     run.lwms = lwms
 
 
+def numbers_of(entry: Entry, pairs: dict[bytes, bytes]) -> list[Given]:
+    """Return the numbers that a store shows for a commit: each value is written only once."""
+    values = {value for _, _, value in entry.step.changes}
+    found = []
+    for full_key, stored in pairs.items():
+        if stored[:-TRAILER_SIZE] in values:
+            epoch, number, _ = version_of(stored)
+            found.append((split_key(full_key)[0], epoch, number, number))
+    return found
+
+
 def _commit_now(run: Run, stopped: bool, doubtful: bool) -> None:
     """Writing works again on a disk that is well, but never after a failed sync of the log.
 
-    When writing the data file has failed, commits go on until the overlay is full.
+    ``doubtful``: where writing the data file has failed, commits go on until the overlay is full,
+    and a failed sync of names stops the store only if they are those of new segments.
     """
     writer = Writer(900)
     steps = [Step(kind="commit", changes=writer.changes(name, range(3))) for name in run.world.maps]
@@ -152,3 +168,23 @@ def _commit_now(run: Run, stopped: bool, doubtful: bool) -> None:
         else:
             if stopped:
                 broken("I-7", "a commit was acknowledged after a failed sync")
+
+
+def check_killed(run: Run, kv: str = "memory") -> None:
+    """Kill the process and not the machine, open again, commit, and only then cut the power.
+
+    What the dead process wrote is still there, but nobody knows what of it is on the platter.
+    """
+    disk = run.disk
+    if run.db is not None:
+        run.db.abandon()
+    disk.crashed = False
+    disk.crash_at(0)
+    run.environment = simulated(7, disk, kv=kv)
+    with naming_errors("after a kill"):
+        run.floor = sum(entry.state in ("relaxed", "durable") for entry in run.entries)
+        run.do(Step(kind="open"))
+        settle(run, run.store)
+        _commit_now(run, stopped=False, doubtful=False)
+        run.store.abandon()
+    check_recovered(disk.crash("lost"), promise_of(run), kv=kv)

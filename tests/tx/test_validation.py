@@ -90,7 +90,7 @@ RANGES: list[tuple[str, str, str | None, bool, str | None, bool, str]] = [
 def test_a_range_read_covers(
     start: str, stop: str | None, reverse: bool, last: str | None, ended: bool, covered: str
 ) -> None:
-    read = RangeRead(16, start.encode(), stop and stop.encode(), reverse=reverse)
+    read = RangeRead(16, start.encode(), None if stop is None else stop.encode(), reverse=reverse)
     if last is not None:
         read.gave(last.encode())
     if ended:
@@ -153,7 +153,7 @@ def test_a_read_set_agrees_with_the_list_of_all_that_was_read(seed: int) -> None
         depended.add(at(key))
     for _ in range(rng.randint(0, 3)):
         start, stop = rng.choice(alphabet), rng.choice([*alphabet, None])
-        read = RangeRead(16, start.encode(), stop and stop.encode())
+        read = RangeRead(16, start.encode(), None if stop is None else stop.encode())
         given = [key for key in alphabet if start <= key and (stop is None or key < stop)]
         shown = given[: rng.randint(0, len(given))]
         if shown:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -360,8 +360,9 @@ def test_what_was_synced_is_there_after_any_power_cut(monkeypatch: pytest.Monkey
         if not segment_numbers(directory):
             assert not point.acknowledged
             continue
-        numbers = [number for number, _ in point.acknowledged]  # type: ignore[misc]
-        durable = max([0, *(position for _, position in point.acknowledged)])  # type: ignore[misc]
+        acknowledged = cast("list[tuple[int, int]]", point.acknowledged)
+        numbers = [number for number, _ in acknowledged]
+        durable = max([0, *(position for _, position in acknowledged)])
         scan = Scan(directory, durable=durable)
         found = {frame.payload[:2] for frame in scan}
         assert not scan.end.refused, point

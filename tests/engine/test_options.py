@@ -1,0 +1,66 @@
+"""What an open refuses before it touches a store: options, and places that cannot hold one."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.affinity.errors import NotFoundError, UsageError
+from tidelog.engine.database import open as open_store
+from tidelog.engine.opening import TRANSACTION_BYTES_LIMIT, Options
+from tidelog.wal.format import PAYLOAD_MAX
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("segment_bytes", 0),
+        ("segment_bytes", -1),
+        ("segment_bytes", 1.5),
+        ("segment_bytes", True),
+        ("segment_bytes", "64M"),
+        ("segment_bytes", None),
+        ("sync_interval", math.nan),
+        ("sync_interval", math.inf),
+        ("retain_seconds", -1.0),
+        ("lock_timeout", 0),
+    ],
+)
+def test_an_option_that_is_no_positive_number_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=f"^{name}="):
+        Options(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("partitons", "partitions"), ("durabilty", "durability"), ("segment_byte", "segment_bytes")],
+)
+def test_a_misspelt_option_names_the_nearest_one(tmp_path: Path, given: str, meant: str) -> None:
+    # Only the limits were looked at, so `partitons` got no answer.
+    options: dict[str, Any] = {given: 4}
+    with pytest.raises(UsageError, match=given) as caught:
+        open_store(tmp_path / "shop.tl", **options)
+    assert caught.value.hint == f"Did you mean {meant!r}?"
+
+
+def test_options_take_whole_seconds_and_no_limit_of_age() -> None:
+    options = Options(sync_interval=1, retain_seconds=None)
+    assert (options.sync_interval, options.retain_seconds) == (1, None)
+
+
+def test_no_transaction_can_be_larger_than_a_frame() -> None:
+    # With a larger limit a commit was acknowledged in a frame that no reader accepts.
+    assert 2 * TRANSACTION_BYTES_LIMIT <= PAYLOAD_MAX
+    assert Options(transaction_bytes_max=TRANSACTION_BYTES_LIMIT)
+    with pytest.raises(UsageError, match="may ever have"):
+        Options(transaction_bytes_max=TRANSACTION_BYTES_LIMIT + 1)
+
+
+def test_a_store_is_not_made_in_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    # It was a FileNotFoundError of the operating system, without a code or a hint.
+    with pytest.raises(NotFoundError, match=r"no directory .* to make a store in"):
+        open_store(tmp_path / "absent" / "shop.tl")
+    assert list(tmp_path.iterdir()) == []
