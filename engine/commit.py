@@ -338,8 +338,8 @@ class Committer:
         now and then, else the checkpoint would get the interpreter once in five milliseconds."""
         self.grouped = 0
         self.groups = 0
-        self.relaxed = 0
-        """Transactions that went into the log in groups, those groups, and those that did not."""
+        """Transactions that went into the log in groups, and those groups."""
+        overlay.settle = self._settled
         self._environment = environment
         self._sync_lock = threading.Lock()
         self._queue: list[Put | Commit | Batch] = []
@@ -482,6 +482,11 @@ class Committer:
                 # Nothing depends on this frame: it counts as announced, and needs no sync.
                 writer.announced = writer.position
 
+    def _settled(self) -> None:
+        """Wait until no commit is being applied."""
+        with self.mutex:
+            pass
+
     def pass_turn(self) -> None:
         """Wait while a checkpoint writes a part."""
         with self.turn:
@@ -548,7 +553,7 @@ class Committer:
                         part[full_key] = stored + check(crc32c(full_key + stored) ^ CHECK_XOR)
                         layer.bytes += len(record) + PAIR_OVERHEAD
                         self.applied_position = writer.position
-                        self.relaxed += 1
+                        overlay.changes += 1
                         return
             otherwise(key, value)
 
@@ -694,8 +699,14 @@ class Committer:
             if entry.durable:
                 self._sync_group(end)
                 break
-        for entry in group:
-            entry.apply(self, end)
+        overlay = self.overlay
+        overlay.applying = True
+        try:
+            for entry in group:
+                entry.apply(self, end)
+        finally:
+            overlay.changes += 1
+            overlay.applying = False
         self.applied_position = end
         self.grouped += len(group)
         self.groups += 1

@@ -492,7 +492,11 @@ class Database:
 
     def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
         """Return the encoded values of encoded keys, checked all at once."""
-        return reads.get_many(self.overlay, namespace, keys)
+        found = reads.get_many(self.overlay, namespace, keys)
+        if found is None:
+            with self.snapshot() as snapshot:
+                found = snapshot.get_many(namespace, keys)
+        return found
 
     def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
         """Return a function that commits one update."""

@@ -13,6 +13,7 @@ Left out: what keys and values mean (``partition_store``).
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -210,6 +211,8 @@ def verify_file(file: str) -> list[str]:
 def check_structure(file: str) -> None:
     """Raise unless ``file`` is absent, or an LMDB file of format 1 that is as long as it says."""
     try:
+        if not stat.S_ISREG(os.lstat(file).st_mode):  # reading a FIFO would never end
+            raise CorruptDataError(f"{file} is no regular file")
         with open(file, "rb") as stream:
             head = stream.read(2 * _PAGE)
             # Only now: a writer beside us lets the file grow before its meta page says so.

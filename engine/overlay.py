@@ -19,7 +19,7 @@ Not safe by itself: callers hold the store's mutex for everything but reads of a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from .environment import KvTransaction
@@ -102,6 +102,11 @@ class Overlay:
         self._layers: list[Layer] = [Layer()]
         self.active = self._layers[0]
         self.sealed_bytes = 0
+        self.applying = False
+        """Whether a commit is half in the active layer: readers without the mutex wait."""
+        self.changes = 0
+        """How many times something was applied."""
+        self.settle: Callable[[], None] = _settled
         self.view = View((self.active,), txn)
         self.ended: deque[Layer] = deque()
         """Boundaries of snapshots that have ended. Filled without the mutex, since a finalizer
@@ -231,3 +236,7 @@ def merged(layers: Iterable[Layer]) -> dict[int, dict[bytes, bytes]]:
             else:
                 result[partition] = {**mine, **updates}
     return result
+
+
+def _settled() -> None:
+    """Nobody applies commits."""

@@ -109,6 +109,12 @@ class Published:
     view: View
     ended: deque[Layer] = field(default_factory=lambda: deque(maxlen=0))
     """Takes the boundaries of ended snapshots; nothing here waits for them."""
+    applying: bool = False
+    changes: int = 0
+    """Nothing is applied here: a refresh publishes another view."""
+
+    def settle(self) -> None:
+        """There is nothing to wait for."""
 
 
 class ReadOnlyDatabase:
@@ -304,7 +310,9 @@ class ReadOnlyDatabase:
 
     def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
         """Return the encoded values of encoded keys."""
-        return reads.get_many(self.overlay, namespace, keys)
+        found = reads.get_many(self.overlay, namespace, keys)
+        assert found is not None, "nobody applies commits to what is only read"
+        return found
 
     def blocks(
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int

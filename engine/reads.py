@@ -6,6 +6,7 @@ in the place of a view once nothing may be read any more.
 Invariants:
 
 - A read takes the view once, and sees layers and LMDB of one generation.
+- A commit is seen whole: who meets one that is being applied waits for its end and reads again.
 - Every value that leaves LMDB is checked, and so are the neighbours of a key that is missing.
 
 Left out: ordered reads (``scan``), reads of a transaction or a snapshot.
@@ -33,6 +34,17 @@ class Viewed(Protocol):
     @property
     def view(self) -> View:
         """What is to be read now."""
+
+    @property
+    def applying(self) -> bool:
+        """Whether a commit is half in the view just now."""
+
+    @property
+    def changes(self) -> int:
+        """How many times commits were applied so far."""
+
+    def settle(self) -> None:
+        """Wait until no commit is half in the view."""
 
 
 class ClosedView:
@@ -76,6 +88,9 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
             if part:
                 stored = part.get(full_key)
                 if stored is not None:
+                    if source.applying:
+                        source.settle()
+                        return get(key)
                     if stored[-TRAILER_SIZE] == TOMBSTONE:
                         return None
                     return stored[:-TRAILER_SIZE]
@@ -83,6 +98,9 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
             stored = view.txn.get(full_key)
         except KvReadError as error:
             raise failed(source, error) from error
+        if source.applying:
+            source.settle()
+            return get(key)
         if stored is None:
             check_neighbours(view.txn, full_key)
             return None
@@ -93,8 +111,17 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
     return get
 
 
-def get_many(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
-    """Return the encoded values of encoded keys, checked all at once."""
+def get_many(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[bytes | None] | None:
+    """Return the encoded values of encoded keys, all of one moment, checked all at once.
+
+    None where a commit came in between: a snapshot will do.
+    """
+    changes = source.changes
+    found = _get_all(source, namespace, keys)
+    return found if source.changes == changes and not source.applying else None
+
+
+def _get_all(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
     prefixes = namespace.prefixes
     count = len(prefixes)
     view = source.view

@@ -53,7 +53,7 @@ def collect(store: OpenStore, snapshots: int, oldest_snapshot_seconds: float | N
         position=store.writer.position,
         durable_position=store.writer.synced,
         checkpoint_position=store.checkpointer.position,
-        transactions=committer.grouped + committer.relaxed,
+        transactions=committer.grouped + store.overlay.changes - committer.groups,
         groups=committer.groups,
         group_size_mean=committer.grouped / max(committer.groups, 1),
         syncs=committer.syncs.count,

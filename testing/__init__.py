@@ -6,12 +6,14 @@
 ``crash_points``     every disk that a power cut in a scenario may leave
 ``check_store``      what is wrong with a store: log, data file and counters against each other
 ``check_database``   the same for a store that is open, and what it has in memory
+``open_with``        ``tidelog.open`` in such an environment
 ``SimulatedCrash``   what the power cut looks like to the engine
 """
 
 from __future__ import annotations
 
 from ..engine.check import check_database, check_store
+from ..engine.database import open_with
 from .crash import crash_points
 from .disk import FaultyDisk
 from .environment import simulated
@@ -25,5 +27,6 @@ __all__ = [
     "check_database",
     "check_store",
     "crash_points",
+    "open_with",
     "simulated",
 ]

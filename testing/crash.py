@@ -79,15 +79,17 @@ def crash_points(
     moments: Sequence[str] = MOMENTS,
     outcomes: Sequence[str] = OUTCOMES,
     step: int = 1,
+    first: int = 0,
 ) -> Iterator[CrashPoint]:
     """Yield a ``CrashPoint`` for each operation that changes the disk x moment x outcome.
 
     ``start`` is the disk that the scenario begins with (an empty one by default), ``step`` takes
-    every so many-th operation only.  Raises ``AssertionError`` where the scenario is not
+    every so many-th operation only, beginning with the one after ``first`` others, so that several
+    calls can share the work.  Raises ``AssertionError`` where the scenario is not
     repeatable, or survives its own power cut and goes on to acknowledge.
     """
     changing = [operation for operation in recorded(scenario, start, seed) if operation.changes]
-    for operation in changing[::step]:
+    for operation in changing[first::step]:
         for moment in moments:
             disk = _fresh(start, seed)
             disk.crash_at(operation.number, moment)

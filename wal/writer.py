@@ -82,7 +82,6 @@ class LogWriter:
         self._sealed = sealed
         self._mapped = mapped
         self._bytes = file.mapping
-        self._names_synced = True
         self._fresh = -1
         self.seed = log_seed(header.log_id)
         self.position = position
@@ -130,11 +129,14 @@ class LogWriter:
         """Write zeros ahead of ``end``, so that syncs need not make the file grow each time."""
         ahead = FILL_AHEAD_MAPPED if self._mapped else FILL_AHEAD
         target = max(min(end + ahead, self._limit), end)
-        while self._filled < target:
-            size = min(PIECE, target - self._filled)
-            self._file.write(self._filled, _ZEROS if size == PIECE else _ZEROS[:size])
-            self._filled += size
-        self._bytes = self._file.mapping
+        try:
+            while self._filled < target:
+                size = min(PIECE, target - self._filled)
+                self._file.write(self._filled, _ZEROS if size == PIECE else _ZEROS[:size])
+                self._filled += size
+        finally:
+            # A file that has grown has another mapping, also where it then grew no further.
+            self._bytes = self._file.mapping
 
     def sync(self) -> int:
         """Make everything appended so far durable; return up to which position that is.
@@ -146,9 +148,6 @@ class LogWriter:
         position = self.position
         if position > self.synced:
             try:
-                if not self._names_synced:
-                    self._directory.sync()
-                    self._names_synced = True
                 self._file.sync()
             except OSError as error:
                 self.failure = error

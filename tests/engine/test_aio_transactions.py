@@ -33,8 +33,11 @@ async def accounts(db: aio.Database) -> aio.Map[Any, Any]:
 
 async def waiting(db: aio.Database, count: int = 1) -> None:
     """Let other tasks run until that many owners wait for a lock."""
-    while len(db.writer().locks._waiting) < count:
+    for _ in range(1_000_000):
+        if len(db.writer().locks._waiting) >= count:
+            return
         await trio.lowlevel.checkpoint()
+    raise AssertionError("nobody waits for a lock")
 
 
 # ------------------------------------------------------------------ optimistic

@@ -309,7 +309,7 @@ def test_what_a_codec_does_not_take_changes_nothing(store: Opened) -> None:
     mapping: Any = typed(store)
     raw: Any = plain(store)
     position = store.parts.writer.position
-    for act in (
+    acts: list[Callable[[], object]] = [
         lambda: mapping.__setitem__(1, 1),
         lambda: mapping.__setitem__("a", {1, 2}),
         lambda: mapping.get(b"a"),
@@ -319,7 +319,8 @@ def test_what_a_codec_does_not_take_changes_nothing(store: Opened) -> None:
         lambda: raw.__setitem__(b"a", "1"),
         lambda: raw["a"],
         lambda: raw.get("a"),
-    ):
+    ]
+    for act in acts:
         with pytest.raises(CodecError):
             act()
     assert store.parts.writer.position == position

@@ -213,7 +213,7 @@ def test_a_creation_that_crashed_anywhere_is_begun_again() -> None:
         acknowledge(b"a")
 
     made = 0
-    for point in crash_points(scenario, outcomes=("lost", "kept", "torn")):
+    for point in crash_points(scenario, outcomes=("lost", "kept", "torn"), step=3):
         with opened(point.disk, seed=7, partitions=4) as store:
             assert set(point.acknowledged) <= set(content(store)), point
             made += b"a" not in content(store)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from support.logs import HISTORY_ID, LOG_ID, STORE_ID
+from tidelog.engine.disk import RealDirectory
 from tidelog.testing import FaultyDisk, SimulatedCrash, crash_points
 from tidelog.wal import writer as writers
 from tidelog.wal.format import HEADER_SIZE, SegmentHeader, encode_frame, log_seed, segment_name
+from tidelog.wal.ports import Directory
 from tidelog.wal.reader import Scan
 from tidelog.wal.records import IdleRecord, encode_record
 from tidelog.wal.segments import open_segment, segment_numbers, used_end
@@ -33,16 +36,22 @@ SEGMENT = 2 * PIECE
 class Log:
     """A writer over a directory of a simulated disk, with what it asks for and tells."""
 
-    def __init__(self, disk: FaultyDisk | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        disk: FaultyDisk | None = None,
+        directory: Directory | None = None,
+        **options: Any,
+    ) -> None:
         self.disk = disk if disk is not None else FaultyDisk()
-        self.directory = self.disk.directory("/")
+        self.directory = directory or self.disk.directory("/")
         self.spares: list[str] = []
         self.sealed: list[tuple[int, int]] = []
         self.payloads: list[bytes] = [STATE]
         header = SegmentHeader(
             log_id=LOG_ID, store_id=STORE_ID, history_id=HISTORY_ID, number=1, first_position=0
         )
-        file, position = create_segment(self.directory, header, STATE)
+        mapped = options.get("mapped", False)
+        file, position = create_segment(self.directory, header, STATE, mapped=mapped)
         self.writer = LogWriter(
             self.directory,
             header,
@@ -142,6 +151,48 @@ def test_a_large_frame_is_written_in_pieces() -> None:
     pieces = [operation.size_bytes for operation in log.disk.trace if operation.kind == "write"]
     assert max(pieces) == PIECE
     assert log.frames() == log.payloads
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["plain", "mapped"])
+def test_a_mapped_file_on_a_real_disk_holds_the_same(tmp_path: Path, mapped: bool) -> None:
+    log = Log(directory=RealDirectory(str(tmp_path)), mapped=mapped)
+    for number in range(60):
+        log.append(b"%02d" % number * (number * 100 + 1))
+        if number % 9 == 0:
+            log.writer.sync()
+    log.append(b"x" * 3 * SEGMENT)
+    log.writer.sync()
+    assert log.frames() == log.payloads
+    assert len(log.sealed) > 2
+    log.writer.close()
+
+
+def test_a_mapped_file_that_grew_a_part_of_the_way_is_written_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The mapping from before it grew was closed, and the next append failed on it.
+    log = Log(directory=RealDirectory(str(tmp_path)), mapped=True, segment_size=8 << 20)
+    log.append(b"first")
+    position = log.writer.position
+    file = log.writer._file
+    write, left = file.write, [1]
+
+    def full(offset: int, data: bytes) -> None:
+        if not left:
+            raise OSError(errno.ENOSPC, "No space")
+        left.pop()
+        write(offset, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(file), "write", lambda _, offset, data: full(offset, data))
+        with pytest.raises(OSError, match="No space"):
+            log.writer.append(b"x" * (3 << 20))
+    assert log.writer.position == position
+    log.append(b"second")
+    log.append(b"x" * (3 << 20))
+    log.writer.sync()
+    assert log.frames() == log.payloads
+    log.writer.close()
 
 
 # ------------------------------------------------------------------ segments
@@ -314,6 +365,24 @@ def test_a_sync_that_fails_in_a_rotation_is_for_good() -> None:
         with pytest.raises(LogFailedError):
             act()
     assert segment_numbers(log.directory) == [1]
+
+
+@pytest.mark.parametrize(("kind", "number"), [("sync", 2), ("sync_directory", 1)])
+def test_a_new_segment_whose_sync_fails_is_for_good(kind: str, number: int) -> None:
+    # A later recovery may find the new segment, and would take nothing more from the old one.
+    log = Log()
+    log.append(b"first")
+    rotation = Log()
+    rotation.append(b"first")
+    before = rotation.disk.operations
+    rotation.writer.rotate()
+    syncs = [o.number for o in rotation.disk.trace[before:] if o.kind == kind]
+    log.disk.fail_at(syncs[number - 1], "EIO", kind=kind)
+    with pytest.raises(OSError, match="Input/output"):
+        log.writer.rotate()
+    for act in acts(log):
+        with pytest.raises(LogFailedError):
+            act()
 
 
 def test_a_segment_whose_old_file_does_not_close_is_begun_all_the_same(

@@ -1,0 +1,225 @@
+"""Checkpoints: what they carry over, who takes them, and what they leave when they fail."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from support.stores import PATH, Opened, open_store, opened
+from tidelog.affinity.errors import DiskError, DiskFullError
+from tidelog.engine import checkpointer as checkpointers, manifest as manifests
+from tidelog.wal.reader import Scan, read_records
+from tidelog.wal.records import CheckpointRecord
+
+
+def fill(store: Opened, count: int = 40, value: bytes = b"v", name: str = "users") -> None:
+    store.database.map(name).update_many({b"%d" % number: value for number in range(count)})
+
+
+def content(store: Opened, name: str = "users") -> dict[bytes, bytes]:
+    return dict(store.database.map(name))
+
+
+def commits(store: Opened) -> int:
+    return sum(operation.kind == "commit" for operation in store.disk.trace)
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [getattr(record, "event", "") for record in caplog.records]
+
+
+def test_a_checkpoint_carries_everything_over_and_notes_it_in_the_log() -> None:
+    with opened(durability="none") as store:
+        fill(store)
+        store.database.map("users").discard(b"7")
+        end = store.parts.writer.position
+        assert store.database.checkpoint() == end
+        assert store.parts.writer.synced >= end
+        assert store.database.overlay.bytes == 0
+        assert len(content(store)) == 39
+        scan = Scan(store.disk.directory(f"{PATH}/wal"))
+        (note,) = [r for _, r in read_records(scan) if isinstance(r, CheckpointRecord)]
+        assert note.position == end
+        assert store.parts.checkpointer.figures.updates == 40
+
+
+def test_a_checkpoint_of_nothing_is_one_commit() -> None:
+    with opened() as store:
+        before = commits(store)
+        store.database.checkpoint()
+        store.database.checkpoint()
+        assert commits(store) == before + 2
+
+
+def test_a_large_checkpoint_is_several_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpointers, "BATCH_UPDATES", 10)
+    with opened(partitions=8) as store:
+        fill(store, 80)
+        before = commits(store)
+        store.database.checkpoint()
+        assert 4 <= commits(store) - before <= 8
+        assert len(content(store)) == 80
+
+
+def test_a_checkpoint_that_dies_between_two_transactions_is_made_up_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checkpointers, "BATCH_UPDATES", 10)
+    for number in range(1, 5):
+        store = open_store(partitions=8)
+        fill(store, 80)
+        store.database.checkpoint()
+        fill(store, 60, b"w")
+        store.database.drop("users") if number == 4 else None
+        fill(store, 5, name="others")
+        kinds = [operation.kind for operation in store.disk.trace]
+        assert kinds.count("commit") > 1
+        store.disk.fail_at(store.disk.operations + 1, "EIO", kind="commit")
+        with pytest.raises(DiskError):
+            store.database.checkpoint()
+        store.database.abandon()
+        with opened(store.disk.crash("lost"), seed=2) as again:
+            assert len(content(again, "others")) == 5
+            if number != 4:
+                values = content(again)
+                assert sum(value == b"w" for value in values.values()) == 60
+                assert len(values) == 80
+
+
+def test_after_a_failed_write_of_the_data_file_no_checkpoint_is_taken_before_the_next_open(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = open_store()
+    fill(store)
+    store.disk.fail_at(store.disk.operations + 1, "EIO", kind="commit")
+    for _ in range(2):
+        with pytest.raises(DiskError):
+            store.database.checkpoint()
+    assert "checkpoint.failed" in events(caplog)
+    assert manifests.read(store.disk.directory(PATH)).rebuild
+    # Nothing is lost, and everything but a checkpoint goes on.
+    fill(store, 50, b"w")
+    assert len(content(store)) == 50
+    with pytest.raises(DiskError):
+        store.database.close()
+    with opened(store.disk, seed=2) as again:
+        assert content(again) == {b"%d" % number: b"w" for number in range(50)}
+        again.database.checkpoint()
+
+
+def test_a_checkpoint_whose_sync_of_the_log_fails_writes_nothing_into_the_data_file() -> None:
+    store = open_store(durability="none")
+    fill(store)
+    before = commits(store)
+    store.disk.fail_at(store.disk.operations + 1, "EIO", kind="sync")
+    with pytest.raises(DiskError):
+        store.database.checkpoint()
+    assert commits(store) == before
+    assert len(content(store)) == 40
+    store.database.abandon()
+
+
+def test_a_checkpoint_without_space_is_tried_again() -> None:
+    with opened() as store:
+        fill(store)
+        store.disk.fail_at(store.disk.operations + 1, "ENOSPC", kind="commit")
+        with pytest.raises(DiskFullError):
+            store.database.checkpoint()
+        store.database.map("users")[b"more"] = b"1"
+        store.database.checkpoint()
+        assert len(content(store)) == 41
+
+
+def test_a_note_that_cannot_be_left_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with opened() as store:
+        fill(store)
+        store.disk.fail_at(store.disk.operations + 1, "ENOSPC", kind="write", path=f"{PATH}/wal")
+        store.database.checkpoint()
+        assert "checkpoint.unnoted" in events(caplog)
+        assert store.database.overlay.bytes == 0
+        store.database.map("users")[b"more"] = b"1"
+
+
+def test_a_checkpoint_that_another_one_made_needless_is_not_taken() -> None:
+    with opened() as store:
+        before = commits(store)
+        store.parts.checkpointer.run_while(lambda: False, "needless")
+        assert commits(store) == before
+
+
+def test_counters_that_moved_without_data_are_in_the_checkpoint() -> None:
+    store = open_store()
+    fill(store, 4)
+    store.database.abandon()
+    with opened(store.disk, seed=2) as again:
+        # Epochs have risen, so each partition's mark is written though nothing was updated.
+        again.database.checkpoint()
+        assert all(mark.epochs[-1][0] == 2 for mark in again.parts.checkpointer.marks.values())
+        assert len(again.parts.checkpointer.marks) == 4
+
+
+# ------------------------------------------------------------------ who takes them, and when
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"checkpoint_bytes": 5000}, "overlay"),
+        ({"checkpoint_interval": 1.0}, "idle"),
+    ],
+)
+def test_the_background_takes_a_checkpoint_that_is_due(
+    limits: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "tidelog.checkpoint"), opened(**limits) as store:
+        fill(store)
+        assert store.database.statistics().checkpoints == 0
+        store.environment.advance(2.0)
+        assert store.database.statistics().checkpoints == 1
+        assert f"reason={reason}" in caplog.text
+        store.environment.advance(10.0)
+        assert store.database.statistics().checkpoints == 1
+
+
+def test_a_long_log_alone_makes_a_checkpoint_due() -> None:
+    with opened(checkpoint_bytes=5000) as store:
+        for _ in range(30):
+            fill(store, 1, b"x" * 1000)
+            store.database.overlay.active.bytes = 0
+        store.environment.advance(1.0)
+        assert store.database.statistics().checkpoints == 1
+
+
+@pytest.mark.parametrize("durability", ["always", "none"])
+def test_whoever_finds_the_overlay_at_twice_its_limit_takes_the_checkpoint(durability: Any) -> None:
+    with opened(checkpoint_bytes=5000, durability=durability) as store:
+        users = store.database.map("users")
+        most = 0
+        for number in range(100):
+            users[b"%d" % number] = b"x" * 300
+            most = max(most, store.database.overlay.bytes)
+        assert store.database.statistics().checkpoints > 2
+        assert most < 12_000
+        assert len(users) == 100
+
+
+def test_an_interval_is_how_long_a_relaxed_commit_waits_for_its_sync() -> None:
+    with opened(durability="interval", sync_interval=0.5) as store:
+        fill(store)
+        position = store.parts.writer.position
+        store.environment.advance(0.4)
+        assert store.parts.writer.synced < position
+        store.environment.advance(0.2)
+        assert store.parts.writer.synced >= position
+
+
+def test_without_durability_only_checkpoints_sync() -> None:
+    with opened(durability="none") as store:
+        fill(store)
+        position = store.parts.writer.position
+        store.environment.advance(10.0)
+        assert store.parts.writer.synced < position
+        store.database.checkpoint()
+        assert store.parts.writer.synced >= position
