@@ -33,6 +33,7 @@ from ..affinity.errors import (
     TidelogError,
 )
 from .environment import KvTransaction
+from .kv_pages import CHECKED_BYTES_MAX, check_pages, tree_of
 
 DATA_FILE = "data.mdb"
 READERS_MAX = 1022
@@ -166,7 +167,8 @@ def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvi
     Raises ``CorruptDataError`` where the file is shorter than its meta pages say or is no LMDB
     file, ``FormatVersionError`` for the data format of another LMDB.
     """
-    check_structure(os.path.join(path, DATA_FILE))
+    # Beside a writer pages change while they are looked at; then LMDB alone knows which count.
+    check_structure(os.path.join(path, DATA_FILE), pages=not read_only)
     with translated(f"opening {path}"):
         while True:
             try:
@@ -208,8 +210,11 @@ def verify_file(file: str) -> list[str]:
     return [f"{file}: {finding}" for finding in findings]
 
 
-def check_structure(file: str) -> None:
-    """Raise unless ``file`` is absent, or an LMDB file of format 1 that is as long as it says."""
+def check_structure(file: str, *, pages: bool = False) -> None:
+    """Raise unless ``file`` is absent, or an LMDB file of format 1 that is as long as it says.
+
+    With ``pages`` those of a small file are looked at too, all of them (``kv_pages``).
+    """
     try:
         if not stat.S_ISREG(os.lstat(file).st_mode):  # reading a FIFO would never end
             raise CorruptDataError(f"{file} is no regular file")
@@ -231,7 +236,7 @@ def check_structure(file: str) -> None:
         meta = head[page * _PAGE + _META_OFFSET : (page + 1) * _PAGE]
         if len(meta) < _META.size:
             continue
-        magic, version, _, _, _, _, last_page, txn_id = _META.unpack_from(meta)
+        magic, version, _, _, free, main, last_page, txn_id = _META.unpack_from(meta)
         if magic != _META_MAGIC:
             continue
         if version & 0xFFFF != 1:
@@ -241,9 +246,13 @@ def check_structure(file: str) -> None:
                 supported=1,
             )
         if newest is None or txn_id > newest[0]:
-            newest = (txn_id, last_page)
+            newest = (txn_id, last_page, free, main)
     if newest is None:
         raise CorruptDataError(f"{file} is no LMDB file ({size} bytes, no valid meta page)")
     needed = (newest[1] + 1) * _PAGE
     if size < needed:
         raise CorruptDataError(f"{file} has {size} bytes where its meta page needs {needed}")
+    if pages and needed <= CHECKED_BYTES_MAX:
+        with open(file, "rb") as stream:
+            content = stream.read(needed)
+        check_pages(content, tree_of("free", newest[2]), tree_of("main", newest[3]))

@@ -28,6 +28,7 @@ from queue import SimpleQueue
 from typing import Any, NoReturn, TypeVar
 
 import trio
+from mmh3 import hash as murmur3
 from trio.lowlevel import (
     Abort,
     Task,
@@ -40,7 +41,6 @@ from trio.lowlevel import (
 )
 
 from ..affinity.errors import ClosedError, TidelogError, UsageError
-from ..affinity.partitions import partition_of
 from .commit import GROUP_BYTES_MAX, Commit, Entry, Put
 from .database import Database
 from .lock_manager import LockedError
@@ -98,7 +98,7 @@ class LogThread:
                 self._refuse(namespace)
             if value is None or len(value) > largest:
                 return await otherwise(key, value)
-            partition = partition_of(key, count)
+            partition = murmur3(key, 0, False) % count
             task = current_task()
             entry = (partition, number, prefixes[partition] + key, key, value, task)
             queue.append(entry)
@@ -184,7 +184,7 @@ class LogThread:
             # Not only what the disk does: a bug must end the tasks that wait, not this thread.
             for entry in entries:
                 if entry.error is None and not (isinstance(entry, Commit) and entry.receipt):
-                    entry.error = copy(error) if isinstance(error, TidelogError) else error
+                    entry.error = _for_one(error)
 
     def _tell(self, puts: list[OnePut], together: Puts) -> None:
         """Leave each task its error; bring the puts one by one where a lock was in the way."""
@@ -196,7 +196,12 @@ class LogThread:
             found = [together.error_of(place) for place in range(len(puts))]
         for put, error in zip(puts, found, strict=True):
             if error is not None:
-                self._errors[put[5]] = error
+                self._errors[put[5]] = _for_one(error)
+
+
+def _for_one(error: BaseException) -> BaseException:
+    """Return an error for one task to raise: those of the user's concern are not shared."""
+    return copy(error) if isinstance(error, TidelogError) else error
 
 
 def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:

@@ -24,11 +24,14 @@ from operator import itemgetter
 
 from crc32c import crc32c
 
+from .environment import Cursor
 from .overlay import View
+from .partition_store import check_before
 from .stored import (
     PREFIX_SIZE,
     TRAILER_SIZE,
     check_block,
+    check_pair,
     is_tombstone,
     pack_prefix,
 )
@@ -147,12 +150,30 @@ class _Source:
         self._overlay_keys = sorted(self._overlay)
         self._items: Iterator[Pair] = iter(())
         if self._low < self._high:
-            cursor = view.txn.cursor()
-            if not reverse:
-                if cursor.set_range(self._low):
-                    self._items = cursor.iternext()
-            elif cursor.prev() if cursor.set_range(self._high) else cursor.last():
-                self._items = cursor.iterprev()
+            self._items = self._placed(view.txn.cursor())
+
+    def _placed(self, cursor: Cursor) -> Iterator[Pair]:
+        """Return the pairs from the edge of the range on; what lies beyond it is checked too.
+
+        A flipped bit may have moved a record there, or sent the search elsewhere.
+        """
+        reverse = self._reverse
+        edge = self._high if reverse else self._low
+        placed = cursor.set_range(edge)
+        if placed and reverse:
+            check_pair(*cursor.item())
+        found = cursor.prev() if placed else cursor.last()
+        if found:
+            check_before(cursor, edge)
+        if reverse:
+            return cursor.iterprev() if found else iter(())
+        if not placed:
+            return iter(())
+        if found:
+            cursor.next()
+        else:
+            cursor.first()
+        return cursor.iternext()
 
     def fetch(self, size: int) -> None:
         """Add up to ``size`` pairs of LMDB to those in hand, and the overlay's in their range."""
@@ -162,10 +183,16 @@ class _Source:
             if self._reverse:
                 items.reverse()
                 if items[0][0] < self._low:
-                    items, whole = items[bisect_left(items, self._low, key=_FIRST) :], False
+                    cut = bisect_left(items, self._low, key=_FIRST)
+                    check_pair(*items[cut - 1])
+                    items, whole = items[cut:], False
             elif items[-1][0] >= self._high:
-                items, whole = items[: bisect_left(items, self._high, key=_FIRST)], False
-            if crc32c(b"".join(chain.from_iterable(items))):
+                cut = bisect_left(items, self._high, key=_FIRST)
+                check_pair(*items[cut])
+                items, whole = items[:cut], False
+            parts = list(chain.from_iterable(items))
+            # Nothing in a pair is empty; the CRC of a zeroed pair would be zero like that of all.
+            if not all(parts) or crc32c(b"".join(parts)):
                 check_block([key for key, _ in items], [value for _, value in items])
         self.more = whole
         if self._overlay_keys:

@@ -7,8 +7,8 @@ Readers take longer arrays than they know (later minor versions append), never s
 Invariants:
 
 - An unknown record without the flag ``MAY_BE_IGNORED`` refuses the log.
-- Updates of a transaction are sorted into one run per participant; partition and counter of an
-  update follow from its run, so they cost nothing per key.
+- Updates of a transaction stand in runs of one partition each; partition and counter of an update
+  follow from its run, so they cost nothing per key.  A partition may have several runs.
 - Counters fit signed 64 bits, partitions and namespace ids unsigned 32.
 
 Left out: PREPARE, COMMIT, SETTLE, OPEN, SUPPLIED, CLEAR, INGEST and COMMIT_UPTO have their

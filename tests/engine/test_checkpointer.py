@@ -10,6 +10,7 @@ import pytest
 from support.stores import PATH, Opened, open_store, opened
 from tidelog.affinity.errors import DiskError, DiskFullError
 from tidelog.engine import checkpointer as checkpointers, manifest as manifests
+from tidelog.testing import SimulatedCrash
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import CheckpointRecord
 
@@ -67,25 +68,35 @@ def test_a_checkpoint_that_dies_between_two_transactions_is_made_up_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(checkpointers, "BATCH_UPDATES", 10)
-    for number in range(1, 5):
+
+    def prepared() -> Opened:
         store = open_store(partitions=8)
         fill(store, 80)
+        fill(store, 10, name="gone")
         store.database.checkpoint()
         fill(store, 60, b"w")
-        store.database.drop("users") if number == 4 else None
         fill(store, 5, name="others")
-        kinds = [operation.kind for operation in store.disk.trace]
-        assert kinds.count("commit") > 1
-        store.disk.fail_at(store.disk.operations + 1, "EIO", kind="commit")
-        with pytest.raises(DiskError):
+        store.database.drop("gone")
+        return store
+
+    probe = prepared()
+    before = probe.disk.operations
+    probe.database.checkpoint()
+    numbers = [o.number for o in probe.disk.trace[before:] if o.kind == "commit"]
+    probe.database.abandon()
+    assert len(numbers) > 3
+    for number in numbers:
+        store = prepared()
+        store.disk.crash_at(number, "before")
+        with pytest.raises(SimulatedCrash):
             store.database.checkpoint()
-        store.database.abandon()
         with opened(store.disk.crash("lost"), seed=2) as again:
+            assert again.database.maps() == ["others", "users"]
             assert len(content(again, "others")) == 5
-            if number != 4:
-                values = content(again)
-                assert sum(value == b"w" for value in values.values()) == 60
-                assert len(values) == 80
+            values = list(content(again).values())
+            assert (values.count(b"w"), values.count(b"v")) == (60, 20)
+            again.database.checkpoint()
+            assert again.parts.kv.entries() == 85 + 8 + 1
 
 
 def test_after_a_failed_write_of_the_data_file_no_checkpoint_is_taken_before_the_next_open(
