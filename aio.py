@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from .engine.aio import (
-    Database as Database,
-    Reads as Reads,
-    open as open,
-    open_with as open_with,
-)
-from .engine.aio_maps import Items as Items, Map as Map
-from .engine.aio_transactions import (
     Attempt as Attempt,
     Attempts as Attempts,
+    Database as Database,
+    Items as Items,
+    Map as Map,
+    Reads as Reads,
     Snapshot as Snapshot,
     Transaction as Transaction,
+    open as open,
+    open_with as open_with,
 )

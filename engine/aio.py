@@ -32,8 +32,8 @@ from trio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from ..affinity.errors import ReadOnlyError
 from . import codecs as codecs_module, database as databases, snapshots
-from .aio_maps import INLINE_KEYS_MAX, Getter, Map, Putter, SyncMap
-from .aio_transactions import Attempts, Snapshot, Transaction
+from .aio_maps import INLINE_KEYS_MAX, Getter, Items, Map, Putter, SyncMap
+from .aio_transactions import Attempt, Attempts, Snapshot, Transaction
 from .aio_workers import Workers
 from .attempts import ATTEMPTS
 from .commit import Commit, Receipt
@@ -54,6 +54,19 @@ if TYPE_CHECKING:
     from .outcomes import Outcome
     from .reading import ReadOnlyDatabase, ReadStatistics
     from .statistics import Statistics
+
+__all__ = [
+    "Attempt",
+    "Attempts",
+    "Database",
+    "Items",
+    "Map",
+    "Reads",
+    "Snapshot",
+    "Transaction",
+    "open",
+    "open_with",
+]
 
 Reads = Literal["inline", "thread"]
 

@@ -25,7 +25,8 @@ from typing import NamedTuple
 from ..affinity.errors import CorruptDataError
 
 PAGE = 4096
-CHECKED_BYTES_MAX = 8 << 20
+CHECKED_BYTES_MAX = 4 << 20
+"""At 10 us a page this is what an open may take longer."""
 
 _HEADER = struct.Struct("<QHHHH")
 _NODE = struct.Struct("<HHHH")
@@ -36,6 +37,9 @@ _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
 _BIG = 1
 _NO_PAGE = (1 << 64) - 1
 _DEPTH_MAX = 32
+_INTEGER_KEYS = 8
+_SIGNS = {"free": (PAGE, _INTEGER_KEYS), "main": (0, 0)}
+"""Padding, which is the size of pages for one of them, and flags."""
 
 
 class Tree(NamedTuple):
@@ -48,8 +52,10 @@ class Tree(NamedTuple):
 
 
 def tree_of(name: str, record: bytes) -> Tree:
-    """Return a tree as the meta page describes it."""
-    _, _, depth, _, _, _, entries, root = _TREE.unpack(record)
+    """Return a tree as the meta page describes it; ``name`` is ``free`` or ``main``."""
+    pad, flags, depth, _, _, _, entries, root = _TREE.unpack(record)
+    if (pad, flags) != _SIGNS[name]:
+        raise CorruptDataError(f"the data file describes its tree {name} as {pad}, {flags:#x}")
     return Tree(name, root, depth, entries)
 
 

@@ -14,12 +14,14 @@ from dataclasses import asdict, dataclass
 from crc32c import crc32c
 
 from ..affinity.errors import CorruptDataError, FormatVersionError
+from ..affinity.partitions import PARTITIONS_MAX
 from ..wal.ports import Directory, ReadableDirectory
 
 STORE_FORMAT = 1
 NAME = "manifest"
 _NEW_NAME = "manifest.tmp"
 _SIZE_MAX = 1 << 20
+_ID_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +91,26 @@ def decode(data: bytes) -> Manifest:
         manifest = Manifest(**known)
         logs = [(str(log), int(first)) for log, first in manifest.logs]
         spaces = [(int(a), int(b), int(c)) for a, b, c in manifest.spaces]
+        _check_types(manifest)
     except (TypeError, ValueError) as error:
         raise CorruptDataError(f"the manifest lacks something: {error}") from error
     return Manifest(**{**known, "logs": logs, "spaces": spaces})
+
+
+def _check_types(manifest: Manifest) -> None:
+    """Raise ``ValueError`` or ``TypeError`` for fields that somebody wrote by hand, and wrongly."""
+    ids = (manifest.store_id, manifest.history_id, manifest.log_id)
+    for text in (*ids, *(log for log, _ in manifest.logs)):
+        if len(bytes.fromhex(text)) != _ID_SIZE:
+            raise ValueError(f"{text!r} is no id")
+    for number in (manifest.partitions, manifest.clean_end or 0):
+        if type(number) is not int or number < 0:
+            raise ValueError(f"{number!r} is no number")
+    if not manifest.logs or not 1 <= manifest.partitions <= PARTITIONS_MAX:
+        raise ValueError(f"{manifest.partitions} partitions and {len(manifest.logs)} logs")
+    for truth in (manifest.copied, manifest.rebuild):
+        if type(truth) is not bool:
+            raise ValueError(f"{truth!r} is neither true nor false")
 
 
 def read(directory: ReadableDirectory) -> Manifest:

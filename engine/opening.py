@@ -23,6 +23,7 @@ from ..affinity.errors import (
     DiskError,
     DiskFullError,
     ForeignFileError,
+    FormatVersionError,
     NotFoundError,
     SnapshotExpiredError,
     UnsupportedError,
@@ -190,6 +191,9 @@ def read_manifest(environment: Environment, path: str) -> Manifest:
         raise NotFoundError(
             f"there is no store at {path}", hint="`tidelog.open(path)` makes one."
         ) from error
+    except (CorruptDataError, FormatVersionError) as error:
+        error.args = (f"{path}: {error}",)
+        raise
 
 
 def create_store(environment: Environment, path: str, partitions: int) -> None:
@@ -520,7 +524,7 @@ class _Opening:
         replayed.report.dropped_bytes = end.dropped_bytes
         replayed.report.end = str(end.kind)
         replayed.applied_position = end.position
-        if not clean:
+        if not clean or end.dropped_segment is not None:
             with translated_disk("making the end of the log durable"):
                 # A process that was killed may have left names that are not durable yet.
                 self._wal.sync()

@@ -39,6 +39,8 @@ MARKS_NAMESPACE = 0
 CHUNK = 1000
 """Updates between two chances for other threads: py-lmdb asks for the interpreter at every one."""
 
+_NO_NAMESPACE = MARKS_NAMESPACE.to_bytes(4, "big")
+
 STORE_KEY = pack_prefix(STORE_PARTITION, MARKS_NAMESPACE) + b"store"
 
 
@@ -110,7 +112,8 @@ def read_marks(txn: KvTransaction) -> tuple[StoreMark | None, dict[int, Partitio
     while cursor.set_range(wanted := mark_key(partition)):
         key, value = cursor.item()
         check_pair(key, value)
-        if cursor.prev():
+        if cursor.prev() and (cursor.key() >= wanted or cursor.key()[4:8] == _NO_NAMESPACE):
+            # A mark whose key was damaged; a damaged value would be for its reader to find.
             check_before(cursor, wanted)
         found = int.from_bytes(key[:4], "big")
         if found == STORE_PARTITION:

@@ -188,16 +188,16 @@ class FaultyDisk:
             operation = Operation(number=len(self.trace) + 1, kind=kind, path=path, size_bytes=size)
             self.trace.append(operation)
             moment = self._moment(operation.number)
-            rng = random.Random(f"{self.seed}:{operation.number}")
             if moment == "before":
                 self._die(operation)
             if moment == "inside":
+                rng = self._chance(operation)
                 if partly is not None:
                     partly(rng)
                 elif rng.random() < 0.5:
                     action()
                 self._die(operation)
-            self._fail(operation, rng, partly, spoil)
+            self._fail(operation, partly, spoil)
             result = action()
             if moment == "after":
                 self._die(operation)
@@ -238,6 +238,9 @@ class FaultyDisk:
         if operation is not None:
             raise SimulatedCrash(f"at operation {operation}")
 
+    def _chance(self, operation: Operation) -> random.Random:
+        return random.Random(f"{self.seed}:{operation.number}")
+
     def _moment(self, number: int) -> str | None:
         if self._crash_at is None or self._crash_at[0] != number:
             return None
@@ -246,7 +249,6 @@ class FaultyDisk:
     def _fail(
         self,
         operation: Operation,
-        rng: random.Random,
         partly: Callable[[random.Random], object] | None,
         spoil: Callable[[random.Random], object] | None,
     ) -> None:
@@ -256,9 +258,9 @@ class FaultyDisk:
         if not fault.for_ever:
             self._faults.remove(fault)
         if spoil is not None and fault.name == "EIO":
-            spoil(rng)
+            spoil(self._chance(operation))
         elif partly is not None and fault.name == "short":
-            partly(rng)
+            partly(self._chance(operation))
         raise disk_error(FAULTS[fault.name][0], operation.path)
 
     def _image(self, outcome: str) -> FaultyDisk:

@@ -46,6 +46,7 @@ KINDS = {
     "engine/attempts.py": "pure",
     "engine/codecs.py": "pure",
     "engine/document_codecs.py": "pure",
+    "engine/kv_pages.py": "pure",
     "engine/manifest.py": "pure",
     "engine/maps.py": "pure",
     "engine/namespaces.py": "pure",

