@@ -291,14 +291,16 @@ def replaced_by(content: bytes) -> Callable[[Path], None]:
 def test_a_data_file_that_is_no_lmdb_file_is_refused(store: Path) -> None:
     file = store / "data" / "data.mdb"
     kept = file.read_bytes()
-    for content in (b"x", b"noise" * 4000, kept[: len(kept) // 2], kept[:4096]):
+    for content in (bytes(20_000), b"noise" * 4000, kept[: len(kept) // 2]):
         file.write_bytes(content)
         expect_refused(store, CorruptDataError, "data.mdb")
-    # An empty one is what a crash may leave that was making it; here the log has everything.
-    file.write_bytes(b"")
-    with opened(store) as db:
-        assert db.map("m")[b"k"] == b"v"
-    expect_sound(store)
+    # Less than two whole pages is what a power cut leaves of one that was never written; here the
+    # log still has everything.
+    for content in (b"", b"x", kept[:4096], bytes(8192)):
+        file.write_bytes(content)
+        with opened(store) as db:
+            assert db.map("m")[b"k"] == b"v"
+        expect_sound(store)
 
 
 def test_a_data_file_of_lmdb_1_0_is_refused(store: Path) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tidelog.affinity.errors import TidelogError
@@ -15,8 +16,8 @@ from tidelog.testing.crash import CrashPoint, recorded
 from tidelog.testing.media import OUTCOMES
 from tidelog.testing.plan import FAULTS, MOMENTS, Operation
 
-from .promises import BrokenInvariant, Promise, check_recovered, promise_of
-from .scripts import LIMITS, PARTITIONS, PATH, Run, Step
+from .promises import Promise, check_recovered, promise_of
+from .scripts import LIMITS, PARTITIONS, PATH, BrokenInvariant, Run, Step
 from .trouble import WatchedDisk, check_killed, play_with_error
 
 
@@ -106,10 +107,8 @@ def kill_everywhere(
             disk = FaultyDisk(0)
             disk.crash_at(operation.number, moment)
             run = Run(disk)
-            try:
+            with suppress(SimulatedCrash):
                 run.play(steps)
-            except SimulatedCrash:
-                pass
             try:
                 check_killed(run)
             except BrokenInvariant as broken:

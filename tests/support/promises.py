@@ -20,10 +20,17 @@ from tidelog.affinity.errors import CorruptLogError, TidelogError
 from tidelog.checkpoints.marks import epoch_of
 from tidelog.engine import database, manifest as manifests
 from tidelog.engine.database import Database
-from tidelog.engine.outcomes import OUTCOMES
+from tidelog.engine.namespaces import OUTCOMES
 from tidelog.engine.overlay import merged
 from tidelog.engine.partition_store import STORE_KEY, read_marks, verify_partitions
-from tidelog.engine.stored import PREFIX_SIZE, TRAILER_SIZE, is_tombstone, pack_prefix, split_key, version_of
+from tidelog.engine.stored import (
+    PREFIX_SIZE,
+    TRAILER_SIZE,
+    is_tombstone,
+    pack_prefix,
+    split_key,
+    version_of,
+)
 from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.environment import SimulatedEnvironment
 from tidelog.testing.kv import MemoryKv, MemoryTransaction
@@ -43,7 +50,6 @@ from .scripts import (
     broken,
     check_readers,
 )
-
 
 _MARKS = bytes(4)
 
@@ -154,7 +160,7 @@ def check_wal_rule(disk: FaultyDisk) -> None:
     positions += [store.position] if store is not None else []
     if positions:
         ids = [(bytes.fromhex(log_id), first) for log_id, first in manifest.logs]
-        scan = Scan(disk.directory(f"{PATH}/wal"), min(positions), exact=True, log_ids=ids)
+        scan = Scan(disk.directory(f"{PATH}/wal"), log_ids=ids)
         for _ in scan:
             pass
         if max(positions) > scan.end.position:
@@ -350,4 +356,3 @@ def check_outcomes(db: Database, place: int, promise: Promise) -> None:
             broken("I-2", f"{tx_id!r} is said to be {found}")
     if "committed" in (db.outcome(bytes(16)), db.outcome(NEVER)):
         broken("I-5", "a transaction that never was is said to be committed")
-

@@ -21,6 +21,7 @@ from tidelog.affinity.errors import CommitUnknownError, ConflictError, TidelogEr
 from tidelog.engine import checkpointer, database, recovery
 from tidelog.engine.database import Database
 from tidelog.engine.snapshots import Snapshot
+from tidelog.engine.transactions import Durability, Mode
 from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.environment import SimulatedEnvironment
 from tidelog.testing.kv import MemoryKv
@@ -113,15 +114,15 @@ class Step:
     """One call of the script.
 
     ``kind`` is ``open``, ``close``, ``checkpoint``, ``sync``, ``tick``, ``snapshot``, ``release``,
-    ``outcome``, ``conflict`` (these change no world by themselves), ``map``, ``drop``, ``rename``, ``put`` (one update by the map
-    itself), ``many`` (``update_many``), ``commit`` (a transaction) or ``group`` (several commits
-    that are queued together).
+    ``outcome``, ``conflict`` (these change no world by themselves), ``map``, ``drop``, ``rename``,
+    ``put`` (one update by the map itself), ``many`` (``update_many``), ``commit`` (a transaction)
+    or ``group`` (several commits that are queued together).
     """
 
     kind: str
     changes: tuple[Change, ...] = ()
-    durability: str = "always"
-    mode: str = "optimistic"
+    durability: Durability = "always"
+    mode: Mode = "optimistic"
     name: str = ""
     other: str = ""
     tx_id: bytes | None = None
@@ -167,7 +168,7 @@ class Run:
         """How many acknowledged entries are durable for sure."""
         self.db: Database | None = None
         self.snapshots: list[tuple[Snapshot, World]] = []
-        self.durability = "always"
+        self.durability: Durability = "always"
         self.lwms = [0] * PARTITIONS
         self._acknowledge = acknowledge
         acknowledge(self)
@@ -249,7 +250,8 @@ class Run:
             self.environment,
             PATH,
             partitions=PARTITIONS,
-            durability=step.durability,  # type: ignore[arg-type]  # one of the three
+            durability=step.durability,
+            read_only=False,
             **LIMITS,
         )
 
@@ -334,8 +336,8 @@ def _change(tx: Any, run: Run, changes: tuple[Change, ...]) -> None:
 
 def _one(run: Run, step: Step) -> bool:
     with run.store.transaction(
-        step.mode,  # type: ignore[arg-type]  # one of the two
-        durability=step.durability,  # type: ignore[arg-type]  # one of the three
+        step.mode,
+        durability=step.durability,
         id=step.tx_id,
     ) as tx:
         _change(tx, run, step.changes)
@@ -345,7 +347,7 @@ def _one(run: Run, step: Step) -> bool:
 def _group(run: Run, step: Step) -> bool:
     transactions = []
     for change in step.changes:
-        tx = run.store.transaction(durability=step.durability)  # type: ignore[arg-type]
+        tx = run.store.transaction(durability=step.durability)
         _change(tx, run, (change,))
         transactions.append(tx)
     commits = [commit for tx in transactions if (commit := tx.to_commit()) is not None]

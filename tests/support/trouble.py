@@ -19,7 +19,6 @@ from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.plan import Operation
 
 from .promises import (
-    broken,
     check_counters,
     check_recovered,
     find_world,
@@ -28,7 +27,7 @@ from .promises import (
     shown,
     stored_pairs,
 )
-from .scripts import PATH, Entry, Given, Run, Step, Writer
+from .scripts import PATH, Entry, Given, Run, Step, Writer, broken
 
 T = TypeVar("T")
 ENDLESS = 4000
