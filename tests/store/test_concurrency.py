@@ -29,6 +29,7 @@ from support.histories import (
 from support.real_stores import expect_sound
 from tidelog.engine.database import Database, open as open_store
 from tidelog.engine.maps import Map
+from tidelog.engine.transactions import Durability, Isolation, Mode
 from tidelog.errors import TransactionError
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import TxRecord
@@ -50,11 +51,11 @@ def _threads_take_turns_often() -> Iterator[None]:
 class Mix(NamedTuple):
     """Who does what in a history."""
 
-    modes: tuple[str, ...] = ("optimistic", "pessimistic")
-    durability: str = "none"
+    modes: tuple[Mode, ...] = ("optimistic", "pessimistic")
+    durability: Durability = "none"
     partitions: int = 4
     singles: bool = True
-    isolation: str = "serializable"
+    isolation: Isolation = "serializable"
     deletes: bool = True
     clients: int = 4
     steps: int = 30
@@ -135,11 +136,13 @@ class Client:
         start, stop = sorted(self._random.sample(KEYS, 2))
         reverse, limit = self._random.random() < 0.3, self._random.choice([None, None, 2])
         pairs = mapping.range(start.encode(), stop.encode(), reverse=reverse, limit=limit)
-        found = {f"{name}/{key.decode()}": text(value) for key, value in pairs}
+        found: dict[str | bytes, str | bytes | int | None] = {
+            f"{name}/{key.decode()}": text(value) for key, value in pairs
+        }
         if limit is not None and len(found) == limit and not reverse:
-            stop = max(found)[2:] + "\0"
+            stop = max(map(str, found))[2:] + "\0"
         elif limit is not None and len(found) == limit:
-            start = min(found)[2:]
+            start = min(map(str, found))[2:]
         recorder.scan(f"{name}/{start}", f"{name}/{stop}", found)
 
     def put(self, name: str) -> None:
@@ -183,7 +186,7 @@ def record(path: Path, mix: Mix, seed: int) -> History:
     db = open_store(
         path,
         partitions=mix.partitions,
-        durability=mix.durability,  # type: ignore[arg-type]  # a table of texts
+        durability=mix.durability,
         checkpoint_bytes=8_000,
         segment_bytes=1,
         lock_timeout=60.0,
@@ -205,7 +208,7 @@ def record(path: Path, mix: Mix, seed: int) -> History:
     versions = versions_of(path, deletes)
     expect_sound(path)
     seen = [seen for client in clients for seen in client.seen]
-    return History(transactions=seen, versions=versions)
+    return History(transactions=seen, versions=dict(versions.items()))
 
 
 def versions_of(path: Path, deletes: Deletes) -> dict[str, list[str]]:

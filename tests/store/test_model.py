@@ -392,7 +392,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def search(examples: int, steps: int) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         StoreMachine,
         settings=settings(
             max_examples=examples,

@@ -291,7 +291,7 @@ def replaced_by(content: bytes) -> Callable[[Path], None]:
 def test_a_data_file_that_is_no_lmdb_file_is_refused(store: Path) -> None:
     file = store / "data" / "data.mdb"
     kept = file.read_bytes()
-    for content in (bytes(20_000), b"noise" * 4000, kept[: len(kept) // 2]):
+    for content in (bytes(20_000), b"noise" * 4000, kept[:-1], kept[:12_288]):
         file.write_bytes(content)
         expect_refused(store, CorruptDataError, "data.mdb")
     # Less than two whole pages is what a power cut leaves of one that was never written; here the

@@ -15,6 +15,7 @@ from tidelog import codecs
 from tidelog.engine.database import Database, open as open_store
 from tidelog.engine.disk import RealDisk
 from tidelog.engine.maps import Map
+from tidelog.engine.transactions import Transaction
 from tidelog.errors import (
     ClosedError,
     ConflictError,
@@ -308,7 +309,11 @@ def test_a_conflict_names_map_key_and_winner(db: Database, m: Map[Any, Any]) -> 
 
 
 def test_a_conflict_is_seen_after_a_checkpoint_too(db: Database, m: Map[Any, Any]) -> None:
-    for change in (lambda: m.update_many({"x": 1}), lambda: m.discard("x")):
+    changes: list[Callable[[], None]] = [
+        lambda: m.update_many({"x": 1}),
+        lambda: m.discard("x"),
+    ]
+    for change in changes:
         tx = db.transaction()
         tx[m].get("x")
         db.checkpoint()
@@ -349,6 +354,15 @@ def test_a_transaction_belongs_to_its_thread(db: Database, m: Map[Any, Any]) -> 
     assert m["x"] == 1
 
 
+def touch_late(tx: Transaction, m: Map[Any, Any], how: str) -> None:
+    if how == "read":
+        tx[m].get(b"k")
+    elif how == "write":
+        tx[m].set(b"k", b"w")
+    else:
+        tx.commit()
+
+
 def test_a_transaction_past_its_deadline_does_nothing(tmp_path: Path) -> None:
     now = [0.0]
     with opened(tmp_path / "store", quiet(monotonic=lambda: now[0])) as db:
@@ -358,11 +372,7 @@ def test_a_transaction_past_its_deadline_does_nothing(tmp_path: Path) -> None:
             tx[m][b"k"] = b"v"
             now[0] += 5.1
             with pytest.raises(DeadlineError):
-                {
-                    "read": lambda tx=tx: tx[m].get(b"k"),
-                    "write": lambda tx=tx: tx[m].set(b"k", b"w"),
-                    "commit": tx.commit,
-                }[late]()
+                touch_late(tx, m, late)
             tx.rollback()
         assert not m
 
@@ -614,6 +624,12 @@ def test_run_does_not_repeat_what_cannot_help(db: Database, m: Map[Any, Any]) ->
     assert (calls, m["x"]) == ([1], 50)
 
 
+def try_twice(db: Database, work: Callable[[Transaction], object]) -> None:
+    for attempt in db.attempts(2):
+        with attempt as tx:
+            work(tx)
+
+
 def test_the_loop_of_attempts_ends_with_the_one_that_commits(
     db: Database, m: Map[Any, Any]
 ) -> None:
@@ -624,9 +640,7 @@ def test_the_loop_of_attempts_ends_with_the_one_that_commits(
     assert (busy.attempts, m["x"]) == (3, 1)
     busy = Busy(m, 9)
     with pytest.raises(ConflictError):
-        for attempt in db.attempts(2):
-            with attempt as tx:
-                busy(tx)
+        try_twice(db, busy)
     assert busy.attempts == 2
     for attempt in db.attempts():
         with attempt as tx:
@@ -636,7 +650,7 @@ def test_the_loop_of_attempts_ends_with_the_one_that_commits(
 
 
 def test_words_that_are_no_option_are_refused(db: Database) -> None:
-    for options in (
+    wrong: tuple[dict[str, Any], ...] = (
         {"mode": "hopeful"},
         {"isolation": "chaos"},
         {"durability": "sometimes"},
@@ -644,6 +658,7 @@ def test_words_that_are_no_option_are_refused(db: Database) -> None:
         {"id": "0" * 16},
         {"tag": 7},
         {"tag": "\u00fc" * 600},
-    ):
+    )
+    for options in wrong:
         with pytest.raises(UsageError):
-            db.transaction(**options)  # type: ignore[arg-type]
+            db.transaction(**options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,10 @@ def examine(path: Path, expected: Path) -> str:
     try:
         assert db.maps() == sorted(content["maps"]), "a map is missing"
         for name, pairs in content["maps"].items():
-            expect_pairs(db, name, [(bytes.fromhex(k), bytes.fromhex(v)) for k, v in pairs], attempt)
+            wanted = [(bytes.fromhex(k), bytes.fromhex(v)) for k, v in pairs]
+            expect_pairs(db, name, wanted, attempt)
         for tx_id in content["ids"]:
-            found = attempt(lambda tx_id=tx_id: db.outcome(bytes.fromhex(tx_id)))
+            found = attempt(partial(db.outcome, bytes.fromhex(tx_id)))
             assert found in (None, "committed", "too_old"), f"{tx_id} is {found}"
         attempt(lambda: db.map("new").update_many({b"%d" % n: b"new" for n in range(100)}))
     finally:

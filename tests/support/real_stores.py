@@ -1,4 +1,4 @@
-"""Stores of real files and real LMDB: environments with parts replaced, digests, other processes."""
+"""Stores of real files and real LMDB: environments with parts replaced, other processes."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def filled(kv: KeyValueEnvironment) -> Cursor:
 
 
 def content(kv: KeyValueEnvironment) -> dict[object, object]:
-    return dict(kv.begin().cursor().iternext())  # type: ignore[arg-type]  # pairs, by default
+    return dict(kv.begin().cursor().iternext())
 
 
 def broken_write(kv: KeyValueEnvironment, error: BaseException) -> None:
