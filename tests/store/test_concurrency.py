@@ -263,7 +263,7 @@ def test_long_histories_are_strictly_serializable(name: str, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isolation", ["repeatable_read", "read_committed"])
-def test_weaker_levels_lose_nothing_and_tear_nothing(isolation: str, tmp_path: Path) -> None:
+def test_weaker_levels_lose_nothing_and_tear_nothing(isolation: Isolation, tmp_path: Path) -> None:
     # Without deletes each absence is the beginning: the checker need not guess which one it was.
     mix = Mix(isolation=isolation, singles=False, modes=("optimistic",), deletes=False)
     found = {anomaly.name for anomaly in check(record(tmp_path / "store", mix, 1))}
