@@ -760,6 +760,8 @@ class Database:
         """In the child of a fork: nothing of this store may be touched."""
         self._closed = self._forked_error
         self.overlay.view = reads.closed_view(self._forked_error)
+        for snapshot in self._snapshots:
+            snapshot.end(self._forked_error)
         self._committer.stopped = "the store was opened by the parent of this process"
         self._committer.in_the_way = True
 

@@ -107,6 +107,7 @@ class LmdbEnvironment:
     def __init__(self, env: lmdb.Environment, path: str) -> None:
         self._env = env
         self._path = path
+        self._pid = os.getpid()
 
     def begin(self, *, write: bool = False) -> KvTransaction:
         """Begin a transaction; a read transaction ends when its last reference goes."""
@@ -158,7 +159,9 @@ class LmdbEnvironment:
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
-        self._env.close()
+        # A forked child would give up the reader slots of its parent.
+        if self._pid == os.getpid():
+            self._env.close()
 
 
 def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvironment:

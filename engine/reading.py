@@ -435,6 +435,8 @@ class ReadOnlyDatabase:
         self._closed = self._forked_error
         self._mutex = threading.Lock()  # another thread may have held it at the fork
         self.overlay.view = reads.closed_view(self._forked_error)
+        for snapshot in self._snapshots:
+            snapshot.end(self._forked_error)
         self.access.forked()
 
     def _forked_error(self) -> TidelogError:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from ..affinity.errors import ClosedError, ReadOnlyError, SnapshotExpiredError
+from ..affinity.errors import ClosedError, ReadOnlyError, SnapshotExpiredError, TidelogError
 from ..affinity.partitions import partition_of
 from .kv import KvReadError, read_error
 from .maps import Map, map_of
@@ -62,13 +62,14 @@ class Snapshot:
     holds memory and disk space.
     """
 
+    _view: View | None = None
+
     def __init__(
         self, database: SnapshotSource, position: int, taken: tuple[View, Layer] | None = None
     ) -> None:
         self._database = database
-        self._view: View | None
         self._view, self.boundary = database.take_view() if taken is None else taken
-        self._why: str | None = None
+        self._error: Callable[[], TidelogError] = _closed
         self.position = position
         self.began = database.now()
 
@@ -85,9 +86,7 @@ class Snapshot:
         """Return what the snapshot reads; raises once it is closed or expired."""
         view = self._view
         if view is None:
-            if self._why is not None:
-                raise SnapshotExpiredError(f"the snapshot was ended: {self._why}")
-            raise ClosedError("the snapshot is closed")
+            raise self._error()
         return view
 
     def layers(self) -> tuple[Layer, ...] | None:
@@ -97,8 +96,12 @@ class Snapshot:
 
     def expire(self, why: str) -> None:
         """End the snapshot from outside; its next use raises ``SnapshotExpiredError``."""
+        self.end(lambda: SnapshotExpiredError(f"the snapshot was ended: {why}"))
+
+    def end(self, error: Callable[[], TidelogError]) -> None:
+        """End the snapshot from outside; its next use raises ``error()``."""
         if self._view is not None:
-            self._why = why
+            self._error = error
             self.close()
 
     def close(self) -> None:
@@ -106,6 +109,10 @@ class Snapshot:
         if self._view is not None:
             self._view = None
             self._database.overlay.ended.append(self.boundary)
+
+    def __del__(self) -> None:
+        """Close a snapshot that nobody closed: the overlay keeps layers apart for it."""
+        self.close()
 
     def __enter__(self) -> Snapshot:
         """Return the snapshot."""
@@ -208,6 +215,10 @@ def read_view(view: View, partition: int, full_key: bytes) -> bytes | None:
         return None
     check_pair(full_key, stored)
     return stored[:-TRAILER_SIZE]
+
+
+def _closed() -> TidelogError:
+    return ClosedError("the snapshot is closed")
 
 
 def _read_only() -> ReadOnlyError:

@@ -233,12 +233,12 @@ def load_index(directory: ReadableDirectory, number: int) -> SegmentIndex | None
     """Return the index beside a segment, or None where there is none that can be used."""
     try:
         file = directory.open_read(index_name(number))
-    except FileNotFoundError:
+        try:
+            index = SegmentIndex.from_bytes(file.read(0, file.size()))
+        finally:
+            file.close()
+    except OSError:
         return None
-    try:
-        index = SegmentIndex.from_bytes(file.read(0, file.size()))
-    finally:
-        file.close()
     if index is None or index.number != number:
         return None
     # A copying mistake may put the index of another store's segment here: it denies everything.

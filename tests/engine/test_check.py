@@ -518,7 +518,7 @@ def test_a_log_without_its_head_is_told(tmp_path: Path) -> None:
 
 def test_a_damaged_manifest_is_told(store: Path) -> None:
     (store / "manifest").write_bytes(b"{}\n00000000\n")
-    assert check_store(store) == ["the manifest does not match its checksum"]
+    assert check_store(store) == [f"{store}: the manifest does not match its checksum"]
 
 
 def test_a_data_file_that_cannot_be_opened_is_told(store: Path) -> None:

@@ -7,7 +7,8 @@ transactions of the log, each of them whole.
 Names: I-1 durable commits are there, I-2 all or nothing, I-3 the data file is not ahead of the log,
 I-4 recovery is idempotent, I-5 no value that nobody wrote, I-6 damage is refused and a torn tail is
 not, I-7 no writing after a failed sync, I-8 counters are sane, I-9 LWM never falls, I-10 no holes
-below LWM, I-11 no number twice.  ``errors``: only Tidelog's own, ``readers``: no forgotten ones.
+below LWM, I-11 no number twice.  ``errors``: only Tidelog's own, ``readers``: no forgotten ones,
+``check``: the store's own check agrees.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from tidelog.affinity.errors import CorruptLogError, TidelogError
 from tidelog.checkpoints.marks import epoch_of
 from tidelog.engine import database, manifest as manifests
+from tidelog.engine.check import check_database
 from tidelog.engine.database import Database
 from tidelog.engine.namespaces import OUTCOMES
 from tidelog.engine.overlay import merged
@@ -344,6 +346,9 @@ def check_recovered(disk: FaultyDisk, promise: Promise, *, kv: str = "memory") -
         if stored_pairs(db) != pairs:
             broken("I-1", "a clean close lost something")
         check_store_files(db)
+        problems = check_database(db)
+        if problems:
+            broken("check", f"the store's own check found: {problems[0]}")
         db.abandon()
     return place
 
