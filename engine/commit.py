@@ -676,8 +676,8 @@ class Committer:
         except (OSError, LogFailedError) as error:
             self._fail(group, error)
         except BaseException as error:
-            # A bug, or a simulated crash: nobody may wait for ever, nothing was acknowledged.
-            self._fail(group, error)
+            # A bug, Ctrl-C, or a simulated crash: nobody may wait for ever.
+            self._interrupted(group, error)
             for entry in _entries(tickets):
                 entry.error = entry.error or error
             raise
@@ -746,6 +746,20 @@ class Committer:
                 if self.writer.failure is not None:
                     self._stop(self.writer.failure)
                 raise
+
+    def _interrupted(self, group: Sequence[Entry], error: BaseException) -> None:
+        """End a group that something unexpected cut short; nothing of it was acknowledged.
+
+        If its frame may be in the log already its numbers are used, and may not be closed: then
+        nothing is written any more until the log has been read again.
+        """
+        if self.in_flight and self.writer.position != self.applied_position:
+            self.stopped = f"a commit was interrupted: {error!r}"
+            self.in_the_way = True
+            for entry in group:
+                entry.unknown(error)
+        else:
+            self._fail(group, error)
 
     def _fail(self, group: Sequence[Entry], error: BaseException) -> None:
         """Nothing of the group took effect in memory; say whether it may be on disk."""

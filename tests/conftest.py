@@ -1,9 +1,11 @@
-"""Settings shared by all tests: how far Hypothesis searches."""
+"""Settings shared by all tests: how far Hypothesis searches, and loggers nobody has touched."""
 
 from __future__ import annotations
 
+import logging
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadline: a timed assert fails on a busy machine.  The same cases on each run but the nightly.
@@ -14,3 +16,12 @@ settings.register_profile(
     "nightly", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(autouse=True)
+def _loggers_as_a_program_finds_them() -> None:
+    """No test sees what another one did to the product's loggers."""
+    for name in ("", ".store", ".log", ".recovery", ".checkpoint"):
+        logger = logging.getLogger(f"tidelog{name}")
+        logger.disabled = False
+        logger.setLevel(logging.NOTSET)

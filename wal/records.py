@@ -416,7 +416,7 @@ def corrupt_record(error: UndecodableRecordError, segment: int, offset: int) -> 
 
 
 def _runs(flat: list[int]) -> tuple[Run, ...]:
-    if not flat or len(flat) % 4 or {*map(type, flat)} != {int} or min(flat) < 0:
+    if len(flat) % 4 or (flat and ({*map(type, flat)} != {int} or min(flat) < 0)):
         raise ValueError("runs that are no groups of four numbers")
     if len(flat) == 4:
         return (Run(*flat),)

@@ -587,3 +587,24 @@ def test_sync_times_are_those_of_the_newest_syncs() -> None:
     assert longest == pytest.approx(2e6)
     assert median == pytest.approx(1.488e6, rel=0.01)
     assert p99 == pytest.approx(1.99e6, rel=0.01)
+
+
+def test_a_commit_that_is_interrupted_behind_its_frame_is_not_closed_as_well() -> None:
+    # Ctrl-C between append and apply: a ROLLBACK would have used the same numbers once more.
+    store = open_store()
+    users = store.database.map("users")
+    users[b"a"] = b"1"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Commit, "apply", interrupted)
+        with pytest.raises(KeyboardInterrupt), store.database.transaction() as tx:
+            tx[users][b"b"] = b"2"
+    with pytest.raises(ReadOnlyError):
+        users[b"c"] = b"3"
+    assert users[b"a"] == b"1"
+    store.database.abandon()
+    with opened(store.disk.crash("kept"), seed=2) as again:
+        assert dict(again.database.map("users").items()) == {b"a": b"1", b"b": b"2"}
+
+
+def interrupted(*_args: object) -> None:
+    raise KeyboardInterrupt

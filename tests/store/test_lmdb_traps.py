@@ -74,6 +74,7 @@ def test_a_full_map_grows_unseen(tmp_path: Path) -> None:
     expect_sound(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_a_recovery_that_fills_the_map_grows_it(tmp_path: Path) -> None:
     db = opened(tmp_path / "store", durability="none", map_size=MIB)
     for first in range(0, 5000, 500):
@@ -85,6 +86,7 @@ def test_a_recovery_that_fills_the_map_grows_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick_turns")
+@pytest.mark.slow
 def test_readers_beside_growth_see_all_of_it(tmp_path: Path) -> None:
     """Threads get and scan while the map is enlarged again and again."""
     with open_store(tmp_path / "store", durability="none", map_size=MIB) as db:
@@ -240,6 +242,7 @@ def test_a_map_at_its_greatest_takes_writes_again_after_deletes(tmp_path: Path) 
 # ------------------------------------------------------------------ many readers, memory
 
 
+@pytest.mark.slow
 def test_more_readers_than_lmdb_has_slots(tmp_path: Path) -> None:
     with opened(tmp_path / "store", durability="none") as db:
         m = db.map("m")
@@ -258,6 +261,7 @@ def test_more_readers_than_lmdb_has_slots(tmp_path: Path) -> None:
     expect_sound(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_generations_beyond_the_reader_slots_are_a_clear_error_or_work(tmp_path: Path) -> None:
     """One LMDB transaction for each checkpoint that a snapshot pins."""
     with opened(tmp_path / "store", durability="none", partitions=1) as db:
@@ -278,6 +282,7 @@ def test_generations_beyond_the_reader_slots_are_a_clear_error_or_work(tmp_path:
     expect_sound(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_slots_of_readers_that_died_are_freed(tmp_path: Path) -> None:
     program = (
         "import os, sys, tidelog\n"
@@ -325,6 +330,7 @@ def test_snapshots_that_pin_too_much_memory_end_oldest_first(tmp_path: Path) -> 
     expect_sound(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_iterators_and_snapshots_that_nobody_closed_go_with_the_collector(tmp_path: Path) -> None:
     with opened(tmp_path / "store", durability="none") as db:
         m = db.map("m")
@@ -352,6 +358,7 @@ def test_iterators_and_snapshots_that_nobody_closed_go_with_the_collector(tmp_pa
 
 
 @pytest.mark.usefixtures("quick_turns")
+@pytest.mark.slow
 def test_readers_beside_a_busy_writer_see_whole_transactions(tmp_path: Path) -> None:
     with open_store(tmp_path / "store", durability="none", checkpoint_bytes=50_000) as db:
         m = db.map("m")
@@ -404,6 +411,7 @@ with tidelog.open(sys.argv[1], durability="none") as db:
 """
 
 
+@pytest.mark.slow
 def test_a_limit_of_the_address_space_makes_a_smaller_map(tmp_path: Path) -> None:
     assert run_python(ADDRESS_LIMIT, tmp_path / "store") == (0, "20000\n", "")
     expect_sound(tmp_path / "store")
@@ -586,6 +594,7 @@ print("fine")
 """
 
 
+@pytest.mark.slow
 def test_closing_under_readers_and_writers_ends_them_cleanly(tmp_path: Path) -> None:
     """Was: their reads of LMDB ended in errors of LMDB."""
     assert run_python(CLOSE_UNDER_READERS, tmp_path / "store") == (0, "fine\n", "")
@@ -614,6 +623,7 @@ print("end")
 
 
 @pytest.mark.parametrize("end", ["close", "abandon"])
+@pytest.mark.slow
 def test_what_is_used_after_the_end_does_not_end_the_interpreter(tmp_path: Path, end: str) -> None:
     ran = run_python(USE_AFTER_THE_END, tmp_path / "store", end)
     assert ran == (0, "closed\n" * 4 + "end\n", "")
@@ -642,6 +652,7 @@ if sys.argv[3] == "raise":
 
 @pytest.mark.parametrize("durability", ["always", "interval", "none"])
 @pytest.mark.parametrize(("how", "status"), [("end", 0), ("raise", 5)])
+@pytest.mark.slow
 def test_an_interpreter_that_ends_with_an_open_store_closes_it(
     tmp_path: Path, durability: str, how: str, status: int
 ) -> None:

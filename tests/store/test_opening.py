@@ -106,6 +106,7 @@ with tidelog.open(sys.argv[1], read_only=True):
 """
 
 
+@pytest.mark.slow
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
@@ -194,6 +195,7 @@ def test_a_second_open_in_one_process_is_refused(store: Path) -> None:
     expect_sound(store)
 
 
+@pytest.mark.slow
 def test_a_second_open_in_another_process_is_refused(store: Path) -> None:
     program = (
         "import sys, tidelog\n"
@@ -207,6 +209,7 @@ def test_a_second_open_in_another_process_is_refused(store: Path) -> None:
     expect_sound(store)
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_dead_process_is_in_nobodys_way(store: Path) -> None:
     program = "import os, sys, tidelog\ntidelog.open(sys.argv[1])\nos._exit(9)\n"
     ran = run_python(program, store)
@@ -266,6 +269,7 @@ def test_a_manifest_of_another_store_is_refused(tmp_path: Path, written: bool) -
     }
 
 
+@pytest.mark.slow
 def test_manifests_that_lack_something_are_refused(store: Path) -> None:
     kept = (store / "manifest").read_bytes()
     for name in sorted(json.loads(kept.split(b"\n")[0])):
@@ -330,6 +334,7 @@ def test_a_flipped_bit_in_a_value_is_found_by_whoever_reads_it(tmp_path: Path) -
         assert dict(m.items()) == {b"a": b"written again", b"z": b"last value"}
 
 
+@pytest.mark.slow
 def test_a_format_from_outside_is_not_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
