@@ -42,7 +42,7 @@ coverage: .venv/.ready
 	$(BIN)/python tests/support/coverage_floor.py .venv/coverage.json 95 $(LAYERS_COVERED)
 
 bench: .venv/.bench
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py --write
 
 wheel-check: .venv/.ready
 	$(BIN)/python tests/support/wheel_check.py

@@ -36,7 +36,7 @@ from .aio_maps import INLINE_KEYS_MAX, Getter, Items, Map, Putter, SyncMap
 from .aio_transactions import Attempt, Attempts, Snapshot, Transaction
 from .aio_workers import Workers
 from .attempts import ATTEMPTS
-from .commit import Commit, Receipt
+from .entries import Commit, Receipt
 from .environment import Environment, production
 from .lock_manager import LockedError
 from .log_thread import LogThread

@@ -29,7 +29,7 @@ from ..affinity.errors import ClosedError, TidelogError, UsageError
 from . import snapshots, transactions
 from .aio_maps import Getter, Map, Putter, SyncMap
 from .attempts import PAUSE_FIRST, PAUSE_MAX
-from .commit import Commit, Receipt
+from .entries import Commit, Receipt
 from .lock_manager import LockedError
 from .namespaces import Namespace
 

@@ -1,8 +1,9 @@
 """The commit path: validate, reserve, log, sync, apply, in groups led by a committing thread.
 
-A thread that commits queues a *ticket*.  If nobody leads, it leads: it takes what is queued,
-checks it in queue order, writes it as one frame, syncs once, applies it and wakes the others;
-then it hands the lead to the first ticket that came meanwhile.  A lone committer pays no hand-off.
+A thread that commits queues a put or a *ticket*.  If nobody leads, it leads: it takes what is
+queued, checks it (puts first, for nothing can speak against one but a lock), writes it as one
+frame, syncs once, applies it and wakes the others; then it hands the lead to the first that came
+meanwhile.  A lone committer pays no hand-off.
 
 What is durable when, and what a crash leaves:
 
@@ -18,6 +19,9 @@ Invariants:
 - While a group is in flight nobody else appends, so updates apply in log order.
 - A group that failed to reach the log leaves its numbers in ``_closing``: a ROLLBACK at the head
   of the next frame closes them.
+- Whoever has queued does not leave before the outcome, not even for Ctrl-C, which is raised
+  afterwards: the queue may have made it the next leader.  Python raises it behind calls and jumps
+  only, so what has to happen together stands here without a call in between.
 - After a failed sync ``stopped`` is set: no commit is accepted any more, what was in flight is
   answered with ``CommitUnknownError``, and reading goes on.
 
@@ -29,15 +33,14 @@ from __future__ import annotations
 import errno
 import threading
 from _thread import LockType, allocate_lock
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set as AbstractSet
-from typing import Any, NamedTuple, Protocol
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import msgpack
 from crc32c import crc32c
-from mmh3 import hash as murmur3
 
 from ..affinity.errors import (
-    CommitUnknownError,
     DeadlineError,
     DiskError,
     DiskFullError,
@@ -51,257 +54,19 @@ from ..wal.records import (
     Record,
     RollbackRecord,
     Run,
-    encode_put,
     encode_record,
     pack_record_header,
+    put_encoder,
 )
 from ..wal.writer import LogFailedError, LogWriter
+from .entries import Batch, Commit, Entry, Receipt
 from .environment import Environment
-from .namespaces import Namespace
 from .overlay import PAIR_OVERHEAD, Overlay
+from .puts import PUTS_MAX, Put, Puts
 from .stored import CHECK_XOR, pack_check, pack_meta
-from .updates import NoUpdates, Updates
+from .updates import NoUpdates
 
 GROUP_BYTES_MAX = 1 << 20
-TURN_MASK = 511
-"""A relaxed committer lets a checkpoint write a part once in so many transactions, and one."""
-PUT_OVERHEAD = 64
-"""About what the record of a put has beside its value."""
-
-
-class Receipt(NamedTuple):
-    """What a commit leaves behind: its id, its position in the log, and its time.
-
-    ``position`` is the end of the log behind the transaction, in bytes; ``time`` microseconds
-    UTC; ``home`` the partition to ask about it.  A transaction that wrote nothing has position 0.
-    """
-
-    tx_id: bytes
-    position: int
-    time: int
-    home: int
-
-
-class Entry(Protocol):
-    """A commit in the queue, as the leader handles it; all calls are made under the mutex."""
-
-    durable: bool
-    size: int
-    error: BaseException | None
-
-    @property
-    def tx_id(self) -> bytes | None:
-        """The id of the transaction, known once it is prepared; None for other records."""
-
-    def prepare(self, committer: Committer, group: Sequence[Entry], time: int) -> bytes | None:
-        """Check it against all before it, reserve its numbers and return its record.
-
-        None where it was refused; empty where it was committed earlier under the same id.
-        """
-
-    def apply(self, committer: Committer, end: int) -> None:
-        """Put it into overlay and counters; the frame that holds it ends at ``end``."""
-
-    def fail(self, error: BaseException, runs: list[int]) -> None:
-        """End it without effect; ``runs`` takes the numbers that it had reserved."""
-
-    def unknown(self, cause: BaseException) -> None:
-        """End it after a failed sync: it may or may not be on disk."""
-
-    def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
-        """Return which of some full keys it changes."""
-
-    def full_keys(self) -> Iterable[bytes]:
-        """Return the full keys that it changes."""
-
-
-class Put:
-    """A put of one key, outside of any transaction: the most frequent commit, and the leanest."""
-
-    __slots__ = ("_epoch", "_full_key", "_id", "_key", "_namespace", "_number", "_partition",
-                 "_time", "_value", "done", "durable", "error", "size", "wake")  # fmt: skip
-
-    def __init__(
-        self, partition: int, namespace: int, full_key: bytes, key: bytes, value: bytes,
-        durable: bool,
-    ) -> None:  # fmt: skip
-        self._partition = partition
-        self._namespace = namespace
-        self._full_key = full_key
-        self._key = key
-        self._value = value
-        self.durable = durable
-        self.size = len(value) + PUT_OVERHEAD
-        self.done = False
-        self.error: BaseException | None = None
-        self.wake: LockType | None = None
-
-    def prepare(self, committer: Committer, group: Sequence[Entry], time: int) -> bytes | None:
-        """Check for locks and a stop, reserve a number and return the record."""
-        if committer.stopped is not None:
-            self.error = committer.refusal()
-            return None
-        if committer.locks_held:
-            self.error = committer.locked(0, (self._full_key,))
-            if self.error is not None:
-                return None
-        state = committer.state
-        partition = self._partition
-        self._number = number = state.counters[partition].reserve(1) + 1
-        self._time = time
-        self._epoch = epoch = state.epochs[partition]
-        self._id = prefix, tx = committer.next_id()
-        return encode_put(
-            prefix, tx, time, partition, epoch, number, self._namespace, self._key, self._value
-        )
-
-    def apply(self, committer: Committer, end: int) -> None:
-        """Put it into overlay and counters."""
-        state, layer = committer.state, committer.overlay.active
-        partition, number, full_key = self._partition, self._number, self._full_key
-        body = self._value + pack_meta(0, self._epoch, number, self._time)
-        part = layer.parts.get(partition)
-        if part is None:
-            part = layer.part(partition)
-        part[full_key] = body + pack_check(crc32c(full_key + body) ^ CHECK_XOR)
-        layer.bytes += self.size + PAIR_OVERHEAD
-        state.counters[partition].update(number - 1, 1)
-
-    def fail(self, error: BaseException, runs: list[int]) -> None:
-        """End it without effect."""
-        runs += (self._partition, self._epoch, self._number, 1)
-        self.error = error
-
-    def unknown(self, cause: BaseException) -> None:
-        """End it after a failed sync."""
-        self.error = unknown_outcome(cause, self.tx_id, self._partition)
-
-    @property
-    def tx_id(self) -> bytes:
-        """The id that it got when it was prepared."""
-        prefix, tx = self._id
-        return prefix + tx.to_bytes(8, "big")
-
-    def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
-        """Return the key if it is among ``keys``."""
-        return keys & {self._full_key}
-
-    def full_keys(self) -> Iterable[bytes]:
-        """Return the key."""
-        return (self._full_key,)
-
-
-class Commit:
-    """A transaction, or other records, on the way into the log.
-
-    ``check`` raises what speaks against it, given the earlier ones of its group; it runs under
-    the mutex, in commit order.  ``then`` runs under the mutex when the commit is applied.
-    """
-
-    __slots__ = ("_runs", "_time", "check", "deadline", "details", "done", "durable", "error",
-                 "receipt", "record", "size", "then", "tx_id", "updates",
-                 "wake")  # fmt: skip
-
-    def __init__(
-        self,
-        updates: Updates,
-        durable: bool,
-        check: Callable[[Commit, Sequence[Entry]], None] | None = None,
-        *,
-        tx_id: bytes | None = None,
-        details: dict[str, Any] | None = None,
-        deadline: float | None = None,
-    ) -> None:
-        self.updates = updates
-        self.durable = durable
-        self.check = check
-        self.tx_id = tx_id
-        self.details = details
-        self.deadline = deadline
-        self.record = b""
-        self.size = updates.size()
-        self.then: Callable[[], object] | None = None
-        self.receipt: Receipt | None = None
-        self.error: BaseException | None = None
-        self.done = False
-        self.wake: LockType | None = None
-        self._runs: list[int] = []
-        self._time = 0
-
-    def prepare(self, committer: Committer, group: Sequence[Entry], time: int) -> bytes | None:
-        """Check it against all before it, reserve its numbers and return its record."""
-        try:
-            if committer.stopped is not None:
-                raise committer.refusal()
-            if self.deadline is not None:
-                committer.check_deadline(self.deadline)
-            if self.check is not None:
-                self.check(self, group)
-        except TidelogError as error:
-            self.error = error
-            return None
-        if self.receipt is not None:
-            return b""  # committed earlier under the same id, but perhaps not durably
-        self._time = time
-        if self.record:
-            return self.record
-        self._runs, namespaces, keys, values = self.updates.reserve(committer.state)
-        if self.tx_id is None:
-            self.tx_id = committer.new_id()
-        else:
-            committer.note_given_id(self.tx_id)
-        return committer.tx_record(
-            (self.tx_id, time, self._runs, namespaces, keys, values, self.details)
-        )
-
-    def apply(self, committer: Committer, end: int) -> None:
-        """Put it into overlay and counters, and make its receipt."""
-        if self.receipt is not None:
-            return
-        self.updates.apply(committer.overlay.active, committer.state, self._time)
-        home = self._runs[0] if self._runs else 0
-        self.receipt = Receipt(self.tx_id or b"", end, self._time, home)
-        if self.then is not None:
-            self.then()
-
-    def fail(self, error: BaseException, runs: list[int]) -> None:
-        """End it without effect."""
-        runs += self._runs
-        self.receipt = None
-        self.error = error
-
-    def unknown(self, cause: BaseException) -> None:
-        """End it after a failed sync."""
-        home = self._runs[0] if self._runs else 0
-        self.receipt = None
-        self.error = cause if self.tx_id is None else unknown_outcome(cause, self.tx_id, home)
-
-    def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
-        """Return which of some full keys it changes."""
-        return self.updates.changed(keys)
-
-    def full_keys(self) -> Iterable[bytes]:
-        """Return the full keys that it changes."""
-        return self.updates.full_keys()
-
-
-class Batch:
-    """Commits that one thread brings at once, and waits for together."""
-
-    __slots__ = ("done", "entries", "size", "wake")
-
-    def __init__(self, entries: Sequence[Entry]) -> None:
-        self.entries = entries
-        self.size = sum(entry.size for entry in entries)
-        self.done = False
-        self.wake: LockType | None = None
-
-
-def unknown_outcome(cause: BaseException, tx_id: bytes, home: int) -> CommitUnknownError:
-    """Return the error for a commit whose sync failed."""
-    return CommitUnknownError(
-        f"{cause}; transaction {tx_id.hex()} may or may not be on disk", tx_id=tx_id, home=home
-    )
 
 
 class Committer:
@@ -340,16 +105,26 @@ class Committer:
         self.groups = 0
         """Transactions that went into the log in groups, and those groups."""
         overlay.settle = self._settled
-        self._environment = environment
+        self.clock = environment.clock
+        self._now = environment.monotonic
         self._sync_lock = threading.Lock()
-        self._queue: list[Put | Commit | Batch] = []
+        self._puts: list[Put] = []
+        self._tickets: list[Commit | Batch] = []
         self._leading = False
+        self._heir: object = None
+        """The put or ticket whose thread is to lead and has not begun yet."""
+        self._errors: dict[LockType, BaseException] = {}
+        """Errors of puts, for the threads that are about to be woken."""
+        self.puts_durable = True
+        """Whether a put waits for a sync."""
         self.in_the_way = False
         """Whether a relaxed update has to queue: a leader, gaps to close, locks, an end."""
         self._ending = False
         self._closing: list[int] = []
+        self.encode_put = put_encoder(id_prefix)
         self._id_prefix = id_prefix
-        self._next_id = 0
+        self.last_id = 0
+        """The number of the newest automatic id."""
         self._first_in_flight = 1
         self._pack = msgpack.Packer().pack
         self._waiters: list[LockType] = []
@@ -366,13 +141,29 @@ class Committer:
         assert commit.receipt is not None
         return commit.receipt
 
-    def put(self, put: Put) -> None:
-        """Commit one put; raises what speaks against it."""
-        if put.size > self.transaction_bytes_max:
-            raise self._too_large(put.size)
-        self._queue_up(put)
-        if put.error is not None:
-            raise put.error
+    def put(
+        self, partition: int, namespace: int, full_key: bytes, key: bytes, value: bytes
+    ) -> None:
+        """Commit one put, of at most ``PUT_BYTES_MAX``; raises what speaks against it."""
+        put: Put | None = None
+        try:
+            with self.mutex:
+                if self._leading:
+                    wake = allocate_lock()
+                    wake.acquire()
+                    put = (partition, namespace, full_key, key, value, wake)
+                    self._puts += (put,)
+                else:
+                    put = (partition, namespace, full_key, key, value, None)
+                    self._heir = put
+                    self._leading = self.in_the_way = True
+            error = self._see_through(put, put[5])
+        except BaseException:
+            if put is not None:
+                self._see_through(put, put[5])
+            raise
+        if error is not None:
+            raise error
 
     def commit_all(self, entries: Sequence[Entry]) -> None:
         """Commit several, in order; each gets its receipt or its ``error``."""
@@ -390,48 +181,59 @@ class Committer:
             f"the transaction has {size:,} bytes, {self.transaction_bytes_max:,} are allowed"
         )
 
-    def _queue_up(self, ticket: Put | Commit | Batch) -> None:
-        """Wait until a ticket has ended, leading a group where nobody does."""
-        mutex = self.mutex
-        mutex.acquire()
-        self._queue.append(ticket)
-        if self._leading:
-            wake = ticket.wake = allocate_lock()
-            wake.acquire()
-            mutex.release()
-            wake.acquire()
-            if ticket.done:
-                return
-            mutex.acquire()
-        self._leading = self.in_the_way = True
+    def _queue_up(self, ticket: Commit | Batch) -> None:
+        """Queue a ticket and return when it has ended."""
+        queued = False
         try:
-            while not ticket.done:
-                self._lead()
-        finally:
-            following = self._next_leader()
-            mutex.release()
-            if following is not None:
-                following.release()
+            with self.mutex:
+                if self._leading:
+                    wake = allocate_lock()
+                    wake.acquire()
+                    ticket.wake = wake
+                    self._tickets += (ticket,)
+                else:
+                    self._heir = ticket
+                    self._leading = self.in_the_way = True
+                queued = True
+            self._see_through(ticket, ticket.wake)
+        except BaseException:
+            if queued:
+                self._see_through(ticket, ticket.wake)
+            raise
+
+    def _see_through(
+        self, queued: Put | Commit | Batch, wake: LockType | None
+    ) -> BaseException | None:
+        """Wait until what this thread has queued has ended, leading its group if that is its turn.
+
+        Returns the error of a put.  Called a second time, after an interrupt, it does what is
+        left to do.
+        """
+        if wake is not None:
+            with wake:
+                pass
+        if self._heir is queued:
+            group = _Group(queued, wake)
+            self._carry(group)
+            return None if group.puts is None else group.puts.error_of(wake)
+        if wake is not None and self._errors:
+            return self._errors.pop(wake, None)
+        return None
 
     def new_id(self) -> bytes:
         """Return the next automatic transaction id."""
-        self._next_id += 1
-        return self._id_prefix + self._next_id.to_bytes(8, "big")
-
-    def next_id(self) -> tuple[bytes, int]:
-        """Return the next automatic transaction id as its two halves."""
-        self._next_id += 1
-        return self._id_prefix, self._next_id
+        self.last_id += 1
+        return self._id_prefix + self.last_id.to_bytes(8, "big")
 
     def reserve_ids(self, count: int) -> tuple[bytes, int]:
         """Return the next ``count`` automatic transaction ids as prefix and first number."""
-        first = self._next_id + 1
-        self._next_id += count
+        first = self.last_id + 1
+        self.last_id += count
         return self._id_prefix, first
 
     def check_deadline(self, deadline: float) -> None:
         """Raise ``DeadlineError`` where a deadline has passed."""
-        if self._environment.monotonic() > deadline:
+        if self._now() > deadline:
             raise DeadlineError("the deadline passed before the commit began")
 
     def tx_record(self, fields: tuple[object, ...]) -> bytes:
@@ -441,7 +243,7 @@ class Committer:
 
     def ids(self) -> tuple[bytes, int]:
         """Return the prefix and the newest number of the automatic ids of this opening."""
-        return self._id_prefix, self._next_id
+        return self._id_prefix, self.last_id
 
     def ids_in_flight(self) -> tuple[int, list[bytes]]:
         """Return the ids of the group on its way into the log: the first number, and given ones."""
@@ -459,7 +261,7 @@ class Committer:
 
         ``then`` runs under the mutex once they are in the log.
         """
-        commit = Commit(_NO_UPDATES, durable)
+        commit = Commit(NoUpdates(), durable)
         commit.record = b"".join(map(encode_record, records))
         commit.then = then
         return self.commit(commit).position
@@ -492,73 +294,6 @@ class Committer:
         with self.turn:
             pass
 
-    def relaxed_setter(
-        self,
-        namespace: Namespace,
-        room: Callable[[], None],
-        limit: int,
-        otherwise: Callable[[bytes, bytes | None], None],
-    ) -> Callable[[bytes, bytes | None], None]:
-        """Return a function that commits one update without a sync: one lock, frame and append.
-
-        It calls ``room`` where the active layer holds ``limit`` bytes, and leaves the update to
-        ``otherwise`` where a group is in flight or anything else stands in the way.  One closure
-        on purpose: what it does once per update would cost half as much again in methods.
-        """
-        mutex, state, overlay, writer = self.mutex, self.state, self.overlay, self.writer
-        counters, epochs = state.counters, state.epochs
-        prefixes, number_of_map = namespace.prefixes, namespace.id
-        count = len(prefixes)
-        clock, append = self._environment.clock, self.writer.append
-        prefix = self._id_prefix
-        encode, meta, check = encode_put, pack_meta, pack_check
-        value_bytes_max = self.transaction_bytes_max - PUT_OVERHEAD
-
-        def set_one(key: bytes, value: bytes | None) -> None:
-            partition = murmur3(key, 0, False) % count
-            full_key = prefixes[partition] + key
-            if overlay.active.bytes >= limit:
-                room()
-            if not self._next_id & TURN_MASK:
-                self.pass_turn()
-            with mutex:
-                if (
-                    not self.in_the_way
-                    and namespace.alive
-                    and value is not None
-                    and len(value) < value_bytes_max
-                ):
-                    counter = counters[partition]
-                    number = counter.hwm + 1
-                    epoch = epochs[partition]
-                    time = clock()
-                    if time < state.time:
-                        time = state.time
-                    self._next_id = tx = self._next_id + 1
-                    record = encode(
-                        prefix, tx, time, partition, epoch, number, number_of_map, key, value
-                    )
-                    try:
-                        done = append(record)
-                    except (OSError, LogFailedError) as error:
-                        raise self._disk_error(error) from error
-                    if done:
-                        counter.apply_next(1)
-                        state.time = time
-                        stored = value + meta(0, epoch, number, time)
-                        layer = overlay.active
-                        part = layer.parts.get(partition)
-                        if part is None:
-                            part = layer.part(partition)
-                        part[full_key] = stored + check(crc32c(full_key + stored) ^ CHECK_XOR)
-                        layer.bytes += len(record) + PAIR_OVERHEAD
-                        self.applied_position = writer.position
-                        overlay.changes += 1
-                        return
-            otherwise(key, value)
-
-        return set_one
-
     # -------------------------------------------------------------- syncs
 
     def sync(self, position: int | None = None) -> int:
@@ -575,7 +310,7 @@ class Committer:
                 raise self._stop(error) from error
 
     def _timed_sync(self) -> int:
-        now = self._environment.monotonic
+        now = self._now
         start = now()
         synced = self.writer.sync()
         self.syncs.note(now() - start)
@@ -608,17 +343,6 @@ class Committer:
         waiter.acquire()
         self.mutex.acquire()
 
-    def _next_leader(self) -> LockType | None:
-        if self._waiters:
-            for waiter in self._waiters:
-                waiter.release()
-            self._waiters.clear()
-        if self._queue:
-            return self._queue[0].wake
-        self._leading = False
-        self.settle_way()
-        return None
-
     def settle_way(self) -> None:
         """Find out whether a relaxed update may go straight into the log; under the mutex."""
         self.in_the_way = bool(
@@ -641,84 +365,168 @@ class Committer:
             while self._leading:
                 self.wait_applied()
 
-    def _take(self) -> list[Put | Commit | Batch]:
-        """Take tickets from the head of the queue, up to the size of a group."""
-        queue = self._queue
-        size = 0
-        for count, ticket in enumerate(queue):
-            size += ticket.size
-            if count and size > GROUP_BYTES_MAX:
-                taken = queue[:count]
-                del queue[:count]
-                return taken
-        self._queue = []
-        return queue
-
-    def _lead(self) -> None:
-        """Carry one group from the queue into log and overlay."""
-        tickets = self._take()
-        state = self.state
-        time = self._environment.clock()
-        if time < state.time:
-            time = state.time
-        group: list[Entry] = []
-        records: list[bytes] = []
-        self._first_in_flight = self._next_id + 1
+    def _carry(self, group: _Group) -> None:
+        """Carry one group into log and overlay, and pass the lead on."""
         try:
-            for entry in _entries(tickets):
-                record = entry.prepare(self, group, time)
-                if record is not None:
-                    group.append(entry)
-                    records.append(record)
-            if group:
-                state.time = time
-                self._write(group, records)
+            self._heir = None
+            own = group.own
+            if group.wake is not None:
+                self._carry_all(group)
+            elif not isinstance(own, tuple):
+                group.take_ticket(own)
+                self._carry_all(group)
+            elif not self._carry_put(group, group.take_puts((own,), self.puts_durable), own):
+                self._carry_all(group)
         except (OSError, LogFailedError) as error:
-            self._fail(group, error)
+            with self.mutex:
+                self._fail(group.passed, error)
+                self._end_group(group)
         except BaseException as error:
             # A bug, Ctrl-C, or a simulated crash: nobody may wait for ever.
-            self._interrupted(group, error)
-            for entry in _entries(tickets):
-                entry.error = entry.error or error
+            with self.mutex:
+                if not group.applied:
+                    self._interrupted(group.passed, error)
+                    for entry in group.taken:
+                        entry.error = entry.error or error
+                if not group.ended:
+                    self._end_group(group)
             raise
-        finally:
-            self.in_flight = ()
-            for ticket in tickets:
-                ticket.done = True
-                if ticket.wake is not None:
-                    ticket.wake.release()
 
-    def _write(self, group: Sequence[Entry], records: list[bytes]) -> None:
-        """Log the group, sync it if anybody in it asked for that, and apply it."""
-        self.in_flight = group
-        payload = records[0] if len(records) == 1 else b"".join(records)
-        if payload:
-            self._append(payload)
-        end = self.writer.position
-        for entry in group:
+    def _carry_put(self, group: _Group, puts: Puts, put: Put) -> bool:
+        """Carry the only put of a group: what ``_carry_all`` and ``Puts`` do, written out.
+
+        False, and nothing is done, where anything stands in its way.  This is the latency of a
+        durable put: between two syncs all code runs from cold caches.
+        """
+        partition, namespace, full_key, key, value, _ = put
+        state, overlay = self.state, self.overlay
+        with self.mutex:
+            if self.locks_held or self._closing or self.stopped is not None:
+                return False
+            time = self.clock()
+            if time < state.time:
+                time = state.time
+            state.time = time
+            counter, epoch = state.counters[partition], state.epochs[partition]
+            self._first_in_flight = self.last_id = tx = self.last_id + 1
+            number = counter.reserve(1) + 1
+            puts.number_only((self._id_prefix, tx), epoch, number)
+            group.passed = self.in_flight = group.taken
+            self._append(self.encode_put(tx, time, partition, epoch, number, namespace, key, value))
+            end = self.writer.position
+        if puts.durable:
+            self._sync_group(end)
+        body = value + pack_meta(0, epoch, number, time)
+        stored = body + pack_check(crc32c(full_key + body) ^ CHECK_XOR)
+        with self.mutex:
+            layer = overlay.active
+            layer.part(partition)[full_key] = stored
+            layer.bytes += len(stored) + PAIR_OVERHEAD
+            counter.apply_one(number)
+            overlay.changes += 1
+            self.applied_position = end
+            self.grouped += 1
+            self.groups += 1
+            group.applied = True
+            self._end_group(group)
+        return True
+
+    def _carry_all(self, group: _Group) -> None:
+        """Carry what stands in the queues, or what this thread brought to empty ones."""
+        with self.mutex:
+            if group.wake is not None:
+                self._take(group)
+            end = self._write(group)
+        for entry in group.passed:
             if entry.durable:
                 self._sync_group(end)
                 break
+        with self.mutex:
+            self._apply(group, end)
+            self._end_group(group)
+
+    def _take(self, group: _Group) -> None:
+        """Take from the heads of the queues, up to the size of a group."""
+        puts, tickets = self._puts, self._tickets
+        if puts:
+            count = min(len(puts), PUTS_MAX)
+            group.take_puts(puts[:count], self.puts_durable)
+            self._puts = puts[count:]
+        size = count = 0
+        for ticket in tickets:
+            size += ticket.size
+            if count and size > GROUP_BYTES_MAX:
+                break
+            count += 1
+            group.take_ticket(ticket)
+        self._tickets = tickets[count:]
+
+    def _write(self, group: _Group) -> int:
+        """Check and number a group, and log what passed; return the end of its frame."""
+        time = self.clock()
+        if time < self.state.time:
+            time = self.state.time
+        self._first_in_flight = self.last_id + 1
+        passed = group.passed
+        records: list[bytes] = []
+        for entry in group.taken:
+            record = entry.prepare(self, passed, time)
+            if record is not None:
+                passed.append(entry)
+                records.append(record)
+        if passed:
+            self.state.time = time
+            self.in_flight = passed
+            payload = records[0] if len(records) == 1 else b"".join(records)
+            if payload:
+                self._append(payload)
+        return self.writer.position
+
+    def _apply(self, group: _Group, end: int) -> None:
+        """Let a group take effect in memory."""
         overlay = self.overlay
-        overlay.applying = True
-        try:
-            for entry in group:
-                entry.apply(self, end)
-        finally:
-            overlay.changes += 1
-            overlay.applying = False
-        self.applied_position = end
-        self.grouped += len(group)
-        self.groups += 1
+        if group.passed:
+            overlay.applying = True
+            try:
+                for entry in group.passed:
+                    entry.apply(self, end)
+            finally:
+                overlay.changes += 1
+                overlay.applying = False
+            self.applied_position = end
+            self.grouped += len(group.passed)
+            self.groups += 1
+        group.applied = True
+
+    def _end_group(self, group: _Group) -> None:
+        """Wake those whose outcome is known, and pass the lead on."""
+        self.in_flight = ()
+        if group.puts is not None:
+            group.puts.leave_errors(self._errors, group.own)
+        wakes = group.wakes
+        if self._waiters:
+            wakes += self._waiters
+            self._waiters = []
+        if wakes:
+            _release(wakes)
+        wake = None
+        if self._puts:
+            self._heir = self._puts[0]
+            wake = self._puts[0][5]
+        elif self._tickets:
+            self._heir = self._tickets[0]
+            wake = self._tickets[0].wake
+        else:
+            self._leading = False
+            self.settle_way()
+        group.ended = True
+        if wake is not None:
+            wake.release()
 
     def _sync_group(self, end: int) -> None:
-        self.mutex.release()
-        try:
-            with self._sync_lock:
-                if self.writer.synced < end:
-                    self._timed_sync()
-        finally:
-            self.mutex.acquire()
+        with self._sync_lock:
+            if self.writer.synced < end:
+                self._timed_sync()
 
     def _append(self, payload: bytes) -> None:
         """Append a frame, in a new segment where it does not fit."""
@@ -765,13 +573,14 @@ class Committer:
         """Nothing of the group took effect in memory; say whether it may be on disk."""
         if self.writer.failure is None:
             for entry in group:
-                entry.fail(self._disk_error(error), self._closing)
+                entry.fail(self.disk_error(error), self._closing)
         else:
             cause = self._stop(self.writer.failure)
             for entry in group:
                 entry.unknown(cause)
 
-    def _disk_error(self, error: BaseException) -> BaseException:
+    def disk_error(self, error: BaseException) -> BaseException:
+        """Return the error for a commit that could not be appended."""
         if isinstance(error, LogFailedError):
             return self.refusal()
         if not isinstance(error, OSError):
@@ -781,15 +590,51 @@ class Committer:
         return DiskError(f"appending to the log failed: {error}", hint="Check the disk.")
 
 
-_NO_UPDATES = NoUpdates()
+class _Group:
+    """What a leader carries at once: all that it took, and of that the entries that passed.
 
+    ``own`` is what its thread has queued, ``wake`` what that waited for: None where it led at
+    once, and is in no queue.
+    """
 
-def _entries(tickets: Iterable[Put | Commit | Batch]) -> Iterator[Entry]:
-    for ticket in tickets:
+    __slots__ = ("applied", "ended", "own", "passed", "puts", "taken", "wake", "wakes")
+
+    def __init__(self, own: Put | Commit | Batch, wake: LockType | None) -> None:
+        self.own = own
+        self.wake = wake
+        self.puts: Puts | None = None
+        self.applied = self.ended = False
+        self.taken: list[Entry] = []
+        self.passed: list[Entry] = []
+        self.wakes: list[LockType] = []
+        """The locks of the others."""
+
+    def take_puts(self, puts: Sequence[Put], durable: bool) -> Puts:
+        """Take puts, ahead of all tickets."""
+        self.puts = Puts(puts, durable)
+        self.taken.append(self.puts)
+        if self.wake is not None:
+            self.wakes += self.puts.waiters(self.own)
+        return self.puts
+
+    def take_ticket(self, ticket: Commit | Batch) -> None:
+        """Take what one thread brought."""
         if isinstance(ticket, Batch):
-            yield from ticket.entries
+            self.taken += ticket.entries
         else:
-            yield ticket
+            self.taken.append(ticket)
+        if ticket.wake is not None and ticket is not self.own:
+            self.wakes.append(ticket.wake)
+
+
+def _release(wakes: list[LockType]) -> None:
+    """Release locks, all of them in one step; those that are free already stay so."""
+    try:
+        deque(map(LockType.release, wakes), maxlen=0)
+    except RuntimeError:
+        for wake in wakes:
+            with suppress(RuntimeError):
+                wake.release()
 
 
 class SyncTimes:

@@ -45,13 +45,15 @@ from ..checkpoints.policy import CheckpointPolicy
 from ..wal.records import DropNamespaceRecord, NamespaceRecord, TxRecord
 from . import codecs, outcomes, reads
 from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
-from .commit import Commit, Entry, Put, Receipt
+from .entries import Commit, Entry, Receipt
 from .environment import Environment, production
 from .lock_manager import LockedError
 from .maps import Map, map_of
 from .namespaces import OUTCOMES, Namespace, bound, check_codecs, check_name
 from .opening import OpenStore, Options, open_store, translated_disk
 from .overlay import Layer, View
+from .puts import PUT_BYTES_MAX
+from .relaxed import relaxed_setter
 from .scan import Pair, Range
 from .snapshots import LiveSnapshots, Snapshot, read_view
 from .statistics import Statistics, collect
@@ -115,6 +117,7 @@ class Database:
         store.keeper.ids = store.committer.ids
         store.keeper.ids_in_flight = store.committer.ids_in_flight
         store.committer.note_given_id = self._note_given_id
+        store.committer.puts_durable = durability == "always"
         self._task = store.environment.background(
             "tidelog-maintenance", store.options.sync_interval, self.maintain
         )
@@ -265,15 +268,8 @@ class Database:
         """
         self._check_open()
         return Transaction(
-            self,
-            mode=mode,
-            isolation=isolation,
-            durability=durability,
-            id=id,
-            tag=tag,
-            deadline=deadline,
-            lock_timeout=lock_timeout,
-        )
+            self, mode, isolation, durability, id, tag, deadline, lock_timeout
+        )  # positional: as keywords they would cost as much again
 
     def run(
         self,
@@ -506,7 +502,6 @@ class Database:
         durable = self.durability == "always"
         commit, put = self._committer.commit, self._committer.put
         limit, overlay = self._limit, self.overlay
-        check = self._check_plain
 
         def set_one(key: bytes, value: bytes | None) -> None:
             if self._closed is not None or not namespace.alive:
@@ -517,27 +512,16 @@ class Database:
             partition = murmur3(key, 0, False) % count
             full_key = prefixes[partition] + key
             try:
-                if value is None:
-                    update = FewUpdates({full_key: (partition, number, key, None)})
-                    commit(Commit(update, durable, check))
+                if value is not None and len(value) <= PUT_BYTES_MAX:
+                    put(partition, number, full_key, key, value)
                 else:
-                    put(Put(partition, number, full_key, key, value, durable))
+                    commit(Commit(FewUpdates({full_key: (partition, number, key, value)}), durable))
             except LockedError:
                 self._commit_locked(namespace, [(key, value)])
 
         if durable:
             return set_one
-        return self._committer.relaxed_setter(namespace, self.make_room, self._limit, set_one)
-
-    def _check_plain(self, commit: Commit, _group: Sequence[Entry]) -> None:
-        self.check_locks(commit, 0)
-
-    def check_locks(self, commit: Commit, owner: int) -> None:
-        """Raise ``LockedError`` if somebody else has locked what a commit changes."""
-        if self._committer.locks_held:
-            blocked = self.locks.locked(owner, commit.full_keys())
-            if blocked is not None:
-                raise blocked
+        return relaxed_setter(self._committer, namespace, self.make_room, limit, set_one)
 
     def _commit_locked(
         self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]
@@ -565,7 +549,7 @@ class Database:
         if not durable:
             self._committer.pass_turn()
         try:
-            self._committer.commit(Commit(updates, durable, self._check_plain))
+            self._committer.commit(Commit(updates, durable))
         except LockedError:
             self._commit_locked(namespace, chain.from_iterable(map(dict.items, parts.values())))
 
@@ -577,7 +561,7 @@ class Database:
         if not parts:
             return None
         updates = ManyUpdates(namespace.id, namespace.prefixes, parts)
-        return Commit(updates, self.durability == "always", self._check_plain)
+        return Commit(updates, self.durability == "always")
 
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
         """Run ``work`` with the map inside a transaction, until it commits."""

@@ -41,11 +41,12 @@ from trio.lowlevel import (
 )
 
 from ..affinity.errors import ClosedError, TidelogError, UsageError
-from .commit import GROUP_BYTES_MAX, Commit, Entry, Put
+from .commit import GROUP_BYTES_MAX
 from .database import Database
+from .entries import Commit, Entry
 from .lock_manager import LockedError
 from .namespaces import Namespace
-from .puts import PUT_BYTES_MAX, PUTS_MAX, OnePut, Puts
+from .puts import PUT_BYTES_MAX, PUTS_MAX, Put, Puts
 from .stored import KEY_BYTES_MAX
 
 COMMITS_MAX = 256
@@ -62,7 +63,7 @@ class LogThread:
         self._durable = database.durability == "always"
         self._token = token
         self._loop = get_ident()
-        self._puts: deque[OnePut] = deque()
+        self._puts: deque[Put] = deque()
         self._commits: deque[tuple[Commit, Task]] = deque()
         self._errors: dict[Task, BaseException] = {}
         """Errors of puts, for the tasks that are about to run."""
@@ -110,7 +111,7 @@ class LogThread:
                 error = errors.pop(task)
                 if isinstance(error, LockedError):
                     return await otherwise(key, value)
-                raise error
+                raise _for_one(error)
             return None
 
         return put
@@ -173,8 +174,8 @@ class LogThread:
             entries.append(together)
         for group in _groups(entries):
             self._commit(group)
-        if together is not None and together.error is not None:
-            self._tell(puts, together)
+        if together is not None:
+            together.leave_errors(self._errors, None)
         self._token.run_sync_soon(_wake_tasks, puts, commits)
 
     def _commit(self, entries: list[Entry]) -> None:
@@ -185,18 +186,6 @@ class LogThread:
             for entry in entries:
                 if entry.error is None and not (isinstance(entry, Commit) and entry.receipt):
                     entry.error = _for_one(error)
-
-    def _tell(self, puts: list[OnePut], together: Puts) -> None:
-        """Leave each task its error; bring the puts one by one where a lock was in the way."""
-        if isinstance(together.error, LockedError):
-            alone = [Put(*put[:5], self._durable) for put in puts]
-            self._commit(list(alone))
-            found = [put.error for put in alone]
-        else:
-            found = [together.error_of(place) for place in range(len(puts))]
-        for put, error in zip(puts, found, strict=True):
-            if error is not None:
-                self._errors[put[5]] = _for_one(error)
 
 
 def _for_one(error: BaseException) -> BaseException:
@@ -232,7 +221,7 @@ def _take_back(queue: deque[T], entry: T) -> Abort:
     return Abort.SUCCEEDED
 
 
-def _wake_tasks(puts: list[OnePut], commits: list[tuple[Commit, Task]]) -> None:
+def _wake_tasks(puts: list[Put], commits: list[tuple[Commit, Task]]) -> None:
     for put in puts:
         reschedule(put[5])
     for _, task in commits:

@@ -340,11 +340,12 @@ class _Opening:
             if not self._never_written(data):
                 raise
             data.unlink(DATA_FILE)
-            kv, new = open_kv(data_path, map_size, False, True), True
+            kv = open_kv(data_path, map_size, False, True)
         try:
-            if new or self._manifest.clean_end is None:
-                with translated_disk("syncing the name of the data file"):
-                    data.sync()
+            # Each time: an open that gave a file its name may have failed or died at this point.
+            with translated_disk("syncing the names of manifest and data file"):
+                self._directory.sync()
+                data.sync()
             return self._with(kv)
         except BaseException:
             kv.close()

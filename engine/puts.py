@@ -1,91 +1,115 @@
-"""Puts of many tasks on their way into the log together, each of them a transaction of its own.
+"""Puts of single keys on their way into the log together, each a transaction of its own.
 
-A put alone costs a ``commit.Put``; where many arrive at once, as from the tasks of an event loop,
-what is done once per put is what the throughput hangs on.  So the puts are plain tuples here, and
-one loop makes all records, another one all stored values.
+They are the most frequent commits, and what is done once per put is what the throughput hangs
+on.  So a put is a plain tuple, one loop makes all records, and another one all stored values.
 
 Invariants:
 
 - Each put has its own record, number and transaction id; a reader of the log sees no difference.
-- Locks stand in the way of all or none: where a key is locked the whole of it ends in an error,
-  and the caller brings its puts one by one.
+- Each has an outcome of its own: somebody's lock refuses one put and lets its neighbours through.
 
-Left out: who waits for a put (``log_thread``).
+Left out: who waits for a put (``commit`` for threads, ``log_thread`` for tasks).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set as AbstractSet
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crc32c import crc32c
 
-from ..wal.records import encode_put
-from .commit import Committer, Entry, unknown_outcome
+from .entries import Entry, unknown_outcome
 from .overlay import PAIR_OVERHEAD
 from .stored import CHECK_XOR, pack_check, pack_meta
 
+if TYPE_CHECKING:
+    from .commit import Committer
+
 PUT_BYTES_MAX = 1024
-"""The longest value that is worth it; it also bounds a group of ``PUTS_MAX``."""
+"""The longest value of such a put; it also bounds a group of ``PUTS_MAX``."""
 
 PUTS_MAX = 1024
 """Puts in one ``Puts``."""
 
-OnePut = tuple[int, int, bytes, bytes, bytes, Any]
+Put = tuple[int, int, bytes, bytes, bytes, Any]
 """(partition, namespace id, full key, encoded key, encoded value, whoever waits for it)."""
 
 
 class Puts:
     """Puts that are logged, synced and applied together."""
 
-    __slots__ = ("_cause", "_ids", "_numbers", "_puts", "_runs", "_time", "durable", "error",
+    __slots__ = ("_ids", "_numbers", "_passed", "_puts", "_time", "durable", "error", "errors",
                  "size")  # fmt: skip
 
-    def __init__(self, puts: Sequence[OnePut], durable: bool) -> None:
-        self._puts = puts
+    def __init__(self, puts: Sequence[Put], durable: bool) -> None:
+        self._puts = self._passed = puts
         self.durable = durable
         self.size = 0
         """No transaction among them is too large, nor are all of them for a group."""
         self.error: BaseException | None = None
-        self._cause: BaseException | None = None
-        self._time = 0
+        """What went wrong with all of them."""
+        self.errors: dict[Any, BaseException] = {}
+        """What went wrong with single ones, by who waits for them."""
         self._ids = (b"", 0)
         self._numbers: list[tuple[int, int]] = []
-        self._runs: list[int] = []
+        self._time = 0
 
     @property
     def tx_id(self) -> None:
         """None: they have an id each."""
 
+    def error_of(self, waiter: object) -> BaseException | None:
+        """Return the error for whoever waits for one of them, None where it is committed."""
+        return self.errors.get(waiter, self.error)
+
+    def leave_errors(self, place: dict[Any, BaseException], own: object) -> None:
+        """Put the error of every put that has one, but for the one given, where it is looked up."""
+        if self.errors or self.error is not None:
+            for put in self._puts:
+                error = self.error_of(put[5])
+                if error is not None and put is not own:
+                    place[put[5]] = error
+
+    def waiters(self, own: object) -> list[Any]:
+        """Return who waits for any put but the one given."""
+        return [put[5] for put in self._puts if put is not own]
+
     def prepare(self, committer: Committer, group: Sequence[Entry], time: int) -> bytes | None:
         """Check for locks and a stop, reserve the numbers and return the records."""
         if committer.stopped is not None:
             self.error = committer.refusal()
-        elif committer.locks_held:
-            self.error = committer.locked(0, self.full_keys())
-        if self.error is not None:
             return None
+        if committer.locks_held:
+            self._refuse_locked(committer)
+            if not self._passed:
+                return None
         counters, epochs = committer.state.counters, committer.state.epochs
+        encode, numbers = committer.encode_put, self._numbers
         self._time = time
-        self._ids = prefix, tx = committer.reserve_ids(len(self._puts))
-        ahead: dict[int, int] = {}
+        self._ids = _, tx = committer.reserve_ids(len(self._passed))
         records = []
-        numbers = self._numbers
-        for partition, namespace, _, key, value, _ in self._puts:
-            number = ahead.get(partition, 0) or counters[partition].hwm + 1
-            ahead[partition] = number + 1
+        for partition, namespace, _, key, value, _ in self._passed:
+            number = counters[partition].reserve(1) + 1
             epoch = epochs[partition]
             numbers.append((number, epoch))
-            records.append(
-                encode_put(prefix, tx, time, partition, epoch, number, namespace, key, value)
-            )
+            records.append(encode(tx, time, partition, epoch, number, namespace, key, value))
             tx += 1
-        for partition, after in ahead.items():
-            counter = counters[partition]
-            first = counter.hwm + 1
-            counter.reserve(after - first)
-            self._runs += (partition, epochs[partition], first, after - first)
-        return b"".join(records)
+        return records[0] if len(records) == 1 else b"".join(records)
+
+    def number_only(self, tx_id: tuple[bytes, int], epoch: int, number: int) -> None:
+        """Take note of what the leader gave to the only one, for the case of a failure."""
+        self._ids = tx_id
+        self._numbers = [(number, epoch)]
+
+    def _refuse_locked(self, committer: Committer) -> None:
+        free = []
+        for put in self._puts:
+            error = committer.locked(0, (put[2],))
+            if error is None:
+                free.append(put)
+            else:
+                self.errors[put[5]] = error
+        self._passed = free
 
     def apply(self, committer: Committer, end: int) -> None:
         """Put them into overlay and counters."""
@@ -93,7 +117,7 @@ class Puts:
         parts, time = layer.parts, self._time
         size = 0
         for (partition, _, full_key, _, value, _), (number, epoch) in zip(
-            self._puts, self._numbers, strict=True
+            self._passed, self._numbers, strict=True
         ):
             body = value + pack_meta(0, epoch, number, time)
             part = parts.get(partition)
@@ -101,28 +125,22 @@ class Puts:
                 part = layer.part(partition)
             part[full_key] = body + pack_check(crc32c(full_key + body) ^ CHECK_XOR)
             size += len(body)
-        layer.bytes += size + PAIR_OVERHEAD * len(self._puts)
-        runs = iter(self._runs)
-        for partition, _, first, count in zip(runs, runs, runs, runs, strict=True):
-            counters[partition].update(first - 1, count)
-        committer.grouped += len(self._puts) - 1
+            counters[partition].apply_one(number)
+        layer.bytes += size + PAIR_OVERHEAD * len(self._passed)
+        committer.grouped += len(self._passed) - 1
 
     def fail(self, error: BaseException, runs: list[int]) -> None:
         """End them without effect."""
-        runs += self._runs
+        for put, (number, epoch) in zip(self._passed, self._numbers, strict=False):
+            runs += (put[0], epoch, number, 1)
         self.error = error
 
     def unknown(self, cause: BaseException) -> None:
         """End them after a failed sync."""
-        self.error = self._cause = cause
-
-    def error_of(self, place: int) -> BaseException | None:
-        """Return the error of one of them, None where it is committed."""
-        if self._cause is None:
-            return self.error
         prefix, first = self._ids
-        tx_id = prefix + (first + place).to_bytes(8, "big")
-        return unknown_outcome(self._cause, tx_id, self._puts[place][0])
+        for place, put in enumerate(self._passed):
+            tx_id = prefix + (first + place).to_bytes(8, "big")
+            self.errors[put[5]] = unknown_outcome(cause, tx_id, put[0])
 
     def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
         """Return which of some full keys they change."""
@@ -130,4 +148,4 @@ class Puts:
 
     def full_keys(self) -> Iterable[bytes]:
         """Return the full keys that they change."""
-        return [put[2] for put in self._puts]
+        return [put[2] for put in self._passed]

@@ -22,11 +22,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
+from mmh3 import hash as murmur3
+
 from ..affinity.errors import ClosedError, DeadlineError, UsageError
-from ..affinity.partitions import partition_of
 from ..tx.locks import KeyLock, RangeLock
 from ..tx.validation import RangeRead, ReadSet, Validated, first_common, read_rule
-from .commit import Commit, Entry, Receipt
+from .entries import Commit, Entry, Receipt
 from .maps import Map, map_of
 from .namespaces import Namespace
 from .overlay import since
@@ -66,7 +67,6 @@ class Transaction:
     def __init__(
         self,
         database: Database,
-        *,
         mode: Mode = "optimistic",
         isolation: Isolation = "serializable",
         durability: Durability | None = None,
@@ -209,7 +209,7 @@ class Transaction:
 
         def get(key: bytes) -> bytes | None:
             self._check_open()
-            partition = partition_of(key, count)
+            partition = murmur3(key, 0, False) % count
             full_key = prefixes[partition] + key
             mine = self._writes.get(full_key)
             if mine is not None:
@@ -242,7 +242,7 @@ class Transaction:
         def put(key: bytes, value: bytes | None) -> None:
             if not self._open or self._deadline is not None or self._thread != get_ident():
                 self._check_open()
-            partition = partition_of(key, count)
+            partition = murmur3(key, 0, False) % count
             full_key = prefixes[partition] + key
             if pessimistic:
                 self._lock(KeyLock(full_key))
@@ -341,13 +341,16 @@ class Transaction:
             return None
         if self._tag is not None:
             details = {**(details or {}), "tag": self._tag}
+        validates = self._reading is not None and self._rule.validated is not Validated.NOTHING
+        check = self.check if validates or self._given_id is not None else None
         return Commit(
             FewUpdates(writes),
             self._durable,
-            self.check,
-            tx_id=self._given_id,
-            details=details,
-            deadline=self._deadline,
+            check,
+            self._given_id,
+            details,
+            self._deadline,
+            self._owner,
         )
 
     def lock_writes(self) -> None:
@@ -358,15 +361,14 @@ class Transaction:
     def check(self, commit: Commit, group: Sequence[Entry]) -> None:
         """Raise what speaks against this commit; called under the mutex, in commit order.
 
-        ``LockedError`` where somebody's lock is in the way, ``ConflictError`` where something
-        read has changed.  Sets the receipt of a commit under an id that is committed already.
+        ``ConflictError`` where something read has changed.  Sets the receipt of a commit under an
+        id that is committed already.
         """
         database = self._database
         if self._given_id is not None:
             commit.receipt = database.earlier_receipt(self._given_id, group)
             if commit.receipt is not None:
                 return
-        database.check_locks(commit, self._owner)
         if self._reading is None or self._rule.validated is Validated.NOTHING:
             return
         for earlier in group:

@@ -52,19 +52,22 @@ class Updates(Protocol):
 class FewUpdates:
     """Updates of a transaction, by full key."""
 
-    __slots__ = ("_numbers", "_writes")
+    __slots__ = ("_numbers", "_size", "_writes")
 
     def __init__(self, writes: Writes) -> None:
         self._writes = writes
         self._numbers: list[tuple[int, int]] = []
+        self._size = 0
 
     def size(self) -> int:
         """Return about how many bytes the record will have."""
-        size = 0
-        for full_key, (_, _, _, value) in self._writes.items():
-            size += len(full_key) + 24
+        writes = self._writes
+        size = 24 * len(writes) + sum(map(len, writes))
+        for write in writes.values():
+            value = write[3]
             if value is not None:
                 size += len(value)
+        self._size = size
         return size
 
     def reserve(self, state: State) -> Fields:
@@ -92,7 +95,6 @@ class FewUpdates:
     def apply(self, layer: Layer, state: State, time: int) -> None:
         """Put the stored values into a layer and move the counters."""
         counters, parts = state.counters, layer.parts
-        size = 0
         for (full_key, (partition, _, _, value)), (number, epoch) in zip(
             self._writes.items(), self._numbers, strict=True
         ):
@@ -103,11 +105,9 @@ class FewUpdates:
             part = parts.get(partition)
             if part is None:
                 part = layer.part(partition)
-            stored = body + pack_check(crc32c(full_key + body) ^ CHECK_XOR)
-            part[full_key] = stored
-            size += len(full_key) + len(stored) + PAIR_OVERHEAD
-            counters[partition].update(number - 1, 1)
-        layer.bytes += size
+            part[full_key] = body + pack_check(crc32c(full_key + body) ^ CHECK_XOR)
+            counters[partition].apply_one(number)
+        layer.bytes += (self._size or self.size()) + PAIR_OVERHEAD * len(self._writes)
 
     def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
         """Return which of some full keys are changed."""

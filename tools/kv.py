@@ -20,8 +20,8 @@ import click
 from ..affinity.errors import NotFoundError, UsageError
 from ..affinity.partitions import PARTITIONS_MAX, partition_of
 from ..engine.codecs import Codec, KeyRange, codec_named
-from ..engine.commit import Receipt
 from ..engine.database import Database
+from ..engine.entries import Receipt
 from ..engine.reading import ReadOnlyDatabase
 from .commands import LazyGroup, json_options, settings_of, store_argument
 from .stores import AnyMap, check_map, reading, reading_map, writing

@@ -111,13 +111,19 @@ class PartitionUpdateCounter:
         self._hwm = hwm + n
         return hwm
 
-    def apply_next(self, n: int) -> None:
-        """Reserve and apply the next ``n >= 1`` numbers at once, where nobody can overtake."""
-        hwm = self._hwm
-        if hwm == self._lwm and type(n) is int and 0 < n <= COUNTER_MAX - hwm:
-            self._lwm = self._hwm = hwm + n
+    def apply_one(self, number: int) -> None:
+        """Apply one number: ``update(number - 1, 1)``, at half the cost where it is the next."""
+        if (
+            type(number) is int
+            and number == self._lwm + 1
+            and not self._ranges
+            and number <= COUNTER_MAX
+        ):
+            self._lwm = number
+            if number > self._hwm:
+                self._hwm = number
         else:
-            self.update(self.reserve(n), n)
+            self.update(number - 1, 1)
 
     def update(self, start: int, delta: int) -> bool:
         """Apply ``start + 1 .. start + delta``; return whether any of them was new.

@@ -112,6 +112,22 @@ def test_names_that_a_killed_process_left_are_made_durable_before_they_are_used(
         check_killed(run)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_data_file_whose_name_could_not_be_synced_is_not_lost_later(seed: int) -> None:
+    # The open that made the file failed, and the next one took its name for durable.  A power cut
+    # took the file when the log no longer had what was in it.
+    disk = FaultyDisk(seed)
+    disk.fail_at(1, "EIO", kind="sync_directory", path=f"{PATH}/data")
+    with pytest.raises(DiskError):
+        open_on(disk)
+    run = Run(disk)
+    run.play([*small_steps(60), Step(kind="checkpoint")])
+    run.store.abandon()
+    _, db = opened(disk.crash("lost"), 2, "memory")
+    assert shown(db) == run.world
+    db.abandon()
+
+
 def test_the_outcome_of_an_id_that_only_a_rollback_names_is_not_committed() -> None:
     # Gaps are closed under the id of sixteen zeros, and any record of an id counted as a commit.
     disk = FaultyDisk()

@@ -23,7 +23,9 @@ from tidelog.affinity.errors import (
 )
 from tidelog.affinity.partitions import partition_of
 from tidelog.engine import commit as commits
-from tidelog.engine.commit import Batch, Commit, Put, SyncTimes
+from tidelog.engine.commit import SyncTimes
+from tidelog.engine.entries import Batch, Commit
+from tidelog.engine.puts import PUT_BYTES_MAX, Puts
 from tidelog.engine.stored import pack_prefix
 from tidelog.engine.updates import FewUpdates, Writes
 from tidelog.wal.reader import Scan, read_records
@@ -40,15 +42,25 @@ def records_of(store: Opened) -> list[list[Any]]:
     return [[record for _, record in read_records([frame])] for frame in frames]
 
 
-def put_of(key: bytes, value: bytes = b"v", durable: bool = True) -> Put:
+def put_of(key: bytes, value: bytes = b"v", durable: bool = True) -> Puts:
     partition = partition_of(key, 4)
-    return Put(partition, 16, pack_prefix(partition, 16) + key, key, value, durable)
+    full_key = pack_prefix(partition, 16) + key
+    return Puts([(partition, 16, full_key, key, value, key)], durable)
 
 
 def commit_of(key: bytes, value: bytes = b"v", **options: Any) -> Commit:
     partition = partition_of(key, 4)
     writes: Writes = {pack_prefix(partition, 16) + key: (partition, 16, key, value)}
-    return Commit(FewUpdates(writes), options.pop("durable", True), **options)
+    commit = Commit(FewUpdates(writes), options.pop("durable", True), options.pop("check", None))
+    for name, option in options.items():
+        setattr(commit, name, option)
+    return commit
+
+
+def error_of(entry: Puts | Commit) -> BaseException | None:
+    """The error of a commit, or of the only put of a test."""
+    errors = entry.errors.values() if isinstance(entry, Puts) else ()
+    return next(iter(errors), entry.error)
 
 
 # ------------------------------------------------------------------ groups
@@ -139,20 +151,22 @@ def test_what_comes_during_a_sync_is_one_group_with_one_frame_and_one_sync(
         assert [size for size in sizes if size] == [1, 5]
 
 
-def test_a_group_is_no_larger_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits, "GROUP_BYTES_MAX", 1000)
+@pytest.mark.parametrize(("limit", "size"), [("GROUP_BYTES_MAX", 2000), ("PUTS_MAX", 10)])
+def test_a_group_is_no_larger_than_it_may_be(
+    monkeypatch: pytest.MonkeyPatch, limit: str, size: int
+) -> None:
+    monkeypatch.setattr(commits, limit, 5000 if size > PUT_BYTES_MAX else 2)
     with opened() as store:
         users = store.database.map("users")
         with gated(store, monkeypatch) as gate:
             gate.start(lambda: users.__setitem__(b"first", b""))
             gate.wait_syncing()
             for number in range(5):
-                gate.start(lambda number=number: users.__setitem__(b"%d" % number, b"x" * 400))  # type: ignore[misc]
+                gate.start(lambda number=number: users.__setitem__(b"%d" % number, b"x" * size))  # type: ignore[misc]
             gate.wait_queued(store, 5)
             gate.finish(4)
         sizes = [sum(isinstance(r, TxRecord) for r in frame) for frame in records_of(store)]
         assert [size for size in sizes if size] == [1, 2, 2, 1]
-        assert len(users) == 6
 
 
 def test_a_transaction_is_checked_against_those_before_it_in_its_group(
@@ -234,7 +248,7 @@ def test_a_batch_has_an_outcome_for_each_of_its_commits() -> None:
         def refuse(commit: Commit, group: object) -> None:
             raise ConflictError("no", namespace="users", key=None, winner=None)
 
-        batch: list[Put | Commit] = [
+        batch: list[Puts | Commit] = [
             commit_of(b"a"),
             commit_of(b"large", b"x" * 2000),
             commit_of(b"b", check=refuse),
@@ -416,9 +430,9 @@ def test_the_unknown_outcome_names_the_transaction_and_where_to_ask(how: str) ->
     users = store.database.map("users")
     failing_sync(store)
     if how == "batch":
-        batch: list[Put | Commit] = [put_of(b"k"), commit_of(b"l", durable=False)]
+        batch: list[Puts | Commit] = [put_of(b"k"), commit_of(b"l", durable=False)]
         store.parts.committer.commit_all(batch)
-        errors = [entry.error for entry in batch]
+        errors = [error_of(entry) for entry in batch]
     else:
         tx = store.database.transaction()
         tx[users][b"a"] = b"1"
@@ -566,7 +580,7 @@ def test_a_bug_in_a_commit_ends_all_that_wait_with_it() -> None:
     def broken(commit: Commit, group: object) -> None:
         raise ZeroDivisionError
 
-    batch: list[Put | Commit] = [put_of(b"a"), commit_of(b"b", check=broken), put_of(b"c")]
+    batch: list[Puts | Commit] = [put_of(b"a"), commit_of(b"b", check=broken), put_of(b"c")]
     with pytest.raises(ZeroDivisionError):
         store.parts.committer.commit_all(batch)
     assert all(isinstance(entry.error, ZeroDivisionError) for entry in batch)

@@ -1,4 +1,4 @@
-"""Many puts in one entry of a group: the same log, numbers and answers as puts one by one."""
+"""Many puts in one entry of a group: the same log, numbers and answers as one by one."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ import pytest
 
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine.commit import Put
 from tidelog.engine.lock_manager import LockedError
-from tidelog.engine.puts import OnePut, Puts
+from tidelog.engine.puts import Put, Puts
 from tidelog.errors import CommitUnknownError, ConflictError, DiskFullError
 
 PAIRS = [(b"%d" % (number % 40), b"value %d" % number) for number in range(60)]
 
 
-def fields_of(store: Opened) -> list[OnePut]:
+def fields_of(store: Opened) -> list[Put]:
     """The pairs as the log thread would queue them."""
     namespace = store.database.map("data").namespace
-    found: list[OnePut] = []
+    found: list[Put] = []
     for key, value in PAIRS:
         partition = partition_of(key, len(namespace.prefixes))
         full_key = namespace.prefixes[partition] + key
-        found.append((partition, namespace.id, full_key, key, value, None))
+        found.append((partition, namespace.id, full_key, key, value, len(found)))
     return found
 
 
@@ -39,10 +38,9 @@ def test_they_leave_the_same_as_puts_one_by_one_in_one_group() -> None:
     with opened() as together, opened() as alone:
         puts = Puts(fields_of(together), True)
         together.parts.committer.commit_all([puts])
-        one_by_one = [Put(*put[:5], True) for put in fields_of(alone)]
+        one_by_one = [Puts([put], True) for put in fields_of(alone)]
         alone.parts.committer.commit_all(one_by_one)
-        assert puts.error is None
-        assert puts.error_of(3) is None
+        assert [puts.error_of(place) for place in range(len(PAIRS))] == [None] * len(PAIRS)
         assert state_of(together) == state_of(alone)
         assert state_of(together)[2] == dict(PAIRS)
         image = together.disk.copy()
@@ -66,15 +64,29 @@ def test_a_transaction_behind_them_in_the_group_is_checked_against_them() -> Non
         assert data[b"result"] == b"absent"
 
 
-def test_a_lock_on_one_key_stands_in_the_way_of_all() -> None:
+def test_a_lock_refuses_the_puts_of_its_key_and_no_other() -> None:
     with opened() as store:
         data = store.database.map("data")
         with store.database.transaction("pessimistic") as tx:
             tx[data].get(b"7")
             puts = Puts(fields_of(store), True)
             store.parts.committer.commit_all([puts])
-            assert isinstance(puts.error, LockedError)
-        assert dict(data.items()) == {}
+            refused = [key for place, (key, _) in enumerate(PAIRS) if puts.error_of(place)]
+            assert refused == [b"7", b"7"]
+            assert isinstance(puts.error_of(7), LockedError)
+        assert dict(data.items()) == {key: value for key, value in PAIRS if key != b"7"}
+
+
+def test_where_all_are_locked_nothing_is_logged() -> None:
+    with opened() as store:
+        data = store.database.map("data")
+        with store.database.transaction("pessimistic") as tx:
+            tx[data].get(b"7")
+            position = store.parts.writer.position
+            puts = Puts(fields_of(store)[7:8], True)
+            store.parts.committer.commit_all([puts])
+            assert isinstance(puts.error_of(7), LockedError)
+            assert store.parts.writer.position == position
 
 
 def test_their_numbers_are_closed_when_they_do_not_reach_the_log() -> None:

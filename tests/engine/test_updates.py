@@ -17,9 +17,9 @@ from tidelog.wal.records import (
     Run,
     TxRecord,
     decode_payload,
-    encode_put,
     encode_record,
     pack_record_header,
+    put_encoder,
     tx_body,
 )
 
@@ -33,7 +33,7 @@ def state_with_numbers() -> State:
     state = State(b"s" * 16, PARTITIONS)
     for partition, count in enumerate((5, 0, 9)):
         if count:
-            state.counters[partition].apply_next(count)
+            state.counters[partition].set(count)
     state.epochs[2] = 4
     state.epoch_tables[2] = ((1, 1), (4, 8))
     return state
@@ -191,5 +191,5 @@ def test_the_quick_encoding_of_a_put_decodes_to_the_record_of_the_slow_one(
         keys=[key],
         values=[value],
     )
-    quick = encode_put(prefix, number, time, partition, epoch, counter, namespace, key, value)
+    quick = put_encoder(prefix)(number, time, partition, epoch, counter, namespace, key, value)
     assert decode_payload(quick) == decode_payload(encode_record(slow)) == [slow]

@@ -2,7 +2,8 @@
 
 Each one is a mistake that somebody could make, or has made in other engines.  Nothing in the
 product knows of them.  ``hunt`` runs the suite that is expected to catch a bug and counts the
-cases that it took.
+cases that it took: under seven seeds and starts at most 160 of 370 power cuts for a missing CRC,
+86 or fewer for the other bugs that these find, 31 of 180 I/O errors for an ignored sync.
 """
 
 from __future__ import annotations
@@ -325,13 +326,16 @@ def _bug(
     )
 
 
+CUTS = 370
+"""All points of ``power_cuts``, for a bug that only a torn write in the right place shows."""
+
 BUGS = (
-    _bug("acknowledged before the sync", Committer, "_sync_group", _no_sync, power_cuts, "I-1", 40),
+    _bug("acknowledged before the sync", Committer, "_sync_group", _no_sync, power_cuts, "I-1", 60),
     _bug("a failed sync is ignored", LogWriter, "sync", _ignoring_sync, io_errors, "I-1 I-7", 40),
     _bug("a failed sync is tried again", LogWriter, "sync", _retrying_sync, io_errors, "I-7", 40),
-    _bug("no CRC", reader, "walk", _trusting_walk, power_cuts, "I-2 I-5 I-6 errors", 60),
+    _bug("no CRC", reader, "walk", _trusting_walk, power_cuts, "I-2 I-5 I-6 errors", CUTS),
     _bug("no CRC, damage", reader, "walk", _trusting_walk, damage, "I-5 I-6 errors", 5),
-    _bug("no directory sync", writer, "_sync", _file_sync_only, power_cuts, "I-1 I-6", 200),
+    _bug("no directory sync", writer, "_sync", _file_sync_only, power_cuts, "I-1 I-6", 40),
     _bug("damage is cut off", End, "raise_if_refused", _never_refused, damage, "I-1 I-6", 5),
     _bug(
         "the data file is ahead of the log",

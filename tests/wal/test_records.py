@@ -26,9 +26,9 @@ from tidelog.wal.records import (
     corrupt_record,
     decode_payload,
     decode_record,
-    encode_put,
     encode_record,
     pack_record_header,
+    put_encoder,
     split_records,
 )
 
@@ -251,7 +251,7 @@ def test_a_put_encoded_the_short_way_is_the_same_record(
     value: bytes,
 ) -> None:
     partition, epoch, counter, namespace = place
-    data = encode_put(prefix, number, time, partition, epoch, counter, namespace, key, value)
+    data = put_encoder(prefix)(number, time, partition, epoch, counter, namespace, key, value)
     assert decode_payload(data) == [
         TxRecord(
             tx_id=prefix + number.to_bytes(8, "big"),

@@ -1,0 +1,89 @@
+"""Puts of a store that syncs at leisure: one lock, one frame, one append each, and no queue.
+
+A put takes this way where nothing stands in it (``Committer.in_the_way``); else it queues up as
+any other commit does.  It is one closure on purpose: what it does once per put would cost half as
+much again in methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from crc32c import crc32c
+from mmh3 import hash as murmur3
+
+from ..wal.writer import LogFailedError
+from .commit import Committer
+from .namespaces import Namespace
+from .overlay import PAIR_OVERHEAD
+from .puts import PUT_BYTES_MAX
+from .stored import CHECK_XOR, pack_check, pack_meta
+
+TURN_MASK = 511
+"""A put lets a checkpoint write a part once in so many transactions, and one: otherwise the
+checkpoint would get the interpreter once in five milliseconds."""
+
+RECORD_OVERHEAD = PAIR_OVERHEAD + 64
+
+
+def relaxed_setter(
+    committer: Committer,
+    namespace: Namespace,
+    room: Callable[[], None],
+    limit: int,
+    otherwise: Callable[[bytes, bytes | None], None],
+) -> Callable[[bytes, bytes | None], None]:
+    """Return a function that sets an encoded key without a sync.
+
+    ``room`` is called where the active layer holds ``limit`` bytes.  ``otherwise`` sets the key
+    where it is deleted (None), its value is longer than ``PUT_BYTES_MAX``, or anything stands in
+    the way.
+    """
+    mutex, overlay, state = committer.mutex, committer.overlay, committer.state
+    counters, epochs = state.counters, state.epochs
+    prefixes, number_of_map = namespace.prefixes, namespace.id
+    count = len(prefixes)
+    writer, clock, encode = committer.writer, committer.clock, committer.encode_put
+    append = writer.append
+    meta, check = pack_meta, pack_check
+
+    def set_one(key: bytes, value: bytes | None) -> None:
+        if value is None or len(value) > PUT_BYTES_MAX:
+            return otherwise(key, value)
+        if overlay.active.bytes >= limit:
+            room()
+        if not committer.last_id & TURN_MASK:
+            committer.pass_turn()
+        partition = murmur3(key, 0, False) % count
+        full_key = prefixes[partition] + key
+        with mutex:
+            if not committer.in_the_way and namespace.alive:
+                counter = counters[partition]
+                number = counter.hwm + 1
+                epoch = epochs[partition]
+                time = clock()
+                if time < state.time:
+                    time = state.time
+                committer.last_id = tx = committer.last_id + 1
+                try:
+                    done = append(
+                        encode(tx, time, partition, epoch, number, number_of_map, key, value)
+                    )
+                except (OSError, LogFailedError) as error:
+                    raise committer.disk_error(error) from error
+                if done:
+                    counter.apply_one(number)
+                    state.time = time
+                    body = value + meta(0, epoch, number, time)
+                    layer = overlay.active
+                    part = layer.parts.get(partition)
+                    if part is None:
+                        part = layer.part(partition)
+                    part[full_key] = body + check(crc32c(full_key + body) ^ CHECK_XOR)
+                    layer.bytes += len(body) + RECORD_OVERHEAD
+                    committer.applied_position = writer.position
+                    overlay.changes += 1
+                    return None
+        return otherwise(key, value)
+
+    return set_one
