@@ -45,6 +45,7 @@ from ..affinity.errors import (
     DiskError,
     DiskFullError,
     ReadOnlyError,
+    RolledBackError,
     TidelogError,
     TransactionTooLargeError,
 )
@@ -67,6 +68,7 @@ from .stored import CHECK_XOR, pack_check, pack_meta
 from .updates import NoUpdates
 
 GROUP_BYTES_MAX = 1 << 20
+_NOWHERE = 1 << 63
 
 
 class Committer:
@@ -120,7 +122,10 @@ class Committer:
         self.in_the_way = False
         """Whether a relaxed update has to queue: a leader, gaps to close, locks, an end."""
         self._ending = False
-        self._closing: list[int] = []
+        self._ended: Callable[[], TidelogError] | None = None
+        self._closing: list[Run] = []
+        self._frame_at = _NOWHERE
+        """Where the frame of the group in flight begins; the log is longer once it is there."""
         self.encode_put = put_encoder(id_prefix)
         self._id_prefix = id_prefix
         self.last_id = 0
@@ -326,8 +331,10 @@ class Committer:
 
     def refusal(self) -> TidelogError:
         """Return the error for a write to a store that has stopped writing."""
+        if self._ended is not None:
+            return self._ended()
         return ReadOnlyError(
-            self.stopped or "the store is closed for writing",
+            self.stopped or "the store has stopped writing",
             hint="Check the disk; close the store, open it again, and ask `db.outcome` "
             "about commits whose outcome is unknown.",
         )
@@ -357,10 +364,14 @@ class Committer:
         """Let no relaxed update take the short cut any more; under the mutex."""
         self._ending = self.in_the_way = True
 
-    def end(self, why: str) -> None:
-        """Take no more commits, and return once those on their way have ended."""
+    def end(self, error: Callable[[], TidelogError]) -> None:
+        """Take no more commits, and return once those on their way have ended.
+
+        Whoever comes later gets ``error()``.
+        """
         with self.mutex:
-            self.stopped = why
+            self._ended = error
+            self.stopped = self.stopped or "the store is closed"
             self.begin_end()
             while self._leading:
                 self.wait_applied()
@@ -382,15 +393,33 @@ class Committer:
                 self._fail(group.passed, error)
                 self._end_group(group)
         except BaseException as error:
-            # A bug, Ctrl-C, or a simulated crash: nobody may wait for ever.
-            with self.mutex:
-                if not group.applied:
-                    self._interrupted(group.passed, error)
-                    for entry in group.taken:
-                        entry.error = entry.error or error
-                if not group.ended:
-                    self._end_group(group)
+            self._clean_up(group, error)
             raise
+
+    def _clean_up(self, group: _Group, error: BaseException) -> None:
+        """See a group through that a bug, Ctrl-C or a simulated crash cut short.
+
+        Nobody may wait for ever.  Behind its frame a group is synced and applied after all; where
+        that fails too, its numbers are used but may not be closed, so nothing is written any more
+        until the log has been read again.
+        """
+        if self.in_flight and self.writer.position > self._frame_at and not group.applied:
+            try:
+                self._land(group)
+            except BaseException:
+                with self.mutex:
+                    if not group.applied:
+                        self.stopped = f"a commit was interrupted: {error!r}"
+                        for entry in group.passed:
+                            entry.unknown(error)
+        with self.mutex:
+            if not group.applied and self.stopped is None:
+                shared = _for_others(error)
+                self._fail(group.passed, shared)
+                for entry in group.taken:
+                    entry.error = entry.error or shared
+            if not group.ended:
+                self._end_group(group)
 
     def _carry_put(self, group: _Group, puts: Puts, put: Put) -> bool:
         """Carry the only put of a group: what ``_carry_all`` and ``Puts`` do, written out.
@@ -399,7 +428,7 @@ class Committer:
         durable put: between two syncs all code runs from cold caches.
         """
         partition, namespace, full_key, key, value, _ = put
-        state, overlay = self.state, self.overlay
+        state, overlay, encode = self.state, self.overlay, self.encode_put
         with self.mutex:
             if self.locks_held or self._closing or self.stopped is not None:
                 return False
@@ -410,9 +439,10 @@ class Committer:
             counter, epoch = state.counters[partition], state.epochs[partition]
             self._first_in_flight = self.last_id = tx = self.last_id + 1
             number = counter.reserve(1) + 1
-            puts.number_only((self._id_prefix, tx), epoch, number)
+            puts.number_only((self._id_prefix, tx), time, epoch, number)
+            self._frame_at = self.writer.position
             group.passed = self.in_flight = group.taken
-            self._append(self.encode_put(tx, time, partition, epoch, number, namespace, key, value))
+            self._append(encode(tx, time, partition, epoch, number, namespace, key, value))
             end = self.writer.position
         if puts.durable:
             self._sync_group(end)
@@ -436,7 +466,12 @@ class Committer:
         with self.mutex:
             if group.wake is not None:
                 self._take(group)
-            end = self._write(group)
+            self._write(group)
+        self._land(group)
+
+    def _land(self, group: _Group) -> None:
+        """Sync what was logged, where anybody asked for that, and let it take effect."""
+        end = self.writer.position
         for entry in group.passed:
             if entry.durable:
                 self._sync_group(end)
@@ -461,8 +496,8 @@ class Committer:
             group.take_ticket(ticket)
         self._tickets = tickets[count:]
 
-    def _write(self, group: _Group) -> int:
-        """Check and number a group, and log what passed; return the end of its frame."""
+    def _write(self, group: _Group) -> None:
+        """Check and number a group, and log what passed."""
         time = self.clock()
         if time < self.state.time:
             time = self.state.time
@@ -476,11 +511,11 @@ class Committer:
                 records.append(record)
         if passed:
             self.state.time = time
+            self._frame_at = self.writer.position
             self.in_flight = passed
             payload = records[0] if len(records) == 1 else b"".join(records)
             if payload:
                 self._append(payload)
-        return self.writer.position
 
     def _apply(self, group: _Group, end: int) -> None:
         """Let a group take effect in memory."""
@@ -531,19 +566,23 @@ class Committer:
     def _append(self, payload: bytes) -> None:
         """Append a frame, in a new segment where it does not fit."""
         if self._closing:
-            runs = tuple(Run(*self._closing[i : i + 4]) for i in range(0, len(self._closing), 4))
             closing = RollbackRecord(
-                tx_id=bytes(16), time=self.state.time, reason="append failed", runs=runs
+                tx_id=bytes(16),
+                time=self.state.time,
+                reason="append failed",
+                runs=tuple(self._closing),
             )
             payload = encode_record(closing) + payload
         if not self.writer.append(payload):
+            self._frame_at = _NOWHERE
             self._rotate()
+            self._frame_at = self.writer.position
             self.writer.append(payload)
         if self._closing:
-            for run in runs:
+            for run in self._closing:
                 self.state.counters[run.partition].update(run.first - 1, run.count)
                 self.state.touched.add(run.partition)
-            self._closing.clear()
+            self._closing = []
 
     def _rotate(self) -> None:
         """Begin a new segment; its position is that of the end of the old one."""
@@ -555,29 +594,26 @@ class Committer:
                     self._stop(self.writer.failure)
                 raise
 
-    def _interrupted(self, group: Sequence[Entry], error: BaseException) -> None:
-        """End a group that something unexpected cut short; nothing of it was acknowledged.
-
-        If its frame may be in the log already its numbers are used, and may not be closed: then
-        nothing is written any more until the log has been read again.
-        """
-        if self.in_flight and self.writer.position != self.applied_position:
-            self.stopped = f"a commit was interrupted: {error!r}"
-            self.in_the_way = True
-            for entry in group:
-                entry.unknown(error)
-        else:
-            self._fail(group, error)
-
     def _fail(self, group: Sequence[Entry], error: BaseException) -> None:
         """Nothing of the group took effect in memory; say whether it may be on disk."""
         if self.writer.failure is None:
             for entry in group:
-                entry.fail(self.disk_error(error), self._closing)
+                entry.fail(self.disk_error(error))
+            self._closing = self._reserved()
         else:
             cause = self._stop(self.writer.failure)
             for entry in group:
                 entry.unknown(cause)
+
+    def _reserved(self) -> list[Run]:
+        """Return the numbers that were reserved and not applied: those of groups that failed."""
+        found = []
+        for partition, counter in enumerate(self.state.counters):
+            first = counter.highest_applied + 1
+            if counter.hwm >= first:
+                epoch = self.state.epochs[partition]
+                found.append(Run(partition, epoch, first, counter.hwm - first + 1))
+        return found
 
     def disk_error(self, error: BaseException) -> BaseException:
         """Return the error for a commit that could not be appended."""
@@ -625,6 +661,13 @@ class _Group:
             self.taken.append(ticket)
         if ticket.wake is not None and ticket is not self.own:
             self.wakes.append(ticket.wake)
+
+
+def _for_others(error: BaseException) -> BaseException:
+    """Return what the others of a group hear of an error in the thread that led it."""
+    if isinstance(error, Exception):
+        return error
+    return RolledBackError(f"the thread that wrote it with others was interrupted: {error!r}")
 
 
 def _release(wakes: list[LockType]) -> None:

@@ -713,7 +713,7 @@ class Database:
             store.committer.sync()
             store.committer.announce()
             # First the end of all writing, then the sync: what the manifest calls durable is.
-            store.committer.end("the store is closed")
+            store.committer.end(self._closed_error)
             store.committer.sync()
             store.end_cleanly()
         finally:
@@ -724,6 +724,7 @@ class Database:
     def abandon(self) -> None:
         """Let go of the store as a crash would: no checkpoint, no mark of a clean end."""
         self._task.stop()
+        self._committer.end(self._closed_error)
         self._shut(self._closed_error)
         self._store.release()
 

@@ -51,8 +51,8 @@ class Entry(Protocol):
     def apply(self, committer: Committer, end: int) -> None:
         """Put it into overlay and counters; the frame that holds it ends at ``end``."""
 
-    def fail(self, error: BaseException, runs: list[int]) -> None:
-        """End it without effect; ``runs`` takes the numbers that it had reserved."""
+    def fail(self, error: BaseException) -> None:
+        """End it without effect."""
 
     def unknown(self, cause: BaseException) -> None:
         """End it after a failed sync: it may or may not be on disk."""
@@ -143,9 +143,8 @@ class Commit:
         if self.then is not None:
             self.then()
 
-    def fail(self, error: BaseException, runs: list[int]) -> None:
+    def fail(self, error: BaseException) -> None:
         """End it without effect."""
-        runs += self._runs
         self.receipt = None
         self.error = error
 

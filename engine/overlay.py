@@ -18,14 +18,19 @@ Not safe by itself: callers hold the store's mutex for everything but reads of a
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from .environment import KvTransaction
 
 PAIR_OVERHEAD = 200
 """Bytes that a pair costs beside its key and value: two objects and a slot of a dict."""
+
+FEW_KEYS = 32
+"""New keys that are put in their places one by one; more are sorted with the others."""
 
 
 class Layer:
@@ -43,7 +48,7 @@ class Layer:
         """Snapshots for which this is the newest layer."""
         self.flushing = False
         self.sorted_keys: dict[int, list[bytes]] = {}
-        """Sorted keys of a partition, once somebody scanned it; only for sealed layers."""
+        """The keys of a partition, sorted, that it had when somebody scanned it."""
 
     def part(self, partition: int) -> dict[bytes, bytes]:
         """Return the dict of a partition, made on first use."""
@@ -53,12 +58,25 @@ class Layer:
         return part
 
     def keys_of(self, partition: int) -> list[bytes]:
-        """Return the sorted full keys of a partition of this sealed layer."""
-        # Taken before the keys are read: `absorb` replaces it, so a stale list is never found.
-        cache = self.sorted_keys
-        keys = cache.get(partition)
-        if keys is None:
-            keys = cache[partition] = sorted(self.parts.get(partition, ()))
+        """Return the sorted full keys of a partition of this sealed layer.
+
+        A dict never loses a key here and keeps the order in which they came, so keys that were
+        sorted earlier are the first ones of it, and only the others have to find their place.
+        """
+        part = self.parts.get(partition, {})
+        known = self.sorted_keys.get(partition, [])
+        if len(known) == len(part):
+            return known
+        fresh = list(islice(part, len(known), None))
+        keys = known[:]
+        if len(fresh) <= FEW_KEYS:
+            for key in fresh:
+                insort(keys, key)
+        else:
+            fresh.sort()
+            keys += fresh
+            keys.sort()
+        self.sorted_keys[partition] = keys
         return keys
 
     def absorb(self, other: Layer) -> None:
@@ -69,7 +87,6 @@ class Layer:
                 self.parts[partition] = dict(updates)
             else:
                 mine.update(updates)
-        self.sorted_keys = {}
         self.bytes += other.bytes
 
 
@@ -136,8 +153,6 @@ class Overlay:
         if active.parts:
             fresh = Layer()
             active.newer = fresh
-            # A scan of a snapshot that ended under it may have sorted keys while this was active.
-            active.sorted_keys = {}
             self.sealed_bytes += active.bytes
             self._layers.append(fresh)
             self.active = fresh

@@ -96,9 +96,10 @@ class Puts:
             tx += 1
         return records[0] if len(records) == 1 else b"".join(records)
 
-    def number_only(self, tx_id: tuple[bytes, int], epoch: int, number: int) -> None:
-        """Take note of what the leader gave to the only one, for the case of a failure."""
+    def number_only(self, tx_id: tuple[bytes, int], time: int, epoch: int, number: int) -> None:
+        """Take note of what the leader gave to the only one, for the case that it fails."""
         self._ids = tx_id
+        self._time = time
         self._numbers = [(number, epoch)]
 
     def _refuse_locked(self, committer: Committer) -> None:
@@ -129,10 +130,8 @@ class Puts:
         layer.bytes += size + PAIR_OVERHEAD * len(self._passed)
         committer.grouped += len(self._passed) - 1
 
-    def fail(self, error: BaseException, runs: list[int]) -> None:
+    def fail(self, error: BaseException) -> None:
         """End them without effect."""
-        for put, (number, epoch) in zip(self._passed, self._numbers, strict=False):
-            runs += (put[0], epoch, number, 1)
         self.error = error
 
     def unknown(self, cause: BaseException) -> None:

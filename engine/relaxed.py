@@ -1,8 +1,8 @@
 """Puts of a store that syncs at leisure: one lock, one frame, one append each, and no queue.
 
 A put takes this way where nothing stands in it (``Committer.in_the_way``); else it queues up as
-any other commit does.  It is one closure on purpose: what it does once per put would cost half as
-much again in methods.
+any other commit does.  It is made of closures on purpose: what is done once per put would cost half
+as much again in methods.
 """
 
 from __future__ import annotations
@@ -47,6 +47,22 @@ def relaxed_setter(
     append = writer.append
     meta, check = pack_meta, pack_check
 
+    def land(
+        partition: int, full_key: bytes, value: bytes, epoch: int, number: int, time: int
+    ) -> None:
+        """Let a put that is logged take effect; done twice it does the same."""
+        counters[partition].apply_one(number)
+        state.time = time
+        body = value + meta(0, epoch, number, time)
+        layer = overlay.active
+        part = layer.parts.get(partition)
+        if part is None:
+            part = layer.part(partition)
+        part[full_key] = body + check(crc32c(full_key + body) ^ CHECK_XOR)
+        layer.bytes += len(body) + RECORD_OVERHEAD
+        committer.applied_position = writer.position
+        overlay.changes += 1
+
     def set_one(key: bytes, value: bytes | None) -> None:
         if value is None or len(value) > PUT_BYTES_MAX:
             return otherwise(key, value)
@@ -65,25 +81,20 @@ def relaxed_setter(
                 if time < state.time:
                     time = state.time
                 committer.last_id = tx = committer.last_id + 1
+                before = writer.position
                 try:
-                    done = append(
+                    if append(
                         encode(tx, time, partition, epoch, number, number_of_map, key, value)
-                    )
+                    ):
+                        land(partition, full_key, value, epoch, number, time)
+                        return None
                 except (OSError, LogFailedError) as error:
                     raise committer.disk_error(error) from error
-                if done:
-                    counter.apply_one(number)
-                    state.time = time
-                    body = value + meta(0, epoch, number, time)
-                    layer = overlay.active
-                    part = layer.parts.get(partition)
-                    if part is None:
-                        part = layer.part(partition)
-                    part[full_key] = body + check(crc32c(full_key + body) ^ CHECK_XOR)
-                    layer.bytes += len(body) + RECORD_OVERHEAD
-                    committer.applied_position = writer.position
-                    overlay.changes += 1
-                    return None
+                except BaseException:
+                    # Ctrl-C behind the frame: it takes effect all the same.
+                    if writer.position != before:
+                        land(partition, full_key, value, epoch, number, time)
+                    raise
         return otherwise(key, value)
 
     return set_one

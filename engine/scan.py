@@ -9,7 +9,7 @@ Invariants:
 
 - Pairs come in the order of the user's keys, each once, as the view has them.
 - Every block from LMDB is checked by one CRC before any of it is handed out.
-- Memory is bounded by ``PAIRS_IN_HAND``, whatever the size of the range.
+- Memory is bounded by ``PAIRS_IN_HAND``, whatever the size of the range and of the overlay.
 
 Left out: decoding, and what a transaction must remember of its reads.
 """
@@ -120,18 +120,10 @@ def _round(live: list[_Source], reverse: bool) -> list[Pair]:
 
 
 class _Source:
-    """One partition's part of a range: a block in hand (ascending), and a cursor behind it."""
+    """One partition's part of a range: a block in hand (ascending), and what is behind it."""
 
-    __slots__ = (
-        "_high",
-        "_items",
-        "_low",
-        "_overlay",
-        "_overlay_keys",
-        "_reverse",
-        "more",
-        "pairs",
-    )
+    __slots__ = ("_held", "_high", "_items", "_low", "_reverse", "_stretches", "_whole", "more",
+                 "pairs")  # fmt: skip
 
     def __init__(
         self,
@@ -146,9 +138,12 @@ class _Source:
         self.pairs: list[Pair] = []
         """(user key, value) in hand."""
         self.more = True
-        self._overlay = _overlay_part(view, partition, self._low, self._high, writes)
-        self._overlay_keys = sorted(self._overlay)
+        self._stretches = _stretches(view, partition, self._low, self._high, writes)
         self._items: Iterator[Pair] = iter(())
+        self._whole = True
+        """Whether the last block from LMDB was as long as asked for: there may be more."""
+        self._held: list[Pair] = []
+        """Pairs of LMDB that were read already and lie behind those in hand."""
         if self._low < self._high:
             self._items = self._placed(view.txn.cursor())
 
@@ -176,27 +171,11 @@ class _Source:
         return cursor.iternext()
 
     def fetch(self, size: int) -> None:
-        """Add up to ``size`` pairs of LMDB to those in hand, and the overlay's in their range."""
-        items = list(islice(self._items, size))
-        whole = len(items) == size
-        if items:
-            if self._reverse:
-                items.reverse()
-                if items[0][0] < self._low:
-                    cut = bisect_left(items, self._low, key=_FIRST)
-                    check_pair(*items[cut - 1])
-                    items, whole = items[cut:], False
-            elif items[-1][0] >= self._high:
-                cut = bisect_left(items, self._high, key=_FIRST)
-                check_pair(*items[cut])
-                items, whole = items[:cut], False
-            parts = list(chain.from_iterable(items))
-            # Nothing in a pair is empty; the CRC of a zeroed pair would be zero like that of all.
-            if not all(parts) or crc32c(b"".join(parts)):
-                check_block([key for key, _ in items], [value for _, value in items])
-        self.more = whole
-        if self._overlay_keys:
-            items = self._with_overlay(items, whole)
+        """Add about ``size`` pairs to those in hand."""
+        items, self._held = self._held or self._read(size), []
+        self.more = self._whole
+        if self._stretches:
+            items = self._with_overlay(items, size)
         pairs = [(key[PREFIX_SIZE:], value[:-TRAILER_SIZE]) for key, value in items]
         if not self.pairs:
             self.pairs = pairs
@@ -205,28 +184,51 @@ class _Source:
         else:
             self.pairs += pairs
 
-    def _with_overlay(self, items: list[Pair], whole: bool) -> list[Pair]:
-        """Lay the overlay's pairs over those of LMDB, as far as the latter reach."""
-        ready = self._overlay_keys
-        if whole and self._reverse:
-            cut = bisect_left(ready, items[0][0])
-            ready, self._overlay_keys = ready[cut:], ready[:cut]
-        elif whole:
-            cut = bisect_right(ready, items[-1][0])
-            ready, self._overlay_keys = ready[:cut], ready[cut:]
-        else:
-            self._overlay_keys = []
-        if not ready:
+    def _read(self, size: int) -> list[Pair]:
+        """Return up to ``size`` pairs of LMDB, ascending and checked."""
+        items = list(islice(self._items, size))
+        self._whole = len(items) == size
+        if items:
+            if self._reverse:
+                items.reverse()
+                if items[0][0] < self._low:
+                    cut = bisect_left(items, self._low, key=_FIRST)
+                    check_pair(*items[cut - 1])
+                    items, self._whole = items[cut:], False
+            elif items[-1][0] >= self._high:
+                cut = bisect_left(items, self._high, key=_FIRST)
+                check_pair(*items[cut])
+                items, self._whole = items[:cut], False
+            parts = list(chain.from_iterable(items))
+            # Nothing in a pair is empty; the CRC of a zeroed pair would be zero like that of all.
+            if not all(parts) or crc32c(b"".join(parts)):
+                check_block([key for key, _ in items], [value for _, value in items])
+        return items
+
+    def _with_overlay(self, items: list[Pair], size: int) -> list[Pair]:
+        """Lay the overlay's pairs over those of LMDB, up to where either has more behind."""
+        reverse = self._reverse
+        ends = [stretch.end(size, reverse) for stretch in self._stretches]
+        bounds = [end for end in ends if end is not None]
+        if items and self._whole:
+            bounds.append(items[0 if reverse else -1][0])
+        self.more = bool(bounds)
+        bound = None
+        if bounds and reverse:
+            bound = max(bounds)
+            cut = bisect_left(items, bound, key=_FIRST)
+            self._held, items = items[:cut], items[cut:]
+        elif bounds:
+            bound = min(bounds)
+            cut = bisect_right(items, bound, key=_FIRST)
+            items, self._held = items[:cut], items[cut:]
+        block: dict[bytes, bytes] = {}
+        for stretch in self._stretches:
+            stretch.take(bound, reverse, block)
+        if not block:
             return items
-        overlay = self._overlay
-        block = dict(items)
-        for key in ready:
-            stored = overlay[key]
-            if is_tombstone(stored):
-                block.pop(key, None)
-            else:
-                block[key] = stored
-        return sorted(block.items())
+        block = {**dict(items), **block}
+        return sorted([item for item in block.items() if not is_tombstone(item[1])])
 
     def take_all(self) -> list[Pair]:
         """Take everything in hand."""
@@ -248,27 +250,62 @@ class _Source:
         return pairs
 
 
+class _Stretch:
+    """What a layer holds of a range and has not been taken yet, by sorted keys."""
+
+    __slots__ = ("_first", "_keys", "_last", "_pairs")
+
+    def __init__(self, keys: list[bytes], pairs: dict[bytes, bytes], low: bytes, high: bytes):
+        self._keys = keys
+        self._pairs = pairs
+        self._first = bisect_left(keys, low)
+        self._last = bisect_left(keys, high, self._first)
+
+    def __len__(self) -> int:
+        """Return how many pairs are left."""
+        return self._last - self._first
+
+    def end(self, size: int, reverse: bool) -> bytes | None:
+        """Return the last of the next ``size`` keys; None where there are no more than these."""
+        if len(self) <= size:
+            return None
+        return self._keys[self._last - size if reverse else self._first + size - 1]
+
+    def take(self, bound: bytes | None, reverse: bool, into: dict[bytes, bytes]) -> None:
+        """Take the pairs up to ``bound``, that included, or all of them."""
+        first, last = self._first, self._last
+        if bound is None:
+            self._first = last
+        elif reverse:
+            self._last = first = bisect_left(self._keys, bound, first, last)
+        else:
+            self._first = last = bisect_right(self._keys, bound, first, last)
+        keys = self._keys[first:last]
+        into.update(zip(keys, map(self._pairs.__getitem__, keys), strict=True))
+
+
 _OWN_TRAILER = bytes(TRAILER_SIZE)
 _OWN_TOMBSTONE = b"\1" + bytes(TRAILER_SIZE - 1)
 
 
-def _overlay_part(
+def _stretches(
     view: View,
     partition: int,
     low: bytes,
     high: bytes,
     writes: Writes | None,
-) -> dict[bytes, bytes]:
-    """Return the pairs of all layers, and a transaction's own, that lie in a range."""
-    found: dict[bytes, bytes] = {}
+) -> list[_Stretch]:
+    """Return what lies in a range, oldest layer first, a transaction's own writes last."""
+    found = []
     for layer in reversed(view.layers):
         part = layer.parts.get(partition)
         if part:
-            keys = layer.keys_of(partition)
-            inside = keys[bisect_left(keys, low) : bisect_left(keys, high)]
-            found.update(zip(inside, map(part.__getitem__, inside), strict=True))
+            found.append(_Stretch(layer.keys_of(partition), part, low, high))
     if writes:
-        for key, (_, _, _, value) in writes.items():
-            if low <= key < high:
-                found[key] = _OWN_TOMBSTONE if value is None else value + _OWN_TRAILER
-    return found
+        own = {
+            key: _OWN_TOMBSTONE if value is None else value + _OWN_TRAILER
+            for key, (_, _, _, value) in writes.items()
+            if low <= key < high
+        }
+        found.append(_Stretch(sorted(own), own, low, high))
+    return [stretch for stretch in found if len(stretch)]

@@ -168,21 +168,25 @@ class LogWriter:
             number=self._header.number + 1,
             first_position=self.position,
         )
+        old_file, old_header, end = self._file, self._header, self.position
         try:
             file, position = create_segment(
                 self._directory, header, self._state(), spare=self._spare(), mapped=self._mapped
             )
+            filled, mapping = file.size(), file.mapping
         except SyncFailedError as error:
             # The new segment may be there for the next recovery, which then takes nothing more
             # from the old one.
             self.failure = error
             raise
-        old_file, old_header, end = self._file, self._header, self.position
-        self._header = header
-        self._file = file
+        except OSError:
+            raise
+        except BaseException as error:
+            # So it may behind an interrupt.
+            self.failure = OSError(f"interrupted while a segment was begun: {error!r}")
+            raise
+        self._file, self._header, self._filled, self._bytes = file, header, filled, mapping
         self._base = header.first_position - HEADER_SIZE
-        self._filled = file.size()
-        self._bytes = file.mapping
         self._fresh = position
         self.position = self.synced = self.announced = position
         with contextlib.suppress(OSError):

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from tidelog.engine.environment import KvTransaction
-from tidelog.engine.overlay import Layer, Overlay, View, merged, since
+from tidelog.engine.overlay import FEW_KEYS, Layer, Overlay, View, merged, since
 
 PARTITIONS = range(2)
 KEYS = [b"%d" % number for number in range(12)]
@@ -268,6 +268,18 @@ def test_keys_that_were_sorted_while_a_layer_was_active_are_sorted_again() -> No
     twin.put(0, b"2", b"2")
     twin.snapshot()
     twin.check()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_keys_that_come_later_find_their_place_among_those_sorted_before(seed: int) -> None:
+    rng = random.Random(seed)
+    layer = Layer()
+    for _ in range(20):
+        many = rng.choice((0, 1, FEW_KEYS, FEW_KEYS + 1, 300))
+        layer.part(0).update({rng.randbytes(rng.randint(1, 3)): b"v" for _ in range(many)})
+        before = layer.keys_of(0)
+        assert before == sorted(layer.part(0))
+        assert layer.keys_of(0) is before or not before
 
 
 def test_merging_gives_the_newest_value_of_each_key_and_leaves_the_layers_alone() -> None:

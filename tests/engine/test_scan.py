@@ -206,3 +206,20 @@ def test_the_bounds_of_a_range_lie_in_its_partition_and_namespace() -> None:
     assert Range(namespace=16).bounds(3) == (pack_prefix(3, 16), pack_prefix(3, 17))
     low, high = Range(namespace=16, start=b"a", stop=b"b").bounds(3)
     assert (low, high) == (pack_prefix(3, 16) + b"a", pack_prefix(3, 16) + b"b")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_first_pairs_of_a_large_overlay_come_without_the_others(reverse: bool) -> None:
+    # `range(limit=1)` and `popitem` built a dict of the whole range first.
+    world = World(1)
+    for number in range(0, 5000, 10):
+        world.below([(16, b"%04d" % number, b"old")])
+    for number in range(5000):
+        world.above(16, b"%04d" % number, b"new")
+    source = scans._Source(world.view(), 0, Range(namespace=16), reverse, None)
+    taken = []
+    while source.more:
+        source.fetch(4)
+        assert len(source.pairs) <= 8
+        taken += sorted(source.take_all(), reverse=reverse)
+    assert taken == world.expected(b"", None, reverse)

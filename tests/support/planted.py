@@ -253,9 +253,8 @@ def _append_without_rollback(self: Committer, payload: bytes) -> None:
     except BaseException:
         self._closing = closing
         raise
-    for place in range(0, len(closing), 4):
-        partition, _, first, count = closing[place : place + 4]
-        self.state.counters[partition].update(first - 1, count)
+    for run in closing:
+        self.state.counters[run.partition].update(run.first - 1, run.count)
 
 
 _update = PartitionUpdateCounter.update

@@ -1,0 +1,174 @@
+"""Ctrl-C at every point of a commit where Python may raise it.
+
+The interpreter looks for signals at the begin of a function, behind calls and at backward jumps,
+and nowhere else.  A trace function raises ``KeyboardInterrupt`` at one of these points after the
+other, in the modules of the commit path.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from support.stores import Opened, open_store, opened
+from tidelog.affinity.errors import ReadOnlyError
+from tidelog.engine import commit
+
+ROOT = Path(commit.__file__).parents[1]
+MODULES = frozenset(
+    str(ROOT / name)
+    for name in (
+        "engine/commit.py",
+        "engine/entries.py",
+        "engine/puts.py",
+        "engine/relaxed.py",
+        "engine/updates.py",
+        "tx/counter.py",
+        "wal/writer.py",
+    )
+)
+LOOKS = ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")
+WAIT = 60.0
+
+
+class Interrupter:
+    """Raises at the n-th point where a signal would be looked for; without n it counts them."""
+
+    def __init__(self, at: int = 0) -> None:
+        self.at = at
+        self.seen = 0
+        self.where = ""
+        self._last: dict[int, str] = {}
+        self._names: dict[CodeType, dict[int, str]] = {}
+
+    def run(self, work: Callable[[], object]) -> None:
+        before = sys.gettrace()
+        sys.settrace(self._call)
+        try:
+            work()
+        finally:
+            sys.settrace(before)
+
+    def _call(self, frame: FrameType, event: str, _arg: object) -> Any:
+        if frame.f_code.co_filename not in MODULES:
+            return None
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        self._last[id(frame)] = ""
+        return self._opcode
+
+    def _opcode(self, frame: FrameType, event: str, _arg: object) -> Any:
+        if event == "opcode":
+            names = self._names.get(frame.f_code)
+            if names is None:
+                names = {i.offset: i.opname for i in dis.get_instructions(frame.f_code)}
+                self._names[frame.f_code] = names
+            last, self._last[id(frame)] = self._last[id(frame)], names[frame.f_lasti]
+            if last in LOOKS:
+                self.seen += 1
+                if self.seen == self.at:
+                    self.where = f"{frame.f_code.co_name}, line {frame.f_lineno}, behind {last}"
+                    raise KeyboardInterrupt
+        return self._opcode
+
+
+def put(store: Opened) -> None:
+    store.database.map("m")[b"k"] = b"new"
+
+
+def transact(store: Opened) -> None:
+    table = store.database.map("m")
+    with store.database.transaction() as tx:
+        for key in (b"k", b"l"):
+            tx[table][key] = b"new"
+
+
+def update_many(store: Opened) -> None:
+    store.database.map("m").update_many({b"k": b"new", b"l": b"new"})
+
+
+def check_interrupted(durability: Any, work: Callable[[Opened], None], at: int) -> str:
+    """Interrupt ``work`` once; the store has all of it or nothing, and everybody goes on."""
+    with opened(durability=durability, partitions=2) as store:
+        table = store.database.map("m")
+        table.update_many({b"k": b"old", b"l": b"old"})
+        interrupter = Interrupter(at)
+        try:
+            interrupter.run(lambda: work(store))
+        except KeyboardInterrupt:
+            pass
+        else:
+            return ""
+        at_once = dict(table.items())
+        other = threading.Thread(target=lambda: table.__setitem__(b"other", b"1"), daemon=True)
+        other.start()
+        other.join(WAIT)
+        assert not other.is_alive(), interrupter.where
+        table[b"mine"] = b"2"
+        shown = dict(table.items())
+        assert shown == {**at_once, b"other": b"1", b"mine": b"2"}, interrupter.where
+        both = {at_once[b"k"], at_once[b"l"]}
+        assert len(both) == 1 or work is put, interrupter.where
+        for counter in store.parts.state.counters:
+            assert counter.lwm == counter.hwm, interrupter.where
+        with opened(store.disk.copy(), seed=2) as again:
+            assert dict(again.database.map("m").items()) == shown, interrupter.where
+    return interrupter.where
+
+
+@pytest.mark.parametrize("durability", ["always", "none"])
+@pytest.mark.parametrize("work", [put, transact, update_many])
+def test_an_interrupt_anywhere_in_a_commit_leaves_all_of_it_or_nothing(
+    durability: Any, work: Callable[[Opened], None]
+) -> None:
+    points = 0
+    while check_interrupted(durability, work, points + 1):
+        points += 1
+    assert points > 10
+
+
+def check_begun_segment(at: int) -> str:
+    """Interrupt a rotation; nothing that was acknowledged is lost, or taken from two segments."""
+    with opened(partitions=2, segment_bytes=128 << 10) as store:
+        table = store.database.map("m")
+        while store.parts.writer.segment.number == 1:
+            image = store.disk.copy()
+            before = dict(table.items())
+            table[b"%d" % len(before)] = b"x" * 1000
+    store = open_store(image)
+    table = store.database.map("m")
+    interrupter = Interrupter(at)
+    try:
+        interrupter.run(lambda: table.__setitem__(b"%d" % len(before), b"y" * 1000))
+    except KeyboardInterrupt:
+        pass
+    else:
+        store.database.close()
+        return ""
+    acknowledged = dict(table.items())
+    try:
+        table[b"after"] = b"1"
+        acknowledged[b"after"] = b"1"
+    except ReadOnlyError:
+        pass
+    store.database.abandon()
+    for outcome in ("lost", "kept"):
+        with opened(store.disk.crash(outcome), seed=3) as again:
+            found = dict(again.database.map("m").items())
+            assert found.items() >= acknowledged.items(), interrupter.where
+            assert len(found) <= len(acknowledged) + 1, interrupter.where
+    return interrupter.where
+
+
+def test_an_interrupt_anywhere_in_a_rotation_loses_nothing() -> None:
+    points = 0
+    while check_begun_segment(points + 1):
+        points += 1
+    assert points > 40
