@@ -17,8 +17,10 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from . import aio as aio, codecs as codecs, errors as errors
     from .affinity.errors import TidelogError as TidelogError
-    from .engine.database import Database as Database, open as open
+    from .engine.database import Database as Database
     from .engine.maps import Map as Map
+    from .engine.open import open as open
+    from .engine.reading import ReadOnlyDatabase as ReadOnlyDatabase
     from .engine.snapshots import Snapshot as Snapshot
     from .engine.transactions import Transaction as Transaction
 
@@ -26,15 +28,17 @@ _MODULES = ("aio", "codecs", "errors")
 _OWNERS = {
     "Database": "tidelog.engine.database",
     "Map": "tidelog.engine.maps",
+    "ReadOnlyDatabase": "tidelog.engine.reading",
     "Snapshot": "tidelog.engine.snapshots",
     "TidelogError": "tidelog.affinity.errors",
     "Transaction": "tidelog.engine.transactions",
-    "open": "tidelog.engine.database",
+    "open": "tidelog.engine.open",
 }
 
 __all__ = [
     "Database",
     "Map",
+    "ReadOnlyDatabase",
     "Snapshot",
     "TidelogError",
     "Transaction",

@@ -31,7 +31,7 @@ import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from ..affinity.errors import ReadOnlyError
-from . import codecs as codecs_module, database as databases, snapshots
+from . import codecs as codecs_module, database as databases, open as opens, snapshots
 from .aio_maps import INLINE_KEYS_MAX, Getter, Items, Map, Putter, SyncMap
 from .aio_transactions import Attempt, Attempts, Snapshot, Transaction
 from .aio_workers import Workers
@@ -410,7 +410,7 @@ async def open_with(
 ) -> AsyncIterator[Database]:
     """Open a store in a given environment: ``open`` with another disk, clock or data file."""
     choice("reads", reads, Reads)
-    opening = partial(databases.open_with, environment, path, **options)
+    opening = partial(opens.open_with, environment, path, **options)
     database = Database(await trio.to_thread.run_sync(opening), reads)
     try:
         yield database

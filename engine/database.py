@@ -17,17 +17,12 @@ Left out: how each part works (``commit``, ``checkpointer``, ``recovery``, ``ove
 
 from __future__ import annotations
 
-import atexit
-import difflib
 import logging
 import os
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from mmh3 import hash as murmur3
 
@@ -37,20 +32,20 @@ from ..affinity.errors import (
     DeadlockError,
     DiskError,
     ForkedError,
-    NotFoundError,
     TidelogError,
     UsageError,
 )
 from ..checkpoints.policy import CheckpointPolicy
-from ..wal.records import DropNamespaceRecord, NamespaceRecord, TxRecord
+from ..wal.records import NamespaceRecord, TxRecord
 from . import codecs, outcomes, reads
 from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
+from .catalog import Catalog
 from .entries import Commit, Entry, Receipt
-from .environment import Environment, production
+from .handles import open_handles
 from .lock_manager import LockedError
 from .maps import Map, map_of
-from .namespaces import OUTCOMES, Namespace, bound, check_codecs, check_name
-from .opening import OpenStore, Options, open_store, translated_disk
+from .namespaces import OUTCOMES, Namespace
+from .opening import OpenStore, translated_disk
 from .overlay import Layer, View
 from .puts import PUT_BYTES_MAX
 from .relaxed import relaxed_setter
@@ -58,12 +53,11 @@ from .scan import Pair, Range
 from .snapshots import LiveSnapshots, Snapshot, read_view
 from .statistics import Statistics, collect
 from .stored import shown_key, split_key, version_of
-from .transactions import Durability, Isolation, Mode, Transaction, choice
+from .transactions import Durability, Isolation, Mode, Transaction
 from .updates import FewUpdates, ManyUpdates, Writes
 
 if TYPE_CHECKING:
     from .backup import BackupReport
-    from .reading import ReadOnlyDatabase
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -98,9 +92,7 @@ class Database:
         self.random = store.environment.random
         self._store = store
         self._committer = store.committer
-        self._given = given
-        self._namespaces: dict[int, Namespace] = {}
-        self._naming = threading.Lock()
+        self._catalog = Catalog(store, durability == "always", given)
         self._snapshots = LiveSnapshots()
         self._pending: set[bytes] = set()
         self._limit = store.options.checkpoint_bytes
@@ -112,7 +104,7 @@ class Database:
         self._last_checkpoint = self._checkpoint_again = self.now()
         self._last_sweep = self.now()
         self._closed: Callable[[], TidelogError] | None = None
-        store.locks.name_of = self._name_of
+        store.locks.name_of = self._catalog.name_of
         store.growth.expire = self._expire_snapshots
         store.keeper.ids = store.committer.ids
         store.keeper.ids_in_flight = store.committer.ids_in_flight
@@ -121,7 +113,7 @@ class Database:
         self._task = store.environment.background(
             "tidelog-maintenance", store.options.sync_interval, self.maintain
         )
-        _open_databases.add(self)
+        open_handles.add(self)
         log.info(
             "store.opened path=%s clean=%s",
             self.path,
@@ -160,59 +152,17 @@ class Database:
         Without codecs those recorded at its first use hold (``bytes`` for a new map); other ones
         are a ``CodecError``.
         """
-        check_name(name)
         self._check_open()
-        with self._naming:
-            record = self._record_of(name)
-            if record is None:
-                record = self._new_namespace(name, key, value)
-            namespace = self._namespaces.get(record.id)
-            if namespace is None:
-                namespace = bound(record, self.partitions, [key, value, *self._given])
-                self._namespaces[record.id] = namespace
-        check_codecs(namespace, key, value)
-        return map_of(namespace, self)
-
-    def _record_of(self, name: str) -> NamespaceRecord | None:
-        for record in list(self._store.state.namespaces.values()):
-            if record.name == name:
-                return record
-        return None
-
-    def _new_namespace(
-        self,
-        name: str,
-        key: codecs.ValueCodec[Any] | None,
-        value: codecs.ValueCodec[Any] | None,
-    ) -> NamespaceRecord:
-        self.check_writable()
-        state = self._store.state
-        key = codecs.as_codec(key or codecs.Bytes)
-        value = codecs.as_codec(value or codecs.Bytes)
-        record = NamespaceRecord(
-            id=state.next_namespace,
-            name=name,
-            key_codec=key.name,
-            key_version=key.version,
-            value_codec=value.name,
-            value_version=value.version,
-        )
-        self._log_namespace(record)
-        return record
-
-    def _log_namespace(self, record: NamespaceRecord | DropNamespaceRecord) -> None:
-        state = self._store.state
-        durable = self.durability == "always"
-        self._committer.log([record], durable=durable, then=lambda: state.apply(0, record))
+        return map_of(self._catalog.map(name, key, value), self)
 
     def maps(self) -> list[str]:
         """Return the names of all maps, sorted."""
         self._check_open()
-        return sorted(record.name for record in list(self._store.state.namespaces.values()))
+        return self._catalog.names()
 
     def namespace_record(self, number: int) -> NamespaceRecord | None:
         """Return what is recorded about the namespace with an id."""
-        return self._store.state.namespaces.get(number)
+        return self._catalog.record(number)
 
     def drop(self, name: str) -> None:
         """Remove a map and everything in it; ``NotFoundError`` where there is none.
@@ -220,32 +170,13 @@ class Database:
         Its space is given back at the next checkpoint.  Handles of the map stop working;
         snapshots that were taken before still show it.
         """
-        with self._naming:
-            record = self._existing(name)
-            time = self._store.environment.clock()
-            self._log_namespace(DropNamespaceRecord(id=record.id, time=time))
-            namespace = self._namespaces.pop(record.id, None)
-            if namespace is not None:
-                namespace.alive = False
+        self.check_writable()
+        self._catalog.drop(name)
 
     def rename(self, old: str, new: str) -> None:
         """Give a map another name; its handles keep working."""
-        check_name(new)
-        with self._naming:
-            record = self._existing(old)
-            if self._record_of(new) is not None:
-                raise UsageError(f"there is a map {new!r} already")
-            self._log_namespace(replace(record, name=new))
-            namespace = self._namespaces.get(record.id)
-            if namespace is not None:
-                namespace.name = new
-
-    def _existing(self, name: str) -> NamespaceRecord:
         self.check_writable()
-        record = self._record_of(name)
-        if record is None:
-            raise NotFoundError(f"there is no map {name!r}")
-        return record
+        self._catalog.rename(old, new)
 
     # -------------------------------------------------------------- transactions
 
@@ -349,7 +280,7 @@ class Database:
     ) -> ConflictError:
         """Return the error for a key that was changed by another transaction."""
         partition, number, key = split_key(full_key)
-        name = self._name_of(number)
+        name = self._catalog.name_of(number)
         if stored is not None:
             winner = self._winner(partition, stored)
         by = f" by transaction {winner.hex()}" if winner else ""
@@ -359,10 +290,6 @@ class Database:
             key=key,
             winner=winner,
         )
-
-    def _name_of(self, number: int) -> str:
-        record = self._store.state.namespaces.get(number)
-        return record.name if record else f"namespace {number}"
 
     def _winner(self, partition: int, stored: bytes) -> bytes | None:
         """Find in the newest part of the log who wrote a value; None where that fails."""
@@ -736,7 +663,7 @@ class Database:
         for snapshot in self._snapshots:
             snapshot.close()
         self.overlay.view = reads.closed_view(error)
-        _open_databases.discard(self)
+        open_handles.discard(self)
 
     def _closed_error(self) -> TidelogError:
         return ClosedError(f"the store {self.path} is closed")
@@ -783,152 +710,3 @@ def _by_partition(
             part = parts[partition] = {}
         part[key] = value
     return parts
-
-
-_open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    """Close what a program left open at its end; daemon threads still run then."""
-    for database in list(_open_databases):
-        try:
-            database.close()
-        except TidelogError as error:
-            log.error("store.close_failed error=%s", error, extra={"event": "store.close_failed"})
-
-
-def _after_fork() -> None:
-    for database in list(_open_databases):
-        database.forked()
-
-
-atexit.register(_close_all)
-os.register_at_fork(after_in_child=_after_fork)
-
-
-@overload
-def open(
-    path: str | os.PathLike[str],
-    *,
-    partitions: int | None = ...,
-    durability: Durability = ...,
-    read_only: Literal[False] = ...,
-    create: bool = ...,
-    codecs: Iterable[Any] = ...,
-    **limits: Any,
-) -> Database: ...
-@overload
-def open(
-    path: str | os.PathLike[str],
-    *,
-    read_only: Literal[True],
-    codecs: Iterable[Any] = ...,
-    **limits: Any,
-) -> ReadOnlyDatabase: ...
-def open(
-    path: str | os.PathLike[str],
-    *,
-    partitions: int | None = None,
-    durability: Durability = "always",
-    read_only: bool = False,
-    create: bool = True,
-    codecs: Iterable[Any] = (),
-    **limits: Any,
-) -> Database | ReadOnlyDatabase:
-    """Open the store in the directory ``path``, making it where there is none.
-
-    ``partitions`` (1 to 32,768, default 16) is fixed when a store is made.  ``durability``:
-    ``always`` acknowledges a commit after its sync, ``interval`` syncs every ``sync_interval``
-    seconds, ``none`` at checkpoints.  ``read_only`` opens beside a live writer, at the newest
-    durable state, and returns a ``ReadOnlyDatabase``.  ``codecs`` are codecs of your own that the
-    store's maps name.  ``limits`` are the fields of ``Options``.
-
-    Raises ``AlreadyOpenError``, ``NotFoundError``, ``CorruptLogError``, ``CorruptDataError``,
-    ``FormatVersionError``, ``ForeignFileError``, ``DiskError``, ``UsageError``.
-    """
-    environment = production()
-    if read_only:
-        return _open_reading(environment, path, codecs, limits)
-    database: Database = open_with(
-        environment,
-        path,
-        partitions=partitions,
-        durability=durability,
-        create=create,
-        codecs=codecs,
-        **limits,
-    )
-    return database
-
-
-@overload
-def open_with(
-    environment: Environment,
-    path: str | os.PathLike[str],
-    *,
-    partitions: int | None = ...,
-    durability: Durability = ...,
-    read_only: Literal[False] = ...,
-    create: bool = ...,
-    codecs: Iterable[Any] = ...,
-    **limits: Any,
-) -> Database: ...
-@overload
-def open_with(
-    environment: Environment,
-    path: str | os.PathLike[str],
-    *,
-    read_only: Literal[True],
-    codecs: Iterable[Any] = ...,
-    **limits: Any,
-) -> ReadOnlyDatabase: ...
-def open_with(
-    environment: Environment,
-    path: str | os.PathLike[str],
-    *,
-    partitions: int | None = None,
-    durability: Durability = "always",
-    read_only: bool = False,
-    create: bool = True,
-    codecs: Iterable[Any] = (),
-    **limits: Any,
-) -> Database | ReadOnlyDatabase:
-    """Open a store in a given environment: ``open`` with another disk, clock or data file."""
-    if read_only:
-        return _open_reading(environment, path, codecs, limits)
-    choice("durability", durability, Durability)
-    with translated_disk(f"opening {os.fspath(path)}"):
-        store = open_store(
-            environment,
-            os.path.abspath(os.fspath(path)),
-            partitions=partitions,
-            create=create,
-            options=_options(limits),
-            mapped=durability != "always",
-        )
-    return Database(store, durability, list(codecs))
-
-
-def _open_reading(
-    environment: Environment,
-    path: str | os.PathLike[str],
-    codecs: Iterable[Any],
-    limits: Mapping[str, Any],
-) -> ReadOnlyDatabase:
-    from .reading import ReadOnlyDatabase
-
-    place = os.path.abspath(os.fspath(path))
-    return ReadOnlyDatabase(environment, place, _options(limits), list(codecs))
-
-
-def _options(limits: Mapping[str, Any]) -> Options:
-    """Return the options that a caller gave by name; a name that is wrong is a ``UsageError``."""
-    known = set(Options.__dataclass_fields__)
-    for name in limits:
-        if name not in known:
-            near = difflib.get_close_matches(name, known.union(open.__kwdefaults__ or ()), n=1)
-            raise UsageError(
-                f"open() has no option {name!r}",
-                hint=f"Did you mean {near[0]!r}?" if near else "",
-            )
-    return Options(**limits)

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from ..engine.check import check_database, check_store
-from ..engine.database import open_with
+from ..engine.open import open_with
 from .crash import crash_points
 from .disk import FaultyDisk
 from .environment import simulated

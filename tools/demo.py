@@ -24,7 +24,7 @@ from typing import Any
 
 import click
 
-from ..engine import database
+from ..engine import open as opens
 from ..engine.check import check_store
 from ..engine.database import Database
 from . import demo_data
@@ -134,7 +134,7 @@ def fill(settings: Settings, report: Report, path: str, limit: int | None) -> Mo
         cities = {number: cities[number] for number in largest[:limit]}
     with (
         report.timed("import"),
-        database.open(path, durability="none") as db,
+        opens.open(path, durability="none") as db,
         progress(settings, "importing", 2 * len(cities)) as advance,
     ):
         moves_of(db)
@@ -230,7 +230,7 @@ def listen(
 def recover_and_prove(settings: Settings, report: Report, path: str, model: Model) -> None:
     """Open the store again, compare it with the model, and run the built-in check."""
     with report.timed("recovery"):
-        db = database.open(path, create=False)
+        db = opens.open(path, create=False)
     bar = progress(settings, "proving", 2 * len(model.cities))
     with db, bar as advance, report.timed("proof"):
         found = read_all(db, model, advance)

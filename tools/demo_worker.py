@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from ..affinity.errors import TransactionError
-from ..engine import database
+from ..engine import open as opens
 from ..engine.database import Database
 from ..engine.transactions import Transaction
 from .demo_check import Move
@@ -70,7 +70,7 @@ def tell_parent(line: str) -> None:
 
 def work(path: str, cities: Sequence[int], hot: int, threads: int, seed: int) -> None:
     """Open the store and let threads move people; ends only with the process."""
-    with database.open(path, create=False) as db:
+    with opens.open(path, create=False) as db:
         workers = [
             threading.Thread(
                 target=move_on, args=(db, cities, hot, seed + number, tell_parent), daemon=True

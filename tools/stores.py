@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ..affinity.errors import AlreadyOpenError, CodecError, NotFoundError, UsageError
-from ..engine import database
+from ..engine import open as opens
 from ..engine.codecs import Codec, codec_named
 from ..engine.database import Database
 from ..engine.environment import production
@@ -61,7 +61,7 @@ def check_new_directory(path: str) -> None:
 def reading(path: str, codecs: Sequence[Codec[Any]] = ()) -> Iterator[ReadOnlyDatabase]:
     """Open a store for reading, beside a live writer or not."""
     check_store(path)
-    with database.open(path, read_only=True, codecs=codecs) as db:
+    with opens.open(path, read_only=True, codecs=codecs) as db:
         yield db
 
 
@@ -93,7 +93,7 @@ def writing(
     """Open a store for writing, making it only where ``create`` says so."""
     if not create:
         check_store(path)
-    with database.open(path, create=create, durability=durability, partitions=partitions) as db:
+    with opens.open(path, create=create, durability=durability, partitions=partitions) as db:
         yield db
 
 

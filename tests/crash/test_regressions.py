@@ -17,7 +17,7 @@ from tidelog.affinity.errors import (
     DiskFullError,
     ReadOnlyError,
 )
-from tidelog.engine import database
+from tidelog.engine import open as opens
 from tidelog.engine.database import Database
 from tidelog.testing import FaultyDisk, SimulatedCrash, simulated
 from tidelog.testing.plan import Operation
@@ -28,7 +28,7 @@ DATA_FILE = f"{PATH}/data/data.mdb"
 
 def open_on(disk: FaultyDisk, seed: int = 1) -> Database:
     environment = simulated(seed, disk)
-    return database.open_with(environment, PATH, partitions=PARTITIONS, read_only=False, **LIMITS)
+    return opens.open_with(environment, PATH, partitions=PARTITIONS, read_only=False, **LIMITS)
 
 
 def small_steps(commits: int = 3) -> list[Step]:

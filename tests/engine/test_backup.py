@@ -19,8 +19,9 @@ import tidelog
 from tidelog import errors
 from tidelog.engine import manifest as manifests
 from tidelog.engine.backup import BackupReport
-from tidelog.engine.database import Database, open_with
+from tidelog.engine.database import Database
 from tidelog.engine.manifest import Manifest
+from tidelog.engine.open import open_with
 from tidelog.engine.reading import ReadOnlyDatabase
 from tidelog.testing import FaultyDisk, check_database, check_store, crash_points, simulated
 from tidelog.testing.crash import error_points

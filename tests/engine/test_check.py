@@ -17,9 +17,10 @@ from tidelog import errors
 from tidelog.affinity.partitions import partition_of
 from tidelog.engine import manifest as manifests
 from tidelog.engine.check import PROBLEMS_MAX, inspect_store
-from tidelog.engine.database import Database, open_with
+from tidelog.engine.database import Database
 from tidelog.engine.environment import KvTransaction, production
 from tidelog.engine.kv import open_lmdb
+from tidelog.engine.open import open_with
 from tidelog.engine.partition_store import STORE_KEY, mark_key, read_marks, write_mark
 from tidelog.engine.stored import pack_prefix, stored_value, version_of, xor_trailers
 from tidelog.testing import FaultyDisk, check_database, check_store, simulated

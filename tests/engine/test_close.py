@@ -9,7 +9,8 @@ import pytest
 
 from tidelog.affinity.errors import ClosedError, CommitUnknownError, DiskError
 from tidelog.engine import manifest as manifests
-from tidelog.engine.database import Database, open_with
+from tidelog.engine.database import Database
+from tidelog.engine.open import open_with
 from tidelog.testing import FaultyDisk, simulated
 
 

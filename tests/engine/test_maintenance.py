@@ -7,7 +7,8 @@ import logging
 import pytest
 
 from tidelog.affinity.errors import DiskError
-from tidelog.engine.database import CHECKPOINT_PAUSE, open_with
+from tidelog.engine.database import CHECKPOINT_PAUSE
+from tidelog.engine.open import open_with
 from tidelog.testing import FaultyDisk, simulated
 
 

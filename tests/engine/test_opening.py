@@ -23,7 +23,7 @@ from tidelog.affinity.errors import (
     UsageError,
 )
 from tidelog.engine import manifest as manifests
-from tidelog.engine.database import open_with
+from tidelog.engine.open import open_with
 from tidelog.engine.opening import Options
 from tidelog.testing import FaultyDisk, crash_points, simulated
 

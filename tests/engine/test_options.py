@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidelog.affinity.errors import NotFoundError, UsageError
-from tidelog.engine.database import open as open_store
+from tidelog.engine.open import open as open_store
 from tidelog.engine.opening import TRANSACTION_BYTES_LIMIT, Options
 from tidelog.wal.format import PAYLOAD_MAX
 

@@ -17,9 +17,10 @@ import pytest
 
 import tidelog
 from tidelog import errors
-from tidelog.engine.database import Database, open_with
+from tidelog.engine.database import Database
 from tidelog.engine.disk import RealDirectory
 from tidelog.engine.environment import LockHandle, production
+from tidelog.engine.open import open_with
 from tidelog.engine.overlay import Layer
 from tidelog.engine.reading import ReadOnlyDatabase, stacked
 from tidelog.testing import FaultyDisk, check_database, check_store, simulated

@@ -27,8 +27,9 @@ from support.histories import (
     check,
 )
 from support.real_stores import expect_sound
-from tidelog.engine.database import Database, open as open_store
+from tidelog.engine.database import Database
 from tidelog.engine.maps import Map
+from tidelog.engine.open import open as open_store
 from tidelog.engine.transactions import Durability, Isolation, Mode
 from tidelog.errors import TransactionError
 from tidelog.wal.reader import Scan, read_records

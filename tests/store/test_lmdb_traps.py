@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from support.real_stores import error_of, expect_sound, opened, quiet, run_python
-from tidelog.engine.database import Database, open as open_store
+from tidelog.engine.database import Database
 from tidelog.engine.map_growth import GRACE_SECONDS
+from tidelog.engine.open import open as open_store
 from tidelog.errors import (
     ClosedError,
     DiskFullError,

@@ -14,8 +14,9 @@ import pytest
 from crc32c import crc32c
 
 from support.real_stores import digests, error_of, expect_sound, opened, quiet, run_python
-from tidelog.engine.database import Database, open as open_store
+from tidelog.engine.database import Database
 from tidelog.engine.disk import RealDisk
+from tidelog.engine.open import open as open_store
 from tidelog.errors import (
     AlreadyOpenError,
     CorruptDataError,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tidelog.affinity.errors import TidelogError
-from tidelog.engine import database
+from tidelog.engine import open as opens
 from tidelog.testing import FaultyDisk, SimulatedCrash, crash_points, simulated
 from tidelog.testing.crash import CrashPoint, recorded
 from tidelog.testing.media import OUTCOMES
@@ -120,7 +120,7 @@ def kill_everywhere(
 def recover(disk: FaultyDisk, _acknowledge: Callable[[object], None]) -> None:
     """Open a store and let go of it: a recovery, as a scenario."""
     environment = simulated(5, disk)
-    database.open_with(environment, PATH, partitions=PARTITIONS, **LIMITS).abandon()
+    opens.open_with(environment, PATH, partitions=PARTITIONS, **LIMITS).abandon()
 
 
 def cut_recoveries(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from tidelog.affinity.errors import CorruptLogError, TidelogError
 from tidelog.checkpoints.marks import epoch_of
-from tidelog.engine import database, manifest as manifests
+from tidelog.engine import manifest as manifests, open as opens
 from tidelog.engine.check import check_database
 from tidelog.engine.database import Database
 from tidelog.engine.namespaces import OUTCOMES
@@ -131,7 +131,7 @@ def opened(disk: FaultyDisk, seed: int, kv: str) -> tuple[SimulatedEnvironment, 
     """Open a store that must not be refused."""
     environment = simulated(seed, disk, kv=kv)
     try:
-        db = database.open_with(environment, PATH, partitions=PARTITIONS, **LIMITS)
+        db = opens.open_with(environment, PATH, partitions=PARTITIONS, **LIMITS)
     except CorruptLogError as error:
         broken("I-6", f"a torn tail was taken for damage: {error}")
     except TidelogError as error:

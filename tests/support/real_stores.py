@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidelog.engine.check import check_store
-from tidelog.engine.database import Database, open_with
+from tidelog.engine.database import Database
 from tidelog.engine.environment import Environment, production
+from tidelog.engine.open import open_with
 from tidelog.errors import TidelogError
 
 TESTS = Path(__file__).resolve().parents[1]

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tidelog.affinity.errors import CommitUnknownError, ConflictError, TidelogError
-from tidelog.engine import checkpointer, database, recovery
+from tidelog.engine import checkpointer, open as opens, recovery
 from tidelog.engine.database import Database
 from tidelog.engine.snapshots import Snapshot
 from tidelog.engine.transactions import Durability, Mode
@@ -246,7 +246,7 @@ class Run:
 
     def _do_open(self, step: Step) -> None:
         self.durability = step.durability
-        self.db = database.open_with(
+        self.db = opens.open_with(
             self.environment,
             PATH,
             partitions=PARTITIONS,

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from tidelog.engine.check import check_store
-from tidelog.engine.database import Database, open_with
+from tidelog.engine.database import Database
+from tidelog.engine.open import open_with
 from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.environment import SimulatedEnvironment
 

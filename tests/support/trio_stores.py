@@ -11,7 +11,7 @@ import trio
 
 from support.stores import PATH, expect_sound
 from tidelog import aio
-from tidelog.engine.database import open_with
+from tidelog.engine.open import open_with
 from tidelog.engine.statistics import Statistics
 from tidelog.testing import FaultyDisk, simulated
 

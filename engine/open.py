@@ -1,0 +1,149 @@
+"""``tidelog.open``: from a path and options to the handle that the user gets.
+
+Left out: how a directory becomes an open store (``opening``), what the handles do (``database``,
+``reading``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from ..affinity.errors import UsageError
+from .database import Database
+from .environment import Environment, production
+from .opening import Options, open_store, translated_disk
+from .transactions import Durability, choice
+
+if TYPE_CHECKING:
+    from .reading import ReadOnlyDatabase
+
+
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    partitions: int | None = ...,
+    durability: Durability = ...,
+    read_only: Literal[False] = ...,
+    create: bool = ...,
+    codecs: Iterable[Any] = ...,
+    **limits: Any,
+) -> Database: ...
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    read_only: Literal[True],
+    codecs: Iterable[Any] = ...,
+    **limits: Any,
+) -> ReadOnlyDatabase: ...
+def open(
+    path: str | os.PathLike[str],
+    *,
+    partitions: int | None = None,
+    durability: Durability = "always",
+    read_only: bool = False,
+    create: bool = True,
+    codecs: Iterable[Any] = (),
+    **limits: Any,
+) -> Database | ReadOnlyDatabase:
+    """Open the store in the directory ``path``, making it where there is none.
+
+    ``partitions`` (1 to 32,768, default 16) is fixed when a store is made.  ``durability``:
+    ``always`` acknowledges a commit after its sync, ``interval`` syncs every ``sync_interval``
+    seconds, ``none`` at checkpoints.  ``read_only`` opens beside a live writer, at the newest
+    durable state, and returns a ``ReadOnlyDatabase``.  ``codecs`` are codecs of your own that the
+    store's maps name.  ``limits`` are the fields of ``Options``.
+
+    Raises ``AlreadyOpenError``, ``NotFoundError``, ``CorruptLogError``, ``CorruptDataError``,
+    ``FormatVersionError``, ``ForeignFileError``, ``DiskError``, ``UsageError``.
+    """
+    environment = production()
+    if read_only:
+        return _open_reading(environment, path, codecs, limits)
+    database: Database = open_with(
+        environment,
+        path,
+        partitions=partitions,
+        durability=durability,
+        create=create,
+        codecs=codecs,
+        **limits,
+    )
+    return database
+
+
+@overload
+def open_with(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    *,
+    partitions: int | None = ...,
+    durability: Durability = ...,
+    read_only: Literal[False] = ...,
+    create: bool = ...,
+    codecs: Iterable[Any] = ...,
+    **limits: Any,
+) -> Database: ...
+@overload
+def open_with(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    *,
+    read_only: Literal[True],
+    codecs: Iterable[Any] = ...,
+    **limits: Any,
+) -> ReadOnlyDatabase: ...
+def open_with(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    *,
+    partitions: int | None = None,
+    durability: Durability = "always",
+    read_only: bool = False,
+    create: bool = True,
+    codecs: Iterable[Any] = (),
+    **limits: Any,
+) -> Database | ReadOnlyDatabase:
+    """Open a store in a given environment: ``open`` with another disk, clock or data file."""
+    if read_only:
+        return _open_reading(environment, path, codecs, limits)
+    choice("durability", durability, Durability)
+    with translated_disk(f"opening {os.fspath(path)}"):
+        store = open_store(
+            environment,
+            os.path.abspath(os.fspath(path)),
+            partitions=partitions,
+            create=create,
+            options=_options(limits),
+            mapped=durability != "always",
+        )
+    return Database(store, durability, list(codecs))
+
+
+def _open_reading(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    codecs: Iterable[Any],
+    limits: Mapping[str, Any],
+) -> ReadOnlyDatabase:
+    from .reading import ReadOnlyDatabase
+
+    place = os.path.abspath(os.fspath(path))
+    return ReadOnlyDatabase(environment, place, _options(limits), list(codecs))
+
+
+def _options(limits: Mapping[str, Any]) -> Options:
+    """Return the options that a caller gave by name; a name that is wrong is a ``UsageError``."""
+    known = set(Options.__dataclass_fields__)
+    for name in limits:
+        if name not in known:
+            near = difflib.get_close_matches(name, known.union(open.__kwdefaults__ or ()), n=1)
+            raise UsageError(
+                f"open() has no option {name!r}",
+                hint=f"Did you mean {near[0]!r}?" if near else "",
+            )
+    return Options(**limits)
