@@ -19,9 +19,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, repeat
+from operator import mod
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from mmh3 import hash as murmur3
@@ -611,7 +613,8 @@ class Database:
         self._check_open()
         live = [s for s in self._snapshots if s.layers() is not None]
         oldest = max((self.now() - snapshot.began for snapshot in live), default=None)
-        return collect(self._store, len(live), oldest)
+        with translated_disk("taking statistics"):
+            return collect(self._store, len(live), oldest)
 
     # -------------------------------------------------------------- end
 
@@ -702,11 +705,9 @@ def _by_partition(
     """Sort encoded pairs of a map into its partitions."""
     namespace.check_alive()
     count = len(namespace.prefixes)
-    parts: dict[int, dict[bytes, bytes | None]] = {}
-    for key, value in pairs:
-        partition = murmur3(key, 0, False) % count
-        part = parts.get(partition)
-        if part is None:
-            part = parts[partition] = {}
-        part[key] = value
+    parts: defaultdict[int, dict[bytes, bytes | None]] = defaultdict(dict)
+    pairs = list(pairs)
+    hashes = map(murmur3, [key for key, _ in pairs], repeat(0), repeat(False))
+    for (key, value), partition in zip(pairs, map(mod, hashes, repeat(count)), strict=True):
+        parts[partition][key] = value
     return parts

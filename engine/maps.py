@@ -420,6 +420,20 @@ class BytesMap(Map[bytes, bytes]):
             return {key: data for key, data in found.items() if data is not None}
         return cast("dict[bytes, bytes]", found)
 
+    def update_many(self, pairs: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]]) -> None:
+        """Set many keys in one transaction, all or none; the last value of a key counts."""
+        ready = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
+        keys, values = zip(*ready, strict=True) if ready else ((), ())
+        plain = {*map(type, keys), *map(type, values)} == {bytes}
+        if (
+            plain
+            and max(map(len, keys)) <= KEY_BYTES_MAX
+            and max(map(len, values)) <= VALUE_BYTES_MAX
+        ):
+            self._session.set_many(self.namespace, ready)
+        else:
+            super().update_many(ready)
+
 
 def map_of(namespace: Namespace, session: Session) -> Map[Any, Any]:
     """Return the map of a namespace in a session."""

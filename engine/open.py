@@ -63,7 +63,7 @@ def open(
     """
     environment = production()
     if read_only:
-        return _open_reading(environment, path, codecs, limits)
+        return _open_reading(environment, path, partitions, codecs, limits)
     database: Database = open_with(
         environment,
         path,
@@ -110,7 +110,7 @@ def open_with(
 ) -> Database | ReadOnlyDatabase:
     """Open a store in a given environment: ``open`` with another disk, clock or data file."""
     if read_only:
-        return _open_reading(environment, path, codecs, limits)
+        return _open_reading(environment, path, partitions, codecs, limits)
     choice("durability", durability, Durability)
     with translated_disk(f"opening {os.fspath(path)}"):
         store = open_store(
@@ -127,11 +127,17 @@ def open_with(
 def _open_reading(
     environment: Environment,
     path: str | os.PathLike[str],
+    partitions: int | None,
     codecs: Iterable[Any],
     limits: Mapping[str, Any],
 ) -> ReadOnlyDatabase:
     from .reading import ReadOnlyDatabase
 
+    if partitions is not None:
+        raise UsageError(
+            "a store that is opened for reading has the partitions that it was made with",
+            hint="Leave `partitions` out.",
+        )
     place = os.path.abspath(os.fspath(path))
     return ReadOnlyDatabase(environment, place, _options(limits), list(codecs))
 
