@@ -14,7 +14,7 @@ Left out: what a session does (``sessions``, ``transactions``, ``snapshots``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 from ..affinity.errors import CodecError, UsageError
@@ -58,8 +58,9 @@ class Session(Protocol):
 class Items(Iterator[T], Generic[T]):
     """A lazy iterator over a map; closing it, or leaving its ``with`` block, ends its snapshot."""
 
-    def __init__(self, values: Iterator[T]) -> None:
+    def __init__(self, values: Iterator[T], source: Iterator[Any] | None = None) -> None:
         self._values = values
+        self._source = values if source is None else source
         self._next = values.__next__
 
     def __iter__(self) -> Iterator[T]:
@@ -72,9 +73,10 @@ class Items(Iterator[T], Generic[T]):
 
     def close(self) -> None:
         """End the iteration and its snapshot; closing twice is fine."""
-        close = getattr(self._values, "close", None)
+        close = getattr(self._source, "close", None)
         if close is not None:
             close()
+            self._next = iter(()).__next__
 
     def __enter__(self) -> Items[T]:
         """Return the iterator itself."""
@@ -309,26 +311,25 @@ class Map(MutableMapping[K, V]):
             )
         low = b"" if start is None else self.namespace.encode_key(start)
         high = None if stop is None else self.namespace.encode_key(stop)
-        return Items(self._pairs(low, high, reverse, limit))
+        return self._pairs(low, high, reverse, limit)
 
     def _bounds(self, prefix: K | None) -> tuple[bytes, bytes | None]:
         return (b"", None) if prefix is None else self.namespace.key_codec.prefix_range(prefix)
 
     def _pairs(
         self, low: bytes, high: bytes | None, reverse: bool, limit: int | None
-    ) -> Iterator[tuple[K, V]]:
+    ) -> Items[tuple[K, V]]:
         if limit is not None and limit < 0:
             raise UsageError(f"a limit of {limit} pairs is none")
         size = BLOCK_FIRST if limit is None else min(max(limit, 1), BLOCK_FIRST)
-        blocks = self._session.blocks(self.namespace, low, high, reverse, size)
-        pairs = self._decoded(blocks)
-        return pairs if limit is None else _limited(pairs, limit)
+        blocks: Iterator[list[Any]] = self._session.blocks(self.namespace, low, high, reverse, size)
+        if limit is not None:
+            return Items(_limited(self._decoded(blocks), limit))
+        if self.namespace.plain:
+            return Items(chain.from_iterable(blocks), blocks)
+        return Items(self._decoded(blocks))
 
     def _decoded(self, blocks: Iterator[list[Pair]]) -> Iterator[tuple[K, V]]:
-        if self.namespace.plain:
-            for block in blocks:
-                yield from cast("list[tuple[K, V]]", block)
-            return
         decode_key, decode_value = self.namespace.decode_key, self.namespace.decode_value
         for block in blocks:
             for key, value in block:
@@ -338,7 +339,7 @@ class Map(MutableMapping[K, V]):
         """Iterate over (key, value) in order; ``prefix`` keeps those whose key begins with it."""
         # Not the set-like view of a dict: that would need the length, which is O(n) here.
         low, high = self._bounds(prefix)
-        return Items(self._pairs(low, high, False, None))
+        return self._pairs(low, high, False, None)
 
     def keys(self, prefix: K | None = None) -> Items[K]:  # type: ignore[override]
         """Iterate over the keys in order; ``prefix`` keeps those that begin with it."""
