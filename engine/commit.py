@@ -34,8 +34,7 @@ import errno
 import threading
 from _thread import LockType, allocate_lock
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgpack
 from crc32c import crc32c
@@ -115,6 +114,11 @@ class Committer:
         self._leading = False
         self._heir: object = None
         """The put or ticket whose thread is to lead and has not begun yet."""
+        self._releases: Iterator[None] = iter(())
+        """Wakes one more of those whose group has ended, each time it is asked for the next.
+
+        Whoever is woken wakes the following one: two at once would only fight for the interpreter.
+        """
         self._errors: dict[LockType, BaseException] = {}
         """Errors of puts, for the threads that are about to be woken."""
         self.puts_durable = True
@@ -217,6 +221,7 @@ class Committer:
         if wake is not None:
             with wake:
                 pass
+            next(self._releases, None)
         if self._heir is queued:
             group = _Group(queued, wake)
             self._carry(group)
@@ -538,12 +543,13 @@ class Committer:
         self.in_flight = ()
         if group.puts is not None:
             group.puts.leave_errors(self._errors, group.own)
-        wakes = group.wakes
         if self._waiters:
-            wakes += self._waiters
+            deque(map(LockType.release, self._waiters), maxlen=0)
             self._waiters = []
-        if wakes:
-            _release(wakes)
+        if group.wakes:
+            deque(self._releases, maxlen=0)
+            self._releases = map(LockType.release, group.wakes)
+            group.wakes = []
         wake = None
         if self._puts:
             self._heir = self._puts[0]
@@ -557,6 +563,7 @@ class Committer:
         group.ended = True
         if wake is not None:
             wake.release()
+        next(self._releases, None)
 
     def _sync_group(self, end: int) -> None:
         with self._sync_lock:
@@ -668,16 +675,6 @@ def _for_others(error: BaseException) -> BaseException:
     if isinstance(error, Exception):
         return error
     return RolledBackError(f"the thread that wrote it with others was interrupted: {error!r}")
-
-
-def _release(wakes: list[LockType]) -> None:
-    """Release locks, all of them in one step; those that are free already stay so."""
-    try:
-        deque(map(LockType.release, wakes), maxlen=0)
-    except RuntimeError:
-        for wake in wakes:
-            with suppress(RuntimeError):
-                wake.release()
 
 
 class SyncTimes:
