@@ -34,7 +34,8 @@ import errno
 import threading
 from _thread import LockType, allocate_lock
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import length_hint
 
 import msgpack
 from crc32c import crc32c
@@ -114,10 +115,13 @@ class Committer:
         self._leading = False
         self._heir: object = None
         """The put or ticket whose thread is to lead and has not begun yet."""
-        self._releases: Iterator[None] = iter(())
+        self._wakes: list[LockType] = []
+        self._waking = iter(self._wakes)
+        self._releases = map(LockType.release, self._waking)
         """Wakes one more of those whose group has ended, each time it is asked for the next.
 
         Whoever is woken wakes the following one: two at once would only fight for the interpreter.
+        The heir comes last, so that those before it are back in the queue when it looks there.
         """
         self._errors: dict[LockType, BaseException] = {}
         """Errors of puts, for the threads that are about to be woken."""
@@ -157,13 +161,11 @@ class Committer:
         put: Put | None = None
         try:
             with self.mutex:
-                if self._leading:
-                    wake = allocate_lock()
-                    wake.acquire()
-                    put = (partition, namespace, full_key, key, value, wake)
+                wake = self._wake()
+                put = (partition, namespace, full_key, key, value, wake)
+                if wake is not None:
                     self._puts += (put,)
-                else:
-                    put = (partition, namespace, full_key, key, value, None)
+                if not self._leading:
                     self._heir = put
                     self._leading = self.in_the_way = True
             error = self._see_through(put, put[5])
@@ -195,12 +197,10 @@ class Committer:
         queued = False
         try:
             with self.mutex:
-                if self._leading:
-                    wake = allocate_lock()
-                    wake.acquire()
-                    ticket.wake = wake
+                ticket.wake = wake = self._wake()
+                if wake is not None:
                     self._tickets += (ticket,)
-                else:
+                if not self._leading:
                     self._heir = ticket
                     self._leading = self.in_the_way = True
                 queued = True
@@ -209,6 +209,22 @@ class Committer:
             if queued:
                 self._see_through(ticket, ticket.wake)
             raise
+
+    def _wake(self) -> LockType | None:
+        """Return what to wait for, a lock that is held; None where it is best to lead at once.
+
+        While those of the last group are still being woken whoever comes first waits for that:
+        by then most of them are back, and one sync serves all.
+        """
+        if not self._leading and not length_hint(self._waking):
+            return None
+        wake = allocate_lock()
+        wake.acquire()
+        if not self._leading:
+            self._wakes.append(wake)
+            if not length_hint(self._waking):
+                return None  # they have been woken meanwhile
+        return wake
 
     def _see_through(
         self, queued: Put | Commit | Batch, wake: LockType | None
@@ -546,23 +562,20 @@ class Committer:
         if self._waiters:
             deque(map(LockType.release, self._waiters), maxlen=0)
             self._waiters = []
-        if group.wakes:
-            deque(self._releases, maxlen=0)
-            self._releases = map(LockType.release, group.wakes)
-            group.wakes = []
-        wake = None
+        wakes, group.wakes = group.wakes, []
         if self._puts:
             self._heir = self._puts[0]
-            wake = self._puts[0][5]
+            wakes.append(self._puts[0][5])
         elif self._tickets:
             self._heir = self._tickets[0]
-            wake = self._tickets[0].wake
+            wakes.append(self._tickets[0].wake)
         else:
             self._leading = False
             self.settle_way()
+        deque(self._releases, maxlen=0)  # where nobody was queued some may not be woken yet
+        self._wakes, self._waking = wakes, iter(wakes)
+        self._releases = map(LockType.release, self._waking)
         group.ended = True
-        if wake is not None:
-            wake.release()
         next(self._releases, None)
 
     def _sync_group(self, end: int) -> None:
