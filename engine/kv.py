@@ -5,7 +5,8 @@ Invariants:
 - Default sync mode: a commit is durable when it returns.  Never ``writemap``, never ``sync=False``.
 - The engine is pinned (``lib_version=0``: 0.9, data format 1).
 - The file is measured against its own meta pages before LMDB opens it: LMDB dies by a signal on a
-  truncated file and takes an empty one for an empty store.
+  truncated file and takes an empty one for an empty store.  A file is longer than these say, or
+  what is missing is no part of its trees.
 
 Left out: what keys and values mean (``partition_store``).
 """
@@ -16,7 +17,7 @@ import os
 import stat
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import cast
 
 import lmdb
@@ -123,6 +124,20 @@ class LmdbEnvironment:
         """Begin a write transaction that commits when the block ends, and aborts on an error."""
         with translated(f"writing {self._path}"), self._env.begin(write=True) as txn:
             yield cast(KvTransaction, txn)
+        self._fill_up()
+
+    def _fill_up(self) -> None:
+        """Let the file be as long as its meta page says.
+
+        LMDB counts pages at the end that a transaction took and gave back, and does not write
+        them.  Where this cannot be done, or a crash comes before it, the next open takes a closer
+        look at the file.
+        """
+        file = os.path.join(self._path, DATA_FILE)
+        needed = self.size_used()
+        with suppress(OSError):
+            if os.stat(file).st_size < needed:
+                os.truncate(file, needed)
 
     def entries(self) -> int:
         """Return the number of keys that the tree says it has."""
@@ -216,8 +231,18 @@ def verify_file(file: str) -> list[str]:
 def check_structure(file: str, *, pages: bool = False) -> None:
     """Raise unless ``file`` is absent, or an LMDB file of format 1 that is as long as it says.
 
-    With ``pages`` those of a small file are looked at too, all of them (``kv_pages``).
+    All pages (``kv_pages``) of a file that is shorter are looked at: those that are missing may be
+    unused.  With ``pages`` those of a small file are, too.
     """
+    for last in (False, False, True):
+        try:
+            return _check_structure(file, pages)
+        except CorruptDataError:
+            if last:  # beside a writer what is looked at may change meanwhile
+                raise
+
+
+def _check_structure(file: str, pages: bool) -> None:
     try:
         if not stat.S_ISREG(os.lstat(file).st_mode):  # reading a FIFO would never end
             raise CorruptDataError(f"{file} is no regular file")
@@ -252,10 +277,17 @@ def check_structure(file: str, *, pages: bool = False) -> None:
             newest = (txn_id, last_page, free, main)
     if newest is None:
         raise CorruptDataError(f"{file} is no LMDB file ({size} bytes, no valid meta page)")
-    needed = (newest[1] + 1) * _PAGE
-    if size < needed:
-        raise CorruptDataError(f"{file} has {size} bytes where its meta page needs {needed}")
-    if pages and needed <= CHECKED_BYTES_MAX:
-        with open(file, "rb") as stream:
-            content = stream.read(needed)
-        check_pages(content, tree_of("free", newest[2]), tree_of("main", newest[3]))
+    count = newest[1] + 1
+    needed = count * _PAGE
+    if size >= needed and not (pages and needed <= CHECKED_BYTES_MAX):
+        return
+    with open(file, "rb") as stream:
+        content = stream.read(needed)
+    try:
+        check_pages(content, count, tree_of("free", newest[2]), tree_of("main", newest[3]))
+    except CorruptDataError as error:
+        if size >= needed:
+            raise
+        raise CorruptDataError(
+            f"{file} has {size} bytes where its meta page needs {needed}: {error}"
+        ) from error

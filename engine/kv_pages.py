@@ -59,9 +59,13 @@ def tree_of(name: str, record: bytes) -> Tree:
     return Tree(name, root, depth, entries)
 
 
-def check_pages(data: bytes, free: Tree, main: Tree) -> None:
-    """Raise ``CorruptDataError`` unless both trees of a file are sound; ``data`` is all of it."""
-    walk = _Walk(data)
+def check_pages(data: bytes, count: int, free: Tree, main: Tree) -> None:
+    """Raise ``CorruptDataError`` unless both trees of a file are sound; ``data`` is all of it.
+
+    ``count`` pages are known to its meta page; those at the end that are free may never have been
+    written.
+    """
+    walk = _Walk(data, count)
     walk.tree(free)
     freed = walk.values
     walk.tree(main)
@@ -71,11 +75,12 @@ def check_pages(data: bytes, free: Tree, main: Tree) -> None:
 class _Walk:
     """A walk through the trees of one file."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, count: int) -> None:
         self.values: list[bytes] = []
         """Lists of free pages, found in the tree that holds them."""
         self._data = data
         self._pages = len(data) // PAGE
+        self._count = count
         self._seen: set[int] = {0, 1}
         self._entries = 0
         self._free = False
@@ -100,18 +105,18 @@ class _Walk:
             if count > len(numbers):
                 raise CorruptDataError("a list of free pages of the data file is cut off")
             for number in numbers[:count]:
-                self._take(number, "free")
+                self._take(number, "free", self._count)
 
-    def _take(self, number: int, what: str) -> None:
-        if not 0 <= number < self._pages:
-            raise _damage(number, f"{what}, beyond the {self._pages} pages of the file")
+    def _take(self, number: int, what: str, count: int) -> None:
+        if not 0 <= number < count:
+            raise _damage(number, f"{what}, beyond the {count} pages of the file")
         if number in self._seen:
             raise _damage(number, f"{what}, and used elsewhere")
         self._seen.add(number)
 
     def _page(self, number: int, depth: int, low: bytes | None, high: bytes | None) -> None:
         """Check a page of a tree, and those below; its keys lie from ``low`` to before ``high``."""
-        self._take(number, "part of a tree")
+        self._take(number, "part of a tree", self._pages)
         base = number * PAGE
         found, _, flags, lower, upper = _HEADER.unpack_from(self._data, base)
         kind = _LEAF if depth == 1 else _BRANCH
@@ -171,7 +176,7 @@ class _Walk:
         """Check the pages of a large value; return where it begins."""
         count = (_HEADER.size + length + PAGE - 1) // PAGE
         for number in range(first, first + count):
-            self._take(number, "part of a large value")
+            self._take(number, "part of a large value", self._pages)
         found, _, flags, low, high = _HEADER.unpack_from(self._data, first * PAGE)
         if found != first or flags != _OVERFLOW or low | high << 16 != count:
             raise _damage(first, f"its header says page {found}, kind {flags:#x}")

@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 
 from support.real_stores import error_of, expect_sound, opened, quiet, run_python
+from tidelog.engine import codecs, kv
+from tidelog.engine.check import check_store
 from tidelog.engine.database import Database
 from tidelog.engine.map_growth import GRACE_SECONDS
 from tidelog.engine.open import open as open_store
 from tidelog.errors import (
     ClosedError,
+    CorruptDataError,
     DiskFullError,
     ForkedError,
     SnapshotExpiredError,
@@ -668,3 +671,52 @@ def test_an_interpreter_that_ends_with_an_open_store_closes_it(
             assert numbers == list(range(len(numbers)))
             assert len(numbers) > 20
     expect_sound(tmp_path / "store")
+
+
+# ------------------------------------------------------------------ pages that nobody wrote
+
+
+def drop_what_was_filled(path: Path) -> Database:
+    """A store whose last transaction of the data file took pages and gave them back."""
+    db = open_store(path, partitions=1, durability="none", retain_bytes=1, segment_bytes=1)
+    db.map("first")
+    db.checkpoint()
+    numbers = db.map("numbers", key=codecs.I64, value=codecs.I64)
+    numbers.update_many({number: number for number in range(400)})
+    db.checkpoint()
+    db.drop("first")
+    db.map("kept")[b"a"] = b"1"
+    db.checkpoint()
+    db.map("kept").clear()
+    db.map("kept")[b"b"] = b"2"
+    db.drop("numbers")
+    db.checkpoint()
+    return db
+
+
+def test_the_data_file_is_as_long_as_its_meta_page_says(tmp_path: Path) -> None:
+    db = drop_what_was_filled(tmp_path / "s")
+    assert (tmp_path / "s/data/data.mdb").stat().st_size >= db.statistics().data_bytes
+    db.close()
+
+
+def test_pages_at_the_end_that_were_never_written_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A store was refused as cut off after a map had been dropped: LMDB counts pages that a
+    # transaction took and gave back, and does not write them. A crash may leave it so, too.
+    monkeypatch.setattr(kv.LmdbEnvironment, "_fill_up", lambda _: None)
+    db = drop_what_was_filled(tmp_path / "s")
+    file = tmp_path / "s/data/data.mdb"
+    assert file.stat().st_size < db.statistics().data_bytes
+    db.close()
+    assert check_store(tmp_path / "s") == []
+    with open_store(tmp_path / "s", read_only=True) as reader:
+        assert dict(reader.map("kept").items()) == {b"b": b"2"}
+    with open_store(tmp_path / "s") as again:
+        assert again.maps() == ["kept"]
+        again.map("kept")[b"c"] = b"3"
+    assert check_store(tmp_path / "s") == []
+    os.truncate(file, file.stat().st_size - 3 * 4096)
+    with pytest.raises(CorruptDataError):
+        open_store(tmp_path / "s")
