@@ -22,7 +22,6 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 
 from .environment import KvTransaction
 
@@ -67,7 +66,8 @@ class Layer:
         known = self.sorted_keys.get(partition, [])
         if len(known) == len(part):
             return known
-        fresh = list(islice(part, len(known), None))
+        # In one step: layers are merged by others meanwhile, and then an iterator would fail.
+        fresh = list(part)[len(known) :]
         keys = known[:]
         if len(fresh) <= FEW_KEYS:
             for key in fresh:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from dataclasses import dataclass
-from typing import cast
+from itertools import count
+from types import FrameType
+from typing import Any, cast
 
 import pytest
 
@@ -280,6 +283,34 @@ def test_keys_that_come_later_find_their_place_among_those_sorted_before(seed: i
         before = layer.keys_of(0)
         assert before == sorted(layer.part(0))
         assert layer.keys_of(0) is before or not before
+
+
+def test_keys_are_sorted_while_another_thread_merges_layers() -> None:
+    # `dictionary changed size during iteration`, once in some thousand scans. Another thread may
+    # run between any two instructions: so it does here, at every one of them.
+    layer, newer = Layer(), Layer()
+    layer.parts[0] = {b"a": b"v"}
+    merged_keys = count()
+
+    def merge(frame: FrameType, event: str, _arg: object) -> Any:
+        if frame.f_code is Layer.keys_of.__code__:
+            frame.f_trace_opcodes = True
+            newer.parts[0] = {b"%06d" % next(merged_keys): b"v"}
+            layer.absorb(newer)
+            return merge
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(merge)
+    try:
+        found = [layer.keys_of(0) for _ in range(20)]
+    finally:
+        sys.settrace(before)
+    assert next(merged_keys) > 500
+    for keys in found:
+        assert keys == sorted(keys)
+        assert set(keys) <= layer.parts[0].keys()
+    assert layer.keys_of(0) == sorted(layer.parts[0])
 
 
 def test_merging_gives_the_newest_value_of_each_key_and_leaves_the_layers_alone() -> None:
