@@ -70,6 +70,10 @@ log = logging.getLogger("tidelog.store")
 CHECKPOINT_PAUSE = 5.0
 """Seconds after a failed checkpoint in which the background thread begins no other one."""
 
+WRITE_BEHIND = 8 << 20
+"""Bytes of log that are synced in the background though nobody asked for it: a whole segment at
+once would keep all committers waiting when the next one is begun."""
+
 MERGED_NOWAIT_MAX = 1 << 20
 """Bytes of layers that taking a snapshot may merge where nobody may be kept waiting."""
 
@@ -532,7 +536,8 @@ class Database:
         store = self._store
         try:
             if store.committer.stopped is None:
-                if self.durability != "none" and store.writer.synced < store.writer.position:
+                behind = store.writer.position - store.writer.synced
+                if behind > (WRITE_BEHIND if self.durability == "none" else 0):
                     store.committer.sync()
                 store.committer.announce()
             reason = self._policy.due(

@@ -69,7 +69,7 @@ class Options:
     """Limits and habits of an open store; sizes in bytes, times in seconds."""
 
     segment_bytes: int = 64 << 20
-    checkpoint_bytes: int = 128 << 20
+    checkpoint_bytes: int = 192 << 20
     retain_bytes: int = 256 << 20
     retain_seconds: float | None = None
     transaction_bytes_max: int = 64 << 20

@@ -69,6 +69,6 @@ def test_a_store_is_not_made_in_a_directory_that_is_not_there(tmp_path: Path) ->
 def test_a_number_of_partitions_is_no_option_of_reading(tmp_path: Path) -> None:
     open_store(tmp_path / "store", partitions=2).close()
     with pytest.raises(UsageError, match="made with"):
-        open_store(tmp_path / "store", read_only=True, partitions=3)  # type: ignore[call-overload]
+        open_store(tmp_path / "store", read_only=True, partitions=3)
     with open_store(tmp_path / "store", read_only=True) as reader:
         assert reader.partitions == 2
