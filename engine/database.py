@@ -70,7 +70,7 @@ log = logging.getLogger("tidelog.store")
 CHECKPOINT_PAUSE = 5.0
 """Seconds after a failed checkpoint in which the background thread begins no other one."""
 
-WRITE_BEHIND = 8 << 20
+WRITE_BEHIND = 32 << 20
 """Bytes of log that are synced in the background though nobody asked for it: a whole segment at
 once would keep all committers waiting when the next one is begun."""
 

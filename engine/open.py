@@ -54,9 +54,9 @@ def open(
 
     ``partitions`` (1 to 32,768, default 16) is fixed when a store is made.  ``durability``:
     ``always`` acknowledges a commit after its sync, ``interval`` syncs every ``sync_interval``
-    seconds, ``none`` at checkpoints.  ``read_only`` opens beside a live writer, at the newest
-    durable state, and returns a ``ReadOnlyDatabase``.  ``codecs`` are codecs of your own that the
-    store's maps name.  ``limits`` are the fields of ``Options``.
+    seconds, ``none`` at checkpoints and every few MiB.  ``read_only`` opens beside a live writer,
+    at the newest durable state, and returns a ``ReadOnlyDatabase``.  ``codecs`` are codecs of your
+    own that the store's maps name.  ``limits`` are the fields of ``Options``.
 
     Raises ``AlreadyOpenError``, ``NotFoundError``, ``CorruptLogError``, ``CorruptDataError``,
     ``FormatVersionError``, ``ForeignFileError``, ``DiskError``, ``UsageError``.
