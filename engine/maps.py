@@ -424,7 +424,7 @@ class BytesMap(Map[bytes, bytes]):
     def update_many(self, pairs: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]]) -> None:
         """Set many keys in one transaction, all or none; the last value of a key counts."""
         ready = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
-        keys, values = zip(*ready, strict=True) if ready else ((), ())
+        keys, values = [key for key, _ in ready], [value for _, value in ready]
         plain = {*map(type, keys), *map(type, values)} == {bytes}
         if (
             plain
