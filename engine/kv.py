@@ -13,6 +13,7 @@ Left out: what keys and values mean (``partition_store``).
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 import struct
@@ -242,6 +243,11 @@ def check_structure(file: str, *, pages: bool = False) -> None:
                 raise
 
 
+def _mapped(fd: int) -> mmap.mmap:
+    """Return the bytes of a file, however large it is, without taking memory for them."""
+    return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+
+
 def _check_structure(file: str, pages: bool) -> None:
     try:
         if not stat.S_ISREG(os.lstat(file).st_mode):  # reading a FIFO would never end
@@ -281,10 +287,10 @@ def _check_structure(file: str, pages: bool) -> None:
     needed = count * _PAGE
     if size >= needed and not (pages and needed <= CHECKED_BYTES_MAX):
         return
-    with open(file, "rb") as stream:
-        content = stream.read(needed)
+    trees = tree_of("free", newest[2]), tree_of("main", newest[3])
     try:
-        check_pages(content, count, tree_of("free", newest[2]), tree_of("main", newest[3]))
+        with open(file, "rb") as stream, _mapped(stream.fileno()) as content:
+            check_pages(cast(bytes, content), count, *trees)
     except CorruptDataError as error:
         if size >= needed:
             raise

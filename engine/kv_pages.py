@@ -79,7 +79,7 @@ class _Walk:
         self.values: list[bytes] = []
         """Lists of free pages, found in the tree that holds them."""
         self._data = data
-        self._pages = len(data) // PAGE
+        self._pages = min(len(data) // PAGE, count)
         self._count = count
         self._seen: set[int] = {0, 1}
         self._entries = 0

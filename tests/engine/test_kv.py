@@ -61,6 +61,17 @@ def test_every_truncation_is_refused_before_it_can_kill_the_process(tmp_path: Pa
     assert opened(tmp_path).entries() == 50
 
 
+def test_a_meta_page_that_counts_more_pages_than_any_file_has_is_damage(tmp_path: Path) -> None:
+    file = filled(tmp_path)
+    content = bytearray(file.read_bytes())
+    for page in (0, 1):
+        content[page * 4096 + 136 : page * 4096 + 144] = b"\xfe" * 8
+        # Behind the magic: version, address, map size, two trees of 48 bytes, last page.
+    file.write_bytes(content[: len(content) - 4096])
+    with pytest.raises(CorruptDataError, match="where its meta page needs"):
+        check_structure(str(file))
+
+
 def test_a_file_of_another_format_is_named_as_such(tmp_path: Path) -> None:
     other = lmdb.open(str(tmp_path), map_size=MAP_SIZE, lib_version=1)
     with other.begin(write=True) as txn:
