@@ -424,7 +424,8 @@ class Committer:
         that fails too, its numbers are used but may not be closed, so nothing is written any more
         until the log has been read again.
         """
-        if self.in_flight and self.writer.position > self._frame_at and not group.applied:
+        logged = bool(self.in_flight) and self.writer.position > self._frame_at
+        if logged and not group.applied:
             try:
                 self._land(group)
             except BaseException:
@@ -434,7 +435,7 @@ class Committer:
                         for entry in group.passed:
                             entry.unknown(error)
         with self.mutex:
-            if not group.applied and self.stopped is None:
+            if not group.applied and not logged:
                 shared = _for_others(error)
                 self._fail(group.passed, shared)
                 for entry in group.taken:

@@ -18,8 +18,12 @@ from typing import Any
 import pytest
 
 from support.stores import Opened, open_store, opened
-from tidelog.affinity.errors import ReadOnlyError
+from tidelog.affinity.errors import CommitUnknownError, ReadOnlyError, RolledBackError
 from tidelog.engine import commit
+from tidelog.engine.check import check_store
+from tidelog.engine.entries import Batch, Commit
+from tidelog.engine.open import open as open_real
+from tidelog.engine.updates import NoUpdates
 
 ROOT = Path(commit.__file__).parents[1]
 MODULES = frozenset(
@@ -35,7 +39,7 @@ MODULES = frozenset(
     )
 )
 LOOKS = ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")
-WAIT = 60.0
+WAIT = 30.0
 
 
 class Interrupter:
@@ -172,3 +176,41 @@ def test_an_interrupt_anywhere_in_a_rotation_loses_nothing() -> None:
     while check_begun_segment(points + 1):
         points += 1
     assert points > 40
+
+
+def test_what_was_not_checked_yet_when_a_stopped_store_was_interrupted_has_an_error() -> None:
+    # It had none, and its thread took that for committed.
+    store = open_store()
+    store.database.map("m")[b"k"] = b"v"
+    store.disk.fail_at(store.disk.operations + 1, kind="sync")
+    with pytest.raises(CommitUnknownError):
+        store.database.map("m")[b"k"] = b"lost"
+    committer = store.parts.committer
+    entries = [Commit(NoUpdates(), True), Commit(NoUpdates(), True)]
+    group = commit._Group(Batch(entries), None)
+    group.take_ticket(Batch(entries))
+    committer._clean_up(group, KeyboardInterrupt())
+    assert [type(entry.error) for entry in entries] == [RolledBackError, RolledBackError]
+    store.database.abandon()
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_nobody_is_left_asleep_however_groups_follow_each_other(
+    tmp_path: Path, threads: int
+) -> None:
+    # Some of a group were never woken where nobody had queued, and the next to come led alone.
+    with open_real(tmp_path / "store") as db:
+        table = db.map("m")
+
+        def work(number: int) -> None:
+            for step in range(150):
+                table[b"%d %d" % (number, step)] = b"v"
+
+        workers = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(WAIT)
+            assert not worker.is_alive()
+        assert len(table) == 150 * threads
+    assert check_store(tmp_path / "store") == []

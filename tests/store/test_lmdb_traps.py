@@ -6,7 +6,6 @@ import gc
 import os
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from support.real_stores import error_of, expect_sound, opened, quiet, run_python
+from support.real_stores import error_of, expect_sound, in_child, opened, quiet, run_python
 from tidelog.engine import codecs, kv
 from tidelog.engine.check import check_store
 from tidelog.engine.database import Database
@@ -424,24 +423,6 @@ def test_a_limit_of_the_address_space_makes_a_smaller_map(tmp_path: Path) -> Non
 # ------------------------------------------------------------------ forks
 
 
-def forked(work: Callable[[], object]) -> int:
-    """Do some work in a forked child; return its exit status, 1 for an exception."""
-    with warnings.catch_warnings():
-        # Python warns of forks beside threads; that is what is tried here.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def test_a_fork_keeps_its_hands_off_the_store(tmp_path: Path) -> None:
     with open_store(tmp_path / "store") as db:
         m = db.map("m")
@@ -474,7 +455,7 @@ def test_a_fork_keeps_its_hands_off_the_store(tmp_path: Path) -> None:
             db.close()
             db.abandon()
 
-        assert forked(child) == 0
+        assert in_child(child) == 0
         m[b"parents"] = b"2"
         tx.commit()
         assert dict(m.items()) == {b"k": b"v", b"mine": b"1", b"parents": b"2"}
@@ -489,7 +470,7 @@ def test_a_child_may_open_a_store_of_its_own(tmp_path: Path) -> None:
             with open_store(tmp_path / "childs") as own:
                 own.map("m")[b"k"] = b"v"
 
-        assert forked(child) == 0
+        assert in_child(child) == 0
         db.map("m")[b"k"] = b"v"
     expect_sound(tmp_path / "childs")
     expect_sound(tmp_path / "store")

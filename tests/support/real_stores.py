@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -91,7 +92,10 @@ def run_python(program: str, *arguments: object, timeout: float = 120) -> Ran:
 
 def in_child(work: Callable[[], object]) -> int:
     """Do some work in a forked process; return its status: 0, 1 with a traceback, or -signal."""
-    pid = os.fork()
+    with warnings.catch_warnings():
+        # Python warns of forks beside threads; those of a store are of no concern to the child.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
     if pid == 0:
         status = 1
         try:
