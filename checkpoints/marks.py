@@ -3,12 +3,14 @@
 A ``PartitionMark`` belongs to one partition, a ``StoreMark`` to the store.  A record of the log
 is replayed into a partition when its position is at or above both the partition's and the
 store's replay position: so it does not matter whether a checkpoint is one transaction of the
-key-value store or several.
+key-value store or several.  One that writes a partition in pieces moves ``written`` with the first
+and ``position`` with the last; in between the partition holds a part of what replay brings again.
 
 Invariants:
 
 - A mark is written in the same transaction as the data that it describes.
-- Count and digest are those of the partition's data at the mark's position.
+- Count and digest are those of the partition's data, pieces included.
+- ``position <= written``, and the log is durable up to there.
 - An epoch table is sorted; a counter belongs to the last epoch that starts at or below it.  An
   epoch in which no number survives leaves no entry.
 
@@ -38,9 +40,11 @@ class PartitionMark:
     """The state of one partition at a checkpoint.
 
     ``digest`` is the xor of all trailers of its stored values, ``count`` how many there are.
+    Replay begins at ``position``; what was committed below ``written`` may be there already.
     """
 
     position: int
+    written: int
     counter: bytes
     epochs: EpochTable
     count: int
@@ -54,6 +58,7 @@ class PartitionMark:
             self.epochs,
             self.count,
             self.digest.to_bytes(25, "little"),
+            self.written,
         )
         data: bytes = msgpack.packb(fields)
         return data
@@ -61,9 +66,10 @@ class PartitionMark:
     @classmethod
     def from_bytes(cls, data: bytes) -> PartitionMark:
         """Return the mark in ``data``; ``CorruptDataError`` where there is none."""
-        position, counter, epochs, count, digest = _fields(data, 5, "partition")
+        position, counter, epochs, count, digest, *later = _fields(data, 5, "partition")
         return cls(
             position=position,
+            written=later[0] if later else position,
             counter=counter,
             epochs=tuple((epoch, start) for epoch, start in epochs),
             count=count,
@@ -74,7 +80,7 @@ class PartitionMark:
     def empty(cls) -> PartitionMark:
         """Return the mark of a partition that never held anything."""
         counter = PartitionUpdateCounter().to_bytes()
-        return cls(position=0, counter=counter, epochs=FIRST_EPOCHS, count=0, digest=0)
+        return cls(position=0, written=0, counter=counter, epochs=FIRST_EPOCHS, count=0, digest=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +114,7 @@ class StoreMark:
     @classmethod
     def from_bytes(cls, data: bytes) -> StoreMark:
         """Return the mark in ``data``; ``CorruptDataError`` where there is none."""
-        store_id, position, time, namespaces, following, dropped = _fields(data, 6, "store")
+        store_id, position, time, namespaces, following, dropped, *_ = _fields(data, 6, "store")
         return cls(
             store_id=store_id,
             position=position,
@@ -128,7 +134,7 @@ def _fields(data: bytes, count: int, what: str) -> list[Any]:
         ) from error
     if not isinstance(fields, list) or len(fields) < count:
         raise CorruptDataError(f"the checkpoint mark of a {what} has too few fields")
-    return fields[:count]
+    return fields
 
 
 def _namespace(fields: list[Any]) -> NamespaceRecord:

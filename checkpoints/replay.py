@@ -55,6 +55,8 @@ class State:
         self.epoch_tables: list[EpochTable] = [FIRST_EPOCHS] * partitions
         self.epochs = [1] * partitions
         self.replay_from = [0] * partitions
+        self.durable = 0
+        """The position up to which the log is durable, for the data file holds some of it."""
         self.namespaces: dict[int, NamespaceRecord] = {}
         self.next_namespace = FIRST_NAMESPACE
         self.dropped: set[int] = set()
@@ -74,7 +76,7 @@ class State:
         """Return the state that a checkpoint recorded; ``marks`` by partition."""
         state = cls(store_id, partitions)
         if store is not None:
-            state.position = store.position
+            state.position = state.durable = store.position
             state.time = store.time
             state.namespaces = {namespace.id: namespace for namespace in store.namespaces}
             state.next_namespace = store.next_namespace
@@ -85,6 +87,7 @@ class State:
             state.epoch_tables[partition] = mark.epochs
             state.epochs[partition] = mark.epochs[-1][0]
             state.replay_from[partition] = max(mark.position, state.replay_from[partition])
+            state.durable = max(mark.written, state.durable)
         return state
 
     def apply(self, position: int, record: Record) -> list[tuple[int, Run]]:

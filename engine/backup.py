@@ -202,7 +202,7 @@ def _marks_of(environment: Environment, data_path: str, map_size: int) -> tuple[
     finally:
         kv.close()
     start = 0 if store is None else store.position
-    return start, max([start, *(mark.position for mark in marks.values())])
+    return start, max([start, *(mark.written for mark in marks.values())])
 
 
 def _copy_log(source: BackupSource, target_path: str, start: int, end: int) -> int:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from ..affinity.errors import CorruptDataError, HistoryTruncatedError, StorageError
 from ..affinity.partitions import partition_of
-from ..checkpoints.marks import PartitionMark, epoch_of
+from ..checkpoints.marks import EpochTable, PartitionMark, epoch_of
 from ..checkpoints.replay import State
 from ..tx.counter import PartitionUpdateCounter
 from ..wal.format import Frame
@@ -52,9 +52,11 @@ from .overlay import Layer, View
 from .partition_store import STORE_KEY, mark_key, read_marks
 from .recovery import apply_updates
 from .stored import (
+    CHECK_SIZE,
     PREFIX_SIZE,
     TRAILER_SIZE,
     check_pair,
+    checked,
     is_tombstone,
     pack_prefix,
     split_key,
@@ -280,6 +282,8 @@ class _Check:
         if any(partition >= self._partitions for partition in marks):
             self.found.note(f"the data file has {max(marks) + 1} partitions or more")
             return
+        empty = PartitionMark.empty()
+        self._marks = [marks.get(partition, empty) for partition in range(self._partitions)]
         self._state = State.from_marks(store_id, self._partitions, mark, marks)
         self._start = self._state.position
         whole = self._read_log()
@@ -288,14 +292,14 @@ class _Check:
         self.found.maps = sorted(record.name for record in self._state.namespaces.values())
         if whole:
             self._compare_folds()
-        self._walk_data(marks, whole)
+        self._walk_data(whole)
 
     # -------------------------------------------------------------- the log
 
     def _read_log(self) -> bool:
         """Fold the kept log twice; tell whether it is whole, so that more can be asked of it."""
         state, found = self._state, self.found
-        durable = max(state.position, self._manifest.clean_end or 0, *state.replay_from)
+        durable = max(state.durable, self._manifest.clean_end or 0)
         scan = Scan(self._wal, None, durable=durable, log_ids=self._manifest.log_ids)
         first = None
         for frame in scan:
@@ -316,7 +320,7 @@ class _Check:
                 found.note(f"the log is {scan.end.kind}: {scan.end}")
                 return False
         for name, position in (
-            ("the data file", max(state.replay_from)), ("the overlay", self._until or 0)
+            ("the data file", state.durable), ("the overlay", self._until or 0)
         ):  # fmt: skip
             if found.position < position:
                 found.note(f"{name} is at {position}, the log ends at {found.position}")
@@ -334,7 +338,9 @@ class _Check:
         """Look whether the data file has what a transaction below its checkpoint wrote."""
         replay_from = self._state.replay_from
         for partition, _, counter, namespace, key, value in record.updates():
-            if partition < self._partitions and frame.position < replay_from[partition]:
+            if partition >= self._partitions:
+                continue
+            if frame.position < replay_from[partition]:
                 full_key = pack_prefix(partition, namespace) + key
                 problem = self._compare(full_key, counter, value)
                 if problem and namespace in (OUTCOMES, *self._state.namespaces):
@@ -342,6 +348,9 @@ class _Check:
                         f"segment {frame.segment}, offset {frame.offset}: update {counter} of "
                         f"partition {partition} {problem} (key {full_key[PREFIX_SIZE:].hex()})"
                     )
+            elif value is None and frame.position < self._marks[partition].written:
+                # A piece of an unfinished checkpoint may have carried this delete over.
+                self._deleted.pop(pack_prefix(partition, namespace) + key, None)
 
     def _compare(self, full_key: bytes, counter: int, value: bytes | None) -> str | None:
         """Return what is wrong with the data file's value of a key that was written."""
@@ -382,11 +391,10 @@ class _Check:
 
     # -------------------------------------------------------------- the data file
 
-    def _walk_data(self, marks: dict[int, PartitionMark], whole: bool) -> None:
+    def _walk_data(self, whole: bool) -> None:
         """Check each pair of the data file; say what each partition holds, the log included."""
         self._check_strangers()
-        for partition in range(self._partitions):
-            mark = marks.get(partition, PartitionMark.empty())
+        for partition, mark in enumerate(self._marks):
             count, digest, recent = self._walk_partition(partition, mark)
             if (count, digest) != (mark.count, mark.digest):
                 self.found.note(
@@ -400,6 +408,11 @@ class _Check:
     def _walk_partition(self, partition: int, mark: PartitionMark) -> tuple[int, int, Counter[int]]:
         """Return count and digest, and how many values per namespace the kept log must have."""
         counter = PartitionUpdateCounter.from_bytes(mark.counter)
+        known, epochs = counter, mark.epochs
+        if mark.position < mark.written:
+            # A checkpoint was cut short: some values are newer than the mark's counter.
+            known = self._state.counters[partition]
+            epochs = self._state.epoch_tables[partition]
         bases = self._history.bases
         base = bases[partition] if bases else counter
         count, digest = 0, 0
@@ -410,10 +423,12 @@ class _Check:
         more = cursor.set_range(prefix + b"\0\0\0\1")
         while more and cursor.key().startswith(prefix):
             full_key, value = cursor.item()
-            problem = self._check_value(full_key, value, mark, counter)
+            problem = self._check_value(full_key, value, known, epochs)
             if problem is not None:
                 self.found.note(problem)
-            elif is_free(base, version_of(value)[1], 1):
+            elif is_free(base, number := version_of(value)[1], 1) and not is_free(
+                counter, number, 1
+            ):
                 recent[split_key(full_key)[1]] += 1
             stored.append(value)
             if len(stored) == BLOCK:
@@ -424,7 +439,7 @@ class _Check:
         return count + len(stored), digest ^ xor_trailers(stored), recent
 
     def _check_value(
-        self, full_key: bytes, value: bytes, mark: PartitionMark, counter: PartitionUpdateCounter
+        self, full_key: bytes, value: bytes, counter: PartitionUpdateCounter, epochs: EpochTable
     ) -> str | None:
         try:
             check_pair(full_key, value)
@@ -439,7 +454,7 @@ class _Check:
             return f"{where} is a delete, which belongs in the log only"
         if is_free(counter, number, 1):
             return f"{where} has update number {number}, which {counter!r} does not hold"
-        if epoch != epoch_of(mark.epochs, number):
+        if epoch != epoch_of(epochs, number):
             return f"{where} has update number {number} in epoch {epoch}"
         if namespace not in self._known:
             return f"{where} belongs to no map"
@@ -481,7 +496,7 @@ class _Check:
                 digest ^= xor_trailers([old])
                 count -= 1
             if not is_tombstone(stored):
-                digest ^= xor_trailers([stored])
+                digest ^= xor_trailers(checked([full_key], [stored]))
                 count += 1
         return count, digest
 
@@ -521,5 +536,5 @@ def is_free(counter: PartitionUpdateCounter, first: int, count: int) -> bool:
 
 
 def seen(stored: bytes | None) -> bytes | None:
-    """Return a stored value as readers see it: a delete is nothing."""
-    return None if stored is None or is_tombstone(stored) else stored
+    """Return a stored value as readers see it: a delete is nothing, and there is no check yet."""
+    return None if stored is None or is_tombstone(stored) else stored[:-CHECK_SIZE]

@@ -5,8 +5,9 @@ One checkpoint, step by step, and what a crash leaves:
 1. Seal the overlay at a position P of the log (O(1), under the commit mutex).
 2. Sync the log up to P: LMDB never holds what the synced log does not (I-3).
 3. Write the partitions in order, several to a transaction (``BATCH_UPDATES`` each), every one
-   with its mark at P.  A crash between two transactions leaves partitions at different marks;
-   replay goes by each partition's own.
+   with its mark at P; a large one in pieces (``PIECE_UPDATES``), of which the last moves the mark.
+   A crash between two transactions leaves partitions at different marks; replay goes by each
+   partition's own, and brings again what a piece holds already.
 4. Write the store's mark with the last transaction: now every partition counts as being at P.
 5. Drop the sealed layers, log a CHECKPOINT record, let retention look at the log.
 
@@ -26,7 +27,8 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 from ..affinity.errors import DiskError, DiskFullError, TidelogError
@@ -40,7 +42,10 @@ from .overlay import Overlay, merged
 from .partition_store import STORE_KEY, Flush, flush_partition, write_mark
 
 BATCH_UPDATES = 16_384
-"""Updates after which a checkpoint begins another LMDB transaction, at a partition's end."""
+"""Updates after which a checkpoint begins another LMDB transaction, at the end of a piece."""
+
+PIECE_UPDATES = 65_536
+"""The most updates of one partition in one transaction: they bound what LMDB holds in memory."""
 
 log = logging.getLogger("tidelog.checkpoint")
 
@@ -216,14 +221,13 @@ class Checkpointer:
 
     def _flush_of(self, partition: int, updates: dict[bytes, bytes], position: int) -> Flush:
         state = self._committer.state
-        mark = self.marks.get(partition) or PartitionMark.empty()
-        mark = replace(
-            mark,
+        return Flush(
+            partition=partition,
+            updates=updates,
             position=position,
             counter=state.counters[partition].to_bytes(),
             epochs=state.epoch_tables[partition],
         )
-        return Flush(partition=partition, updates=updates, mark=mark)
 
     def _write(
         self, flushes: list[Flush], moved: list[Flush], mark: StoreMark, dropped: tuple[int, ...]
@@ -231,10 +235,11 @@ class Checkpointer:
         """Write all partitions, several to a transaction, and the store's mark with the last."""
         batch: list[Flush] = []
         size = 0
-        for flush in flushes:
-            batch.append(flush)
-            size += len(flush.updates)
-            if size >= BATCH_UPDATES:
+        pieces = chain.from_iterable(flush.pieces(PIECE_UPDATES) for flush in flushes)
+        for piece in pieces:
+            batch.append(piece)
+            size += len(piece.updates)
+            if size >= BATCH_UPDATES or not piece.last:
                 self._commit(batch, None, dropped)
                 batch, size = [], 0
         self._commit(batch + moved, mark, dropped)
@@ -244,8 +249,16 @@ class Checkpointer:
         while True:
             try:
                 with self._store.write() as txn:
-                    turn = self._committer.turn
-                    done = {f.partition: flush_partition(txn, f, dropped, turn) for f in batch}
+                    done = {
+                        flush.partition: flush_partition(
+                            txn,
+                            flush,
+                            self.marks.get(flush.partition) or PartitionMark.empty(),
+                            dropped,
+                            self._committer.turn,
+                        )
+                        for flush in batch
+                    }
                     if mark is not None:
                         write_mark(txn, STORE_KEY, mark.to_bytes())
                 break

@@ -38,7 +38,6 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import length_hint
 
 import msgpack
-from crc32c import crc32c
 
 from ..affinity.errors import (
     DeadlineError,
@@ -64,7 +63,7 @@ from .entries import Batch, Commit, Entry, Receipt
 from .environment import Environment
 from .overlay import PAIR_OVERHEAD, Overlay
 from .puts import PUTS_MAX, Put, Puts
-from .stored import CHECK_XOR, pack_check, pack_meta
+from .stored import pack_trailer
 from .updates import NoUpdates
 
 GROUP_BYTES_MAX = 1 << 20
@@ -468,8 +467,7 @@ class Committer:
             end = self.writer.position
         if puts.durable:
             self._sync_group(end)
-        body = value + pack_meta(0, epoch, number, time)
-        stored = body + pack_check(crc32c(full_key + body) ^ CHECK_XOR)
+        stored = value + pack_trailer(0, epoch, number, time)
         with self.mutex:
             layer = overlay.active
             layer.part(partition)[full_key] = stored

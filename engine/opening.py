@@ -483,7 +483,7 @@ class _Opening:
         """Apply the log to the state and make its end durable."""
         limit = self._options.checkpoint_bytes
         start = state.position
-        durable = max(state.position, self._manifest.clean_end or 0, *state.replay_from)
+        durable = max(state.durable, self._manifest.clean_end or 0)
         replayed = Replayed(state, overlay, start, self._sync_replayed)
         growth.mutex = replayed.mutex
         checkpointer = Checkpointer(

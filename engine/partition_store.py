@@ -15,18 +15,19 @@ Left out: what is newer than the checkpoint (``overlay``), and when to flush (``
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from ..affinity.errors import CorruptDataError
-from ..checkpoints.marks import PartitionMark, StoreMark
+from ..checkpoints.marks import EpochTable, PartitionMark, StoreMark
 from .environment import Cursor, KeyValueEnvironment, KvTransaction
 from .kv import KvReadError, read_error, translated
 from .stored import (
     TRAILER_SIZE,
     check_pair,
+    checked,
     is_tombstone,
     pack_prefix,
     stored_value,
@@ -130,34 +131,69 @@ def read_marks(txn: KvTransaction) -> tuple[StoreMark | None, dict[int, Partitio
 
 def write_mark(txn: KvTransaction, key: bytes, body: bytes) -> None:
     """Write a mark under its key."""
-    txn.put(key, stored_value(key, body, 0, 0, 0))
+    (stored,) = checked((key,), (stored_value(body, 0, 0, 0),))
+    txn.put(key, stored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flush:
-    """What goes into one partition at a checkpoint: updates, and its new counters and epochs."""
+    """What goes into one partition at a checkpoint, or a piece of that.
+
+    ``position``, ``counter`` and ``epochs`` are those of the checkpoint; only with the ``last``
+    piece the partition is there.
+    """
 
     partition: int
     updates: dict[bytes, bytes]
-    mark: PartitionMark
-    """The mark before, with its new position, counter and epochs; count and digest are old."""
+    position: int
+    counter: bytes
+    epochs: EpochTable
+    last: bool = True
+
+    def pieces(self, most: int) -> Iterator[Flush]:
+        """Yield it in pieces of equal length, of at most ``most`` updates each, by key."""
+        count = -(-len(self.updates) // most)
+        if count < 2:
+            yield self
+            return
+        keys = sorted(self.updates)
+        size = -(-len(keys) // count)
+        for first in range(0, len(keys), size):
+            piece = keys[first : first + size]
+            updates = dict(zip(piece, map(self.updates.__getitem__, piece), strict=True))
+            yield replace(self, updates=updates, last=first + size >= len(keys))
+
+    def mark(self, before: PartitionMark) -> PartitionMark:
+        """Return the mark to write, with count and digest as they were before."""
+        if not self.last:
+            return replace(before, written=self.position)
+        return replace(
+            before,
+            position=self.position,
+            written=self.position,
+            counter=self.counter,
+            epochs=self.epochs,
+        )
 
 
 def flush_partition(
     txn: KvTransaction,
     flush: Flush,
+    before: PartitionMark,
     dropped: Iterable[int] = (),
     turn: AbstractContextManager[object] = nullcontext(),  # noqa: B008  # it has no state
 ) -> PartitionMark:
     """Write the updates of one partition in sorted order; return its new mark, written too.
 
-    Every ``CHUNK`` updates are written inside ``turn``: whoever takes it holds busy threads off.
+    ``before`` is the mark that it has.  Every ``CHUNK`` updates are written inside ``turn``:
+    whoever takes it holds busy threads off.
     """
-    mark = flush.mark
+    mark = flush.mark(before)
     if flush.updates:
         mark = _write_updates(txn, mark, flush.partition, flush.updates, turn)
-    for namespace in dropped:
-        mark = _remove_namespace(txn, mark, flush.partition, namespace)
+    if flush.last:
+        for namespace in dropped:
+            mark = _remove_namespace(txn, mark, flush.partition, namespace)
     write_mark(txn, mark_key(flush.partition), mark.to_bytes())
     return mark
 
@@ -170,32 +206,27 @@ def _write_updates(
     turn: AbstractContextManager[object],
 ) -> PartitionMark:
     keys = sorted(updates)
-    stored = list(map(updates.__getitem__, keys))
     cursor = txn.cursor()
     old: list[tuple[bytes, bytes]] = []
     if mark.count and not _behind_all(cursor, partition, keys[0]):
         for first in range(0, len(keys), CHUNK):
             with turn:
                 old += cursor.getmulti(keys[first : first + CHUNK])
-    deletes = [key for key, value in zip(keys, stored, strict=True) if is_tombstone(value)]
-    digest = mark.digest ^ xor_trailers([value for _, value in old]) ^ xor_trailers(stored)
-    count = mark.count - len(old) + len(keys)
+    deletes = {key for key in keys if is_tombstone(updates[key])}
     if deletes:
-        gone = set(deletes)
-        digest ^= xor_trailers([updates[key] for key in deletes])
-        count -= len(deletes)
-        pairs = [pair for pair in zip(keys, stored, strict=True) if pair[0] not in gone]
-        present = {key for key, _ in old}
-        for key in deletes:
-            if key in present:
+        keys = [key for key in keys if key not in deletes]
+        for key, _ in old:
+            if key in deletes:
                 txn.delete(key)
-    else:
-        pairs = list(zip(keys, stored, strict=True))
-    for first in range(0, len(pairs), CHUNK):
+    digest = mark.digest ^ xor_trailers([value for _, value in old])
+    for first in range(0, len(keys), CHUNK):
         with turn:
-            cursor.putmulti(pairs[first : first + CHUNK])
+            part = keys[first : first + CHUNK]
+            stored = checked(part, map(updates.__getitem__, part))
+            digest ^= xor_trailers(stored)
+            cursor.putmulti(list(zip(part, stored, strict=True)))
     cursor.close()
-    return replace(mark, count=count, digest=digest)
+    return replace(mark, count=mark.count - len(old) + len(keys), digest=digest)
 
 
 def _behind_all(cursor: Cursor, partition: int, key: bytes) -> bool:

@@ -16,11 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
-from crc32c import crc32c
-
 from .entries import Entry, unknown_outcome
 from .overlay import PAIR_OVERHEAD
-from .stored import CHECK_XOR, pack_check, pack_meta
+from .stored import pack_trailer
 
 if TYPE_CHECKING:
     from .commit import Committer
@@ -120,12 +118,11 @@ class Puts:
         for (partition, _, full_key, _, value, _), (number, epoch) in zip(
             self._passed, self._numbers, strict=True
         ):
-            body = value + pack_meta(0, epoch, number, time)
             part = parts.get(partition)
             if part is None:
                 part = layer.part(partition)
-            part[full_key] = body + pack_check(crc32c(full_key + body) ^ CHECK_XOR)
-            size += len(body)
+            part[full_key] = value + pack_trailer(0, epoch, number, time)
+            size += len(value)
             counters[partition].apply_one(number)
         layer.bytes += size + PAIR_OVERHEAD * len(self._passed)
         committer.grouped += len(self._passed) - 1

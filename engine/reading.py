@@ -217,7 +217,7 @@ class ReadOnlyDatabase:
     def _follow(self, manifest: Manifest, base: Base) -> None:
         """Apply the log behind a base, as far as it is known to be durable."""
         wal, log_ids = self.access.wal, manifest.log_ids
-        known = max(base.position, manifest.clean_end or 0, *base.state.replay_from)
+        known = max(base.position, manifest.clean_end or 0, base.state.durable)
         stop = newest_durable(wal, log_ids, known)
         fresh = Overlay(base.txn)
         replayed = Replayed(base.state, fresh, base.position, _nothing_to_sync)

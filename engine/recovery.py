@@ -22,6 +22,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import add
 
 from ..checkpoints.replay import State
 from ..wal.format import HEADER_SIZE, Frame, parse_segment_header, segment_name
@@ -81,14 +83,12 @@ def apply_updates(layer: Layer, state: State, position: int, record: Record, siz
         keys = record.keys[index : index + run.count]
         if isinstance(names, int):
             prefix = pack_prefix(run.partition, names)
-            full_keys = [prefix + key for key in keys]
+            full_keys = map(prefix.__add__, keys)
         else:
             ids = names[index : index + run.count]
-            full_keys = [
-                pack_prefix(run.partition, name) + key for name, key in zip(ids, keys, strict=True)
-            ]
+            full_keys = map(add, map(pack_prefix, repeat(run.partition), ids), keys)
         values = record.values[index : index + run.count]
-        stored = stored_run(full_keys, values, run.epoch, run.first, record.time)
+        stored = stored_run(values, run.epoch, run.first, record.time)
         layer.part(run.partition).update(zip(full_keys, stored, strict=True))
         total += run.count
     layer.bytes += size + PAIR_OVERHEAD * total

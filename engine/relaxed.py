@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from crc32c import crc32c
 from mmh3 import hash as murmur3
 
 from ..wal.writer import LogFailedError
@@ -17,13 +16,13 @@ from .commit import Committer
 from .namespaces import Namespace
 from .overlay import PAIR_OVERHEAD
 from .puts import PUT_BYTES_MAX
-from .stored import CHECK_XOR, pack_check, pack_meta
+from .stored import TRAILER_SIZE, pack_trailer
 
 TURN_MASK = 511
 """A put lets a checkpoint write a part once in so many transactions, and one: otherwise the
 checkpoint would get the interpreter once in five milliseconds."""
 
-RECORD_OVERHEAD = PAIR_OVERHEAD + 64
+RECORD_OVERHEAD = PAIR_OVERHEAD + TRAILER_SIZE + 64
 
 
 def relaxed_setter(
@@ -45,7 +44,7 @@ def relaxed_setter(
     count = len(prefixes)
     writer, clock, encode = committer.writer, committer.clock, committer.encode_put
     append = writer.append
-    meta, check = pack_meta, pack_check
+    trailer = pack_trailer
 
     def land(
         partition: int, full_key: bytes, value: bytes, epoch: int, number: int, time: int
@@ -53,13 +52,12 @@ def relaxed_setter(
         """Let a put that is logged take effect; done twice it does the same."""
         counters[partition].apply_one(number)
         state.time = time
-        body = value + meta(0, epoch, number, time)
         layer = overlay.active
         part = layer.parts.get(partition)
         if part is None:
             part = layer.part(partition)
-        part[full_key] = body + check(crc32c(full_key + body) ^ CHECK_XOR)
-        layer.bytes += len(body) + RECORD_OVERHEAD
+        part[full_key] = value + trailer(0, epoch, number, time)
+        layer.bytes += len(value) + RECORD_OVERHEAD
         committer.applied_position = writer.position
         overlay.changes += 1
 

@@ -6,6 +6,8 @@ epoch u32, counter u64, commit time i64 and a check, little endian.
 
 Invariants:
 
+- In memory the check is zero; a value gets it on its way into LMDB, so that a commit need not
+  wait for it, and a value that is soon replaced never has one.
 - The check makes ``crc32c(full key + stored value)`` zero, so the CRC of any number of pairs
   joined is zero too, and one call verifies a block (docs/decisions.md has figures).
 - Flipping bits of key or value makes it non-zero: a wrong value is never taken for a right one.
@@ -14,9 +16,10 @@ Invariants:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
-from operator import add, xor
+from operator import add, getitem, xor
+from typing import cast
 
 from crc32c import crc32c
 
@@ -28,12 +31,13 @@ TRAILER_SIZE = 25
 TOMBSTONE = 1
 
 _PREFIX = struct.Struct(">II")
-_META = struct.Struct("<BIQq")
+_TRAILER = struct.Struct("<BIQq4x")
 _CRC = struct.Struct("<I")
+CHECK_SIZE = _CRC.size
 
 pack_prefix: Callable[[int, int], bytes] = _PREFIX.pack
-pack_meta: Callable[[int, int, int, int], bytes] = _META.pack
-pack_check: Callable[[int], bytes] = _CRC.pack
+pack_trailer: Callable[[int, int, int, int], bytes] = _TRAILER.pack
+"""(flags, epoch, counter, commit time in microseconds) to a trailer without its check."""
 
 
 def _zeroing_constant() -> int:
@@ -62,39 +66,34 @@ def _zeroing_constant() -> int:
     return solution ^ 0xFFFFFFFF
 
 
-CHECK_XOR = _zeroing_constant()
+_CHECK_XOR = _zeroing_constant()
+_BODY = slice(None, -CHECK_SIZE)
 
 
-def stored_value(
-    full_key: bytes, value: bytes | None, epoch: int, counter: int, time: int
-) -> bytes:
-    """Return the stored form of a value, or of a delete where ``value`` is None."""
+def stored_value(value: bytes | None, epoch: int, counter: int, time: int) -> bytes:
+    """Return the stored form of a value, or of a delete where it is None; without its check."""
     if value is None:
-        body = pack_meta(TOMBSTONE, epoch, counter, time)
-    else:
-        body = value + pack_meta(0, epoch, counter, time)
-    return body + pack_check(crc32c(body, crc32c(full_key)) ^ CHECK_XOR)
+        return pack_trailer(TOMBSTONE, epoch, counter, time)
+    return value + pack_trailer(0, epoch, counter, time)
 
 
 def stored_run(
-    full_keys: Sequence[bytes],
-    values: Sequence[bytes | None],
-    epoch: int,
-    first: int,
-    time: int,
-) -> list[bytes]:
+    values: Sequence[bytes | None], epoch: int, first: int, time: int
+) -> Iterator[bytes]:
     """Return the stored forms of a partition's updates ``first``, ``first + 1``, ..."""
+    counters = range(first, first + len(values))
     if None in values:
-        return [
-            stored_value(full_key, value, epoch, counter, time)
-            for counter, (full_key, value) in enumerate(zip(full_keys, values, strict=True), first)
-        ]
-    # The same without a turn of the interpreter per pair: half the time of a load's apply.
-    counters = range(first, first + len(full_keys))
-    metas = map(pack_meta, repeat(0), repeat(epoch), counters, repeat(time))
-    bodies = list(map(add, values, metas))
-    checks = map(xor, map(crc32c, map(add, full_keys, bodies)), repeat(CHECK_XOR))
-    return list(map(add, bodies, map(pack_check, checks)))
+        return map(stored_value, values, repeat(epoch), counters, repeat(time))
+    # The same without a turn of the interpreter per pair.
+    trailers = map(pack_trailer, repeat(0), repeat(epoch), counters, repeat(time))
+    return map(add, cast("Sequence[bytes]", values), trailers)
+
+
+def checked(full_keys: Iterable[bytes], stored: Iterable[bytes]) -> list[bytes]:
+    """Return stored values of keys with their checks, as they go into LMDB."""
+    bodies = list(map(getitem, stored, repeat(_BODY)))
+    checks = map(xor, map(crc32c, map(add, full_keys, bodies)), repeat(_CHECK_XOR))
+    return list(map(add, bodies, map(_CRC.pack, checks)))
 
 
 def is_tombstone(stored: bytes) -> bool:
@@ -104,7 +103,7 @@ def is_tombstone(stored: bytes) -> bool:
 
 def version_of(stored: bytes) -> tuple[int, int, int]:
     """Return (epoch, counter, commit time in microseconds) of a stored value."""
-    _, epoch, counter, time = _META.unpack_from(stored, len(stored) - TRAILER_SIZE)
+    _, epoch, counter, time = _TRAILER.unpack_from(stored, len(stored) - TRAILER_SIZE)
     return epoch, counter, time
 
 

@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set as AbstractSet
 from typing import Protocol
 
-from crc32c import crc32c
-
 from ..checkpoints.replay import State
 from .overlay import PAIR_OVERHEAD, Layer
-from .stored import CHECK_XOR, TOMBSTONE, pack_check, pack_meta, stored_run
+from .stored import TOMBSTONE, TRAILER_SIZE, pack_trailer, stored_run
 
 FEW = 64
 
@@ -98,14 +96,13 @@ class FewUpdates:
         for (full_key, (partition, _, _, value)), (number, epoch) in zip(
             self._writes.items(), self._numbers, strict=True
         ):
-            if value is None:
-                body = pack_meta(TOMBSTONE, epoch, number, time)
-            else:
-                body = value + pack_meta(0, epoch, number, time)
             part = parts.get(partition)
             if part is None:
                 part = layer.part(partition)
-            part[full_key] = body + pack_check(crc32c(full_key + body) ^ CHECK_XOR)
+            if value is None:
+                part[full_key] = pack_trailer(TOMBSTONE, epoch, number, time)
+            else:
+                part[full_key] = value + pack_trailer(0, epoch, number, time)
             counters[partition].apply_one(number)
         layer.bytes += (self._size or self.size()) + PAIR_OVERHEAD * len(self._writes)
 
@@ -162,10 +159,12 @@ class ManyUpdates:
         for partition, epoch, first in self._runs:
             part = self._parts[partition]
             full_keys = self._of_partition(partition)
-            stored = stored_run(full_keys, list(part.values()), epoch, first, time)
+            values = list(part.values())
+            stored = stored_run(values, epoch, first, time)
             layer.part(partition).update(zip(full_keys, stored, strict=True))
             state.counters[partition].update(first - 1, len(part))
-            size += sum(map(len, stored)) + (len(full_keys[0]) + PAIR_OVERHEAD) * len(part)
+            size += sum(map(len, filter(None, values)))
+            size += (len(full_keys[0]) + TRAILER_SIZE + PAIR_OVERHEAD) * len(part)
         layer.bytes += size
 
     def _of_partition(self, partition: int) -> list[bytes]:

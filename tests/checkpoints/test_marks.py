@@ -33,6 +33,7 @@ STORE = StoreMark(
 )  # fmt: skip
 PARTITION = PartitionMark(
     position=12345,
+    written=23456,
     counter=PartitionUpdateCounter(7, [(9, 2)]).to_bytes(),
     epochs=((1, 1), (3, 6)),
     count=2**40,

@@ -53,6 +53,7 @@ def marks_of(state: State, position: int) -> dict[int, PartitionMark]:
     return {
         partition: PartitionMark(
             position=position,
+            written=position,
             counter=state.counters[partition].to_bytes(),
             epochs=state.epoch_tables[partition],
             count=0,

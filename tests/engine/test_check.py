@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import tidelog
+from support.stores import in_data_file
 from tidelog import errors
 from tidelog.affinity.partitions import partition_of
 from tidelog.engine import manifest as manifests
@@ -22,7 +23,7 @@ from tidelog.engine.environment import KvTransaction, production
 from tidelog.engine.kv import open_lmdb
 from tidelog.engine.open import open_with
 from tidelog.engine.partition_store import STORE_KEY, mark_key, read_marks, write_mark
-from tidelog.engine.stored import pack_prefix, stored_value, version_of, xor_trailers
+from tidelog.engine.stored import pack_prefix, version_of, xor_trailers
 from tidelog.testing import FaultyDisk, check_database, check_store, simulated
 from tidelog.tx.counter import PartitionUpdateCounter
 from tidelog.wal.format import HEADER_SIZE, encode_frame, log_seed
@@ -233,59 +234,59 @@ def hidden(t: Tamper) -> None:
 
 def replaced(t: Tamper) -> None:
     key = t.key(b"7")
-    t.put(key, stored_value(key, b"other", *t.version(key)))
+    t.put(key, in_data_file(key, b"other", *t.version(key)))
 
 
 def outdated(t: Tamper) -> None:
     key = t.key(b"19")
     epoch, number, time = t.version(key)
-    t.put(key, stored_value(key, b"value 19", epoch, number - 1, time))
+    t.put(key, in_data_file(key, b"value 19", epoch, number - 1, time))
 
 
 def returned(t: Tamper) -> None:
     key = t.key(b"0")
-    t.put(key, stored_value(key, b"value 0", 1, 1, 5))
+    t.put(key, in_data_file(key, b"value 0", 1, 1, 5))
 
 
 def made_up(t: Tamper) -> None:
     key = t.key(b"new")
-    t.put(key, stored_value(key, b"x", 1, 3, 5))
+    t.put(key, in_data_file(key, b"x", 1, 3, 5))
 
 
 def from_the_future(t: Tamper) -> None:
     key = t.key(b"7")
-    t.put(key, stored_value(key, b"value 7", 1, 1000, 5))
+    t.put(key, in_data_file(key, b"value 7", 1, 1000, 5))
 
 
 def of_another_epoch(t: Tamper) -> None:
     key = t.key(b"7")
     _, number, time = t.version(key)
-    t.put(key, stored_value(key, b"value 7", 9, number, time))
+    t.put(key, in_data_file(key, b"value 7", 9, number, time))
 
 
 def deleted(t: Tamper) -> None:
     key = t.key(b"7")
-    t.put(key, stored_value(key, None, *t.version(key)))
+    t.put(key, in_data_file(key, None, *t.version(key)))
 
 
 def elsewhere(t: Tamper) -> None:
     key = pack_prefix(1 - partition_of(b"7", PARTITIONS), USERS) + b"7"
-    t.put(key, stored_value(key, b"x", 1, 1, 5))
+    t.put(key, in_data_file(key, b"x", 1, 1, 5))
 
 
 def of_no_map(t: Tamper) -> None:
     key = t.key(b"7", 77)
-    t.put(key, stored_value(key, b"x", 1, 1, 5))
+    t.put(key, in_data_file(key, b"x", 1, 1, 5))
 
 
 def outside(t: Tamper) -> None:
     key = pack_prefix(PARTITIONS, USERS) + b"7"
-    t.txn.put(key, stored_value(key, b"x", 1, 1, 5))
+    t.txn.put(key, in_data_file(key, b"x", 1, 1, 5))
 
 
 def beside_the_mark(t: Tamper) -> None:
     key = pack_prefix(0xFFFFFFFF, 5) + b"x"
-    t.txn.put(key, stored_value(key, b"x", 1, 1, 5))
+    t.txn.put(key, in_data_file(key, b"x", 1, 1, 5))
 
 
 def more_partitions(t: Tamper) -> None:
@@ -298,7 +299,7 @@ def short_key(t: Tamper) -> None:
 
 def no_mark(t: Tamper) -> None:
     key = pack_prefix(0, 0) + b"surprise"
-    t.txn.put(key, stored_value(key, b"x", 1, 1, 5))
+    t.txn.put(key, in_data_file(key, b"x", 1, 1, 5))
 
 
 def counted_wrong(t: Tamper) -> None:
@@ -315,7 +316,7 @@ def other_epochs(t: Tamper) -> None:
 
 
 def ahead_of_the_log(t: Tamper) -> None:
-    t.mark(0, position=t.marks[0].position + (1 << 20))
+    t.mark(0, written=t.marks[0].position + (1 << 20))
 
 
 def damaged_mark(t: Tamper) -> None:
@@ -392,7 +393,7 @@ def test_many_problems_are_cut_short(store: Path) -> None:
     with tampered(store) as tamper:
         for number in range(2 * PROBLEMS_MAX):
             key = tamper.key(b"%d" % number, 77)
-            tamper.put(key, stored_value(key, b"x", 1, 1, 5))
+            tamper.put(key, in_data_file(key, b"x", 1, 1, 5))
     problems = check_store(store)
     assert len(problems) == PROBLEMS_MAX + 1
     assert problems[-1] == "there are more problems than these"
@@ -556,7 +557,7 @@ def test_an_update_that_is_not_in_memory_is_found(db: Database) -> None:
 def test_an_update_that_is_not_in_the_log_is_found(db: Database) -> None:
     partition = partition_of(b"new", PARTITIONS)
     key = pack_prefix(partition, USERS) + b"new"
-    db.overlay.active.part(partition)[key] = stored_value(key, b"x", 1, 1, 1)
+    db.overlay.active.part(partition)[key] = in_data_file(key, b"x", 1, 1, 1)
     assert "differs in memory" in " ".join(check_database(db))
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from support.stores import PATH, Opened, open_store, opened
-from tidelog.affinity.errors import DiskError, DiskFullError
+from support.stores import PATH, Opened, expect_sound, open_store, opened
+from tidelog.affinity.errors import CorruptLogError, DiskError, DiskFullError
 from tidelog.engine import checkpointer as checkpointers, manifest as manifests
 from tidelog.testing import SimulatedCrash
+from tidelog.wal.format import FRAME_OVERHEAD
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import CheckpointRecord
 
@@ -97,6 +98,61 @@ def test_a_checkpoint_that_dies_between_two_transactions_is_made_up_for(
             assert (values.count(b"w"), values.count(b"v")) == (60, 20)
             again.database.checkpoint()
             assert again.parts.kv.entries() == 85 + 8 + 1
+
+
+def test_a_partition_that_was_left_between_two_pieces_is_made_up_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checkpointers, "PIECE_UPDATES", 10)
+
+    def prepared() -> Opened:
+        store = open_store(partitions=1)
+        fill(store, 80)
+        store.database.checkpoint()
+        fill(store, 60, b"w")
+        for number in (*range(10), *range(70, 75)):
+            store.database.map("users").discard(b"%d" % number)
+        return store
+
+    probe = prepared()
+    before = probe.disk.operations
+    probe.database.checkpoint()
+    numbers = [o.number for o in probe.disk.trace[before:] if o.kind == "commit"]
+    probe.database.abandon()
+    assert len(numbers) == 7
+    for number in numbers:
+        store = prepared()
+        store.disk.crash_at(number, "before")
+        with pytest.raises(SimulatedCrash):
+            store.database.checkpoint()
+        disk = store.disk.crash("lost")
+        expect_sound(disk)
+        with opened(disk, seed=2) as again:
+            values = list(content(again).values())
+            assert (values.count(b"w"), values.count(b"v")) == (50, 15)
+            again.database.checkpoint()
+            assert again.parts.kv.entries() == 65 + 1 + 1
+
+
+def test_a_log_that_ends_below_a_piece_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The data file holds what the log lost, so this is no torn tail.
+    monkeypatch.setattr(checkpointers, "PIECE_UPDATES", 10)
+    probe = open_store(partitions=1, durability="none")
+    fill(probe, 30)
+    probe.database.checkpoint()
+    first, second, _ = [o.number for o in probe.disk.trace if o.kind == "commit"][-3:]
+    probe.database.abandon()
+    store = open_store(partitions=1, durability="none")
+    fill(store, 30)
+    store.disk.crash_at(second, "before")
+    with pytest.raises(SimulatedCrash):
+        store.database.checkpoint()
+    assert store.disk.trace[first - 1].kind == "commit"
+    disk = store.disk.crash("lost")
+    last = list(Scan(disk.directory(f"{PATH}/wal")))[-1]
+    disk.flip_bit(f"{PATH}/wal/{last.segment:016d}.log", 8 * (last.offset + FRAME_OVERHEAD))
+    with pytest.raises(CorruptLogError):
+        open_store(disk, seed=2)
 
 
 def test_after_a_failed_write_of_the_data_file_no_checkpoint_is_taken_before_the_next_open(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 
+from support.stores import in_data_file
 from tidelog.affinity.errors import CorruptDataError
 from tidelog.checkpoints.marks import PartitionMark, StoreMark
 from tidelog.engine.partition_store import (
@@ -22,7 +22,7 @@ from tidelog.engine.partition_store import (
     verify_partitions,
     write_mark,
 )
-from tidelog.engine.stored import TRAILER_SIZE, pack_prefix, stored_value, xor_trailers
+from tidelog.engine.stored import TRAILER_SIZE, pack_prefix, xor_trailers
 from tidelog.testing import FaultyDisk, MemoryKv
 
 STORE_MARK = StoreMark(
@@ -60,7 +60,7 @@ class Partitions:
         for key, value in changes.items():
             self._counter += 1
             full_key = at(partition, key, namespace)
-            updates[full_key] = stored_value(full_key, value, 1, self._counter, 5)
+            updates[full_key] = in_data_file(full_key, value, 1, self._counter, 5)
             if value is None:
                 content.pop(full_key, None)
             else:
@@ -70,10 +70,15 @@ class Partitions:
             for full_key in [key for key in content if key.startswith(prefix)]:
                 del content[full_key]
         mark = self.marks.get(partition) or PartitionMark.empty()
-        mark = replace(mark, position=self._counter)
+        flush = Flush(
+            partition=partition,
+            updates=updates,
+            position=self._counter,
+            counter=mark.counter,
+            epochs=mark.epochs,
+        )
         with self.kv.write() as txn:
-            flush = Flush(partition=partition, updates=updates, mark=mark)
-            self.marks[partition] = flush_partition(txn, flush, dropped)
+            self.marks[partition] = flush_partition(txn, flush, mark, dropped)
 
     def check(self) -> None:
         with self.kv.write() as txn:
@@ -259,7 +264,7 @@ def test_the_check_says_what_is_wrong() -> None:
     store.remove(at(2, b"3"))
     with store.kv.write() as txn:
         key = at(5, b"3")
-        txn.put(key, stored_value(key, b"another", 1, 2, 3))
+        txn.put(key, in_data_file(key, b"another", 1, 2, 3))
     problems = verify_partitions(store.kv, store.marks)
     assert [problem[:12] for problem in problems] == [
         "partition 0:",
@@ -275,7 +280,7 @@ def test_keys_that_belong_to_no_partition_are_found() -> None:
     store = filled()
     with store.kv.write() as txn:
         key = at(77, b"stranger")
-        txn.put(key, stored_value(key, b"v", 1, 2, 3))
+        txn.put(key, in_data_file(key, b"v", 1, 2, 3))
     assert verify_partitions(store.kv, store.marks) == [
         "65 keys in the tree, 64 of them in partitions"
     ]

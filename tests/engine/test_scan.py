@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.stores import in_data_file
 from tidelog.affinity.errors import CorruptDataError
 from tidelog.affinity.partitions import partition_of
 from tidelog.engine import scan as scans
 from tidelog.engine.overlay import Overlay, View
 from tidelog.engine.scan import Pair, Range, after_prefix, scan
-from tidelog.engine.stored import pack_prefix, stored_value
+from tidelog.engine.stored import pack_prefix
 from tidelog.engine.updates import Writes
 from tidelog.testing import FaultyDisk, MemoryKv
 
@@ -45,7 +46,7 @@ class World:
             self.content.pop(key, None)
         elif namespace == 16 and value is not None:
             self.content[key] = value
-        return partition, full_key, stored_value(full_key, value, 1, self._counter, 7)
+        return partition, full_key, in_data_file(full_key, value, 1, self._counter, 7)
 
     def below(self, pairs: list[tuple[int, bytes, bytes]]) -> None:
         with self.kv.write() as txn:

@@ -9,6 +9,7 @@ import random
 import pytest
 from crc32c import crc32c
 
+from support.stores import in_data_file
 from tidelog.affinity.errors import CorruptDataError
 from tidelog.engine.stored import (
     PREFIX_SIZE,
@@ -32,7 +33,7 @@ def random_pair(rng: random.Random) -> tuple[bytes, bytes]:
     key = PREFIX + rng.randbytes(rng.randint(0, 40))
     value = None if rng.random() < 0.2 else rng.randbytes(rng.randint(0, 60))
     number, time = rng.getrandbits(63), rng.getrandbits(63) - (1 << 62)
-    return key, stored_value(key, value, rng.getrandbits(32), number, time)
+    return key, in_data_file(key, value, rng.getrandbits(32), number, time)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -48,8 +49,8 @@ def test_the_checksum_of_any_pairs_joined_is_zero(seed: int) -> None:
 def test_every_flipped_bit_of_key_or_value_is_found(value: bytes | None) -> None:
     key = PREFIX + b"key"
     other = PREFIX + b"other"
-    good = stored_value(other, b"v", 1, 2, 3)
-    stored = stored_value(key, value, 1, 7, 1_700_000_000_000_000)
+    good = in_data_file(other, b"v", 1, 2, 3)
+    stored = in_data_file(key, value, 1, 7, 1_700_000_000_000_000)
     for bit in range(8 * (len(key) + len(stored))):
         pair = bytearray(key + stored)
         pair[bit // 8] ^= 1 << bit % 8
@@ -71,7 +72,7 @@ def test_a_pair_that_was_cut_is_found_even_where_its_checksum_is_zero() -> None:
 
 def test_a_block_of_bad_pairs_that_cancel_out_names_one_of_them() -> None:
     key = PREFIX + b"key"
-    stored = stored_value(key, b"value", 1, 2, 3)
+    stored = in_data_file(key, b"value", 1, 2, 3)
     with pytest.raises(CorruptDataError, match=b"key".hex()):
         check_block([key, b"x"], [stored[:-1], stored[-1:] + b"y"])
 
@@ -83,7 +84,7 @@ def test_what_was_put_in_comes_out(
     value: bytes | None, epoch: int, counter: int, time: int
 ) -> None:
     key = PREFIX + b"key"
-    stored = stored_value(key, value, epoch, counter, time)
+    stored = in_data_file(key, value, epoch, counter, time)
     assert is_tombstone(stored) == (value is None)
     assert stored[:-TRAILER_SIZE] == (value or b"")
     assert version_of(stored) == (epoch, counter, time)
@@ -92,11 +93,9 @@ def test_what_was_put_in_comes_out(
 
 @pytest.mark.parametrize("count", range(6))
 def test_a_run_is_its_values_one_by_one(count: int) -> None:
-    keys = [PREFIX + b"%d" % number for number in range(count)]
     values = [None if number % 3 == 1 else b"v" * number for number in range(count)]
-    assert stored_run(keys, values, 5, 100, 9) == [
-        stored_value(key, value, 5, 100 + place, 9)
-        for place, (key, value) in enumerate(zip(keys, values, strict=True))
+    assert list(stored_run(values, 5, 100, 9)) == [
+        stored_value(value, 5, 100 + place, 9) for place, value in enumerate(values)
     ]
 
 

@@ -86,7 +86,7 @@ def check_shape(updates: Updates, writes: Writes) -> None:
         full_key = pack_prefix(partition, namespace) + key
         assert writes[full_key] == (partition, namespace, key, value)
         assert epoch == before.epochs[partition]
-        naive[full_key] = stored_value(full_key, value, epoch, counter, TIME)
+        naive[full_key] = stored_value(value, epoch, counter, TIME)
         numbers.setdefault(partition, []).append(counter)
     assert pairs == naive
     assert pairs.keys() == writes.keys()

@@ -28,6 +28,7 @@ from tidelog.engine.partition_store import STORE_KEY, read_marks, verify_partiti
 from tidelog.engine.stored import (
     PREFIX_SIZE,
     TRAILER_SIZE,
+    checked,
     is_tombstone,
     pack_prefix,
     split_key,
@@ -118,7 +119,7 @@ def stored_pairs(db: Database) -> dict[bytes, bytes]:
             found = cursor.iternext()
     pairs = {key: value for key, value in found if key != STORE_KEY and key[4:8] != _MARKS}
     for updates in merged(reversed(view.layers)).values():
-        pairs.update(updates)
+        pairs.update(zip(updates, checked(updates, updates.values()), strict=True))
     alive = {OUTCOMES, *db._store.state.namespaces}
     return {
         key: value

@@ -55,6 +55,7 @@ def small_pieces() -> Iterator[None]:
         patch.setattr(writer, "FILL_AHEAD_MAPPED", 4096)
         patch.setattr(recovery, "COPY_PIECE", 1024)
         patch.setattr(checkpointer, "BATCH_UPDATES", 4)
+        patch.setattr(checkpointer, "PIECE_UPDATES", 6)
         yield
 
 

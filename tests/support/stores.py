@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from tidelog.engine.check import check_store
 from tidelog.engine.database import Database
 from tidelog.engine.open import open_with
+from tidelog.engine.stored import checked, stored_value
 from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.environment import SimulatedEnvironment
 
@@ -54,3 +55,11 @@ def expect_sound(disk: FaultyDisk) -> None:
     """Fail with what the built-in check finds wrong with a closed store."""
     problems = check_store(PATH, simulated(99, disk))
     assert not problems, problems
+
+
+def in_data_file(
+    full_key: bytes, value: bytes | None, epoch: int, counter: int, time: int
+) -> bytes:
+    """Return a stored value with its check."""
+    (stored,) = checked([full_key], [stored_value(value, epoch, counter, time)])
+    return stored
