@@ -25,7 +25,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
@@ -39,7 +39,7 @@ from .environment import Environment, KeyValueEnvironment
 from .kv import KvFullError
 from .map_growth import MapGrowth
 from .overlay import Overlay, merged
-from .partition_store import STORE_KEY, Flush, flush_partition, write_mark
+from .partition_store import STORE_KEY, Flush, Piece, flush_piece, write_mark
 
 BATCH_UPDATES = 16_384
 """Updates after which a checkpoint begins another LMDB transaction, at the end of a piece."""
@@ -233,31 +233,30 @@ class Checkpointer:
         self, flushes: list[Flush], moved: list[Flush], mark: StoreMark, dropped: tuple[int, ...]
     ) -> None:
         """Write all partitions, several to a transaction, and the store's mark with the last."""
-        batch: list[Flush] = []
+        batch: list[Piece] = []
         size = 0
-        pieces = chain.from_iterable(flush.pieces(PIECE_UPDATES) for flush in flushes)
-        for piece in pieces:
+        for piece in _pieces(flushes):
             batch.append(piece)
-            size += len(piece.updates)
+            size += len(piece.keys)
             if size >= BATCH_UPDATES or not piece.last:
                 self._commit(batch, None, dropped)
                 batch, size = [], 0
-        self._commit(batch + moved, mark, dropped)
+        self._commit([*batch, *_pieces(moved)], mark, dropped)
 
-    def _commit(self, batch: list[Flush], mark: StoreMark | None, dropped: tuple[int, ...]) -> None:
+    def _commit(self, batch: list[Piece], mark: StoreMark | None, dropped: tuple[int, ...]) -> None:
         """Write partitions in one transaction, with a larger map if this one is full."""
         while True:
             try:
                 with self._store.write() as txn:
                     done = {
-                        flush.partition: flush_partition(
+                        piece.flush.partition: flush_piece(
                             txn,
-                            flush,
-                            self.marks.get(flush.partition) or PartitionMark.empty(),
+                            piece,
+                            self.marks.get(piece.flush.partition) or PartitionMark.empty(),
                             dropped,
                             self._committer.turn,
                         )
-                        for flush in batch
+                        for piece in batch
                     }
                     if mark is not None:
                         write_mark(txn, STORE_KEY, mark.to_bytes())
@@ -280,6 +279,10 @@ class Checkpointer:
             )
         except TidelogError as error:
             log.warning("checkpoint.unnoted error=%s", error, extra={"event": "checkpoint.unnoted"})
+
+
+def _pieces(flushes: Iterable[Flush]) -> Iterator[Piece]:
+    return chain.from_iterable(flush.pieces(PIECE_UPDATES) for flush in flushes)
 
 
 def _nobody() -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import compress, filterfalse, islice
 
 from ..affinity.errors import CorruptDataError
 from ..checkpoints.marks import EpochTable, PartitionMark, StoreMark
@@ -137,96 +137,94 @@ def write_mark(txn: KvTransaction, key: bytes, body: bytes) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flush:
-    """What goes into one partition at a checkpoint, or a piece of that.
-
-    ``position``, ``counter`` and ``epochs`` are those of the checkpoint; only with the ``last``
-    piece the partition is there.
-    """
+    """What goes into one partition at a checkpoint: updates, position, counter and epochs."""
 
     partition: int
     updates: dict[bytes, bytes]
     position: int
     counter: bytes
     epochs: EpochTable
-    last: bool = True
 
-    def pieces(self, most: int) -> Iterator[Flush]:
+    def pieces(self, most: int) -> Iterator[Piece]:
         """Yield it in pieces of equal length, of at most ``most`` updates each, by key."""
-        count = -(-len(self.updates) // most)
-        if count < 2:
-            yield self
-            return
         keys = sorted(self.updates)
-        size = -(-len(keys) // count)
-        for first in range(0, len(keys), size):
+        count = max(-(-len(keys) // most), 1)
+        size = max(-(-len(keys) // count), 1)
+        for first in range(0, max(len(keys), 1), size):
             piece = keys[first : first + size]
-            updates = dict(zip(piece, map(self.updates.__getitem__, piece), strict=True))
-            yield replace(self, updates=updates, last=first + size >= len(keys))
+            yield Piece(flush=self, keys=piece, last=first + size >= len(keys))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Some updates of a flush, by their keys in order; the partition is there with the last."""
+
+    flush: Flush
+    keys: list[bytes]
+    last: bool
 
     def mark(self, before: PartitionMark) -> PartitionMark:
         """Return the mark to write, with count and digest as they were before."""
+        flush = self.flush
         if not self.last:
-            return replace(before, written=self.position)
+            return replace(before, written=flush.position)
         return replace(
             before,
-            position=self.position,
-            written=self.position,
-            counter=self.counter,
-            epochs=self.epochs,
+            position=flush.position,
+            written=flush.position,
+            counter=flush.counter,
+            epochs=flush.epochs,
         )
 
 
-def flush_partition(
+def flush_piece(
     txn: KvTransaction,
-    flush: Flush,
+    piece: Piece,
     before: PartitionMark,
     dropped: Iterable[int] = (),
     turn: AbstractContextManager[object] = nullcontext(),  # noqa: B008  # it has no state
 ) -> PartitionMark:
-    """Write the updates of one partition in sorted order; return its new mark, written too.
+    """Write updates of one partition in sorted order; return its new mark, written too.
 
     ``before`` is the mark that it has.  Every ``CHUNK`` updates are written inside ``turn``:
     whoever takes it holds busy threads off.
     """
-    mark = flush.mark(before)
-    if flush.updates:
-        mark = _write_updates(txn, mark, flush.partition, flush.updates, turn)
-    if flush.last:
+    partition = piece.flush.partition
+    mark = piece.mark(before)
+    if piece.keys:
+        mark = _write_updates(txn, mark, piece, turn)
+    if piece.last:
         for namespace in dropped:
-            mark = _remove_namespace(txn, mark, flush.partition, namespace)
-    write_mark(txn, mark_key(flush.partition), mark.to_bytes())
+            mark = _remove_namespace(txn, mark, partition, namespace)
+    write_mark(txn, mark_key(partition), mark.to_bytes())
     return mark
 
 
 def _write_updates(
-    txn: KvTransaction,
-    mark: PartitionMark,
-    partition: int,
-    updates: dict[bytes, bytes],
-    turn: AbstractContextManager[object],
+    txn: KvTransaction, mark: PartitionMark, piece: Piece, turn: AbstractContextManager[object]
 ) -> PartitionMark:
-    keys = sorted(updates)
+    count, digest = mark.count, mark.digest
     cursor = txn.cursor()
-    old: list[tuple[bytes, bytes]] = []
-    if mark.count and not _behind_all(cursor, partition, keys[0]):
-        for first in range(0, len(keys), CHUNK):
-            with turn:
-                old += cursor.getmulti(keys[first : first + CHUNK])
-    deletes = {key for key in keys if is_tombstone(updates[key])}
-    if deletes:
-        keys = [key for key in keys if key not in deletes]
-        for key, _ in old:
-            if key in deletes:
-                txn.delete(key)
-    digest = mark.digest ^ xor_trailers([value for _, value in old])
-    for first in range(0, len(keys), CHUNK):
+    fresh = not count or _behind_all(cursor, piece.flush.partition, piece.keys[0])
+    for first in range(0, len(piece.keys), CHUNK):
         with turn:
-            part = keys[first : first + CHUNK]
-            stored = checked(part, map(updates.__getitem__, part))
-            digest ^= xor_trailers(stored)
-            cursor.putmulti(list(zip(part, stored, strict=True)))
+            keys = piece.keys[first : first + CHUNK]
+            stored = list(map(piece.flush.updates.__getitem__, keys))
+            old = [] if fresh else cursor.getmulti(keys)
+            if TRAILER_SIZE in map(len, stored):
+                # Empty values or deletes.
+                deletes = set(compress(keys, map(is_tombstone, stored)))
+                for key, _ in old:
+                    if key in deletes:
+                        txn.delete(key)
+                keys = [key for key in keys if key not in deletes]
+                stored = list(filterfalse(is_tombstone, stored))
+            stored = checked(keys, stored)
+            cursor.putmulti(list(zip(keys, stored, strict=True)))
+            count += len(keys) - len(old)
+            digest ^= xor_trailers(stored) ^ xor_trailers([value for _, value in old])
     cursor.close()
-    return replace(mark, count=mark.count - len(old) + len(keys), digest=digest)
+    return replace(mark, count=count, digest=digest)
 
 
 def _behind_all(cursor: Cursor, partition: int, key: bytes) -> bool:

@@ -68,6 +68,7 @@ def _zeroing_constant() -> int:
 
 _CHECK_XOR = _zeroing_constant()
 _BODY = slice(None, -CHECK_SIZE)
+_WHOLE_TRAILER = slice(-TRAILER_SIZE, None)
 
 
 def stored_value(value: bytes | None, epoch: int, counter: int, time: int) -> bytes:
@@ -156,7 +157,7 @@ def xor_trailers(stored: Sequence[bytes]) -> int:
     count = len(stored)
     if not count:
         return 0
-    data = b"".join([value[-TRAILER_SIZE:] for value in stored])
+    data = b"".join(map(getitem, stored, repeat(_WHOLE_TRAILER)))
     number = int.from_bytes(data, "little")
     bits = TRAILER_SIZE * 8
     while count > 1:

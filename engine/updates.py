@@ -14,9 +14,12 @@ from typing import Protocol
 
 from ..checkpoints.replay import State
 from .overlay import PAIR_OVERHEAD, Layer
-from .stored import TOMBSTONE, TRAILER_SIZE, pack_trailer, stored_run
+from .stored import TOMBSTONE, pack_trailer, stored_run
 
 FEW = 64
+
+PAIR_FIELDS = 33
+"""Bytes of an update beside key and value: prefix and trailer; a record needs fewer."""
 
 Write = tuple[int, int, bytes, "bytes | None"]
 """(partition, namespace id, encoded key, encoded value or None for a delete)."""
@@ -60,7 +63,7 @@ class FewUpdates:
     def size(self) -> int:
         """Return about how many bytes the record will have."""
         writes = self._writes
-        size = 24 * len(writes) + sum(map(len, writes))
+        size = PAIR_FIELDS * len(writes) + sum(map(len, writes))
         for write in writes.values():
             value = write[3]
             if value is not None:
@@ -118,7 +121,7 @@ class FewUpdates:
 class ManyUpdates:
     """Updates of one map, by partition and encoded key."""
 
-    __slots__ = ("_full_keys", "_namespace", "_parts", "_prefixes", "_runs")
+    __slots__ = ("_full_keys", "_namespace", "_parts", "_prefixes", "_runs", "_size")
 
     def __init__(
         self, namespace: int, prefixes: list[bytes], parts: dict[int, dict[bytes, bytes | None]]
@@ -128,13 +131,15 @@ class ManyUpdates:
         self._parts = parts
         self._runs: list[tuple[int, int, int]] = []
         self._full_keys: dict[int, list[bytes]] = {}
+        self._size = 0
 
     def size(self) -> int:
         """Return about how many bytes the record will have."""
         size = 0
         for part in self._parts.values():
             size += sum(map(len, part)) + sum(map(len, filter(None, part.values())))
-            size += 10 * len(part)
+            size += PAIR_FIELDS * len(part)
+        self._size = size
         return size
 
     def reserve(self, state: State) -> Fields:
@@ -155,23 +160,20 @@ class ManyUpdates:
 
     def apply(self, layer: Layer, state: State, time: int) -> None:
         """Put the stored values into a layer and move the counters."""
-        size = 0
+        count = 0
         for partition, epoch, first in self._runs:
             part = self._parts[partition]
-            full_keys = self._of_partition(partition)
-            values = list(part.values())
-            stored = stored_run(values, epoch, first, time)
-            layer.part(partition).update(zip(full_keys, stored, strict=True))
+            stored = stored_run(list(part.values()), epoch, first, time)
+            layer.part(partition).update(zip(self._of_partition(partition), stored, strict=True))
             state.counters[partition].update(first - 1, len(part))
-            size += sum(map(len, filter(None, values)))
-            size += (len(full_keys[0]) + TRAILER_SIZE + PAIR_OVERHEAD) * len(part)
-        layer.bytes += size
+            count += len(part)
+        layer.bytes += (self._size or self.size()) + PAIR_OVERHEAD * count
 
     def _of_partition(self, partition: int) -> list[bytes]:
         full_keys = self._full_keys.get(partition)
         if full_keys is None:
             prefix = self._prefixes[partition]
-            full_keys = [prefix + key for key in self._parts[partition]]
+            full_keys = list(map(prefix.__add__, self._parts[partition]))
             self._full_keys[partition] = full_keys
         return full_keys
 

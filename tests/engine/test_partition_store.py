@@ -14,7 +14,7 @@ from tidelog.engine.partition_store import (
     Flush,
     check_neighbours,
     checked_get,
-    flush_partition,
+    flush_piece,
     mark_key,
     measure_partition,
     read_marks,
@@ -78,7 +78,9 @@ class Partitions:
             epochs=mark.epochs,
         )
         with self.kv.write() as txn:
-            self.marks[partition] = flush_partition(txn, flush, mark, dropped)
+            for piece in flush.pieces(7):
+                mark = flush_piece(txn, piece, mark, dropped)
+        self.marks[partition] = mark
 
     def check(self) -> None:
         with self.kv.write() as txn:
