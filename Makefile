@@ -7,16 +7,16 @@ BIN := .venv/bin
 LAYERS_COVERED := wal tx checkpoints
 TESTS_COVERING := $(wildcard $(addprefix tests/,affinity wal tx checkpoints engine))
 
-.PHONY: demo test fast check format coverage nightly bench wheel-check clean
+.PHONY: demo test fast check format coverage nightly bench wheel-check java clean
 
 demo: .venv/.demo
 	$(BIN)/tidelog demo
 
-test: .venv/.ready
+test: .venv/.ready java
 	$(BIN)/python -m pytest -n 2
 
 fast: .venv/.ready
-	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly and not spark"
 
 nightly: .venv/.ready
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 -m nightly
@@ -51,6 +51,15 @@ clean:
 	rm -rf .venv .typing build dist tidelog.egg-info .coverage \
 		.pytest_cache .mypy_cache .ruff_cache .hypothesis
 
+# Spark's tests need it, nothing else does.
+java:
+	@ok() { "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 \
+			| grep -qE 'version "(1[7-9]|[2-9][0-9])'; }; \
+		ok || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+			&& apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless >/dev/null; }; \
+		ok || { echo "The Spark tests need a full Java 17 or newer, on PATH or in JAVA_HOME" >&2; \
+			exit 1; }
+
 # ------------------------------------------------------------------ the virtual environment
 
 .venv/.created:
@@ -68,7 +77,10 @@ clean:
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q -e '.[bench]'
 	@touch $@
 
+# Spark looks for its plug-ins in the folders of the path, where an editable install does not show.
 # The hidden link lets mypy see the root under the package's name.
 .venv/.ready: pyproject.toml | .venv/.created
-	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q -e '.[dev]'
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q -e '.[dev,spark]'
+	@echo "$(CURDIR)/pipeline/discovery" > "$$($(BIN)/python -c \
+		'import sysconfig; print(sysconfig.get_path("purelib"))')/tidelog_discovery.pth"
 	@mkdir -p .typing && ln -sfn .. .typing/tidelog && touch $@

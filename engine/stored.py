@@ -68,7 +68,9 @@ def _zeroing_constant() -> int:
 
 _CHECK_XOR = _zeroing_constant()
 _BODY = slice(None, -CHECK_SIZE)
-_WHOLE_TRAILER = slice(-TRAILER_SIZE, None)
+VALUE = slice(None, -TRAILER_SIZE)
+TRAILER = slice(-TRAILER_SIZE, None)
+cut = cast("Callable[[bytes, slice], bytes]", getitem)
 
 
 def stored_value(value: bytes | None, epoch: int, counter: int, time: int) -> bytes:
@@ -92,7 +94,7 @@ def stored_run(
 
 def checked(full_keys: Iterable[bytes], stored: Iterable[bytes]) -> list[bytes]:
     """Return stored values of keys with their checks, as they go into LMDB."""
-    bodies = list(map(getitem, stored, repeat(_BODY)))
+    bodies = list(map(cut, stored, repeat(_BODY)))
     checks = map(xor, map(crc32c, map(add, full_keys, bodies)), repeat(_CHECK_XOR))
     return list(map(add, bodies, map(_CRC.pack, checks)))
 
@@ -157,7 +159,7 @@ def xor_trailers(stored: Sequence[bytes]) -> int:
     count = len(stored)
     if not count:
         return 0
-    data = b"".join(map(getitem, stored, repeat(_WHOLE_TRAILER)))
+    data = b"".join(map(cut, stored, repeat(TRAILER)))
     number = int.from_bytes(data, "little")
     bits = TRAILER_SIZE * 8
     while count > 1:

@@ -69,6 +69,7 @@ KINDS = {
     "engine/disk.py": "disk",
     "engine/kv.py": "disk",
     "engine/log_keeper.py": "disk",
+    "engine/log_source.py": "disk",
     "engine/aio.py": "shell",
     "engine/aio_maps.py": "shell",
     "engine/aio_transactions.py": "shell",
@@ -89,6 +90,7 @@ KINDS = {
     "engine/recovery.py": "shell",
     "engine/relaxed.py": "shell",
     "engine/transactions.py": "shell",
+    "pipeline/": "disk",
     "testing/": "shell",
     "tools/": "shell",
 }
@@ -102,6 +104,9 @@ BROAD_HANDLERS = {
     "engine/commit.py:Committer._clean_up": "what was interrupted is interrupted again",
     "engine/log_thread.py:LogThread._commit": "tasks wait for an outcome, and a bug must be one",
 }
+
+# A package of its own in the wheel, by which Spark finds the other one.
+DISCOVERY = "pipeline/discovery/pyspark_tidelog"
 
 # Folders with an __init__.py that are no part of the package.
 NOT_PACKAGES = frozenset({"benchmarks", "docs", "examples", "tests"})
@@ -136,6 +141,7 @@ def all_files() -> list[str]:
 def package_folders() -> list[str]:
     """The folders of the root that are packages, with their sub-packages."""
     folders = {str(Path(path).parent) for path in all_files() if path.endswith("/__init__.py")}
+    folders.discard(DISCOVERY)
     return sorted(folder for folder in folders if folder.split("/")[0] not in NOT_PACKAGES)
 
 
@@ -255,7 +261,7 @@ def test_no_module_is_unused() -> None:
 def test_the_packages_listed_are_the_folders_there_are() -> None:
     packages = tomllib.loads(text_of("pyproject.toml"))["tool"]["setuptools"]["packages"]
     found = {f"tidelog.{folder.replace('/', '.')}" for folder in package_folders()}
-    assert sorted(packages) == sorted({"tidelog", *found})
+    assert sorted(packages) == sorted({"tidelog", *found, Path(DISCOVERY).name})
 
 
 def test_every_folder_of_the_package_is_a_layer() -> None:
@@ -264,7 +270,8 @@ def test_every_folder_of_the_package_is_a_layer() -> None:
 
 def dependencies_declared() -> set[str]:
     project = tomllib.loads(text_of("pyproject.toml"))["project"]
-    lines = [*project["dependencies"], *project["optional-dependencies"]["demo"]]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["demo"], *extras["spark"]]
     return {line.split(">")[0] for line in lines}
 
 

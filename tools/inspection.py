@@ -23,6 +23,7 @@ from ..checkpoints.marks import PartitionMark
 from ..checkpoints.replay import State
 from ..engine.access import ReadAccess
 from ..engine.environment import Environment, production
+from ..engine.log_source import LogSource
 from ..engine.manifest import Manifest
 from ..engine.opening import LOCK_NAME, READERS_NAME, Options, owner_of
 from ..engine.partition_store import read_marks
@@ -33,7 +34,6 @@ from .stores import check_store
 from .text import shown_time
 from .wal_records import end_document, namespace_document
 from .wal_segments import describe_segments
-from .wal_source import LogSource
 
 
 @dataclass(slots=True, kw_only=True)

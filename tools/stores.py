@@ -7,7 +7,7 @@ Invariants:
 - A command never makes a store or a map unless it was told to.
 - A map whose codecs are not installed here can still be read, as bytes.
 
-Left out: the log (``wal_source``) and what LMDB holds (``inspection``).
+Left out: the log (``engine.log_source``) and what LMDB holds (``inspection``).
 """
 
 from __future__ import annotations

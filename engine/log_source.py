@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..affinity.errors import CorruptLogError, NotFoundError, UsageError
-from ..engine import manifest as manifests
-from ..engine.manifest import Manifest
 from ..wal.files import ReadOnlyDirectory
 from ..wal.format import HEADER_SIZE, parse_segment_header, segment_name, segment_number
 from ..wal.ports import ReadableDirectory, ReadableFile
 from ..wal.reader import Scan
 from ..wal.segments import segment_numbers
+from . import manifest as manifests
+from .manifest import Manifest
 
 WAL_NAME = "wal"
 

@@ -1,0 +1,7 @@
+"""Lets Spark find the format ``tidelog``: it imports every package that is named ``pyspark_*``."""
+
+from tidelog.pipeline.datasource import TidelogSource
+
+
+class DefaultSource(TidelogSource):
+    """The format ``tidelog``."""

@@ -1,0 +1,352 @@
+"""The log of a store on disk, as the pipeline reads it: cuts, and slices that tasks read.
+
+A *cut* is a position between two frames up to which the log is durable, with what the log says up
+to there: update numbers per partition, names of maps.  Each transaction is one record, so no cut
+splits one.  A *slice* is a stretch of one segment; whoever reads it needs nothing else of the log.
+
+Invariants:
+
+- Nothing above the newest position that is known to be durable is read.
+- The slices of a range cover each frame of it exactly once, wherever their borders fall: a slice
+  holds the frames from the first valid one at or above its lower border up to the first valid one
+  at or above the upper one.  So a damaged frame at a border is seen by the slice below it.
+- Files are opened for reading only; a live writer may go on beside.
+
+Left out: LMDB, and what becomes of the records (``columns``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ..affinity.errors import (
+    CorruptLogError,
+    HistoryTruncatedError,
+    NotFoundError,
+    UsageError,
+)
+from ..checkpoints.replay import State
+from ..engine.log_source import LogSource, find_log
+from ..engine.recovery import newest_durable
+from ..tx.counter import PartitionUpdateCounter
+from ..wal.format import Frame
+from ..wal.reader import Scan, read_records
+from ..wal.records import NamespaceRecord, Record, StateRecord, TxRecord, decode_payload
+from ..wal.segments import Segment, later_frames, open_segment, probe, segment_numbers, walk
+from .vectors import Number, Vector
+
+_MANY_RANGES = 1 << 30
+
+
+@dataclass(slots=True, kw_only=True)
+class Cut:
+    """A position of the log and the fold of everything below it."""
+
+    position: int
+    state: State
+    names: dict[int, str]
+    """Names of maps by id, dropped ones included."""
+    changes: int = 0
+    """Updates folded in since the cut that this one grew from."""
+
+    def vector(self) -> dict[int, Number]:
+        """Return how far each partition has come."""
+        epochs = self.state.epochs
+        return {p: (epochs[p], c.lwm) for p, c in enumerate(self.state.counters)}
+
+    def lacking(self, vector: Vector) -> tuple[int, Number] | None:
+        """Return a partition that has not come as far as a vector, and how far that is."""
+        counters = self.state.counters
+        return next(((p, n) for p, n in vector.items() if counters[p].lwm < n[1]), None)
+
+    def check_reaches(self, vector: Vector, path: str) -> None:
+        """Raise ``UsageError`` unless every partition has come as far as a vector."""
+        behind = self.lacking(vector)
+        if behind is not None:
+            partition, wanted = behind
+            raise UsageError(
+                f"partition {partition} of {path} has come to number "
+                f"{self.state.counters[partition].lwm}, wanted was {wanted[1]}",
+                hint="The store was replaced or its tail was lost: begin anew.",
+            )
+
+    def take(self, position: int, record: Record) -> None:
+        """Fold one record in."""
+        self.state.apply(position, record)
+        if isinstance(record, NamespaceRecord):
+            self.names[record.id] = record.name
+        elif isinstance(record, TxRecord):
+            self.changes += len(record.keys)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A stretch of one segment, for one task: frames that begin in ``low .. high - 1``.
+
+    ``end`` is where the durable part of the segment ends; ``exact`` says that ``low`` is the
+    border of a frame.
+    """
+
+    path: str
+    segment: int
+    low: int
+    high: int
+    end: int
+    exact: bool
+
+
+class BadFrame(NamedTuple):
+    """A stretch of a segment that holds no valid frame."""
+
+    segment: int
+    offset: int
+    length: int
+    position: int
+    expected: int | None
+    found: int | None
+
+    def error(self, path: str) -> CorruptLogError:
+        """Return the error for it."""
+        shown = (
+            "" if self.expected is None else f" (CRC {self.expected:08x}, {self.found:08x} found)"
+        )
+        return CorruptLogError(
+            f"{path}: segment {self.segment}, offset {self.offset}: an invalid frame below what "
+            f"was durable{shown}",
+            hint="`tidelog wal verify` says what is affected; mode=PERMISSIVE of the view `wal` "
+            "reads around it.",
+            kind="damaged",
+            segment=self.segment,
+            offset=self.offset,
+            expected=self.expected,
+            found=self.found,
+        )
+
+
+class Log:
+    """The log at a path: a store, a hot copy, or a folder of segments."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.source: LogSource = find_log(path)
+        numbers = self._numbers()
+        if not numbers:
+            raise NotFoundError(f"there is no segment of a log in {path}")
+        with _open(self, numbers[-1]) as segment:
+            header = segment.header
+        assert header is not None
+        self.store_id, self.history_id = header.store_id, header.history_id
+
+    def _numbers(self) -> list[int]:
+        return segment_numbers(self.source.directory)
+
+    # -------------------------------------------------------------- cuts
+
+    def durable_end(self, known: int = 0) -> int:
+        """Return the newest position that the log or the manifest shows to be durable."""
+        with _open(self, self._numbers()[-1]) as segment:
+            known = max(known, segment.first_position)
+        return newest_durable(
+            self.source.directory, list(self.source.log_ids or ()), max(known, self.source.durable)
+        )
+
+    def earliest(self) -> Cut:
+        """Return the cut at which the kept log begins."""
+        return self._head(self._numbers()[0])
+
+    def newest(
+        self, grown_from: Cut | None = None, most: int | None = None, end: int | None = None
+    ) -> Cut:
+        """Return the newest durable cut, or the first one with ``most`` updates more than another.
+
+        A transaction larger than that goes whole.  ``end`` is a durable position not to go beyond.
+        """
+        cut = grown_from or self._head(self._numbers()[-1])
+        return self._grown(cut, self.durable_end(cut.position) if end is None else end, most)
+
+    def extent(self, *, permissive: bool) -> tuple[int, int]:
+        """Return where the kept log begins, and where its durable part ends.
+
+        ``permissive``: where the last segment is damaged, the end of its last valid frame.
+        """
+        numbers = self._numbers()
+        with _open(self, numbers[0]) as segment:
+            first = segment.first_position
+        try:
+            return first, self.durable_end()
+        except CorruptLogError:
+            if not permissive:
+                raise
+        with _open(self, numbers[-1]) as segment:
+            end = segment.first_position
+            for frame in later_frames(segment, segment.offset_of(end)):
+                end = frame.end
+        return first, end
+
+    def at(self, vector: Vector) -> Cut:
+        """Return the lowest cut at which every partition has come at least as far as a vector.
+
+        ``HistoryTruncatedError`` where the kept log begins above it, ``UsageError`` where the log
+        does not reach it.
+        """
+        cut = self.before(vector)
+        end = self.durable_end(cut.position)
+        cut = self._grown(cut, end, None, until=vector)
+        cut.check_reaches(vector, self.path)
+        return cut
+
+    def before(self, vector: Vector) -> Cut:
+        """Return the highest head of a segment at which no partition has come further."""
+        numbers = self._numbers()
+        for number in reversed(numbers):
+            cut = self._head(number)
+            here = cut.vector()
+            self.check_partitions(vector, here)
+            if all(here[p][1] <= wanted[1] for p, wanted in vector.items()):
+                return cut
+        kept = {p: n for p, (_, n) in cut.vector().items() if n > vector.get(p, (0, n))[1]}
+        raise HistoryTruncatedError(
+            f"the log of {self.path} is kept from update numbers {kept} on, "
+            f"wanted were { ({p: vector[p][1] for p in kept}) }",
+            hint="Keep more of it (`retain_bytes`), or set failOnDataLoss=false to skip.",
+        )
+
+    def check_partitions(self, wanted: Iterable[int], here: Collection[int]) -> None:
+        """Raise ``UsageError`` for a partition that the store does not have."""
+        for partition in wanted:
+            if partition not in here:
+                raise UsageError(f"{self.path} has {len(here)} partitions, no {partition}")
+
+    def _head(self, number: int) -> Cut:
+        """Return the cut behind the STATE record of a segment."""
+        with _open(self, number) as segment:
+            for frame in walk(segment, segment.first_position):
+                for record in decode_payload(frame.payload):
+                    if isinstance(record, StateRecord):
+                        names = {n.id: n.name for n in record.namespaces}
+                        return Cut(position=frame.end, state=_state(record), names=names)
+                break
+            raise self._bad(segment, segment.first_position, segment.first_position + 1)
+
+    def _grown(self, cut: Cut, end: int, most: int | None, until: Vector | None = None) -> Cut:
+        cut = replace(cut, changes=0)
+        if cut.position >= end:
+            return cut
+        source = self.source
+        scan = Scan(source.directory, cut.position, exact=True, durable=end, log_ids=source.log_ids)
+        for frame in scan:
+            if frame.end > end:
+                return cut
+            if most is not None and cut.changes >= most:
+                return cut
+            if until is not None and cut.lacking(until) is None:
+                return cut
+            for _, record in read_records((frame,)):
+                cut.take(frame.position, record)
+            cut.position = frame.end
+        scan.end.raise_if_refused()
+        return cut
+
+    # -------------------------------------------------------------- slices
+
+    def slices(self, start: int, end: int, *, most_bytes: int) -> list[Slice]:
+        """Return slices, of about ``most_bytes`` or less, that cover ``start .. end - 1``.
+
+        ``start`` and ``end`` are borders of frames.
+        """
+        found: list[Slice] = []
+        stop = end
+        for number in reversed(self._numbers()):
+            with _open(self, number) as segment:
+                first = segment.first_position
+            low = max(first, start)
+            if low < stop:
+                pieces = -(-(stop - low) // most_bytes)
+                borders = [low + (stop - low) * place // pieces for place in range(pieces + 1)]
+                found += [
+                    Slice(path=self.path, segment=number, low=a, high=b, end=stop, exact=a == low)
+                    for a, b in zip(borders[-2::-1], borders[:0:-1], strict=True)
+                ]
+            stop = min(stop, first)
+            if first <= start:
+                return found[::-1]
+        raise HistoryTruncatedError(f"the log of {self.path} does not go back to {start} any more")
+
+    def frames(
+        self, part: Slice, *, permissive: bool = False
+    ) -> Generator[Frame | BadFrame, None, None]:
+        """Yield the frames of a slice; a stretch without a valid one is an error, or an item."""
+        with _open(self, part.segment) as segment:
+            position = part.low
+            if not part.exact:
+                offset = segment.offset_of(part.low)
+                first = next(later_frames(segment, offset, part.end), None)
+                position = part.end if first is None else first.position
+            while position < part.high:
+                for frame in walk(segment, position, part.end):
+                    if frame.position >= part.high:
+                        return
+                    yield frame
+                    position = frame.end
+                if position >= part.end:
+                    return
+                after = next(later_frames(segment, segment.offset_of(position) + 1, part.end), None)
+                bad = self._bad_frame(
+                    segment, position, part.end if after is None else after.position
+                )
+                if not permissive:
+                    raise bad.error(self.path)
+                yield bad
+                position = bad.position + bad.length
+
+    def _bad(self, segment: Segment, position: int, end: int) -> CorruptLogError:
+        return self._bad_frame(segment, position, end).error(self.path)
+
+    @staticmethod
+    def _bad_frame(segment: Segment, position: int, end: int) -> BadFrame:
+        seen = probe(segment, position)
+        return BadFrame(
+            segment.number,
+            segment.offset_of(position),
+            end - position,
+            position,
+            seen.expected,
+            seen.found,
+        )
+
+
+class _open:  # noqa: N801  # a context manager that is used as a function
+    """One segment, open in a block."""
+
+    def __init__(self, log: Log, number: int) -> None:
+        self._log = log
+        self._number = number
+
+    def __enter__(self) -> Segment:
+        try:
+            self._segment = open_segment(self._log.source.directory, self._number)
+        except FileNotFoundError as error:
+            raise HistoryTruncatedError(
+                f"segment {self._number} of {self._log.path} has been dropped meanwhile",
+                hint="Let the writer keep more of its log: `retain_bytes`.",
+            ) from error
+        return self._segment
+
+    def __exit__(self, *_exc: object) -> None:
+        self._segment.file.close()
+
+
+def _state(record: StateRecord) -> State:
+    """Return the fold that a STATE record stands for."""
+    state = State(b"", len(record.lwms))
+    state.time = record.time
+    state.epochs = list(record.epochs)
+    state.epoch_tables = [((epoch, 1),) for epoch in record.epochs]
+    state.counters = [
+        PartitionUpdateCounter(lwm, record.ranges.get(p, ()), max_ranges=_MANY_RANGES)
+        for p, lwm in enumerate(record.lwms)
+    ]
+    state.namespaces = {namespace.id: namespace for namespace in record.namespaces}
+    return state

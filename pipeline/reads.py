@@ -1,0 +1,276 @@
+"""What a read of each view consists of: cuts that are pinned, and tasks that go anywhere.
+
+Nothing here knows Spark: a tool runs the tasks one after the other.
+
+Invariants:
+
+- A read is planned once: all of its tasks see the same cut, whatever a writer does meanwhile.
+- Any number of tasks gives the same rows.
+- A task holds all that it needs but the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..affinity.errors import HistoryTruncatedError, UsageError
+from . import columns, snapshots, vectors
+from .columns import Wanted
+from .logs import Cut, Log, Slice
+from .options import Options
+from .snapshots import Part
+from .vectors import Number, Vector
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TASK_BYTES_MIN = 256 << 10
+
+Offset = dict[str, Any]
+"""How far a stream has come: a vector in JSON, or a list of them as ``sources``."""
+
+_FIELDS = {"snapshot": columns.SNAPSHOT, "changes": columns.CHANGES, "wal": columns.WAL}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one task reads: partitions of a snapshot, or a stretch of a log and what is wanted."""
+
+    options: Options
+    part: Slice | Part
+    columns: tuple[str, ...] | None
+    names: dict[int, str]
+    wanted: Wanted | None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read it; raises ``StorageError``: damage, or what was planned is gone."""
+        options = self.options
+        if isinstance(self.part, Part):
+            yield from self.part.batches(self.columns, options.batch_rows)
+            return
+        log = Log(self.part.path)
+        frames = log.frames(self.part, permissive=options.mode == "PERMISSIVE")
+        try:
+            if self.wanted is None:
+                yield from columns.wal(
+                    frames, log.path, columns=self.columns, batch_rows=options.batch_rows
+                )
+            else:
+                yield from columns.changes(
+                    frames,
+                    self.names,
+                    self.wanted,
+                    columns=self.columns,
+                    batch_rows=options.batch_rows,
+                )
+        finally:
+            frames.close()
+
+
+def fields_of(options: Options) -> columns.Fields:
+    """Return the columns of a view, or those asked for, with their Spark types."""
+    fields = _FIELDS[options.view]
+    if options.columns is None:
+        return fields
+    kinds = dict(fields)
+    unknown = [name for name in options.columns if name not in kinds]
+    if unknown:
+        raise UsageError(
+            f"view {options.view!r} has no column {', '.join(unknown)}",
+            hint=f"Its columns are {', '.join(kinds)}.",
+        )
+    return [(name, kinds[name]) for name in options.columns]
+
+
+def read(options: Options, names: Sequence[str] | None = None) -> list[Task]:
+    """Plan a read of what there is now; ``names`` are the columns that are wanted."""
+    chosen = None if names is None else tuple(names)
+    tasks: list[Task] = []
+    if options.view == "snapshot":
+        for path in options.paths:
+            tasks += _snapshot(path, options, chosen)
+        return tasks
+    logs = [Log(path) for path in options.paths]
+    if options.view == "wal":
+        for log in logs:
+            start, end = log.extent(permissive=options.mode == "PERMISSIVE")
+            parts = log.slices(start, end, most_bytes=_task_bytes(options, end - start))
+            tasks += [Task(options, part, chosen, {}, None) for part in parts]
+        return tasks
+    for log in logs:
+        low = _start(log, options, "earliest")
+        cut = log.newest()
+        high = cut.vector()
+        if options.ending == "earliest":
+            high = log.earliest().vector()
+        elif options.ending not in (None, "latest"):
+            high |= _given(log, options.ending)
+            cut.check_reaches(high, log.path)
+        tasks += _changes(log, options, chosen, low, high, cut)
+    return tasks
+
+
+def _snapshot(path: str, options: Options, chosen: tuple[str, ...] | None) -> list[Task]:
+    log, cut = snapshots.pin(path)
+    everywhere = range(len(cut.state.counters))
+    partitions = [p for p in everywhere if options.partitions is None or p in options.partitions]
+    log.check_partitions(options.partitions or (), everywhere)
+    count = options.tasks or 2 * (os.cpu_count() or 1)
+    found = snapshots.parts(path, cut, partitions, options.namespace, count)
+    return [Task(options, part, chosen, {}, None) for part in found]
+
+
+def _changes(
+    log: Log,
+    options: Options,
+    chosen: tuple[str, ...] | None,
+    low: Vector,
+    high: Vector,
+    cut: Cut,
+) -> list[Task]:
+    """Return the tasks that read what lies between two vectors; ``cut`` holds the second."""
+    here = cut.vector()
+    if all(high[p][1] <= low[p][1] for p in here):
+        return []
+    wanted = Wanted(
+        low=low,
+        high=high,
+        partitions=options.partitions,
+        namespace=options.namespace,
+        rollbacks=options.rollbacks,
+    )
+    start = log.before(low).position
+    size = _task_bytes(options, cut.position - start)
+    parts = log.slices(start, cut.position, most_bytes=size)
+    return [Task(options, part, chosen, cut.names, wanted) for part in parts]
+
+
+def _task_bytes(options: Options, size: int) -> int:
+    tasks = options.tasks or 2 * (os.cpu_count() or 1)
+    return max(min(options.task_bytes, -(-size // tasks)), TASK_BYTES_MIN)
+
+
+def _given(log: Log, text: str) -> dict[int, Number]:
+    """Return the vector in an option: an offset, or numbers by partition."""
+    data = json.loads(text)
+    if "p" in data:
+        return vectors.decode(data, log.store_id, log.history_id)
+    return vectors.numbers(data)
+
+
+def _start(log: Log, options: Options, default: str) -> dict[int, Number]:
+    """Return the vector at which a read begins, and say what is lost where that is allowed."""
+    text = options.starting or default
+    if text == "latest":
+        return log.newest().vector()
+    earliest = log.earliest().vector()
+    if text == "earliest":
+        return earliest
+    return _kept(log, options, {**earliest, **_given(log, text)}, earliest)
+
+
+def _kept(
+    log: Log, options: Options, wanted: dict[int, Number], earliest: Vector
+) -> dict[int, Number]:
+    """Return a vector that the kept log still reaches, or raise where it does not."""
+    try:
+        log.before(wanted)
+    except HistoryTruncatedError:
+        if options.fail_on_data_loss:
+            raise
+        return {p: max(number, earliest[p], key=lambda n: n[1]) for p, number in wanted.items()}
+    return wanted
+
+
+class Stream:
+    """A stream of changes: offsets, and the tasks between two of them.
+
+    Lives as long as the query's runner and remembers where offsets lie in the log; without that,
+    after a restart, it looks from the head of a segment on.
+    """
+
+    def __init__(self, options: Options, names: Sequence[str] | None = None) -> None:
+        if options.view != "changes":
+            raise UsageError(
+                f"view {options.view!r} cannot be streamed", hint="The view `changes` can."
+            )
+        self._options = options
+        self._chosen = None if names is None else tuple(names)
+        self._logs = [Log(path) for path in options.paths]
+        self._cuts: list[dict[str, Cut]] = [{} for _ in self._logs]
+        self._ends: list[int | None] = [None for _ in self._logs]
+
+    def initial(self) -> Offset:
+        """Return the offset at which a new query begins."""
+        return self._joined([_start(log, self._options, "latest") for log in self._logs])
+
+    def latest(self, start: Offset, most: int | None) -> Offset:
+        """Return the newest offset, or one about ``most`` changes behind ``start``."""
+        found = []
+        share = None if most is None else max(most // len(self._logs), 1)
+        for place, low in enumerate(self._split(start)):
+            log = self._logs[place]
+            cut = self._known(place, low)
+            cut = log.newest(cut, share, self._ends[place])
+            self._remember(place, cut)
+            found.append(cut.vector())
+        return self._joined(found)
+
+    def freeze(self) -> None:
+        """Let ``latest`` go no further than what is there now."""
+        self._ends = [log.durable_end() for log in self._logs]
+
+    def tasks(self, start: Offset, end: Offset) -> list[Task]:
+        """Return the tasks that read what lies between two offsets."""
+        tasks: list[Task] = []
+        for place, (low, high) in enumerate(zip(self._split(start), self._split(end), strict=True)):
+            log = self._logs[place]
+            cut = self._cuts[place].get(_text(high)) or log.at(high)
+            low = _kept(log, self._options, low, log.earliest().vector())
+            tasks += _changes(log, self._options, self._chosen, low, high, cut)
+        return tasks
+
+    def _known(self, place: int, low: dict[int, Number]) -> Cut:
+        cut = self._cuts[place].get(_text(low))
+        if cut is not None:
+            return cut
+        log = self._logs[place]
+        try:
+            return log.at(low)
+        except HistoryTruncatedError:
+            if self._options.fail_on_data_loss:
+                raise
+            return log.earliest()
+
+    def _remember(self, place: int, cut: Cut) -> None:
+        cuts = self._cuts[place]
+        cuts[_text(cut.vector())] = cut
+        while len(cuts) > 4:
+            del cuts[next(iter(cuts))]
+
+    def _joined(self, found: Sequence[Vector]) -> Offset:
+        offsets = [
+            vectors.encode(log.store_id, log.history_id, vector)
+            for log, vector in zip(self._logs, found, strict=True)
+        ]
+        return offsets[0] if len(offsets) == 1 else {"v": 1, "sources": offsets}
+
+    def _split(self, offset: Mapping[str, Any]) -> list[dict[int, Number]]:
+        offsets = offset.get("sources", [offset])
+        if len(offsets) != len(self._logs):
+            raise UsageError(
+                f"the offset is of {len(offsets)} sources, the query has {len(self._logs)}",
+                hint="Keep the paths of a query, and their order.",
+            )
+        return [
+            vectors.decode(data, log.store_id, log.history_id)
+            for data, log in zip(offsets, self._logs, strict=True)
+        ]
+
+
+def _text(vector: Vector) -> str:
+    return json.dumps([vector[p] for p in sorted(vector)])

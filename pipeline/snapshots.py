@@ -1,0 +1,169 @@
+"""The data of a store at one cut, by groups of partitions.
+
+A snapshot is the data file of a store that nobody writes, or of a hot copy, under the log behind
+it.  Each task opens the store for reading, by itself, and closes it again.
+
+Invariants:
+
+- All tasks of a read see the same position of the log; a store that was written in between raises
+  ``SnapshotExpiredError``.
+- Every value is checked, and each key comes once.
+
+Left out: the log itself (``logs``).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, repeat
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from ..affinity.errors import AlreadyOpenError, NotFoundError, SnapshotExpiredError, UsageError
+from ..engine.disk import RealDisk
+from ..engine.open import open as open_store
+from ..engine.opening import LOCK_NAME
+from ..engine.overlay import View
+from ..engine.reading import ReadOnlyDatabase
+from ..engine.stored import (
+    PREFIX_SIZE,
+    TRAILER,
+    VALUE,
+    check_block,
+    cut,
+    is_tombstone,
+    pack_prefix,
+)
+from .columns import SNAPSHOT, Rows
+from .logs import Cut, Log
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Pair = tuple[bytes, bytes]
+
+BLOCK = 1_000
+
+_KEY = itemgetter(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some partitions of a store at one position of its log."""
+
+    path: str
+    position: int
+    partitions: tuple[int, ...]
+    maps: dict[int, str]
+    """Names of the wanted maps by id."""
+
+    def batches(self, columns: tuple[str, ...] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Read them; raises ``SnapshotExpiredError`` and what damage raises."""
+        rows = Rows(SNAPSHOT, columns, batch_rows)
+        with _opened(self.path) as db:
+            if db.position != self.position:
+                raise SnapshotExpiredError(
+                    f"{self.path} was written since the read was planned: its log has come from "
+                    f"{self.position} to {db.position}",
+                    hint="Read a hot copy: `tidelog db backup STORE DIR`.",
+                )
+            view = db.overlay.view
+            for partition in self.partitions:
+                for number, name in self.maps.items():
+                    for block in _blocks(view, partition, number):
+                        _add(rows, block, partition, name)
+                        if rows.full:
+                            yield from rows.batch()
+            yield from rows.batch()
+
+
+def pin(path: str) -> tuple[Log, Cut]:
+    """Return the log of a store that nobody writes, and the cut that a snapshot of it shows."""
+    log = Log(path)
+    if log.source.kind != "store":
+        raise NotFoundError(
+            f"{path} is a folder of segments, which hold changes and no data",
+            hint="The views changes and wal read it; a snapshot needs a store or a hot copy.",
+        )
+    try:
+        RealDisk().lock(os.path.join(path, LOCK_NAME), shared=True).release()
+    except BlockingIOError as error:
+        raise AlreadyOpenError(
+            f"{path} is open for writing: its data file changes while it is read",
+            path=path,
+            pid=0,
+            hint="Read a hot copy: `tidelog db backup STORE DIR`. The views changes and wal read "
+            "beside a writer.",
+        ) from error
+    except FileNotFoundError:
+        pass  # a hot copy that nobody has opened yet
+    with _opened(path) as db:
+        position = db.position
+    return log, log.newest(end=position)
+
+
+def parts(
+    path: str, cut: Cut, partitions: list[int], namespace: str | None, tasks: int
+) -> list[Part]:
+    """Return the parts of a snapshot, of about equal numbers of partitions."""
+    live = {number: record.name for number, record in cut.state.namespaces.items()}
+    maps = {n: name for n, name in live.items() if namespace in (None, name)}
+    if namespace is not None and not maps:
+        raise UsageError(
+            f"there is no map {namespace!r} in {path}",
+            hint=f"There are {', '.join(sorted(live.values())) or 'none'}.",
+        )
+    size = -(-len(partitions) // max(tasks, 1))
+    groups = [tuple(partitions[at : at + size]) for at in range(0, len(partitions), size)]
+    return [Part(path, cut.position, group, maps) for group in groups]
+
+
+def _opened(path: str) -> ReadOnlyDatabase:
+    db = open_store(path, read_only=True)
+    assert isinstance(db, ReadOnlyDatabase)
+    return db
+
+
+def _blocks(view: View, partition: int, namespace: int) -> Iterator[list[Pair]]:
+    """Yield blocks of checked pairs: those of the data file that are current, then the newer."""
+    low, high = pack_prefix(partition, namespace), pack_prefix(partition, namespace + 1)
+    newer: dict[bytes, bytes] = {}
+    for layer in reversed(view.layers):
+        part = layer.parts.get(partition, {})
+        newer.update({key: part[key] for key in part if low <= key < high})
+    cursor = view.txn.cursor()
+    items = cursor.iternext() if cursor.set_range(low) else iter(())
+    more = True
+    while more:
+        block = list(islice(items, BLOCK))
+        more = len(block) == BLOCK
+        if block:
+            check_block([key for key, _ in block], [value for _, value in block])
+            if block[-1][0] >= high:
+                block, more = block[: bisect_left(block, high, key=_KEY)], False
+        if newer:
+            block = [pair for pair in block if pair[0] not in newer]
+        if block:
+            yield block
+    fresh = [pair for pair in newer.items() if not is_tombstone(pair[1])]
+    if fresh:
+        yield fresh
+
+
+def _add(rows: Rows, block: list[Pair], partition: int, name: str) -> None:
+    count = len(block)
+    stored = [value for _, value in block]
+    trailers = struct.unpack("<" + "BIQq4x" * count, b"".join(map(cut, stored, repeat(TRAILER))))
+    rows.add(
+        repeat(name, count),
+        [key[PREFIX_SIZE:] for key, _ in block],
+        map(cut, stored, repeat(VALUE)),
+        repeat(partition, count),
+        trailers[2::4],
+        repeat(None, count),
+        trailers[3::4],
+    )

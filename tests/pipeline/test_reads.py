@@ -1,0 +1,367 @@
+"""Snapshots, changes and the log as Arrow batches: what they hold, and that no split loses any."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tidelog
+from support.pipelines import content, fill, new_store, replayed, rows, rows_of
+from tidelog.affinity.errors import (
+    AlreadyOpenError,
+    CorruptLogError,
+    HistoryTruncatedError,
+    NotFoundError,
+    SnapshotExpiredError,
+    UsageError,
+)
+from tidelog.pipeline import reads
+from tidelog.pipeline.logs import Log
+from tidelog.pipeline.options import parse
+from tidelog.pipeline.reads import Stream, read
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A closed store with a checkpoint in the middle of its log."""
+    path = tmp_path / "store"
+    with new_store(path, partitions=4) as db:
+        fill(db, 1, 60)
+        db.checkpoint()
+        fill(db, 2, 40)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads, "TASK_BYTES_MIN", 500)
+
+
+# ------------------------------------------------------------------ snapshots
+
+
+@pytest.mark.parametrize("tasks", [1, 3, 100])
+def test_a_snapshot_has_each_key_once_with_its_newest_value(store: Path, tasks: int) -> None:
+    found = rows(store, "snapshot", minPartitions=tasks)
+    maps: dict[str, dict[bytes, bytes]] = {}
+    for row in found:
+        maps.setdefault(row["namespace"], {})[row["key"]] = row["value"]
+    assert maps == content(store)
+    assert len(found) == sum(map(len, maps.values()))
+
+
+def test_a_snapshot_tells_which_change_wrote_a_value(store: Path) -> None:
+    newest = {(r["namespace"], r["key"]): r for r in rows(store, "changes")}
+    found = rows(store, "snapshot")
+    assert found
+    for row in found:
+        change = newest[row["namespace"], row["key"]]
+        for name in ("partition", "counter", "value", "commit_ts"):
+            assert row[name] == change[name]
+
+
+def test_a_snapshot_of_some_partitions_or_one_map(store: Path) -> None:
+    everything = rows(store, "snapshot")
+    some = rows(store, "snapshot", partitions="0,2-3")
+    assert some == [row for row in everything if row["partition"] in (0, 2, 3)]
+    stock = rows(store, "snapshot", namespace="stock")
+    assert sorted(map(repr, stock)) == sorted(
+        repr(row) for row in everything if row["namespace"] == "stock"
+    )
+    with pytest.raises(UsageError, match="no 4"):
+        rows(store, "snapshot", partitions="4")
+    with pytest.raises(UsageError, match="no map 'stok'"):
+        rows(store, "snapshot", namespace="stok")
+
+
+def test_a_store_that_is_open_for_writing_has_no_snapshot_and_its_copy_has(
+    store: Path, tmp_path: Path
+) -> None:
+    with tidelog.open(store) as db:
+        with pytest.raises(AlreadyOpenError, match="open for writing"):
+            rows(store, "snapshot")
+        db.backup(tmp_path / "copy")
+        fill(db, 3, 10)
+    copy = rows(tmp_path / "copy", "snapshot")
+    assert replayed(rows(tmp_path / "copy", "changes")) == {
+        name: {r["key"]: r["value"] for r in copy if r["namespace"] == name}
+        for name in ("orders", "stock")
+    }
+
+
+def test_a_store_that_was_written_after_the_plan_ends_the_read(store: Path) -> None:
+    tasks = read(parse({"path": str(store), "view": "snapshot"}))
+    with tidelog.open(store) as db:
+        fill(db, 3, 1)
+    with pytest.raises(SnapshotExpiredError, match="was written since"):
+        rows_of(tasks)
+
+
+def test_segments_alone_have_no_snapshot(store: Path) -> None:
+    with pytest.raises(NotFoundError, match="folder of segments"):
+        rows(store / "wal", "snapshot")
+
+
+# ------------------------------------------------------------------ changes
+
+
+def test_changes_replayed_are_the_store(store: Path) -> None:
+    assert replayed(rows(store, "changes")) == content(store)
+    assert rows(store / "wal", "changes") == rows(store, "changes")
+
+
+def test_numbers_of_a_partition_ascend_without_a_gap(store: Path) -> None:
+    found = rows(store, "changes")
+    for partition in range(4):
+        numbers = [row["counter"] for row in found if row["partition"] == partition]
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_transaction_tells_its_size_and_the_place_of_each_update(store: Path) -> None:
+    by_id: dict[bytes, list[tuple[int, int]]] = {}
+    for row in rows(store, "changes"):
+        by_id.setdefault(row["tx_id"], []).append((row["tx_seq"], row["tx_size"]))
+    assert len(by_id) > 80
+    for places in by_id.values():
+        assert places == [(number, len(places)) for number in range(len(places))]
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 7, 40, 1000])
+def test_any_number_of_tasks_gives_the_same_changes(store: Path, tasks: int) -> None:
+    found = rows(store, "changes", minPartitions=tasks)
+    assert found == rows(store, "changes", minPartitions=1)
+
+
+def test_changes_between_two_vectors(store: Path) -> None:
+    everything = rows(store, "changes")
+    log = Log(str(store))
+    half = {p: (e, n // 2) for p, (e, n) in log.newest().vector().items()}
+    text = json.dumps({str(p): list(number) for p, number in half.items()})
+    below = rows(store, "changes", endingCounters=text)
+    above = rows(store, "changes", startingCounters=text)
+    assert below == [row for row in everything if row["counter"] <= half[row["partition"]][1]]
+    assert above == [row for row in everything if row["counter"] > half[row["partition"]][1]]
+    plain = json.dumps({str(p): n for p, (_, n) in half.items()})
+    assert rows(store, "changes", startingCounters=plain) == above
+    assert rows(store, "changes", startingCounters="latest") == []
+
+
+def test_what_users_do_not_see_makes_no_row(tmp_path: Path) -> None:
+    # The outcome of a transaction with an id is an update of its own.
+    with new_store(tmp_path / "s", partitions=2) as db, db.transaction(id=db.new_id()) as tx:
+        tx[db.map("m")][b"k"] = b"v"
+    (row,) = rows(tmp_path / "s", "changes")
+    assert (row["namespace"], row["tx_seq"], row["tx_size"]) == ("m", 0, 1)
+
+
+def test_the_changes_of_a_live_store_end_where_it_is_durable(store: Path) -> None:
+    before = rows(store, "changes")
+    with tidelog.open(store, durability="none") as db:
+        db.map("stock")[b"new"] = b"v"
+        assert rows(store, "changes") == before
+        db.sync()
+        db._committer.announce()
+        assert [row["key"] for row in rows(store, "changes")[len(before) :]] == [b"new"]
+
+
+def test_a_map_that_is_gone_keeps_its_name(store: Path) -> None:
+    with tidelog.open(store) as db:
+        db.drop("stock")
+        db.rename("orders", "bills")
+    assert {row["namespace"] for row in rows(store, "changes")} == {"stock", "bills"}
+
+
+def test_only_the_columns_asked_for_are_made(store: Path) -> None:
+    tasks = read(parse({"path": str(store), "view": "changes"}), ("counter", "key"))
+    (batch, *_) = tasks[0].batches()
+    assert batch.schema.names == ["counter", "key"]
+
+
+def test_batches_are_no_longer_than_asked_for_but_for_one_transaction(store: Path) -> None:
+    (task,) = read(parse({"path": str(store), "view": "changes", "batchRows": "10"}))[:1]
+    sizes = [batch.num_rows for batch in task.batches()]
+    assert len(sizes) > 3
+    assert all(10 <= size <= 15 for size in sizes[:-1])
+
+
+# ------------------------------------------------------------------ the raw log
+
+
+def test_the_log_has_a_row_per_run_and_one_payload_per_record(store: Path) -> None:
+    found = rows(store, "wal")
+    updates = [row for row in found if row["record_type"] == "TX"]
+    assert sum(row["count"] for row in updates) == len(rows(store, "changes"))
+    payloads = [row for row in updates if row["payload"] is not None]
+    assert len(payloads) == len({row["tx_id"] for row in updates})
+    kinds = {row["record_type"] for row in found}
+    assert {"STATE", "NAMESPACE", "TX", "CHECKPOINT"} <= kinds
+    assert all(row["crc_ok"] for row in found)
+
+
+@pytest.mark.parametrize("tasks", [1, 9, 200])
+def test_any_number_of_tasks_gives_the_same_log(store: Path, tasks: int) -> None:
+    assert rows(store, "wal", minPartitions=tasks) == rows(store, "wal", minPartitions=1)
+
+
+# ------------------------------------------------------------------ damage and loss
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("tasks", [1, 4, 60])
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_a_damaged_frame_is_an_error_or_one_bad_row(store: Path, tasks: int, share: float) -> None:
+    good = rows(store, "wal")
+    frames = sorted({row["offset"] for row in good})
+    hit = frames[int(len(frames) * share)]
+    flip(store / "wal" / f"{1:016d}.log", hit + 25)
+    with pytest.raises(CorruptLogError):
+        rows(store, "wal", minPartitions=tasks)
+    with pytest.raises(CorruptLogError):
+        rows(store, "changes", minPartitions=tasks)
+    found = rows(store, "wal", minPartitions=tasks, mode="permissive")
+    (bad,) = [row for row in found if not row["crc_ok"]]
+    assert bad["offset"] == hit
+    assert [row for row in found if row["crc_ok"]] == [row for row in good if row["offset"] != hit]
+
+
+@pytest.mark.parametrize("tasks", [1, 5, 33])
+def test_damage_that_came_after_the_plan_is_seen_by_a_task(store: Path, tasks: int) -> None:
+    options = parse({"path": str(store), "view": "changes", "minPartitions": str(tasks)})
+    for row in rows(store, "wal")[5::9]:
+        path = store / "wal" / f"{1:016d}.log"
+        planned = read(options)
+        flip(path, row["offset"] + 21)
+        with pytest.raises(CorruptLogError, match=f"offset {row['offset']}"):
+            rows_of(planned)
+        flip(path, row["offset"] + 21)
+
+
+def test_history_that_is_gone_is_an_error_or_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with new_store(path, partitions=2, segment_bytes=1 << 20) as db:
+        for _ in range(40):
+            db.map("m").update_many({b"%d" % n: bytes(1000) for n in range(100)})
+        db.checkpoint()
+    shutil.copytree(path / "wal", tmp_path / "all")
+    log = Log(str(path / "wal"))
+    numbers = log._numbers()
+    assert len(numbers) > 2
+    (path / "wal" / f"{numbers[0]:016d}.log").unlink()
+    start = json.dumps({"0": [1, 5], "1": [1, 5]})
+    with pytest.raises(HistoryTruncatedError, match="kept from update numbers"):
+        rows(path / "wal", "changes", startingCounters=start)
+    kept = rows(path / "wal", "changes", startingCounters=start, failOnDataLoss="false")
+    assert kept == rows(path / "wal", "changes")
+    assert 0 < len(kept) < len(rows(tmp_path / "all", "changes"))
+
+
+# ------------------------------------------------------------------ streams
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("most", [1, 7, 1000])
+def test_a_stream_gives_every_change_once_and_splits_no_transaction(
+    store: Path, most: int, restart: bool
+) -> None:
+    options = parse(
+        {"path": str(store), "view": "changes", "startingCounters": "earliest"}, stream=True
+    )
+    stream = Stream(options)
+    offset, found, batches = stream.initial(), [], 0
+    while (end := stream.latest(offset, most)) != offset:
+        batch = rows_of(stream.tasks(offset, end))
+        sizes: dict[bytes, int] = {}
+        for row in batch:
+            sizes[row["tx_id"]] = sizes.get(row["tx_id"], 0) + 1
+        assert all(sizes[row["tx_id"]] == row["tx_size"] for row in batch)
+        found += batch
+        batches += 1
+        offset = json.loads(json.dumps(end))
+        if restart:
+            assert rows_of(Stream(options).tasks(json.loads(json.dumps(offset)), end)) == []
+            stream = Stream(options)
+    assert found == rows(store, "changes")
+    assert batches == 1 or most < 1000
+
+
+def test_a_batch_that_is_planned_again_is_the_same(store: Path) -> None:
+    options = parse(
+        {"path": str(store), "view": "changes", "startingCounters": "earliest"}, stream=True
+    )
+    stream = Stream(options)
+    start = stream.initial()
+    middle = stream.latest(start, 50)
+    once = rows_of(stream.tasks(start, middle))
+    with tidelog.open(store) as db:
+        fill(db, 9, 20)
+    assert rows_of(Stream(options).tasks(start, middle)) == once
+
+
+def test_a_stream_follows_a_writer_and_its_new_segments(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with new_store(path, partitions=2, segment_bytes=1 << 20) as db:
+        table = db.map("m")
+        db._committer.announce()
+        options = parse({"path": str(path), "view": "changes"}, stream=True)
+        stream = Stream(options)
+        offset = stream.initial()
+        found = []
+        for number in range(60):
+            table[b"%d" % number] = bytes(60_000)
+            db._committer.announce()
+            end = stream.latest(offset, None)
+            found += rows_of(stream.tasks(offset, end))
+            offset = end
+        assert [row["key"] for row in found] == [b"%d" % number for number in range(60)]
+        assert len(Log(str(path))._numbers()) > 2
+
+
+def test_an_offset_of_another_store_is_refused(store: Path, tmp_path: Path) -> None:
+    with new_store(tmp_path / "other", partitions=4) as db:
+        fill(db, 1, 60)
+    options = parse({"path": str(tmp_path / "other"), "view": "changes"}, stream=True)
+    other = Stream(options).initial()
+    stream = Stream(parse({"path": str(store), "view": "changes"}, stream=True))
+    with pytest.raises(UsageError, match="belongs to store"):
+        stream.latest(other, None)
+
+
+def test_an_offset_beyond_the_log_is_refused(store: Path) -> None:
+    stream = Stream(parse({"path": str(store), "view": "changes"}, stream=True))
+    offset = stream.initial()
+    offset["p"]["1"][1] += 1000
+    with pytest.raises(UsageError, match="partition 1"):
+        stream.latest(offset, None)
+
+
+def test_a_stream_over_two_stores(store: Path, tmp_path: Path) -> None:
+    shutil.copytree(store, tmp_path / "second")
+    paths = json.dumps([str(store), str(tmp_path / "second")])
+    options = parse({"path": paths, "view": "changes", "startingCounters": "earliest"}, stream=True)
+    stream = Stream(options)
+    start = stream.initial()
+    found = rows_of(stream.tasks(start, stream.latest(start, None)))
+    assert found == 2 * rows(store, "changes")
+
+
+def test_a_frozen_stream_goes_no_further(store: Path) -> None:
+    options = parse(
+        {"path": str(store), "view": "changes", "startingCounters": "earliest"}, stream=True
+    )
+    stream = Stream(options)
+    stream.freeze()
+    before = rows(store, "changes")
+    with tidelog.open(store) as db:
+        fill(db, 9, 20)
+    start = stream.initial()
+    end = stream.latest(start, None)
+    assert rows_of(stream.tasks(start, end)) == before
+    assert stream.latest(end, None) == end

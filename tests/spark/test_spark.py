@@ -1,0 +1,244 @@
+"""The format ``tidelog`` in a real Spark session."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tidelog
+from support.pipelines import content, fill, new_store, replayed, rows
+from tidelog.affinity.partitions import partition_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A closed store with a checkpoint in the middle of its log."""
+    path = tmp_path / "store"
+    with new_store(path, partitions=4) as db:
+        fill(db, 1, 60)
+        db.checkpoint()
+        fill(db, 2, 40)
+    return path
+
+
+def load(spark: SparkSession, path: Path | str, view: str, **options: Any) -> DataFrame:
+    reader = spark.read.format("tidelog").option("path", str(path)).option("view", view)
+    return reader.options(**options).load()
+
+
+def dicts(frame: DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame, bytes as Python has them."""
+    found = []
+    for row in frame.collect():
+        fields = row.asDict()
+        found.append({k: bytes(v) if isinstance(v, bytearray) else v for k, v in fields.items()})
+    return found
+
+
+def shown(rows: list[dict[str, Any]]) -> list[str]:
+    """Rows without their times, whose zone is a matter of taste, in one order."""
+    return sorted(repr(sorted((k, v) for k, v in row.items() if k != "commit_ts")) for row in rows)
+
+
+def test_spark_finds_the_format_by_itself(spark: SparkSession, store: Path) -> None:
+    other = spark.newSession()
+    assert other.read.format("tidelog").option("path", str(store)).load().count() > 0
+
+
+def test_views_are_what_the_library_reads(spark: SparkSession, store: Path) -> None:
+    for view in ("snapshot", "changes", "wal"):
+        frame = load(spark, store, view, minPartitions=5)
+        assert shown(dicts(frame)) == shown(rows(store, view))
+        assert frame.count() == len(rows(store, view))
+
+
+def test_times_are_those_of_the_commits(spark: SparkSession, store: Path) -> None:
+    frame = load(spark, store, "changes").selectExpr("unix_micros(commit_ts) as t")
+    expected = [int(row["commit_ts"].timestamp() * 1e6 + 0.5) for row in rows(store, "changes")]
+    assert sorted(row.t for row in frame.collect()) == sorted(expected)
+
+
+def test_frames_of_one_load_do_not_share_their_filters(spark: SparkSession, store: Path) -> None:
+    # With filters pushed down PySpark 4.3 gives one query the rows of another.
+    frame = load(spark, store, "changes")
+    total = frame.count()
+    puts, deletes = frame.where("op = 'put'"), frame.where("op = 'delete'")
+    assert puts.union(deletes).count() == total
+    assert puts.count() + deletes.count() == total
+    assert frame.count() == total
+    frame.createOrReplaceTempView("changes")
+    both = (
+        "select * from changes where counter < 5 union all select * from changes where counter >= 5"
+    )
+    assert spark.sql(both).count() == total
+
+
+def test_frames_with_different_options_may_be_united(spark: SparkSession, store: Path) -> None:
+    low = load(spark, store, "snapshot", partitions="0-1")
+    high = load(spark, store, "snapshot", partitions="2-3")
+    whole = load(spark, store, "snapshot")
+    assert shown(dicts(low.union(high))) == shown(dicts(whole))
+
+
+def test_a_frame_keeps_showing_what_it_showed_first(spark: SparkSession, store: Path) -> None:
+    frame = load(spark, store, "changes")
+    before = frame.count()
+    with tidelog.open(store) as db:
+        fill(db, 5, 10)
+    assert frame.count() == before
+    assert load(spark, store, "changes").count() > before
+
+
+def test_a_narrow_schema_reads_less(spark: SparkSession, store: Path) -> None:
+    reader = spark.read.format("tidelog").option("path", str(store)).schema("key binary")
+    assert reader.load().columns == ["key"]
+    assert reader.load().count() == len(rows(store, "snapshot"))
+    assert load(spark, store, "changes", columns="op,counter").columns == ["op", "counter"]
+
+
+def test_a_store_without_data_gives_an_empty_frame(spark: SparkSession, tmp_path: Path) -> None:
+    with new_store(tmp_path / "empty"):
+        pass
+    for view in ("snapshot", "changes"):
+        assert load(spark, tmp_path / "empty", view).collect() == []
+
+
+def test_a_thousand_partitions_are_read_by_few_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "wide"
+    with new_store(path, partitions=1024) as db:
+        db.map("m").update_many({b"%d" % n: b"v" for n in range(3000)})
+        db.checkpoint()
+    frame = load(spark, path, "snapshot")
+    assert frame.rdd.getNumPartitions() <= 16
+    found = dicts(frame)
+    assert {row["key"] for row in found} == {b"%d" % n for n in range(3000)}
+    assert all(row["partition"] == partition_of(row["key"], 1024) for row in found)
+
+
+@pytest.mark.parametrize(
+    ("view", "options", "said"),
+    [
+        ("snapshot", {"nonsense": "1"}, "Its options are view, path, columns"),
+        ("lag", {}, "There are snapshot, changes, wal"),
+        ("changes", {"startingCounters": '{"9": 1}'}, "has 4 partitions, no 9"),
+    ],
+)
+def test_bad_options_say_what_is_right(
+    spark: SparkSession, store: Path, view: str, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(Exception, match="Error") as caught:
+        load(spark, store, view, **options).collect()
+    assert said in str(caught.value)
+
+
+def test_damage_names_segment_and_offset(spark: SparkSession, store: Path) -> None:
+    frame = load(spark, store, "changes", minPartitions=3)
+    frame.count()
+    path = store / "wal" / f"{1:016d}.log"
+    hit = rows(store, "wal")[40]["offset"]
+    data = bytearray(path.read_bytes())
+    data[hit + 22] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Exception, match="segment 1, offset") as caught:
+        frame.collect()
+    assert f"offset {hit}" in str(caught.value)
+    assert "mode=PERMISSIVE" in str(caught.value)
+    bad = load(spark, store, "wal", mode="PERMISSIVE").where("not crc_ok").collect()
+    assert [row.offset for row in bad] == [hit]
+
+
+def test_a_live_store_gives_its_log_and_a_copy_its_data(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    with tidelog.open(store) as db:
+        assert load(spark, store, "changes").count() > 0
+        with pytest.raises(Exception, match="tidelog db backup"):
+            load(spark, store, "snapshot").collect()
+        db.backup(tmp_path / "copy")
+    copy = content(tmp_path / "copy")
+    assert load(spark, tmp_path / "copy", "snapshot").count() == sum(map(len, copy.values()))
+
+
+def stream(spark: SparkSession, path: Path, checkpoint: Path, name: str, **options: Any) -> Any:
+    """Run a query over the changes to its end; return it."""
+    reader = spark.readStream.format("tidelog").option("path", str(path)).option("view", "changes")
+    query = (
+        reader.options(startingCounters="earliest", **options)
+        .load()
+        .writeStream.format("parquet")
+        .option("path", str(checkpoint / "out"))
+        .option("checkpointLocation", str(checkpoint / "state"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+def test_a_stream_gives_every_change_once_over_restarts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path, out = tmp_path / "store", tmp_path / "query"
+    sizes: list[int] = []
+    with new_store(path, partitions=4, segment_bytes=1 << 20) as db:
+        for number in range(3):
+            fill(db, number, 60)
+            db.map("stock")[b"large"] = bytes(800_000)  # so that segments change
+            db._committer.announce()
+            query = stream(spark, path, out, f"q{number}", maxChangesPerTrigger=50)
+            sizes += [progress["numInputRows"] for progress in query.recentProgress]
+    found = dicts(spark.read.parquet(str(out / "out")))
+    assert shown(found) == shown(rows(path, "changes"))
+    assert replayed(found) == content(path)
+    assert len(list((path / "wal").glob("*.log"))) > 2
+    assert len([size for size in sizes if size]) > 6
+    assert max(sizes) <= 50 + 6
+
+
+def test_offsets_are_update_numbers(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    query = stream(spark, store, tmp_path / "query", "offsets")
+    offset = json.loads(query.lastProgress["sources"][0]["endOffset"])
+    assert sorted(offset) == ["history", "p", "store", "v"]
+    newest = {row["partition"]: row["counter"] for row in rows(store, "changes")}
+    assert {int(p): number for p, (_, number) in offset["p"].items()} == newest
+
+
+def test_the_installed_wheel_is_found(store: Path) -> None:
+    """An editable install hides what a wheel forgets; this one is installed apart."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "installed"
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target)]
+        subprocess.run([*pip, str(ROOT)], check=True, capture_output=True, timeout=300)
+        program = (
+            "import os, sys, tidelog\n"
+            "os.environ['PYTHONPATH'] = sys.path[1]\n"
+            "from tidelog.pipeline.sessions import local_session\n"
+            "from pyspark.sql import SparkSession\n"
+            "print(tidelog.__file__)\n"
+            "spark = local_session('local[1]', spark__ui__enabled='false').newSession()\n"
+            f"print(spark.read.format('tidelog').option('path', {str(store)!r}).load().count())\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=folder,
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(target), "HOME": folder},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        place, count = done.stdout.split()
+        assert Path(place).is_relative_to(target)
+        assert int(count) == len(rows(store, "snapshot"))

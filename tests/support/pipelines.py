@@ -1,0 +1,65 @@
+"""Stores to read by the pipeline, and what is in them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import tidelog
+from tidelog.engine.database import Database
+from tidelog.pipeline.options import parse
+from tidelog.pipeline.reads import Task, read
+
+Row = dict[str, Any]
+
+
+def new_store(path: Path, **options: Any) -> Database:
+    """Open a store for writing."""
+    db = tidelog.open(path, **options)
+    assert isinstance(db, Database)
+    return db
+
+
+def fill(db: Database, seed: int, transactions: int) -> None:
+    """Commit transactions of several puts and deletes in two maps."""
+    rng = random.Random(seed)
+    maps = (db.map("orders"), db.map("stock"))
+    for _ in range(transactions):
+        with db.transaction() as tx:
+            for _ in range(rng.randint(1, 6)):
+                view, key = tx[rng.choice(maps)], b"%d" % rng.randrange(60)
+                if rng.random() < 0.2:
+                    view.discard(key)
+                else:
+                    view[key] = rng.randbytes(rng.randint(0, 40))
+
+
+def content(path: Path) -> dict[str, dict[bytes, bytes]]:
+    """Return all maps of a closed store."""
+    with tidelog.open(path, read_only=True) as db:
+        return {name: dict(db.map(name).items()) for name in db.maps()}
+
+
+def rows_of(tasks: Iterable[Task]) -> list[Row]:
+    """Return what tasks read, one after the other."""
+    return [row for task in tasks for batch in task.batches() for row in batch.to_pylist()]
+
+
+def rows(path: Path, view: str, **options: Any) -> list[Row]:
+    """Return what a read of a store gives."""
+    given = {name: str(value) for name, value in options.items()}
+    return rows_of(read(parse({"path": str(path), "view": view, **given})))
+
+
+def replayed(changes: Iterable[Row]) -> dict[str, dict[bytes, bytes]]:
+    """Apply changes in the order of each partition's numbers."""
+    found: dict[str, dict[bytes, bytes]] = {}
+    for row in sorted(changes, key=lambda row: (row["partition"], row["counter"])):
+        pairs = found.setdefault(row["namespace"], {})
+        if row["op"] == "put":
+            pairs[row["key"]] = row["value"]
+        else:
+            pairs.pop(row["key"], None)
+    return found
