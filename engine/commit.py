@@ -571,7 +571,7 @@ class Committer:
         else:
             self._leading = False
             self.settle_way()
-        deque(self._releases, maxlen=0)  # where nobody was queued some may not be woken yet
+        # The chain of the group before has come to its end: its heir, who led this one, was last.
         self._wakes, self._waking = wakes, iter(wakes)
         self._releases = map(LockType.release, self._waking)
         group.ended = True
