@@ -61,6 +61,21 @@ SNAPSHOT = (
 )
 """Columns of the view ``snapshot``; ``tx_id`` is null, for the data file knows none."""
 
+META = (
+    ("node", "string"),
+    ("partition", "int"),
+    ("state", "string"),
+    ("lwm", "bigint"),
+    ("hwm", "bigint"),
+    ("gaps", "array<struct<start:bigint,count:bigint>>"),
+    ("earliest_counter", "bigint"),
+    ("checkpoint_id", "string"),
+    ("rows", "bigint"),
+    ("bytes", "bigint"),
+    ("digest", "binary"),
+)
+"""Columns of the view ``meta``; rows and digest are the checkpoint's, bytes are not known."""
+
 WAL = (
     ("node", "string"),
     ("segment", "bigint"),
@@ -96,6 +111,7 @@ def arrow_schema(fields: Fields) -> pa.Schema:
         "binary": pa.binary(),
         "boolean": pa.bool_(),
         "timestamp": pa.timestamp("us", tz="UTC"),
+        dict(META)["gaps"]: pa.list_(pa.struct([("start", pa.int64()), ("count", pa.int64())])),
     }
     return pa.schema([(name, types[kind]) for name, kind in fields])
 

@@ -17,7 +17,9 @@ Left out: LMDB, and what becomes of the records (``columns``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Collection, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -33,7 +35,14 @@ from ..engine.recovery import newest_durable
 from ..tx.counter import PartitionUpdateCounter
 from ..wal.format import Frame
 from ..wal.reader import Scan, read_records
-from ..wal.records import NamespaceRecord, Record, StateRecord, TxRecord, decode_payload
+from ..wal.records import (
+    NamespaceRecord,
+    Record,
+    RollbackRecord,
+    StateRecord,
+    TxRecord,
+    decode_payload,
+)
 from ..wal.segments import Segment, later_frames, open_segment, probe, segment_numbers, walk
 from .vectors import Number, Vector
 
@@ -134,7 +143,7 @@ class Log:
         numbers = self._numbers()
         if not numbers:
             raise NotFoundError(f"there is no segment of a log in {path}")
-        with _open(self, numbers[-1]) as segment:
+        with self._segment(numbers[-1]) as segment:
             header = segment.header
         assert header is not None
         self.store_id, self.history_id = header.store_id, header.history_id
@@ -142,11 +151,26 @@ class Log:
     def _numbers(self) -> list[int]:
         return segment_numbers(self.source.directory)
 
+    @contextmanager
+    def _segment(self, number: int) -> Iterator[Segment]:
+        """Open a segment for a block; ``HistoryTruncatedError`` where it has gone."""
+        try:
+            segment = open_segment(self.source.directory, number)
+        except FileNotFoundError as error:
+            raise HistoryTruncatedError(
+                f"segment {number} of {self.path} has been dropped meanwhile",
+                hint="Let the writer keep more of its log: `retain_bytes`.",
+            ) from error
+        try:
+            yield segment
+        finally:
+            segment.file.close()
+
     # -------------------------------------------------------------- cuts
 
     def durable_end(self, known: int = 0) -> int:
         """Return the newest position that the log or the manifest shows to be durable."""
-        with _open(self, self._numbers()[-1]) as segment:
+        with self._segment(self._numbers()[-1]) as segment:
             known = max(known, segment.first_position)
         return newest_durable(
             self.source.directory, list(self.source.log_ids or ()), max(known, self.source.durable)
@@ -159,12 +183,21 @@ class Log:
     def newest(
         self, grown_from: Cut | None = None, most: int | None = None, end: int | None = None
     ) -> Cut:
-        """Return the newest durable cut, or the first one with ``most`` updates more than another.
+        """Return the newest durable cut, or the first one ``most`` updates behind another.
 
         A transaction larger than that goes whole.  ``end`` is a durable position not to go beyond.
         """
         cut = grown_from or self._head(self._numbers()[-1])
         return self._grown(cut, self.durable_end(cut.position) if end is None else end, most)
+
+    def all_below(self, position: int) -> Cut:
+        """Return the fold of everything below a durable position in the last segment."""
+        cut = self._head(self._numbers()[-1])
+        for frame in self._between(cut.position, position):
+            for _, record in read_records((frame,)):
+                cut.take(frame.position, record)
+        cut.position = position
+        return cut
 
     def extent(self, *, permissive: bool) -> tuple[int, int]:
         """Return where the kept log begins, and where its durable part ends.
@@ -172,14 +205,14 @@ class Log:
         ``permissive``: where the last segment is damaged, the end of its last valid frame.
         """
         numbers = self._numbers()
-        with _open(self, numbers[0]) as segment:
+        with self._segment(numbers[0]) as segment:
             first = segment.first_position
         try:
             return first, self.durable_end()
         except CorruptLogError:
             if not permissive:
                 raise
-        with _open(self, numbers[-1]) as segment:
+        with self._segment(numbers[-1]) as segment:
             end = segment.first_position
             for frame in later_frames(segment, segment.offset_of(end)):
                 end = frame.end
@@ -191,25 +224,32 @@ class Log:
         ``HistoryTruncatedError`` where the kept log begins above it, ``UsageError`` where the log
         does not reach it.
         """
-        cut = self.before(vector)
+        cut = self.before(vector, short=True)
         end = self.durable_end(cut.position)
         cut = self._grown(cut, end, None, until=vector)
         cut.check_reaches(vector, self.path)
         return cut
 
-    def before(self, vector: Vector) -> Cut:
-        """Return the highest head of a segment at which no partition has come further."""
-        numbers = self._numbers()
-        for number in reversed(numbers):
+    def before(self, vector: Vector, *, short: bool = False) -> Cut:
+        """Return the highest head of a segment at which no partition has come further.
+
+        ``short`` asks for one at which some partition has not come as far, if there is one.
+        """
+        found: Cut | None = None
+        for number in reversed(self._numbers()):
             cut = self._head(number)
             here = cut.vector()
             self.check_partitions(vector, here)
             if all(here[p][1] <= wanted[1] for p, wanted in vector.items()):
-                return cut
+                found = cut
+                if not short or cut.lacking(vector) is not None:
+                    return cut
+        if found is not None:
+            return found
         kept = {p: n for p, (_, n) in cut.vector().items() if n > vector.get(p, (0, n))[1]}
+        wanted = {p: vector[p][1] for p in kept}
         raise HistoryTruncatedError(
-            f"the log of {self.path} is kept from update numbers {kept} on, "
-            f"wanted were { ({p: vector[p][1] for p in kept}) }",
+            f"the log of {self.path} is kept from update numbers {kept} on, wanted were {wanted}",
             hint="Keep more of it (`retain_bytes`), or set failOnDataLoss=false to skip.",
         )
 
@@ -221,7 +261,7 @@ class Log:
 
     def _head(self, number: int) -> Cut:
         """Return the cut behind the STATE record of a segment."""
-        with _open(self, number) as segment:
+        with self._segment(number) as segment:
             for frame in walk(segment, segment.first_position):
                 for record in decode_payload(frame.payload):
                     if isinstance(record, StateRecord):
@@ -231,23 +271,33 @@ class Log:
             raise self._bad(segment, segment.first_position, segment.first_position + 1)
 
     def _grown(self, cut: Cut, end: int, most: int | None, until: Vector | None = None) -> Cut:
-        cut = replace(cut, changes=0)
+        cut = replace(deepcopy(cut), changes=0)  # whoever remembers it goes on from there
         if cut.position >= end:
             return cut
-        source = self.source
-        scan = Scan(source.directory, cut.position, exact=True, durable=end, log_ids=source.log_ids)
-        for frame in scan:
-            if frame.end > end:
-                return cut
+        waiting: list[tuple[int, Record]] = []
+        for frame in self._between(cut.position, end):
             if most is not None and cut.changes >= most:
                 return cut
             if until is not None and cut.lacking(until) is None:
                 return cut
-            for _, record in read_records((frame,)):
-                cut.take(frame.position, record)
-            cut.position = frame.end
-        scan.end.raise_if_refused()
+            waiting += [(frame.position, record) for _, record in read_records((frame,))]
+            # A cut ends where the last number moved, whatever follows: a vector has one cut only.
+            if any(isinstance(record, TxRecord | RollbackRecord) for _, record in waiting):
+                for position, record in waiting:
+                    cut.take(position, record)
+                cut.position = frame.end
+                waiting.clear()
         return cut
+
+    def _between(self, start: int, end: int) -> Iterator[Frame]:
+        """Yield the frames between two borders of frames; damage is an error."""
+        source = self.source
+        scan = Scan(source.directory, start, exact=True, durable=end, log_ids=source.log_ids)
+        for frame in scan:
+            if frame.end > end:
+                return
+            yield frame
+        scan.end.raise_if_refused()
 
     # -------------------------------------------------------------- slices
 
@@ -259,7 +309,7 @@ class Log:
         found: list[Slice] = []
         stop = end
         for number in reversed(self._numbers()):
-            with _open(self, number) as segment:
+            with self._segment(number) as segment:
                 first = segment.first_position
             low = max(first, start)
             if low < stop:
@@ -278,7 +328,7 @@ class Log:
         self, part: Slice, *, permissive: bool = False
     ) -> Generator[Frame | BadFrame, None, None]:
         """Yield the frames of a slice; a stretch without a valid one is an error, or an item."""
-        with _open(self, part.segment) as segment:
+        with self._segment(part.segment) as segment:
             position = part.low
             if not part.exact:
                 offset = segment.offset_of(part.low)
@@ -315,27 +365,6 @@ class Log:
             seen.expected,
             seen.found,
         )
-
-
-class _open:  # noqa: N801  # a context manager that is used as a function
-    """One segment, open in a block."""
-
-    def __init__(self, log: Log, number: int) -> None:
-        self._log = log
-        self._number = number
-
-    def __enter__(self) -> Segment:
-        try:
-            self._segment = open_segment(self._log.source.directory, self._number)
-        except FileNotFoundError as error:
-            raise HistoryTruncatedError(
-                f"segment {self._number} of {self._log.path} has been dropped meanwhile",
-                hint="Let the writer keep more of its log: `retain_bytes`.",
-            ) from error
-        return self._segment
-
-    def __exit__(self, *_exc: object) -> None:
-        self._segment.file.close()
 
 
 def _state(record: StateRecord) -> State:

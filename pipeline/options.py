@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 from ..affinity.errors import UsageError
 from .columns import BATCH_ROWS
 
-View = Literal["snapshot", "changes", "wal"]
+View = Literal["snapshot", "changes", "wal", "meta"]
 Mode = Literal["FAILFAST", "PERMISSIVE"]
 
 TASK_BYTES = 16 << 20
@@ -97,6 +97,8 @@ def _known(view: View, stream: bool | None) -> Known:
         ("maxBytesPerTask", "task_bytes", _positive),
         ("minPartitions", "tasks", _positive),
     ]
+    if view == "meta":
+        return both
     if view == "wal":
         return [*both, ("mode", "mode", _mode)]
     both += [("namespace", "namespace", str), ("partitions", "partitions", _numbers)]

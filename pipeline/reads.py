@@ -22,7 +22,7 @@ from . import columns, snapshots, vectors
 from .columns import Wanted
 from .logs import Cut, Log, Slice
 from .options import Options
-from .snapshots import Part
+from .snapshots import Account, Part
 from .vectors import Number, Vector
 
 if TYPE_CHECKING:
@@ -33,15 +33,20 @@ TASK_BYTES_MIN = 256 << 10
 Offset = dict[str, Any]
 """How far a stream has come: a vector in JSON, or a list of them as ``sources``."""
 
-_FIELDS = {"snapshot": columns.SNAPSHOT, "changes": columns.CHANGES, "wal": columns.WAL}
+_FIELDS = {
+    "snapshot": columns.SNAPSHOT,
+    "changes": columns.CHANGES,
+    "wal": columns.WAL,
+    "meta": columns.META,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one task reads: partitions of a snapshot, or a stretch of a log and what is wanted."""
+    """What one task reads: data or an account of it, or a stretch of a log and what is wanted."""
 
     options: Options
-    part: Slice | Part
+    part: Slice | Part | Account
     columns: tuple[str, ...] | None
     names: dict[int, str]
     wanted: Wanted | None
@@ -49,7 +54,7 @@ class Task:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read it; raises ``StorageError``: damage, or what was planned is gone."""
         options = self.options
-        if isinstance(self.part, Part):
+        if isinstance(self.part, Part | Account):
             yield from self.part.batches(self.columns, options.batch_rows)
             return
         log = Log(self.part.path)
@@ -90,6 +95,8 @@ def read(options: Options, names: Sequence[str] | None = None) -> list[Task]:
     """Plan a read of what there is now; ``names`` are the columns that are wanted."""
     chosen = None if names is None else tuple(names)
     tasks: list[Task] = []
+    if options.view == "meta":
+        return [Task(options, Account(path), chosen, {}, None) for path in options.paths]
     if options.view == "snapshot":
         for path in options.paths:
             tasks += _snapshot(path, options, chosen)

@@ -24,21 +24,24 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ..affinity.errors import AlreadyOpenError, NotFoundError, SnapshotExpiredError, UsageError
+from ..checkpoints.marks import PartitionMark
 from ..engine.disk import RealDisk
 from ..engine.open import open as open_store
 from ..engine.opening import LOCK_NAME
 from ..engine.overlay import View
+from ..engine.partition_store import read_marks
 from ..engine.reading import ReadOnlyDatabase
 from ..engine.stored import (
     PREFIX_SIZE,
     TRAILER,
+    TRAILER_SIZE,
     VALUE,
     check_block,
     cut,
     is_tombstone,
     pack_prefix,
 )
-from .columns import SNAPSHOT, Rows
+from .columns import META, SNAPSHOT, Rows
 from .logs import Cut, Log
 
 if TYPE_CHECKING:
@@ -81,6 +84,45 @@ class Part:
             yield from rows.batch()
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a store, or a folder of segments, says about each of its partitions."""
+
+    path: str
+
+    def batches(self, columns: tuple[str, ...] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Read it; raises what a damaged log or data file raises."""
+        log = Log(self.path)
+        marks: dict[int, PartitionMark] = {}
+        checkpoint = None
+        cut = log.newest()
+        if log.source.kind == "store":
+            check_closed(self.path)
+            with _opened(self.path) as db:
+                mark, marks = read_marks(db.overlay.view.txn)
+                checkpoint = None if mark is None else str(mark.position)
+                cut = log.all_below(db.position)
+        earliest = log.earliest().state
+        rows = Rows(META, columns, batch_rows)
+        for partition, counter in enumerate(cut.state.counters):
+            of = marks.get(partition)
+            gaps = [{"start": a, "count": b - a + 1} for a, b in counter.missing]
+            rows.add(
+                (self.path,),
+                (partition,),
+                ("local",),
+                (counter.lwm,),
+                (counter.hwm,),
+                (gaps,),
+                (earliest.counters[partition].lwm,),
+                (checkpoint,),
+                (None if of is None else of.count,),
+                (None,),
+                (None if of is None else of.digest.to_bytes(TRAILER_SIZE, "little"),),
+            )
+        yield from rows.batch()
+
+
 def pin(path: str) -> tuple[Log, Cut]:
     """Return the log of a store that nobody writes, and the cut that a snapshot of it shows."""
     log = Log(path)
@@ -89,6 +131,13 @@ def pin(path: str) -> tuple[Log, Cut]:
             f"{path} is a folder of segments, which hold changes and no data",
             hint="The views changes and wal read it; a snapshot needs a store or a hot copy.",
         )
+    check_closed(path)
+    with _opened(path) as db:
+        return log, log.all_below(db.position)
+
+
+def check_closed(path: str) -> None:
+    """Raise ``AlreadyOpenError`` where a writer has a store open."""
     try:
         RealDisk().lock(os.path.join(path, LOCK_NAME), shared=True).release()
     except BlockingIOError as error:
@@ -101,9 +150,6 @@ def pin(path: str) -> tuple[Log, Cut]:
         ) from error
     except FileNotFoundError:
         pass  # a hot copy that nobody has opened yet
-    with _opened(path) as db:
-        position = db.position
-    return log, log.newest(end=position)
 
 
 def parts(

@@ -57,7 +57,7 @@ def test_spark_finds_the_format_by_itself(spark: SparkSession, store: Path) -> N
 
 
 def test_views_are_what_the_library_reads(spark: SparkSession, store: Path) -> None:
-    for view in ("snapshot", "changes", "wal"):
+    for view in ("snapshot", "changes", "wal", "meta"):
         frame = load(spark, store, view, minPartitions=5)
         assert shown(dicts(frame)) == shown(rows(store, view))
         assert frame.count() == len(rows(store, view))
@@ -130,7 +130,7 @@ def test_a_thousand_partitions_are_read_by_few_tasks(spark: SparkSession, tmp_pa
     ("view", "options", "said"),
     [
         ("snapshot", {"nonsense": "1"}, "Its options are view, path, columns"),
-        ("lag", {}, "There are snapshot, changes, wal"),
+        ("lag", {}, "There are snapshot, changes, wal, meta"),
         ("changes", {"startingCounters": '{"9": 1}'}, "has 4 partitions, no 9"),
     ],
 )
