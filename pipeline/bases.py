@@ -25,7 +25,18 @@ else:
         )
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
     except ModuleNotFoundError:
-        DataSource = DataSourceReader = DataSourceStreamReader = AvailableNow = object
+
+        class DataSource:
+            """A format."""
+
+        class DataSourceReader:
+            """What reads a batch."""
+
+        class DataSourceStreamReader:
+            """What reads a stream."""
+
+        class AvailableNow:
+            """What can end a stream at what is there now."""
 
         class InputPartition:
             """What a task reads."""

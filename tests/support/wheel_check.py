@@ -70,11 +70,13 @@ def build_wheel(folder: Path) -> Path:
 
 def files_expected() -> set[str]:
     """What the wheel has to hold of the package, by its list of packages."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packages: list[str] = project["tool"]["setuptools"]["packages"]
-    folders = [ROOT.joinpath(*package.split(".")[1:]) for package in packages]
-    modules = [module for folder in folders for module in folder.glob("*.py")]
-    return {f"tidelog/{path.relative_to(ROOT)}" for path in [*modules, ROOT / "py.typed"]}
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    found = {"tidelog/py.typed"}
+    for package in setuptools["packages"]:
+        top, *rest = package.split(".")
+        folder = ROOT.joinpath(setuptools["package-dir"][top], *rest)
+        found.update("/".join((top, *rest, module.name)) for module in folder.glob("*.py"))
+    return found
 
 
 def check_contents(wheel: Path) -> None:
