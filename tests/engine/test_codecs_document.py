@@ -239,6 +239,7 @@ def test_bytes_that_are_no_json_value_are_refused(data: bytes) -> None:
         Json.decode(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", [Msgpack, Json])
 @given(data=st.data())
 def test_damaged_bytes_raise_nothing_but_a_codec_error(

@@ -127,6 +127,7 @@ def check_interrupted(durability: Any, work: Callable[[Opened], None], at: int) 
     return interrupter.where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["always", "none"])
 @pytest.mark.parametrize("work", [put, transact, update_many])
 def test_an_interrupt_anywhere_in_a_commit_leaves_all_of_it_or_nothing(
@@ -171,6 +172,7 @@ def check_begun_segment(at: int) -> str:
     return interrupter.where
 
 
+@pytest.mark.slow
 def test_an_interrupt_anywhere_in_a_rotation_loses_nothing() -> None:
     points = 0
     while check_begun_segment(points + 1):
