@@ -90,6 +90,20 @@ class State:
             state.durable = max(mark.written, state.durable)
         return state
 
+    @classmethod
+    def from_record(cls, record: StateRecord) -> State:
+        """Return the state at the head of a segment, but for what only marks tell."""
+        state = cls(b"", len(record.lwms))
+        state.time = record.time
+        state.epochs = list(record.epochs)
+        state.epoch_tables = [((epoch, 1),) for epoch in record.epochs]
+        state.counters = [
+            PartitionUpdateCounter(lwm, record.ranges.get(p, ()), max_ranges=1 << 30)
+            for p, lwm in enumerate(record.lwms)
+        ]
+        state.namespaces = {namespace.id: namespace for namespace in record.namespaces}
+        return state
+
     def apply(self, position: int, record: Record) -> list[tuple[int, Run]]:
         """Fold one record in; return (index of its first key, run) of updates to take over.
 

@@ -25,12 +25,12 @@ from ..affinity.errors import AlreadyOpenError, DiskError, NotFoundError
 from ..wal.ports import ReadableDirectory
 from .environment import Disk, Environment, LockHandle
 from .kv import DATA_FILE
+from .log_source import WAL_NAME
 from .manifest import Manifest
 from .opening import (
     DATA_NAME,
     LOCK_NAME,
     READERS_NAME,
-    WAL_NAME,
     check_place,
     owner_of,
     read_manifest,

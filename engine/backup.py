@@ -31,11 +31,11 @@ from .check import inspect_store
 from .copying import copy_file
 from .environment import Disk, Environment, KeyValueEnvironment
 from .kv import DATA_FILE
+from .log_source import WAL_NAME
 from .manifest import Manifest
 from .opening import (
     DATA_NAME,
     READERS_NAME,
-    WAL_NAME,
     OpenStore,
     check_place,
     translated_disk,

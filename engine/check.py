@@ -45,9 +45,10 @@ from ..wal.records import (
 from .access import ReadAccess
 from .environment import Environment, KvTransaction, production
 from .kv import DATA_FILE, open_lmdb, verify_file
+from .log_source import WAL_NAME
 from .manifest import Manifest
 from .namespaces import OUTCOMES
-from .opening import DATA_NAME, WAL_NAME, Options
+from .opening import DATA_NAME, Options
 from .overlay import Layer, View
 from .partition_store import STORE_KEY, mark_key, read_marks
 from .recovery import apply_updates

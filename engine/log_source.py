@@ -60,9 +60,7 @@ class LogSource:
     @property
     def log_ids(self) -> Sequence[tuple[bytes, int]] | None:
         """The ids that the manifest knows, or None."""
-        if self.manifest is None:
-            return None
-        return [(bytes.fromhex(log_id), first) for log_id, first in self.manifest.logs]
+        return None if self.manifest is None else self.manifest.log_ids
 
     @property
     def durable(self) -> int:

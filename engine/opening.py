@@ -45,6 +45,7 @@ from .environment import Disk, Environment, KeyValueEnvironment, LockHandle
 from .kv import DATA_FILE, ENGINE_VERSION
 from .lock_manager import LockManager
 from .log_keeper import LogKeeper
+from .log_source import WAL_NAME
 from .manifest import Manifest
 from .map_growth import MapGrowth
 from .overlay import Overlay
@@ -52,7 +53,6 @@ from .partition_store import read_marks, verify_partitions
 from .recovery import RecoveryReport, Replayed, replay, rewrite_tail
 
 LOCK_NAME = "lock"
-WAL_NAME = "wal"
 DATA_NAME = "data"
 READERS_NAME = "readers"
 _FRESH_DATA = "data.tmp"

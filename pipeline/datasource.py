@@ -135,6 +135,7 @@ class _StreamReader(DataSourceStreamReader, AvailableNow):
         """Return how far the next batch goes."""
         return self._stream.latest(start, getattr(limit, "max_rows", None))
 
+    @_told
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Let the query end at what is there now."""
         self._stream.freeze()

@@ -32,7 +32,6 @@ from ..affinity.errors import (
 from ..checkpoints.replay import State
 from ..engine.log_source import LogSource, find_log
 from ..engine.recovery import newest_durable
-from ..tx.counter import PartitionUpdateCounter
 from ..wal.format import Frame
 from ..wal.reader import Scan, read_records
 from ..wal.records import (
@@ -45,8 +44,6 @@ from ..wal.records import (
 )
 from ..wal.segments import Segment, later_frames, open_segment, probe, segment_numbers, walk
 from .vectors import Number, Vector
-
-_MANY_RANGES = 1 << 30
 
 
 @dataclass(slots=True, kw_only=True)
@@ -266,7 +263,7 @@ class Log:
                 for record in decode_payload(frame.payload):
                     if isinstance(record, StateRecord):
                         names = {n.id: n.name for n in record.namespaces}
-                        return Cut(position=frame.end, state=_state(record), names=names)
+                        return Cut(position=frame.end, state=State.from_record(record), names=names)
                 break
             raise self._bad(segment, segment.first_position, segment.first_position + 1)
 
@@ -365,17 +362,3 @@ class Log:
             seen.expected,
             seen.found,
         )
-
-
-def _state(record: StateRecord) -> State:
-    """Return the fold that a STATE record stands for."""
-    state = State(b"", len(record.lwms))
-    state.time = record.time
-    state.epochs = list(record.epochs)
-    state.epoch_tables = [((epoch, 1),) for epoch in record.epochs]
-    state.counters = [
-        PartitionUpdateCounter(lwm, record.ranges.get(p, ()), max_ranges=_MANY_RANGES)
-        for p, lwm in enumerate(record.lwms)
-    ]
-    state.namespaces = {namespace.id: namespace for namespace in record.namespaces}
-    return state

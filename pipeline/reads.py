@@ -170,7 +170,7 @@ def _given(log: Log, text: str) -> dict[int, Number]:
 
 
 def _start(log: Log, options: Options, default: str) -> dict[int, Number]:
-    """Return the vector at which a read begins, and say what is lost where that is allowed."""
+    """Return the vector at which a read begins."""
     text = options.starting or default
     if text == "latest":
         return log.newest().vector()

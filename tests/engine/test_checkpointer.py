@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from support.stores import PATH, Opened, expect_sound, open_store, opened
 from tidelog.affinity.errors import CorruptLogError, DiskError, DiskFullError
 from tidelog.engine import checkpointer as checkpointers, manifest as manifests
-from tidelog.testing import SimulatedCrash
+from tidelog.testing import FaultyDisk, SimulatedCrash
 from tidelog.wal.format import FRAME_OVERHEAD
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import CheckpointRecord
@@ -26,6 +27,23 @@ def content(store: Opened, name: str = "users") -> dict[bytes, bytes]:
 
 def commits(store: Opened) -> int:
     return sum(operation.kind == "commit" for operation in store.disk.trace)
+
+
+def cut_short(prepared: Callable[[], Opened]) -> list[FaultyDisk]:
+    """Return what a power cut before each commit of a checkpoint leaves."""
+    probe = prepared()
+    before = probe.disk.operations
+    probe.database.checkpoint()
+    numbers = [o.number for o in probe.disk.trace[before:] if o.kind == "commit"]
+    probe.database.abandon()
+    disks = []
+    for number in numbers:
+        store = prepared()
+        store.disk.crash_at(number, "before")
+        with pytest.raises(SimulatedCrash):
+            store.database.checkpoint()
+        disks.append(store.disk.crash("lost"))
+    return disks
 
 
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -80,18 +98,10 @@ def test_a_checkpoint_that_dies_between_two_transactions_is_made_up_for(
         store.database.drop("gone")
         return store
 
-    probe = prepared()
-    before = probe.disk.operations
-    probe.database.checkpoint()
-    numbers = [o.number for o in probe.disk.trace[before:] if o.kind == "commit"]
-    probe.database.abandon()
-    assert len(numbers) > 3
-    for number in numbers:
-        store = prepared()
-        store.disk.crash_at(number, "before")
-        with pytest.raises(SimulatedCrash):
-            store.database.checkpoint()
-        with opened(store.disk.crash("lost"), seed=2) as again:
+    disks = cut_short(prepared)
+    assert len(disks) > 3
+    for disk in disks:
+        with opened(disk, seed=2) as again:
             assert again.database.maps() == ["others", "users"]
             assert len(content(again, "others")) == 5
             values = list(content(again).values())
@@ -114,18 +124,9 @@ def test_a_partition_that_was_left_between_two_pieces_is_made_up_for(
             store.database.map("users").discard(b"%d" % number)
         return store
 
-    probe = prepared()
-    before = probe.disk.operations
-    probe.database.checkpoint()
-    numbers = [o.number for o in probe.disk.trace[before:] if o.kind == "commit"]
-    probe.database.abandon()
-    assert len(numbers) == 7
-    for number in numbers:
-        store = prepared()
-        store.disk.crash_at(number, "before")
-        with pytest.raises(SimulatedCrash):
-            store.database.checkpoint()
-        disk = store.disk.crash("lost")
+    disks = cut_short(prepared)
+    assert len(disks) == 7
+    for disk in disks:
         expect_sound(disk)
         with opened(disk, seed=2) as again:
             values = list(content(again).values())
@@ -137,18 +138,13 @@ def test_a_partition_that_was_left_between_two_pieces_is_made_up_for(
 def test_a_log_that_ends_below_a_piece_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     # The data file holds what the log lost, so this is no torn tail.
     monkeypatch.setattr(checkpointers, "PIECE_UPDATES", 10)
-    probe = open_store(partitions=1, durability="none")
-    fill(probe, 30)
-    probe.database.checkpoint()
-    first, second, _ = [o.number for o in probe.disk.trace if o.kind == "commit"][-3:]
-    probe.database.abandon()
-    store = open_store(partitions=1, durability="none")
-    fill(store, 30)
-    store.disk.crash_at(second, "before")
-    with pytest.raises(SimulatedCrash):
-        store.database.checkpoint()
-    assert store.disk.trace[first - 1].kind == "commit"
-    disk = store.disk.crash("lost")
+
+    def prepared() -> Opened:
+        store = open_store(partitions=1, durability="none")
+        fill(store, 30)
+        return store
+
+    _, disk, _ = cut_short(prepared)  # behind the first of three pieces
     last = list(Scan(disk.directory(f"{PATH}/wal")))[-1]
     disk.flip_bit(f"{PATH}/wal/{last.segment:016d}.log", 8 * (last.offset + FRAME_OVERHEAD))
     with pytest.raises(CorruptLogError):

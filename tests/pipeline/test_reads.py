@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tidelog
-from support.pipelines import content, fill, new_store, replayed, rows, rows_of
+from support.pipelines import closed_store, content, fill, flip, new_store, replayed, rows, rows_of
 from tidelog.affinity.errors import (
     AlreadyOpenError,
     CorruptLogError,
@@ -26,13 +26,7 @@ from tidelog.pipeline.reads import Stream, read
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A closed store with a checkpoint in the middle of its log."""
-    path = tmp_path / "store"
-    with new_store(path, partitions=4) as db:
-        fill(db, 1, 60)
-        db.checkpoint()
-        fill(db, 2, 40)
-    return path
+    return closed_store(tmp_path / "store")
 
 
 @pytest.fixture(autouse=True)
@@ -237,12 +231,6 @@ def test_the_account_of_a_store_has_a_row_per_partition(store: Path) -> None:
 
 
 # ------------------------------------------------------------------ damage and loss
-
-
-def flip(path: Path, offset: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("tasks", [1, 4, 60])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tidelog
-from support.pipelines import content, fill, new_store, replayed, rows
+from support.pipelines import closed_store, content, fill, flip, new_store, replayed, rows
 from tidelog.affinity.partitions import partition_of
 
 if TYPE_CHECKING:
@@ -23,13 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A closed store with a checkpoint in the middle of its log."""
-    path = tmp_path / "store"
-    with new_store(path, partitions=4) as db:
-        fill(db, 1, 60)
-        db.checkpoint()
-        fill(db, 2, 40)
-    return path
+    return closed_store(tmp_path / "store")
 
 
 def load(spark: SparkSession, path: Path | str, view: str, **options: Any) -> DataFrame:
@@ -145,11 +139,8 @@ def test_bad_options_say_what_is_right(
 def test_damage_names_segment_and_offset(spark: SparkSession, store: Path) -> None:
     frame = load(spark, store, "changes", minPartitions=3)
     frame.count()
-    path = store / "wal" / f"{1:016d}.log"
     hit = rows(store, "wal")[40]["offset"]
-    data = bytearray(path.read_bytes())
-    data[hit + 22] ^= 1
-    path.write_bytes(data)
+    flip(store / "wal" / f"{1:016d}.log", hit + 22)
     with pytest.raises(Exception, match="segment 1, offset") as caught:
         frame.collect()
     assert f"offset {hit}" in str(caught.value)
@@ -170,7 +161,7 @@ def test_a_live_store_gives_its_log_and_a_copy_its_data(
     assert load(spark, tmp_path / "copy", "snapshot").count() == sum(map(len, copy.values()))
 
 
-def stream(spark: SparkSession, path: Path, checkpoint: Path, name: str, **options: Any) -> Any:
+def stream(spark: SparkSession, path: Path, checkpoint: Path, **options: Any) -> Any:
     """Run a query over the changes to its end; return it."""
     reader = spark.readStream.format("tidelog").option("path", str(path)).option("view", "changes")
     query = (
@@ -196,7 +187,7 @@ def test_a_stream_gives_every_change_once_over_restarts(
             fill(db, number, 60)
             db.map("stock")[b"large"] = bytes(800_000)  # so that segments change
             db._committer.announce()
-            query = stream(spark, path, out, f"q{number}", maxChangesPerTrigger=50)
+            query = stream(spark, path, out, maxChangesPerTrigger=50)
             sizes += [progress["numInputRows"] for progress in query.recentProgress]
     found = dicts(spark.read.parquet(str(out / "out")))
     assert shown(found) == shown(rows(path, "changes"))
@@ -207,7 +198,7 @@ def test_a_stream_gives_every_change_once_over_restarts(
 
 
 def test_offsets_are_update_numbers(spark: SparkSession, store: Path, tmp_path: Path) -> None:
-    query = stream(spark, store, tmp_path / "query", "offsets")
+    query = stream(spark, store, tmp_path / "query")
     offset = json.loads(query.lastProgress["sources"][0]["endOffset"])
     assert sorted(offset) == ["history", "p", "store", "v"]
     newest = {row["partition"]: row["counter"] for row in rows(store, "changes")}

@@ -36,6 +36,22 @@ def fill(db: Database, seed: int, transactions: int) -> None:
                     view[key] = rng.randbytes(rng.randint(0, 40))
 
 
+def closed_store(path: Path) -> Path:
+    """Make a store with a checkpoint in the middle of its log."""
+    with new_store(path, partitions=4) as db:
+        fill(db, 1, 60)
+        db.checkpoint()
+        fill(db, 2, 40)
+    return path
+
+
+def flip(path: Path, offset: int) -> None:
+    """Flip a bit of one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
 def content(path: Path) -> dict[str, dict[bytes, bytes]]:
     """Return all maps of a closed store."""
     with tidelog.open(path, read_only=True) as db:
