@@ -77,9 +77,11 @@ def test_a_store_that_is_open_for_writing_has_no_snapshot_and_its_copy_has(
     with tidelog.open(store) as db:
         with pytest.raises(AlreadyOpenError, match="open for writing"):
             rows(store, "snapshot")
+        fill(db, 3, 30)  # behind the checkpoint: the copy has it in its log only
         db.backup(tmp_path / "copy")
-        fill(db, 3, 10)
+        fill(db, 4, 10)
     copy = rows(tmp_path / "copy", "snapshot")
+    assert len(copy) == len({(row["namespace"], row["key"]) for row in copy})
     assert replayed(rows(tmp_path / "copy", "changes")) == {
         name: {r["key"]: r["value"] for r in copy if r["namespace"] == name}
         for name in ("orders", "stock")
@@ -357,6 +359,10 @@ def test_an_offset_that_was_passed_may_be_asked_for_again(store: Path) -> None:
         once = rows_of(stream.tasks(start, end))
         assert once == rows_of(Stream(options).tasks(start, end))
     middle = stream.latest(start, 30)
+    for most in (None, 5, 40):
+        end = stream.latest(middle, most)
+        assert end == Stream(options).latest(middle, most)
+        assert rows_of(stream.tasks(middle, end)) == rows_of(Stream(options).tasks(middle, end))
     rest = rows_of(stream.tasks(middle, stream.latest(middle, None)))
     assert rows_of(stream.tasks(start, middle)) + rest == rows(store, "changes")
 
