@@ -7,7 +7,8 @@ are handed to the operating system at most), `load` (batches, durable once the l
 Every peer runs with the settings that its user gets, beyond what the purpose names.  LMDB commits
 and syncs each batch of a load, `lmdb-nosync` syncs once at the end; SQLite is one connection
 behind a lock; RocksDB and LevelDB have no transactions here, so theirs is an atomic batch.  What a
-peer cannot do (`raw-append` reads nothing) it lacks, and no workload asks it for that.
+peer cannot do (`raw-append` reads nothing) it lacks, and no workload asks it for that.  `sketch` is
+no peer but the limit of what is written in Python: see `sketch.py`.
 """
 
 from __future__ import annotations
@@ -301,6 +302,12 @@ class Tidelog:
         self._db.checkpoint()
 
 
+def _sketch(path: Path, mode: Mode) -> Store:
+    from sketch import Sketch
+
+    return Sketch(path, mode)
+
+
 WRITERS: dict[str, Callable[[Path, Mode], Writer]] = {"raw-append": RawAppend}
 STORES: dict[str, Callable[[Path, Mode], Store]] = {
     "lmdb": Lmdb,
@@ -310,6 +317,7 @@ STORES: dict[str, Callable[[Path, Mode], Store]] = {
     "plyvel": LevelDb,
     "tidelog-1": partial(Tidelog, partitions=1),
     "tidelog-16": partial(Tidelog, partitions=16),
+    "sketch": _sketch,
 }
 MODULES = {
     "lmdb": "lmdb",

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from peers import STORES, WRITERS
-from workloads import TIDELOG, WORKLOADS, Row
+from workloads import SKETCH, TIDELOG, WORKLOADS, Row
 
 Figures = dict[str, dict[str, list[float]]]  # row -> peer -> one figure per round
 
@@ -98,13 +98,17 @@ TARGETS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A target beside what was reached: the median over rounds and the extremes."""
+    """A target beside what was reached: the median over rounds and the extremes.
+
+    ``sketch`` is what the sketch of a store reached in the same rounds, if it took part.
+    """
 
     target: Target
     peer: str
     reached: float
     lowest: float
     highest: float
+    sketch: float | None
 
     @property
     def passed(self) -> bool:
@@ -146,6 +150,7 @@ def verdicts(figures: Figures, rows: Iterable[str]) -> Iterator[Verdict]:
         by_peer = figures[target.row]
         for peer in target.of:
             reached = _reached(by_peer, peer, target.against)
+            sketch = _reached(by_peer, SKETCH, target.against)
             if reached:
                 yield Verdict(
                     target=target,
@@ -153,6 +158,7 @@ def verdicts(figures: Figures, rows: Iterable[str]) -> Iterator[Verdict]:
                     reached=median(reached),
                     lowest=min(reached),
                     highest=max(reached),
+                    sketch=median(sketch) if sketch else None,
                 )
 
 
@@ -175,8 +181,8 @@ def verdict_lines(figures: Figures, rows: Iterable[str]) -> str:
             if taken:
                 lines.append(f"    {peer:<12} {_figure(median(taken), row.unit):>12}")
     for verdict in verdicts(figures, names):
-        name, store, reached, extremes, must, aim, word = _cells(verdict)
-        demands = f"must {must or '-'}, aim {aim or '-'}"
+        name, store, reached, extremes, must, aim, word, sketch = _cells(verdict)
+        demands = f"must {must or '-'}, aim {aim or '-'}, sketch {sketch or '-'}"
         lines.append(f"{word:<4}  {name:<13} {store:<11} {reached:<17} {demands} ({extremes})")
     return "\n".join(lines)
 
@@ -206,7 +212,7 @@ def memory_verdicts(memories: list[Memory]) -> Iterator[str]:
 
 
 def _cells(verdict: Verdict) -> tuple[str, ...]:
-    """Row, store, what was reached, between which extremes, must, aim, word."""
+    """Row, store, what was reached, between which extremes, must, aim, word, sketch."""
     target = verdict.target
     sign = "<=" if smaller_is_better(target.row) else ">="
     unit = f"x {target.against}" if target.against else f" {ROWS[target.row].unit}"
@@ -218,6 +224,7 @@ def _cells(verdict: Verdict) -> tuple[str, ...]:
         f"{sign} {target.must:g}" if target.must is not None else "",
         f"{target.aim:g}" if target.aim is not None else "",
         verdict.word,
+        f"{_number(verdict.sketch)}" if verdict.sketch is not None else "",
     )
 
 
@@ -287,13 +294,15 @@ def page(
         "Every workload runs with all its peers in turn, each measurement in a fresh process, over",
         f"{rounds} rounds; a ratio is the median of the ratios within each. Keys are 16 random",
         "bytes, values 100 random bytes. `tidelog-1` and `tidelog-16` have one and 16 partitions.",
+        "`sketch` (`benchmarks/sketch.py`) is no store but the least that Python has to do: the",
+        "same records, frames and checks, without locks, isolation, recovery or background work.",
         "",
         *_table(("fact", "value"), machine.items()),
         "",
         "## Targets",
         "",
         *_table(
-            ("row", "store", "reached", "over the rounds", "must", "aim", "verdict"),
+            ("row", "store", "reached", "over the rounds", "must", "aim", "verdict", "sketch"),
             map(_cells, verdicts(figures, figures)),
         ),
         "",

@@ -25,6 +25,7 @@ from peers import Pair, Store, open_store, open_writer
 
 TIDELOG = ("tidelog-1", "tidelog-16")
 PEERS = ("lmdb", "sqlite", "rocksdict", "plyvel")
+SKETCH = "sketch"
 ALL = ("raw-append", *PEERS, *TIDELOG)
 
 LOADED_STATES = ("copy", "shared", "killed")
@@ -183,11 +184,17 @@ def _from_threads(put: Callable[[bytes, bytes], object], pairs: list[Pair], job:
 
 def trio_puts(job: Job) -> Sequence[float]:
     """Durable puts per second: of Trio tasks for Tidelog, of threads for everybody else."""
-    if job.peer not in TIDELOG:
+    if job.peer not in (*TIDELOG, SKETCH):
         return durable_puts(job)
 
     import trio
 
+    if job.peer == SKETCH:
+        from sketch import from_tasks
+
+        pairs = pairs_of(20_000, WRITTEN)
+        _quiet_collector()
+        return (trio.run(from_tasks, job.path, pairs, job.writers, job.scale.seconds),)
     _quiet_collector()
     return (trio.run(_from_tasks, job),)
 
@@ -242,8 +249,10 @@ def load_at_random(job: Job) -> Sequence[float]:
 
 
 def load_in_order(job: Job) -> Sequence[float]:
-    """Pairs loaded per second when they come in key order."""
-    return _load(job, sorted(pairs_of(job.scale.records, LOADED)))[:1]
+    """Pairs loaded per second when they come in key order, from memory in that order."""
+    keys, values = map(b"".join, zip(*sorted(pairs_of(job.scale.records, LOADED)), strict=True))
+    pairs = list(zip(_cut(keys, KEY_BYTES), _cut(values, VALUE_BYTES), strict=True))
+    return _load(job, pairs)[:1]
 
 
 def _load(job: Job, pairs: list[Pair]) -> Sequence[float]:
@@ -410,10 +419,10 @@ def _trio(tasks: int, rival: str, threads: int) -> Workload:
     return Workload(
         name=f"b-trio-{tasks}",
         rows=_rate(f"b-trio-{tasks}", title.replace("1 threads", "one thread")),
-        peers=(rival, *TIDELOG),
+        peers=(rival, *TIDELOG, SKETCH),
         state="copy",
         measure=trio_puts,
-        writers={rival: threads} | dict.fromkeys(TIDELOG, tasks),
+        writers={rival: threads} | dict.fromkeys((*TIDELOG, SKETCH), tasks),
     )
 
 
@@ -429,14 +438,14 @@ WORKLOADS = (
     Workload(
         name="a",
         rows=_rate("a", "one durable put per commit, one thread"),
-        peers=ALL,
+        peers=(*ALL, SKETCH),
         state="copy",
         measure=durable_puts,
     ),
     Workload(
         name="g",
         rows=_rate("g", "durable transaction of 5 keys, one thread"),
-        peers=ALL,
+        peers=(*ALL, SKETCH),
         state="copy",
         measure=durable_transactions,
     ),
@@ -449,7 +458,7 @@ WORKLOADS = (
     Workload(
         name="c",
         rows=_rate("c", "relaxed single puts, none lost by kill -9"),
-        peers=ALL,
+        peers=(*ALL, SKETCH),
         state="copy",
         measure=relaxed_puts,
     ),
@@ -467,14 +476,14 @@ WORKLOADS = (
             ),
             Row(name="i-process", title="the same as counted for the process", unit="x"),
         ),
-        peers=("lmdb-nosync", *PEERS, *TIDELOG),
+        peers=("lmdb-nosync", *PEERS, *TIDELOG, SKETCH),
         state="empty",
         measure=load_at_random,
     ),
     Workload(
         name="ds",
         rows=_rate("ds", "load in key order, durable at the end"),
-        peers=("lmdb-nosync", *PEERS, *TIDELOG),
+        peers=("lmdb-nosync", *PEERS, *TIDELOG, SKETCH),
         state="empty",
         measure=load_in_order,
     ),
@@ -484,7 +493,7 @@ WORKLOADS = (
             *_rate("e", "random point get"),
             *_rate("e-multi", "multi-get of 100 (lmdb, sqlite, plyvel: gets in a loop)"),
         ),
-        peers=(*PEERS, *TIDELOG),
+        peers=(*PEERS, *TIDELOG, SKETCH),
         state="shared",
         measure=point_gets,
     ),
@@ -494,7 +503,7 @@ WORKLOADS = (
             *_rate("f", "ordered scan of a whole map"),
             *_rate("f-prefix", "ordered scans by a prefix of one byte"),
         ),
-        peers=(*PEERS, *TIDELOG),
+        peers=(*PEERS, *TIDELOG, SKETCH),
         state="shared",
         measure=scans,
     ),

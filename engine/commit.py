@@ -1,9 +1,9 @@
 """The commit path: validate, reserve, log, sync, apply, in groups led by a committing thread.
 
-A thread that commits queues a put or a *ticket*.  If nobody leads, it leads: it takes what is
-queued, checks it (puts first, for nothing can speak against one but a lock), writes it as one
-frame, syncs once, applies it and wakes the others; then it hands the lead to the first that came
-meanwhile.  A lone committer pays no hand-off.
+A thread that commits while nobody else does leads a group of its own: it checks what it brought,
+writes it as one frame, syncs once and applies it.  Who comes meanwhile queues a put or a *ticket*;
+at the end the lead goes to the first of them, who takes all that is queued (puts first, for
+nothing can speak against one but a lock), does the same, and wakes the others.
 
 What is durable when, and what a crash leaves:
 
@@ -61,9 +61,8 @@ from ..wal.records import (
 from ..wal.writer import LogFailedError, LogWriter
 from .entries import Batch, Commit, Entry, Receipt
 from .environment import Environment
-from .overlay import PAIR_OVERHEAD, Overlay
-from .puts import PUTS_MAX, Put, Puts
-from .stored import pack_trailer
+from .overlay import Overlay
+from .puts import PUTS_MAX, LonePut, Put, Puts
 from .updates import NoUpdates
 
 GROUP_BYTES_MAX = 1 << 20
@@ -147,7 +146,9 @@ class Committer:
         """Commit one transaction and return its receipt; raises what speaks against it."""
         if commit.size > self.transaction_bytes_max:
             raise self._too_large(commit.size)
-        self._queue_up(commit)
+        while not self._carry(_Group((commit,))):
+            if self._queue_up(commit):
+                break
         if commit.error is not None:
             raise commit.error
         assert commit.receipt is not None
@@ -157,23 +158,30 @@ class Committer:
         self, partition: int, namespace: int, full_key: bytes, key: bytes, value: bytes
     ) -> None:
         """Commit one put, of at most ``PUT_BYTES_MAX``; raises what speaks against it."""
-        put: Put | None = None
-        try:
-            with self.mutex:
-                wake = self._wake()
-                put = (partition, namespace, full_key, key, value, wake)
-                if wake is not None:
-                    self._puts += (put,)
-                if not self._leading:
-                    self._heir = put
-                    self._leading = self.in_the_way = True
-            error = self._see_through(put, put[5])
-        except BaseException:
-            if put is not None:
-                self._see_through(put, put[5])
-            raise
-        if error is not None:
-            raise error
+        alone = LonePut(partition, namespace, full_key, key, value, self.puts_durable)
+        while not self._carry(_Group((alone,))):
+            put: Put | None = None
+            try:
+                with self.mutex:
+                    wake = self._wake()
+                    if wake is not None:
+                        put = (partition, namespace, full_key, key, value, wake)
+                        self._puts += (put,)
+                        if not self._leading:
+                            self._heir = put
+                            self._leading = self.in_the_way = True
+                if put is None:
+                    continue
+                error = self._see_through(put, put[5])
+            except BaseException:
+                if put is not None:
+                    self._see_through(put, put[5])
+                raise
+            if error is not None:
+                raise error
+            return
+        if alone.error is not None:
+            raise alone.error
 
     def commit_all(self, entries: Sequence[Entry]) -> None:
         """Commit several, in order; each gets its receipt or its ``error``."""
@@ -184,30 +192,36 @@ class Committer:
             else:
                 ready.append(entry)
         if ready:
-            self._queue_up(Batch(ready))
+            while not self._carry(_Group(ready)):
+                if self._queue_up(Batch(ready)):
+                    break
 
     def _too_large(self, size: int) -> TransactionTooLargeError:
         return TransactionTooLargeError(
             f"the transaction has {size:,} bytes, {self.transaction_bytes_max:,} are allowed"
         )
 
-    def _queue_up(self, ticket: Commit | Batch) -> None:
-        """Queue a ticket and return when it has ended."""
+    def _queue_up(self, ticket: Commit | Batch) -> bool:
+        """Queue a ticket and return when it has ended; False where it is best to lead at once."""
+        wake: LockType | None = None
         queued = False
         try:
             with self.mutex:
-                ticket.wake = wake = self._wake()
+                wake = self._wake()
                 if wake is not None:
+                    ticket.wake = wake
                     self._tickets += (ticket,)
-                if not self._leading:
-                    self._heir = ticket
-                    self._leading = self.in_the_way = True
-                queued = True
-            self._see_through(ticket, ticket.wake)
+                    if not self._leading:
+                        self._heir = ticket
+                        self._leading = self.in_the_way = True
+                    queued = True
+            if wake is not None:
+                self._see_through(ticket, wake)
         except BaseException:
             if queued:
                 self._see_through(ticket, ticket.wake)
             raise
+        return queued
 
     def _wake(self) -> LockType | None:
         """Return what to wait for, a lock that is held; None where it is best to lead at once.
@@ -215,8 +229,6 @@ class Committer:
         While those of the last group are still being woken whoever comes first waits for that:
         by then most of them are back, and one sync serves all.
         """
-        if not self._leading and not length_hint(self._waking):
-            return None
         wake = allocate_lock()
         wake.acquire()
         if not self._leading:
@@ -225,25 +237,20 @@ class Committer:
                 return None  # they have been woken meanwhile
         return wake
 
-    def _see_through(
-        self, queued: Put | Commit | Batch, wake: LockType | None
-    ) -> BaseException | None:
+    def _see_through(self, queued: Put | Commit | Batch, wake: LockType) -> BaseException | None:
         """Wait until what this thread has queued has ended, leading its group if that is its turn.
 
         Returns the error of a put.  Called a second time, after an interrupt, it does what is
         left to do.
         """
-        if wake is not None:
-            with wake:
-                pass
-            next(self._releases, None)
+        with wake:
+            pass
+        next(self._releases, None)
         if self._heir is queued:
-            group = _Group(queued, wake)
+            group = _Group((), queued)
             self._carry(group)
             return None if group.puts is None else group.puts.error_of(wake)
-        if wake is not None and self._errors:
-            return self._errors.pop(wake, None)
-        return None
+        return self._errors.pop(wake, None) if self._errors else None
 
     def new_id(self) -> bytes:
         """Return the next automatic transaction id."""
@@ -326,20 +333,19 @@ class Committer:
 
         Raises ``DiskError`` and stops the store where the sync fails.
         """
-        with self._sync_lock:
-            if position is not None and self.writer.synced >= position:
-                return self.writer.synced
-            try:
-                return self._timed_sync()
-            except (OSError, LogFailedError) as error:
-                raise self._stop(error) from error
+        try:
+            self._sync_to(self.writer.position if position is None else position)
+        except (OSError, LogFailedError) as error:
+            raise self._stop(error) from error
+        return self.writer.synced
 
-    def _timed_sync(self) -> int:
-        now = self._now
-        start = now()
-        synced = self.writer.sync()
-        self.syncs.note(now() - start)
-        return synced
+    def _sync_to(self, end: int) -> None:
+        """Make the log durable up to ``end`` at least."""
+        with self._sync_lock:
+            if self.writer.synced < end:
+                start = self._now()
+                self.writer.sync()
+                self.syncs.note(self._now() - start)
 
     def _stop(self, error: BaseException) -> TidelogError:
         """A sync failed: nothing is written from here on."""
@@ -396,25 +402,50 @@ class Committer:
             while self._leading:
                 self.wait_applied()
 
-    def _carry(self, group: _Group) -> None:
-        """Carry one group into log and overlay, and pass the lead on."""
+    def _carry(self, group: _Group) -> bool:
+        """Carry a group into log and overlay, and pass the lead on.
+
+        One that nobody queued leads at once; False, and nothing done, where others are about.
+        Little is called from here: between two syncs all code runs from cold caches.
+        """
+        leads = group.own is not None
+        state, writer, passed = self.state, self.writer, group.passed
         try:
-            self._heir = None
-            own = group.own
-            if group.wake is not None:
-                self._carry_all(group)
-            elif not isinstance(own, tuple):
-                group.take_ticket(own)
-                self._carry_all(group)
-            elif not self._carry_put(group, group.take_puts((own,), self.puts_durable), own):
-                self._carry_all(group)
+            with self.mutex:
+                if leads:
+                    self._heir = None
+                    self._take(group)
+                elif self._leading or length_hint(self._waking):
+                    return False
+                else:
+                    self._leading = self.in_the_way = leads = True
+                time = self.clock()
+                if time < state.time:
+                    time = state.time
+                self._first_in_flight = self.last_id + 1
+                records = []
+                for entry in group.taken:
+                    record = entry.prepare(self, passed, time)
+                    if record is not None:
+                        passed.append(entry)
+                        records.append(record)
+                if records:
+                    state.time = time
+                    self._frame_at = writer.position
+                    self.in_flight = passed
+                    payload = records[0] if len(records) == 1 else b"".join(records)
+                    if payload:
+                        self._append(payload)
+            self._land(group)
         except (OSError, LogFailedError) as error:
             with self.mutex:
-                self._fail(group.passed, error)
+                self._fail(passed, error)
                 self._end_group(group)
         except BaseException as error:
-            self._clean_up(group, error)
+            if leads:
+                self._clean_up(group, error)
             raise
+        return True
 
     def _clean_up(self, group: _Group, error: BaseException) -> None:
         """See a group through that a bug, Ctrl-C or a simulated crash cut short.
@@ -442,62 +473,26 @@ class Committer:
             if not group.ended:
                 self._end_group(group)
 
-    def _carry_put(self, group: _Group, puts: Puts, put: Put) -> bool:
-        """Carry the only put of a group: what ``_carry_all`` and ``Puts`` do, written out.
-
-        False, and nothing is done, where anything stands in its way.  This is the latency of a
-        durable put: between two syncs all code runs from cold caches.
-        """
-        partition, namespace, full_key, key, value, _ = put
-        state, overlay, encode = self.state, self.overlay, self.encode_put
-        with self.mutex:
-            if self.locks_held or self._closing or self.stopped is not None:
-                return False
-            time = self.clock()
-            if time < state.time:
-                time = state.time
-            state.time = time
-            counter, epoch = state.counters[partition], state.epochs[partition]
-            self._first_in_flight = self.last_id = tx = self.last_id + 1
-            number = counter.reserve(1) + 1
-            puts.number_only((self._id_prefix, tx), time, epoch, number)
-            self._frame_at = self.writer.position
-            group.passed = self.in_flight = group.taken
-            self._append(encode(tx, time, partition, epoch, number, namespace, key, value))
-            end = self.writer.position
-        if puts.durable:
-            self._sync_group(end)
-        stored = value + pack_trailer(0, epoch, number, time)
-        with self.mutex:
-            layer = overlay.active
-            layer.part(partition)[full_key] = stored
-            layer.bytes += len(stored) + PAIR_OVERHEAD
-            counter.apply_one(number)
-            overlay.changes += 1
-            self.applied_position = end
-            self.grouped += 1
-            self.groups += 1
-            group.applied = True
-            self._end_group(group)
-        return True
-
-    def _carry_all(self, group: _Group) -> None:
-        """Carry what stands in the queues, or what this thread brought to empty ones."""
-        with self.mutex:
-            if group.wake is not None:
-                self._take(group)
-            self._write(group)
-        self._land(group)
-
     def _land(self, group: _Group) -> None:
         """Sync what was logged, where anybody asked for that, and let it take effect."""
-        end = self.writer.position
-        for entry in group.passed:
+        passed, end, overlay = group.passed, self.writer.position, self.overlay
+        for entry in passed:
             if entry.durable:
-                self._sync_group(end)
+                self._sync_to(end)
                 break
         with self.mutex:
-            self._apply(group, end)
+            if passed:
+                overlay.applying = True
+                try:
+                    for entry in passed:
+                        entry.apply(self, end)
+                finally:
+                    overlay.changes += 1
+                    overlay.applying = False
+                self.applied_position = end
+                self.grouped += len(passed)
+                self.groups += 1
+            group.applied = True
             self._end_group(group)
 
     def _take(self, group: _Group) -> None:
@@ -515,43 +510,6 @@ class Committer:
             count += 1
             group.take_ticket(ticket)
         self._tickets = tickets[count:]
-
-    def _write(self, group: _Group) -> None:
-        """Check and number a group, and log what passed."""
-        time = self.clock()
-        if time < self.state.time:
-            time = self.state.time
-        self._first_in_flight = self.last_id + 1
-        passed = group.passed
-        records: list[bytes] = []
-        for entry in group.taken:
-            record = entry.prepare(self, passed, time)
-            if record is not None:
-                passed.append(entry)
-                records.append(record)
-        if passed:
-            self.state.time = time
-            self._frame_at = self.writer.position
-            self.in_flight = passed
-            payload = records[0] if len(records) == 1 else b"".join(records)
-            if payload:
-                self._append(payload)
-
-    def _apply(self, group: _Group, end: int) -> None:
-        """Let a group take effect in memory."""
-        overlay = self.overlay
-        if group.passed:
-            overlay.applying = True
-            try:
-                for entry in group.passed:
-                    entry.apply(self, end)
-            finally:
-                overlay.changes += 1
-                overlay.applying = False
-            self.applied_position = end
-            self.grouped += len(group.passed)
-            self.groups += 1
-        group.applied = True
 
     def _end_group(self, group: _Group) -> None:
         """Wake those whose outcome is known, and pass the lead on."""
@@ -576,11 +534,6 @@ class Committer:
         self._releases = map(LockType.release, self._waking)
         group.ended = True
         next(self._releases, None)
-
-    def _sync_group(self, end: int) -> None:
-        with self._sync_lock:
-            if self.writer.synced < end:
-                self._timed_sync()
 
     def _append(self, payload: bytes) -> None:
         """Append a frame, in a new segment where it does not fit."""
@@ -648,29 +601,25 @@ class Committer:
 class _Group:
     """What a leader carries at once: all that it took, and of that the entries that passed.
 
-    ``own`` is what its thread has queued, ``wake`` what that waited for: None where it led at
-    once, and is in no queue.
+    ``own`` is what its thread has queued; None where it queued nothing.
     """
 
-    __slots__ = ("applied", "ended", "own", "passed", "puts", "taken", "wake", "wakes")
+    __slots__ = ("applied", "ended", "own", "passed", "puts", "taken", "wakes")
 
-    def __init__(self, own: Put | Commit | Batch, wake: LockType | None) -> None:
+    def __init__(self, taken: Iterable[Entry], own: Put | Commit | Batch | None = None) -> None:
         self.own = own
-        self.wake = wake
         self.puts: Puts | None = None
         self.applied = self.ended = False
-        self.taken: list[Entry] = []
+        self.taken = list(taken)
         self.passed: list[Entry] = []
         self.wakes: list[LockType] = []
         """The locks of the others."""
 
-    def take_puts(self, puts: Sequence[Put], durable: bool) -> Puts:
+    def take_puts(self, puts: Sequence[Put], durable: bool) -> None:
         """Take puts, ahead of all tickets."""
         self.puts = Puts(puts, durable)
         self.taken.append(self.puts)
-        if self.wake is not None:
-            self.wakes += self.puts.waiters(self.own)
-        return self.puts
+        self.wakes += self.puts.waiters(self.own)
 
     def take_ticket(self, ticket: Commit | Batch) -> None:
         """Take what one thread brought."""
@@ -678,7 +627,7 @@ class _Group:
             self.taken += ticket.entries
         else:
             self.taken.append(ticket)
-        if ticket.wake is not None and ticket is not self.own:
+        if ticket is not self.own:
             self.wakes.append(ticket.wake)
 
 

@@ -99,7 +99,7 @@ class Commit:
         self.receipt: Receipt | None = None
         self.error: BaseException | None = None
         self.wake: Any = None
-        """The lock that its thread waits for; None where that thread leads at once."""
+        """The lock that its thread waits for, once it is queued."""
         self._runs: Sequence[int] = ()
         self._time = 0
 

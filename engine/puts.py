@@ -33,6 +33,83 @@ Put = tuple[int, int, bytes, bytes, bytes, Any]
 """(partition, namespace id, full key, encoded key, encoded value, whoever waits for it)."""
 
 
+class LonePut:
+    """A put that nobody waits for but the thread that leads it."""
+
+    __slots__ = ("_committer", "_epoch", "_full_key", "_id", "_key", "_namespace", "_number",
+                 "_partition", "_time", "_value", "durable", "error", "size")  # fmt: skip
+
+    def __init__(
+        self,
+        partition: int,
+        namespace: int,
+        full_key: bytes,
+        key: bytes,
+        value: bytes,
+        durable: bool,
+    ) -> None:
+        self._partition = partition
+        self._namespace = namespace
+        self._full_key = full_key
+        self._key = key
+        self._value = value
+        self.durable = durable
+        self.size = 0
+        """Not too large, as it is no longer than ``PUT_BYTES_MAX``."""
+        self.error: BaseException | None = None
+        self._committer: Committer | None = None
+        self._id = self._epoch = self._number = self._time = 0
+
+    @property
+    def tx_id(self) -> None:
+        """None: the id is automatic."""
+
+    def prepare(self, committer: Committer, _group: Sequence[Entry], time: int) -> bytes | None:
+        """Check for locks and a stop, reserve the number and return the record."""
+        if committer.stopped is not None:
+            self.error = committer.refusal()
+            return None
+        if committer.locks_held:
+            self.error = committer.locked(0, (self._full_key,))
+            if self.error is not None:
+                return None
+        partition, state = self._partition, committer.state
+        self._committer, self._time = committer, time
+        self._epoch = epoch = state.epochs[partition]
+        self._number = number = state.counters[partition].reserve(1) + 1
+        committer.last_id = self._id = committer.last_id + 1
+        return committer.encode_put(
+            self._id, time, partition, epoch, number, self._namespace, self._key, self._value
+        )
+
+    def apply(self, committer: Committer, end: int) -> None:
+        """Put it into overlay and counters."""
+        partition, layer = self._partition, committer.overlay.active
+        stored = self._value + pack_trailer(0, self._epoch, self._number, self._time)
+        layer.part(partition)[self._full_key] = stored
+        layer.bytes += len(stored) + PAIR_OVERHEAD
+        committer.state.counters[partition].apply_one(self._number)
+
+    def fail(self, error: BaseException) -> None:
+        """End it without effect."""
+        self.error = error
+
+    def unknown(self, cause: BaseException) -> None:
+        """End it after a failed sync."""
+        assert self._committer is not None
+        prefix, _ = self._committer.ids()
+        tx_id = prefix + self._id.to_bytes(8, "big")
+        self.error = unknown_outcome(cause, tx_id, self._partition)
+
+    def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
+        """Return whether it changes one of some full keys: none, or that one."""
+        return keys & {self._full_key}
+
+    def full_keys(self) -> Iterable[bytes]:
+        """Return the full key that it changes."""
+        return (self._full_key,)
+
+
 class Puts:
     """Puts that are logged, synced and applied together."""
 
@@ -93,12 +170,6 @@ class Puts:
             records.append(encode(tx, time, partition, epoch, number, namespace, key, value))
             tx += 1
         return records[0] if len(records) == 1 else b"".join(records)
-
-    def number_only(self, tx_id: tuple[bytes, int], time: int, epoch: int, number: int) -> None:
-        """Take note of what the leader gave to the only one, for the case that it fails."""
-        self._ids = tx_id
-        self._time = time
-        self._numbers = [(number, epoch)]
 
     def _refuse_locked(self, committer: Committer) -> None:
         free = []

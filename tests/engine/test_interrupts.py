@@ -21,7 +21,7 @@ from support.stores import Opened, open_store, opened
 from tidelog.affinity.errors import CommitUnknownError, ReadOnlyError, RolledBackError
 from tidelog.engine import commit
 from tidelog.engine.check import check_store
-from tidelog.engine.entries import Batch, Commit
+from tidelog.engine.entries import Commit
 from tidelog.engine.open import open as open_real
 from tidelog.engine.updates import NoUpdates
 
@@ -189,8 +189,7 @@ def test_what_was_not_checked_yet_when_a_stopped_store_was_interrupted_has_an_er
         store.database.map("m")[b"k"] = b"lost"
     committer = store.parts.committer
     entries = [Commit(NoUpdates(), True), Commit(NoUpdates(), True)]
-    group = commit._Group(Batch(entries), None)
-    group.take_ticket(Batch(entries))
+    group = commit._Group(entries)
     committer._clean_up(group, KeyboardInterrupt())
     assert [type(entry.error) for entry in entries] == [RolledBackError, RolledBackError]
     store.database.abandon()

@@ -329,7 +329,7 @@ CUTS = 370
 """All points of ``power_cuts``, for a bug that only a torn write in the right place shows."""
 
 BUGS = (
-    _bug("acknowledged before the sync", Committer, "_sync_group", _no_sync, power_cuts, "I-1", 60),
+    _bug("acknowledged before the sync", Committer, "_sync_to", _no_sync, power_cuts, "I-1", 60),
     _bug("a failed sync is ignored", LogWriter, "sync", _ignoring_sync, io_errors, "I-1 I-7", 40),
     _bug("a failed sync is tried again", LogWriter, "sync", _retrying_sync, io_errors, "I-7", 40),
     _bug("no CRC", reader, "walk", _trusting_walk, power_cuts, "I-2 I-5 I-6 errors", CUTS),
