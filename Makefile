@@ -7,7 +7,7 @@ BIN := .venv/bin
 LAYERS_COVERED := wal tx checkpoints
 TESTS_COVERING := $(wildcard $(addprefix tests/,affinity wal tx checkpoints engine))
 
-.PHONY: demo test fast check format coverage nightly bench wheel-check java clean
+.PHONY: demo test fast check format coverage nightly bench bench-spark wheel-check java clean
 
 demo: .venv/.demo
 	$(BIN)/tidelog demo
@@ -27,8 +27,8 @@ check: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	cd .typing && ../$(BIN)/mypy --config-file ../pyproject.toml --no-namespace-packages -p tidelog
-	cd .typing && MYPYPATH=../tests:../benchmarks ../$(BIN)/mypy --config-file ../pyproject.toml \
-		--cache-dir=/dev/null --explicit-package-bases ../tests ../benchmarks
+	cd .typing && MYPYPATH=../tests:../benchmarks:../examples ../$(BIN)/mypy --config-file ../pyproject.toml \
+		--cache-dir=/dev/null --explicit-package-bases ../tests ../benchmarks ../examples
 
 format: .venv/.ready
 	$(BIN)/ruff check --fix-only --select I .
@@ -43,6 +43,9 @@ coverage: .venv/.ready
 
 bench: .venv/.bench
 	$(BIN)/python benchmarks/run.py --write
+
+bench-spark: .venv/.ready
+	$(BIN)/python benchmarks/spark.py --write
 
 wheel-check: .venv/.ready
 	$(BIN)/python tests/support/wheel_check.py

@@ -242,7 +242,7 @@ def _number(figure: float) -> str:
     return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
     head = list(head)
     yield "| " + " | ".join(head) + " |"
     yield "|" + " --- |" * len(head)
@@ -297,11 +297,11 @@ def page(
         "`sketch` (`benchmarks/sketch.py`) is no store but the least that Python has to do: the",
         "same records, frames and checks, without locks, isolation, recovery or background work.",
         "",
-        *_table(("fact", "value"), machine.items()),
+        *table(("fact", "value"), machine.items()),
         "",
         "## Targets",
         "",
-        *_table(
+        *table(
             ("row", "store", "reached", "over the rounds", "must", "aim", "verdict", "sketch"),
             map(_cells, verdicts(figures, figures)),
         ),
@@ -327,7 +327,7 @@ def _figure_table(figures: Figures) -> Iterator[str]:
     peers = [
         peer for peer in (*WRITERS, *STORES) if any(peer in taken for taken in figures.values())
     ]
-    return _table(
+    return table(
         ("row", "what", *peers),
         (
             (
@@ -347,7 +347,7 @@ def _memory_part(memories: list[Memory]) -> Iterator[str]:
     yield "Peaks of anonymous memory, sampled from outside; mapped pages of the store do not count."
     yield ""
     phases = list(memories[0].peaks)
-    yield from _table(
+    yield from table(
         ("store", "records", *phases),
         (
             (

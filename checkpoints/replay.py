@@ -42,7 +42,7 @@ from .marks import (
 )
 
 FIRST_NAMESPACE = 16
-"""Ids below are internal: 0 checkpoint marks, 1 outcomes."""
+"""Ids below are internal: 0 checkpoint marks, 1 outcomes, 2 the ledger."""
 
 
 class State:

@@ -47,7 +47,7 @@ from .environment import Environment, KvTransaction, production
 from .kv import DATA_FILE, open_lmdb, verify_file
 from .log_source import WAL_NAME
 from .manifest import Manifest
-from .namespaces import OUTCOMES
+from .namespaces import INTERNAL
 from .opening import DATA_NAME, Options
 from .overlay import Layer, View
 from .partition_store import STORE_KEY, mark_key, read_marks
@@ -288,7 +288,7 @@ class _Check:
         self._state = State.from_marks(store_id, self._partitions, mark, marks)
         self._start = self._state.position
         whole = self._read_log()
-        self._live = {OUTCOMES, *self._state.namespaces}
+        self._live = {*INTERNAL, *self._state.namespaces}
         self._known = self._live | self._state.dropped
         self.found.maps = sorted(record.name for record in self._state.namespaces.values())
         if whole:
@@ -344,7 +344,7 @@ class _Check:
             if frame.position < replay_from[partition]:
                 full_key = pack_prefix(partition, namespace) + key
                 problem = self._compare(full_key, counter, value)
-                if problem and namespace in (OUTCOMES, *self._state.namespaces):
+                if problem and namespace in (*INTERNAL, *self._state.namespaces):
                     self.found.note(
                         f"segment {frame.segment}, offset {frame.offset}: update {counter} of "
                         f"partition {partition} {problem} (key {full_key[PREFIX_SIZE:].hex()})"

@@ -146,9 +146,8 @@ class Committer:
         """Commit one transaction and return its receipt; raises what speaks against it."""
         if commit.size > self.transaction_bytes_max:
             raise self._too_large(commit.size)
-        while not self._carry(_Group((commit,))):
-            if self._queue_up(commit):
-                break
+        while not (self._alone((commit,)) or self._queue_up(commit)):
+            pass
         if commit.error is not None:
             raise commit.error
         assert commit.receipt is not None
@@ -158,8 +157,13 @@ class Committer:
         self, partition: int, namespace: int, full_key: bytes, key: bytes, value: bytes
     ) -> None:
         """Commit one put, of at most ``PUT_BYTES_MAX``; raises what speaks against it."""
-        alone = LonePut(partition, namespace, full_key, key, value, self.puts_durable)
-        while not self._carry(_Group((alone,))):
+        while True:
+            if not (self._leading or length_hint(self._waking)):
+                alone = LonePut(partition, namespace, full_key, key, value, self.puts_durable)
+                if self._carry(_Group((alone,))):
+                    if alone.error is not None:
+                        raise alone.error
+                    return
             put: Put | None = None
             try:
                 with self.mutex:
@@ -180,8 +184,6 @@ class Committer:
             if error is not None:
                 raise error
             return
-        if alone.error is not None:
-            raise alone.error
 
     def commit_all(self, entries: Sequence[Entry]) -> None:
         """Commit several, in order; each gets its receipt or its ``error``."""
@@ -192,14 +194,18 @@ class Committer:
             else:
                 ready.append(entry)
         if ready:
-            while not self._carry(_Group(ready)):
-                if self._queue_up(Batch(ready)):
-                    break
+            while not (self._alone(ready) or self._queue_up(Batch(ready))):
+                pass
 
     def _too_large(self, size: int) -> TransactionTooLargeError:
         return TransactionTooLargeError(
             f"the transaction has {size:,} bytes, {self.transaction_bytes_max:,} are allowed"
         )
+
+    def _alone(self, entries: Sequence[Entry]) -> bool:
+        """Carry entries at once; False, and nothing done, where others are about."""
+        # Without the mutex this is a glance, which spares taking it twice; `_carry` looks again.
+        return not (self._leading or length_hint(self._waking)) and self._carry(_Group(entries))
 
     def _queue_up(self, ticket: Commit | Batch) -> bool:
         """Queue a ticket and return when it has ended; False where it is best to lead at once."""

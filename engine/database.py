@@ -46,7 +46,7 @@ from .entries import Commit, Entry, Receipt
 from .handles import open_handles
 from .lock_manager import LockedError
 from .maps import Map, map_of
-from .namespaces import OUTCOMES, Namespace
+from .namespaces import OUTCOMES, Namespace, ledger
 from .opening import OpenStore, translated_disk
 from .overlay import Layer, View
 from .puts import PUT_BYTES_MAX
@@ -160,6 +160,14 @@ class Database:
         """
         self._check_open()
         return map_of(self._catalog.map(name, key, value), self)
+
+    def ledger(self) -> Map[bytes, bytes]:
+        """Return the internal map in which those who repeat their batches note the newest one.
+
+        Written in the transaction of a batch, it tells whether that took effect.
+        """
+        self._check_open()
+        return map_of(ledger(self.partitions), self)
 
     def maps(self) -> list[str]:
         """Return the names of all maps, sorted."""

@@ -20,6 +20,9 @@ NAME_BYTES_MAX = 255
 VALUE_BYTES_MAX = 32 << 20
 OUTCOMES = 1
 """The internal namespace of the outcomes of transactions whose id the caller gave."""
+LEDGER = 2
+"""The internal namespace that tells which batches of whom are committed."""
+INTERNAL = frozenset((OUTCOMES, LEDGER))
 
 
 class Namespace:
@@ -49,6 +52,19 @@ class Namespace:
             raise NotFoundError(
                 f"the map {self.name!r} was dropped", hint="Ask `db.map` for a new one."
             )
+
+
+def ledger(partitions: int) -> Namespace:
+    """Return the namespace of the ledger, which no record tells of."""
+    record = NamespaceRecord(
+        id=LEDGER,
+        name="ledger",
+        key_codec=Bytes.name,
+        key_version=Bytes.version,
+        value_codec=Bytes.name,
+        value_version=Bytes.version,
+    )
+    return Namespace(record, Bytes, Bytes, partitions)
 
 
 def bound(

@@ -10,18 +10,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSource as DataSource,
+        DataSourceArrowWriter as DataSourceArrowWriter,
         DataSourceReader as DataSourceReader,
+        DataSourceStreamArrowWriter as DataSourceStreamArrowWriter,
         DataSourceStreamReader as DataSourceStreamReader,
         InputPartition as InputPartition,
+        WriterCommitMessage as WriterCommitMessage,
     )
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
 else:
     try:
         from pyspark.sql.datasource import (
             DataSource,
+            DataSourceArrowWriter,
             DataSourceReader,
+            DataSourceStreamArrowWriter,
             DataSourceStreamReader,
             InputPartition,
+            WriterCommitMessage,
         )
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
     except ModuleNotFoundError:
@@ -34,6 +40,15 @@ else:
 
         class DataSourceStreamReader:
             """What reads a stream."""
+
+        class DataSourceArrowWriter:
+            """What writes a batch."""
+
+        class DataSourceStreamArrowWriter:
+            """What writes a stream."""
+
+        class WriterCommitMessage:
+            """What a task that wrote tells."""
 
         class AvailableNow:
             """What can end a stream at what is there now."""
@@ -48,7 +63,10 @@ else:
 __all__ = [
     "AvailableNow",
     "DataSource",
+    "DataSourceArrowWriter",
     "DataSourceReader",
+    "DataSourceStreamArrowWriter",
     "DataSourceStreamReader",
     "InputPartition",
+    "WriterCommitMessage",
 ]

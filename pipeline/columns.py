@@ -187,7 +187,7 @@ def changes(
     rows = Rows(CHANGES, columns, batch_rows)
     for frame in frames:
         assert isinstance(frame, Frame), "damage is refused before"
-        for record in _records(frame, (RecordType.TX, RecordType.ROLLBACK)):
+        for record in records(frame, (RecordType.TX, RecordType.ROLLBACK)):
             if isinstance(record, TxRecord):
                 _add_updates(rows, record, names, wanted)
             elif isinstance(record, RollbackRecord) and wanted.rollbacks:
@@ -197,7 +197,8 @@ def changes(
     yield from rows.batch()
 
 
-def _records(frame: Frame, kinds: Sequence[int]) -> Iterator[Any]:
+def records(frame: Frame, kinds: Sequence[int]) -> Iterator[Any]:
+    """Yield the records of some kinds in a frame; raises ``CorruptLogError``."""
     try:
         for kind, flags, body in split_records(frame.payload):
             if kind in kinds:

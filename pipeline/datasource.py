@@ -1,6 +1,7 @@
 """The data source ``tidelog`` of Spark: ``spark.read.format("tidelog").option("path", p).load()``.
 
-A thin shell: options and schema go in, tasks and batches come out (``reads``).
+A thin shell: options and schema go in, tasks and batches come out (``reads``); rows go in, and end
+in one transaction (``sinks``).
 
 Invariants:
 
@@ -16,19 +17,26 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ..affinity.errors import TidelogError
+from ..engine.environment import production
+from . import sinks
 from .bases import (
     AvailableNow,
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
+    WriterCommitMessage,
 )
 from .columns import ddl
-from .options import parse
-from .reads import Stream, Task, fields_of, read
+from .options import WriteOptions, parse, parse_write
+from .reads import Stream, Task, fields_of, read, stream
+from .sinks import Staged
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import TaskContext
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
@@ -83,6 +91,18 @@ class TidelogSource(DataSource):
         """Return what reads a stream."""
         return _StreamReader(self._given, schema.names)
 
+    @_told
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return what writes a batch."""
+        return _Writer(self._given, schema, overwrite)
+
+    @_told
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        """Return what writes a stream."""
+        return _StreamWriter(self._given, schema, overwrite)
+
 
 class _Part(InputPartition):
     """A task on its way to an executor."""
@@ -115,7 +135,7 @@ class _StreamReader(DataSourceStreamReader, AvailableNow):
     @property
     def _stream(self) -> Stream:
         if self._opened is None:
-            self._opened = Stream(self._options, self._names)
+            self._opened = stream(self._options, self._names)
         return self._opened
 
     @_told
@@ -125,15 +145,20 @@ class _StreamReader(DataSourceStreamReader, AvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit that the options set."""
-        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-        most = self._options.most_changes
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        options = self._options
+        if options.most_changes is not None:
+            return ReadMaxRows(options.most_changes)
+        return (
+            ReadAllAvailable() if options.most_bytes is None else ReadMaxBytes(options.most_bytes)
+        )
 
     @_told
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return how far the next batch goes."""
-        return self._stream.latest(start, getattr(limit, "max_rows", None))
+        most = getattr(limit, "max_rows", None) or getattr(limit, "max_bytes", None)
+        return self._stream.latest(start, most)
 
     @_told
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -152,6 +177,94 @@ class _StreamReader(DataSourceStreamReader, AvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what only the planner needs."""
         return {**self.__dict__, "_opened": None}
+
+
+class _Message(WriterCommitMessage):
+    """What a task tells whoever commits; ``query`` is the stream that it writes."""
+
+    def __init__(self, staged: Staged, query: str | None = None) -> None:
+        self.staged = staged
+        self.query = query
+
+
+class _Writer(DataSourceArrowWriter):
+    def __init__(self, given: dict[str, str], schema: StructType, overwrite: bool) -> None:
+        self._options = parse_write(given)
+        sinks.check(_kinds(schema), self._options, replace=overwrite)
+        self._overwrite = overwrite
+        self._folder = production().new_id().hex()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one task."""
+        return _Message(_stage(self._options, self._folder, _context(), iterator))
+
+    @_told
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit what all tasks have staged."""
+        options = self._options
+        batch = sinks.Batch(options.writer, options.number or 0)
+        staged = [message.staged for message in _messages(messages)]
+        sinks.commit(staged, batch, options, replace=self._overwrite)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Forget what was staged."""
+        sinks.discard(self._options.path, self._folder)
+
+
+class _StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, given: dict[str, str], schema: StructType, overwrite: bool) -> None:
+        self._options = parse_write(given, stream=True)
+        sinks.check(_kinds(schema), self._options, replace=overwrite)
+        self._overwrite = overwrite
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one task."""
+        context = _context()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        number = context.getLocalProperty("streaming.sql.batchId")
+        return _Message(_stage(self._options, f"{query}-{number}", context, iterator), query)
+
+    @_told
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Commit what all tasks have staged, unless it is committed already."""
+        options, told = self._options, _messages(messages)
+        if told:
+            batch = sinks.Batch(options.writer or told[0].query, batchId)
+            staged = [message.staged for message in told]
+            sinks.commit(staged, batch, options, replace=self._overwrite)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Forget what was staged: a repetition stages anew."""
+        for folder in {message.staged.folder for message in _messages(messages)}:
+            sinks.discard(self._options.path, folder)
+
+
+def _stage(
+    options: WriteOptions, folder: str, context: TaskContext, batches: Iterator[pa.RecordBatch]
+) -> Staged:
+    # Each attempt has a file of its own: a slow one must not write into that of another.
+    name = f"{context.partitionId()}-{context.taskAttemptId()}"
+    try:
+        return sinks.stage(folder, name, batches, options)
+    except TidelogError as error:
+        _note_hint(error)
+        raise
+
+
+def _context() -> TaskContext:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "only tasks write"
+    return context
+
+
+def _messages(given: list[WriterCommitMessage | None]) -> list[_Message]:
+    return [message for message in given if isinstance(message, _Message)]
+
+
+def _kinds(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema.fields}
 
 
 def _batches(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

@@ -215,6 +215,22 @@ class Log:
                 end = frame.end
         return first, end
 
+    def border(self, position: int, end: int) -> int:
+        """Return the first border of frames at or behind a position; ``end`` is the last one.
+
+        ``HistoryTruncatedError`` where the kept log begins above the position.
+        """
+        for number in reversed(self._numbers()):
+            with self._segment(number) as segment:
+                if segment.first_position <= position:
+                    offset = segment.offset_of(position)
+                    frame = next(later_frames(segment, offset, end), None)
+                    return end if frame is None else min(frame.position, end)
+                end = min(end, segment.first_position)
+        raise HistoryTruncatedError(
+            f"the log of {self.path} does not go back to position {position} any more"
+        )
+
     def at(self, vector: Vector) -> Cut:
         """Return the lowest cut at which every partition has come at least as far as a vector.
 

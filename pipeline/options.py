@@ -1,4 +1,4 @@
-"""The options of a read, as Spark hands them over: texts by case-insensitive names.
+"""The options of reads and writes, as Spark hands them over: texts by case-insensitive names.
 
 Left out: what a view does with them (``reads``).
 """
@@ -9,17 +9,20 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 from ..affinity.errors import UsageError
 from .columns import BATCH_ROWS
 
 View = Literal["snapshot", "changes", "wal", "meta"]
 Mode = Literal["FAILFAST", "PERMISSIVE"]
+Atomicity = Literal["batch", "partition"]
+OnConflict = Literal["fail", "last"]
+Known = list[tuple[str, str, Callable[[str], Any]]]
+"""Options: name, field, and what reads the text."""
 
 TASK_BYTES = 16 << 20
-
-T = TypeVar("T")
+WRITER_BYTES_MAX = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +30,7 @@ class Options:
     """What is to be read, and how.
 
     ``starting`` and ``ending`` are ``earliest``, ``latest``, or the JSON of a vector; ``ending``
-    None is the newest.  ``most_changes`` bounds a micro-batch.
+    None is the newest.  ``most_changes`` and ``most_bytes`` bound a micro-batch.
     """
 
     view: View
@@ -35,32 +38,77 @@ class Options:
     columns: tuple[str, ...] | None = None
     partitions: frozenset[int] | None = None
     namespace: str | None = None
+    prefix: bytes | None = None
+    start_key: bytes = b""
+    end_key: bytes | None = None
     starting: str | None = None
     ending: str | None = None
     rollbacks: bool = False
     fail_on_data_loss: bool = True
     most_changes: int | None = None
+    most_bytes: int | None = None
     mode: Mode = "FAILFAST"
     batch_rows: int = BATCH_ROWS
     task_bytes: int = TASK_BYTES
     tasks: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Where to write, and how; ``writer`` and ``number`` tell a batch from its repetition."""
+
+    path: str
+    namespace: str | None = None
+    atomicity: Atomicity = "batch"
+    on_conflict: OnConflict = "fail"
+    writer: str | None = None
+    number: int | None = None
+
+
 def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
-    """Return the options; ``UsageError`` names what is unknown, missing or of no use.
+    """Return the options of a read; ``UsageError`` names what is unknown, missing or of no use.
 
     ``stream`` None stands for both, while nobody knows yet.
     """
     texts = {name.lower(): (name, text) for name, text in given.items()}
-    view = _view(texts.pop("view", ("view", "snapshot"))[1])
-    known = {name.lower(): (name, field, read) for name, field, read in _known(view, stream)}
+    texts.setdefault("view", ("view", "snapshot"))
+    view = _view(texts["view"][1])
+    subject = f"view {view!r}" + (" in a stream" if stream else "")
+    known: Known = [("view", "view", _view), *_known(view, stream)]
+    return Options(**_fields(texts, known, subject))
+
+
+def parse_write(given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
+    """Return the options of a write; raises as ``parse`` does."""
+    texts = {name.lower(): (name, text) for name, text in given.items()}
+    if stream:
+        texts.pop("checkpointlocation", None)  # Spark's own, which it hands on
+    known: Known = [
+        ("path", "path", _path),
+        ("namespace", "namespace", str),
+        ("atomicity", "atomicity", _one_of(Atomicity)),
+        ("onConflict", "on_conflict", _one_of(OnConflict)),
+        ("txnAppId", "writer", _writer),
+    ]
+    if not stream:
+        known.append(("txnVersion", "number", _natural))
+    options = WriteOptions(**_fields(texts, known, "a stream written" if stream else "a write"))
+    if not stream and (options.writer is None) != (options.number is None):
+        raise UsageError(
+            "txnAppId and txnVersion belong together",
+            hint="The first names who writes, the second counts its batches upwards.",
+        )
+    return options
+
+
+def _fields(texts: dict[str, tuple[str, str]], options: Known, subject: str) -> dict[str, Any]:
+    """Read the texts by what reads each option; return what they say, by field."""
+    known = {name.lower(): (name, field, read) for name, field, read in options}
     unknown = [name for low, (name, _) in texts.items() if low not in known]
     if unknown:
-        valid = ", ".join(["view", *(name for name, _, _ in known.values())])
         raise UsageError(
-            f"view {view!r} has no option {', '.join(map(repr, unknown))}"
-            f"{' in a stream' if stream else ''}",
-            hint=f"Its options are {valid}.",
+            f"{subject} has no option {', '.join(map(repr, unknown))}",
+            hint=f"Its options are {', '.join(name for name, _, _ in known.values())}.",
         )
     if "path" not in texts:
         raise UsageError(
@@ -74,7 +122,7 @@ def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
             fields[field] = read(text)
         except ValueError as error:
             raise UsageError(f"option {name}={text!r}: {error}") from error
-    return Options(view=view, **fields)
+    return fields
 
 
 def _view(text: str) -> View:
@@ -85,11 +133,8 @@ def _view(text: str) -> View:
     return text  # type: ignore[return-value]  # looked at above
 
 
-Known = list[tuple[str, str, Callable[[str], Any]]]
-
-
 def _known(view: View, stream: bool | None) -> Known:
-    """Return the options of a view: name, field, and what reads the text."""
+    """Return the options of a view."""
     both: Known = [
         ("path", "paths", _paths),
         ("columns", "columns", _names),
@@ -100,10 +145,22 @@ def _known(view: View, stream: bool | None) -> Known:
     if view == "meta":
         return both
     if view == "wal":
-        return [*both, ("mode", "mode", _mode)]
+        if not stream:
+            both.append(("mode", "mode", _one_of(Mode)))
+        if stream is not False:
+            both += [
+                ("startingPosition", "starting", _position),
+                ("maxBytesPerTrigger", "most_bytes", _positive),
+            ]
+        return both
     both += [("namespace", "namespace", str), ("partitions", "partitions", _numbers)]
     if view == "snapshot":
-        return both
+        return [
+            *both,
+            ("keyPrefix", "prefix", _bytes),
+            ("startKey", "start_key", _bytes),
+            ("endKey", "end_key", _bytes),
+        ]
     changes: Known = [
         ("startingCounters", "starting", _vector),
         ("includeRollbacks", "rollbacks", _flag),
@@ -124,7 +181,11 @@ def _paths(text: str) -> tuple[str, ...]:
             raise ValueError("a list of paths is needed")
     else:
         paths = [text]
-    return tuple(os.path.abspath(path.removeprefix("file:")) for path in paths)
+    return tuple(map(_path, paths))
+
+
+def _path(text: str) -> str:
+    return os.path.abspath(text.removeprefix("file:"))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -151,6 +212,19 @@ def _vector(text: str) -> str:
     return text
 
 
+def _position(text: str) -> str:
+    if text not in ("earliest", "latest"):
+        _natural(text)
+    return text
+
+
+def _bytes(text: str) -> bytes:
+    """Bytes as ``hex:`` or as text."""
+    if text.startswith("hex:"):
+        return bytes.fromhex(text.removeprefix("hex:"))
+    return text.removeprefix("utf8:").encode()
+
+
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -164,7 +238,26 @@ def _flag(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _mode(text: str) -> str:
-    if text.upper() not in get_args(Mode):
-        raise ValueError(" or ".join(get_args(Mode)))
-    return text.upper()
+def _natural(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError("at least 0")
+    return number
+
+
+def _writer(text: str) -> str:
+    if not text or not text.isprintable() or len(text.encode()) > WRITER_BYTES_MAX:
+        raise ValueError(f"printable text of at most {WRITER_BYTES_MAX} bytes")
+    return text
+
+
+def _one_of(allowed: object) -> Callable[[str], str]:
+    """Return what reads one of a few words, in any case."""
+    words: dict[str, str] = {word.lower(): word for word in get_args(allowed)}
+
+    def read(text: str) -> str:
+        if text.lower() not in words:
+            raise ValueError(" or ".join(words.values()))
+        return words[text.lower()]
+
+    return read

@@ -15,9 +15,10 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..affinity.errors import HistoryTruncatedError, UsageError
+from ..engine.scan import after_prefix
 from . import columns, snapshots, vectors
 from .columns import Wanted
 from .logs import Cut, Log, Slice
@@ -127,8 +128,19 @@ def _snapshot(path: str, options: Options, chosen: tuple[str, ...] | None) -> li
     partitions = [p for p in everywhere if options.partitions is None or p in options.partitions]
     log.check_partitions(options.partitions or (), everywhere)
     count = options.tasks or 2 * (os.cpu_count() or 1)
-    found = snapshots.parts(path, cut, partitions, options.namespace, count)
+    found = snapshots.parts(path, cut, partitions, options.namespace, count, _keys(options))
     return [Task(options, part, chosen, {}, None) for part in found]
+
+
+def _keys(options: Options) -> tuple[bytes, bytes | None]:
+    """Return where the wanted keys begin, and what they lie before."""
+    start, stop = options.start_key, options.end_key
+    if options.prefix is not None:
+        start = max(start, options.prefix)
+        behind = after_prefix(options.prefix)
+        if behind is not None and (stop is None or behind < stop):
+            stop = behind
+    return start, stop
 
 
 def _changes(
@@ -193,18 +205,108 @@ def _kept(
     return wanted
 
 
-class Stream:
-    """A stream of changes: offsets, and the tasks between two of them.
+class Stream(Protocol):
+    """A stream of a view: offsets, and the tasks between two of them."""
+
+    def initial(self) -> Offset:
+        """Return the offset at which a new query begins."""
+
+    def latest(self, start: Offset, most: int | None) -> Offset:
+        """Return the newest offset, or one about ``most`` behind ``start``, in its own measure."""
+
+    def freeze(self) -> None:
+        """Let ``latest`` go no further than what is there now."""
+
+    def tasks(self, start: Offset, end: Offset) -> list[Task]:
+        """Return the tasks that read what lies between two offsets."""
+
+
+def stream(options: Options, names: Sequence[str] | None = None) -> Stream:
+    """Return the stream of a view; ``names`` are the columns that are wanted."""
+    if options.view == "changes":
+        return ChangeStream(options, names)
+    if options.view == "wal":
+        return WalStream(options, names)
+    raise UsageError(
+        f"view {options.view!r} cannot be streamed", hint="The views `changes` and `wal` can."
+    )
+
+
+class WalStream:
+    """A stream of records: its offsets are positions, at borders of frames."""
+
+    def __init__(self, options: Options, names: Sequence[str] | None = None) -> None:
+        self._options = options
+        self._chosen = None if names is None else tuple(names)
+        self._logs = [Log(path) for path in options.paths]
+        self._ends: list[int | None] = [None for _ in self._logs]
+
+    def initial(self) -> Offset:
+        """Return the offset at which a new query begins."""
+        text = self._options.starting or "latest"
+        found = []
+        for log in self._logs:
+            first, end = log.extent(permissive=False)
+            asked = {"earliest": first, "latest": end}.get(text)
+            found.append(log.border(int(text), end) if asked is None else asked)
+        return self._joined(found)
+
+    def latest(self, start: Offset, most: int | None) -> Offset:
+        """Return the end of what is durable, or the first border ``most`` bytes behind ``start``.
+
+        Bytes are shared by the logs.
+        """
+        found = []
+        share = None if most is None else max(most // len(self._logs), 1)
+        for log, low, frozen in zip(self._logs, self._split(start), self._ends, strict=True):
+            end = log.durable_end(low) if frozen is None else frozen
+            if share is not None and low + share < end:
+                end = log.border(low + share, end)
+            found.append(max(low, end))
+        return self._joined(found)
+
+    def freeze(self) -> None:
+        """Let ``latest`` go no further than what is there now."""
+        self._ends = [log.durable_end() for log in self._logs]
+
+    def tasks(self, start: Offset, end: Offset) -> list[Task]:
+        """Return the tasks that read what lies between two offsets."""
+        pairs = zip(self._logs, self._split(start), self._split(end), strict=True)
+        return [
+            Task(self._options, part, self._chosen, {}, None)
+            for log, low, high in pairs
+            if low < high
+            for part in log.slices(low, high, most_bytes=_task_bytes(self._options, high - low))
+        ]
+
+    def _joined(self, positions: Sequence[int]) -> Offset:
+        return {
+            "v": 1,
+            "logs": [
+                {"store": log.store_id.hex(), "history": log.history_id.hex(), "position": position}
+                for log, position in zip(self._logs, positions, strict=True)
+            ],
+        }
+
+    def _split(self, offset: Mapping[str, Any]) -> list[int]:
+        logs = offset.get("logs", [])
+        known = [(log.store_id.hex(), log.history_id.hex()) for log in self._logs]
+        if [(one["store"], one["history"]) for one in logs] != known:
+            raise UsageError(
+                "the offset belongs to other logs, or to another history of them",
+                hint="Keep the paths of a query, and their order; else begin anew.",
+            )
+        return [one["position"] for one in logs]
+
+
+class ChangeStream:
+    """A stream of changes: its offsets are vectors of update numbers.
 
     Lives as long as the query's runner and remembers where offsets lie in the log; without that,
     after a restart, it looks from the head of a segment on.
     """
 
     def __init__(self, options: Options, names: Sequence[str] | None = None) -> None:
-        if options.view != "changes":
-            raise UsageError(
-                f"view {options.view!r} cannot be streamed", hint="The view `changes` can."
-            )
         self._options = options
         self._chosen = None if names is None else tuple(names)
         self._logs = [Log(path) for path in options.paths]

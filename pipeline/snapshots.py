@@ -31,6 +31,7 @@ from ..engine.opening import LOCK_NAME
 from ..engine.overlay import View
 from ..engine.partition_store import read_marks
 from ..engine.reading import ReadOnlyDatabase
+from ..engine.scan import Range
 from ..engine.stored import (
     PREFIX_SIZE,
     TRAILER,
@@ -39,7 +40,6 @@ from ..engine.stored import (
     check_block,
     cut,
     is_tombstone,
-    pack_prefix,
 )
 from .columns import META, SNAPSHOT, Rows
 from .logs import Cut, Log
@@ -63,10 +63,21 @@ class Part:
     partitions: tuple[int, ...]
     maps: dict[int, str]
     """Names of the wanted maps by id."""
+    start: bytes = b""
+    stop: bytes | None = None
+    """Where the wanted keys begin, and what they lie before."""
 
     def batches(self, columns: tuple[str, ...] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Read them; raises ``SnapshotExpiredError`` and what damage raises."""
         rows = Rows(SNAPSHOT, columns, batch_rows)
+        for partition, number, block in self.pairs():
+            _add(rows, block, partition, self.maps[number])
+            if rows.full:
+                yield from rows.batch()
+        yield from rows.batch()
+
+    def pairs(self) -> Iterator[tuple[int, int, list[Pair]]]:
+        """Yield (partition, map's id, checked pairs of full key and stored value); raises alike."""
         with _opened(self.path) as db:
             if db.position != self.position:
                 raise SnapshotExpiredError(
@@ -76,12 +87,10 @@ class Part:
                 )
             view = db.overlay.view
             for partition in self.partitions:
-                for number, name in self.maps.items():
-                    for block in _blocks(view, partition, number):
-                        _add(rows, block, partition, name)
-                        if rows.full:
-                            yield from rows.batch()
-            yield from rows.batch()
+                for number in self.maps:
+                    wanted = Range(namespace=number, start=self.start, stop=self.stop)
+                    for block in _blocks(view, partition, wanted):
+                        yield partition, number, block
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +162,17 @@ def check_closed(path: str) -> None:
 
 
 def parts(
-    path: str, cut: Cut, partitions: list[int], namespace: str | None, tasks: int
+    path: str,
+    cut: Cut,
+    partitions: list[int],
+    namespace: str | None,
+    tasks: int,
+    keys: tuple[bytes, bytes | None] = (b"", None),
 ) -> list[Part]:
-    """Return the parts of a snapshot, of about equal numbers of partitions."""
+    """Return the parts of a snapshot, of about equal numbers of partitions.
+
+    ``keys`` are where the wanted ones begin, and what they lie before.
+    """
     live = {number: record.name for number, record in cut.state.namespaces.items()}
     maps = {n: name for n, name in live.items() if namespace in (None, name)}
     if namespace is not None and not maps:
@@ -165,7 +182,7 @@ def parts(
         )
     size = -(-len(partitions) // max(tasks, 1))
     groups = [tuple(partitions[at : at + size]) for at in range(0, len(partitions), size)]
-    return [Part(path, cut.position, group, maps) for group in groups]
+    return [Part(path, cut.position, group, maps, *keys) for group in groups]
 
 
 def _opened(path: str) -> ReadOnlyDatabase:
@@ -174,9 +191,11 @@ def _opened(path: str) -> ReadOnlyDatabase:
     return db
 
 
-def _blocks(view: View, partition: int, namespace: int) -> Iterator[list[Pair]]:
+def _blocks(view: View, partition: int, wanted: Range) -> Iterator[list[Pair]]:
     """Yield blocks of checked pairs: those of the data file that are current, then the newer."""
-    low, high = pack_prefix(partition, namespace), pack_prefix(partition, namespace + 1)
+    low, high = wanted.bounds(partition)
+    if low >= high:
+        return
     newer: dict[bytes, bytes] = {}
     for layer in reversed(view.layers):
         part = layer.parts.get(partition, {})

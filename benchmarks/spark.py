@@ -1,0 +1,223 @@
+"""The pipeline beside Parquet, beside one process, and with more and fewer cores.
+
+    .venv/bin/python benchmarks/spark.py --write
+
+Everything runs on the same records; sessions of Spark have processes of their own, are warmed up,
+and measure in turn; the best of the rounds counts.  `--write` replaces the table of docs/spark.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+from report import table
+from workloads import pairs_of
+
+import tidelog
+from tidelog.pipeline import audits, columns, jobs
+from tidelog.pipeline.jobs import Runner
+from tidelog.pipeline.options import parse
+from tidelog.pipeline.reads import read
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENT = ROOT / "docs" / "spark.md"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+TRANSACTION = 10
+
+# row, what, ratio of which measurements (time over time), whether it is to be below, target
+TARGETS = (
+    ("snapshot", "a scan of a snapshot beside Spark's of Parquet", ("snapshot", "parquet"), 3.5),
+    ("one process", "one process beside a scan in Spark, 2 cores", ("process", "snapshot"), -0.75),
+    ("2 cores", "1 core beside 2", ("snapshot 1", "snapshot"), -1.5),
+    ("keys", "keys alone beside all columns", ("keys", "snapshot"), 0.9),
+    ("changes", "changes beside Parquet of the same", ("changes", "changes parquet"), 2.5),
+    ("decode", "a msgpack per update beside the log, one core", ("per update", "decode"), -2.5),
+    ("verify", "verifying three copies beside reading them", ("verify", "three copies"), 1.1),
+    ("partitions", "1,024 partitions beside 64", ("wide", "snapshot"), 1.3),
+)
+
+
+def prepare(folder: Path, records: int) -> None:
+    """Make two stores, copies of the first, and Parquet of its data and changes."""
+    pairs = pairs_of(records, 1)
+    for name, partitions in (("store", 64), ("wide", 1024)):
+        with tidelog.open(
+            folder / name, partitions=partitions, durability="none", retain_bytes=1 << 40
+        ) as db:
+            table = db.map("bench")
+            for at in range(0, len(pairs), TRANSACTION):
+                table.update_many(pairs[at : at + TRANSACTION])
+            db.checkpoint()
+            if name == "store":
+                for number in range(2):
+                    db.backup(folder / f"copy{number}", verify=False)
+    for view in ("snapshot", "changes"):
+        given = {"path": str(folder / "store"), "view": view, "minPartitions": "8"}
+        jobs.export(given, str(folder / f"{view}.parquet"), "parquet", Runner())
+
+
+def best(measure: Callable[[], object], rounds: int) -> float:
+    """The seconds of the best of some rounds, behind one that does not count."""
+    measure()
+    taken = []
+    for _ in range(rounds):
+        begin = perf_counter()
+        measure()
+        taken.append(perf_counter() - begin)
+    return min(taken)
+
+
+def in_spark(folder: Path, cores: int, rounds: int) -> dict[str, float]:
+    """Measure in a session with so many cores."""
+    from pyspark.sql import functions as f
+
+    from tidelog.pipeline import local_session
+
+    spark = local_session(
+        f"local[{cores}]", spark__ui__enabled="false", spark__sql__shuffle__partitions="2"
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+
+    def load(name: str, view: str = "snapshot", schema: str | None = None) -> Any:
+        reader = spark.read.format("tidelog").options(path=str(folder / name), view=view)
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    def summed(frame: Any) -> Callable[[], object]:
+        sums = [f.sum(f.length(name)) for name in ("key", "value") if name in frame.columns]
+        numbers = [f.max("counter"), f.max("commit_ts")] if "counter" in frame.columns else []
+        whole = frame.agg(f.count("*"), *sums, *numbers)
+        return lambda: whole.collect()
+
+    parquet = spark.read.parquet
+    three = [str(folder / name) for name in ("store", "copy0", "copy1")]
+    runner = Runner("spark", f"local[{cores}]")
+    measures = {
+        "parquet": summed(parquet(str(folder / "snapshot.parquet"))),
+        "snapshot": summed(load("store")),
+        "keys": summed(load("store", schema="key binary")),
+        "changes": summed(load("store", "changes")),
+        "changes parquet": summed(parquet(str(folder / "changes.parquet"))),
+        "wide": summed(load("wide")),
+        "verify": lambda: audits.verify(three, runner),
+    }
+    return {name: best(measure, rounds) for name, measure in measures.items()}
+
+
+def in_process(folder: Path, rounds: int) -> dict[str, float]:
+    """Measure here, without a JVM."""
+    given = {"path": str(folder / "store")}
+    store = folder / "store"
+
+    def drain(*paths: Path, **options: str) -> None:
+        for path in paths:
+            for task in read(parse({"path": str(path), **options})):
+                for _ in task.batches():
+                    pass
+
+    updates = [
+        msgpack.packb((row["partition"], row["counter"], row["key"], row["value"]))
+        for task in read(parse({**given, "view": "changes"}))
+        for batch in task.batches()
+        for row in batch.to_pylist()
+    ]
+    return {
+        "process": best(lambda: drain(store), rounds),
+        "three copies": best(lambda: drain(store, folder / "copy0", folder / "copy1"), rounds),
+        "per update": best(lambda: decode_one_by_one(updates), rounds),
+        "decode": best(lambda: drain(store, view="changes", columns=COLUMNS), rounds),
+    }
+
+
+COLUMNS = "partition,counter,key,value"
+
+
+def decode_one_by_one(updates: Iterable[bytes]) -> None:
+    """What a log with a msgpack per update would cost, checks aside."""
+    kinds = columns.arrow_schema([field for field in columns.CHANGES if field[0] in COLUMNS])
+    rows: list[Any] = []
+    for data in updates:
+        rows.append(msgpack.unpackb(data))
+        if len(rows) == columns.BATCH_ROWS:
+            arrays = [
+                pa.array(column, field.type)
+                for column, field in zip(zip(*rows, strict=True), kinds, strict=True)
+            ]
+            pa.RecordBatch.from_arrays(arrays, schema=kinds)
+            rows.clear()
+
+
+# ------------------------------------------------------------------------------------ side by side
+
+
+def measure(folder: Path, rounds: int) -> dict[str, float]:
+    """All measurements: those of two cores by their names, those of one with a 1 behind."""
+    found = in_process(folder, rounds)
+    for cores, behind in ((2, ""), (1, " 1")):
+        command = [sys.executable, __file__, "--child", str(cores), "--rounds", str(rounds)]
+        done = subprocess.run(
+            [*command, "--dir", str(folder)], stdout=subprocess.PIPE, text=True, check=True
+        )
+        taken = json.loads(done.stdout.splitlines()[-1])
+        found |= {name + behind: seconds for name, seconds in taken.items()}
+    return found
+
+
+def lines(found: dict[str, float], records: int) -> Iterator[str]:
+    """The page's table."""
+    yield f"Taken with `.venv/bin/python benchmarks/spark.py --write`: {records:,} records of"
+    yield f"16 + 100 bytes, {os.cpu_count()} cores, transactions of {TRANSACTION} updates."
+    yield ""
+    rows = []
+    for name, what, (upper, lower), target in TARGETS:
+        ratio = found[upper] / found[lower]
+        passed = ratio <= target if target > 0 else ratio >= -target
+        demand = f"<= {target:g}" if target > 0 else f">= {-target:g}"
+        rows.append((name, what, f"{ratio:.2f}x", demand, "pass" if passed else "fail"))
+    yield from table(("row", "time of ... over ...", "reached", "must", "verdict"), rows)
+    yield ""
+    counted = {name: seconds for name, seconds in found.items() if not name.startswith("three")}
+    yield from table(
+        ("measurement", "seconds", "rows per second"),
+        [
+            (name, f"{seconds:.2f}", f"{records * (3 if 'verify' in name else 1) / seconds:,.0f}")
+            for name, seconds in counted.items()
+        ],
+    )
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description="Compare the pipeline with Parquet.")
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dir", type=Path, help="a folder for the data")
+    parser.add_argument("--write", action="store_true", help="write docs/spark.md")
+    parser.add_argument("--child", type=int, metavar="CORES", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        print(json.dumps(in_spark(arguments.dir, arguments.child, arguments.rounds)))
+        return
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.dir or ROOT / "build") as name:
+        prepare(Path(name), arguments.records)
+        text = "\n".join(lines(measure(Path(name), arguments.rounds), arguments.records))
+    print(text)
+    if arguments.write:
+        page = DOCUMENT.read_text()
+        before, _, rest = page.partition(BEGIN)
+        DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""``tidelog spark``: jobs over stores and logs, here or in Spark.
+
+Small inputs are read in this process, for a JVM takes longer to start; ``--engine`` decides
+otherwise.
+
+Invariants:
+
+- Nothing is changed in a store.
+- Differences and damage end with 3, an environment in which Spark cannot work with 1.
+
+Left out: what the jobs do (``pipeline``).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from ..affinity.errors import UsageError
+from ..pipeline import audits, doctor as doctors, jobs
+from ..pipeline.jobs import Row, Runner
+from .commands import LazyGroup, json_options, settings_of, store_argument
+from .exits import Exit
+from .stores import reading_map
+from .terminal import note, progress, write_json, write_rows
+from .text import parse_value
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group(cls=LazyGroup)
+def spark() -> None:
+    """Export, compare and audit stores, here or in Spark.
+
+    Needs the extra: pip install 'tidelog[spark]'.
+    """
+
+
+def engine_options(command: F) -> F:
+    """Add the options that say where a job runs."""
+    command = click.option(
+        "--engine",
+        type=click.Choice(["auto", "arrow", "spark"]),
+        default="auto",
+        help="Here without a JVM (arrow), or in Spark; auto goes by size.",
+    )(command)
+    return click.option("--master", default="local[*]", metavar="URL", help="The master of Spark.")(
+        command
+    )
+
+
+@contextmanager
+def _runner(
+    ctx: click.Context, engine: str, master: str, paths: Sequence[str], what: str
+) -> Iterator[Runner]:
+    if importlib.util.find_spec("pyarrow") is None:
+        raise UsageError("this needs pyarrow", hint="pip install 'tidelog[spark]'")
+    chosen = jobs.engine_for(paths) if engine == "auto" else engine
+    with progress(settings_of(ctx), what) as advance:
+        yield Runner("spark" if chosen == "spark" else "arrow", master, advance)
+
+
+def _show(
+    ctx: click.Context, form: str, name: str, columns: Sequence[str], rows: list[Row]
+) -> None:
+    """Print rows as a table, one document, or one per line."""
+    shown = [jobs.plain(row) for row in rows]
+    if form == "json":
+        write_json({name: shown, "count": len(rows)}, indent=2)
+    elif form == "jsonl":
+        for row in shown:
+            write_json(row)
+    elif rows:
+        write_rows(settings_of(ctx), columns, shown)
+
+
+@spark.command()
+@click.option("--master", default="local[*]", metavar="URL", help="The master of Spark.")
+@click.option("--no-session", is_flag=True, help="Look at files only, start no session.")
+@json_options
+def doctor(master: str, no_session: bool, form: str) -> None:
+    """Check what Spark needs: Java, packages, interpreters, workers."""
+    ctx = click.get_current_context()
+    checks = list(doctors.examine(None if no_session else master))
+    rows = [
+        {"check": check.name, "ok": check.passed, "found": check.found, "next": check.next}
+        for check in checks
+    ]
+    _show(ctx, form, "checks", ("check", "ok", "found", "next"), rows)
+    if not all(check.passed for check in checks):
+        ctx.exit(Exit.FAILURE)
+
+
+@spark.command()
+@store_argument()
+@click.argument("target", type=click.Path(path_type=str))
+@click.option(
+    "--view", type=click.Choice(["snapshot", "changes", "wal", "meta"]), default="snapshot",
+    help="What to export.",
+)  # fmt: skip
+@click.option(
+    "--format", "kind", type=click.Choice(["parquet", "csv", "jsonl"]), default="parquet",
+    help="The kind of file.",
+)  # fmt: skip
+@click.option(
+    "--option", "given", multiple=True, metavar="NAME=TEXT",
+    help="An option of the view, such as namespace=stock; can be repeated.",
+)  # fmt: skip
+@engine_options
+@json_options
+def export(
+    store: str,
+    target: str,
+    view: str,
+    kind: jobs.Format,
+    given: tuple[str, ...],
+    engine: str,
+    master: str,
+    form: str,
+) -> None:
+    """Write a view of STORE into files of the new folder TARGET."""
+    ctx = click.get_current_context()
+    options = dict(_pair(text) for text in given)
+    options.update(path=os.path.abspath(store), view=view)
+    with _runner(ctx, engine, master, [store], "parts") as runner:
+        rows, files = jobs.export(options, os.path.abspath(target), kind, runner)
+    if form == "text":
+        note(settings_of(ctx), f"{rows:,} rows in {len(files)} files in {target}")
+    else:
+        write_json({"rows": rows, "files": files}, indent=2 if form == "json" else None)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"--option {text!r} is not NAME=TEXT")
+    return name, value
+
+
+@spark.command()
+@store_argument()
+@click.argument("name", metavar="MAP")
+@click.argument("key")
+@engine_options
+@json_options
+def history(store: str, name: str, key: str, engine: str, master: str, form: str) -> None:
+    """Show all versions of KEY that the log of STORE still holds."""
+    ctx = click.get_current_context()
+    with reading_map(store, name) as (_, mapping):
+        data = parse_value(key, mapping.namespace.key_codec, "key")
+    with _runner(ctx, engine, master, [store], "parts") as runner:
+        rows = jobs.history(os.path.abspath(store), name, data, runner)
+    columns = ("commit_ts", "op", "value", "partition", "counter", "tx_id", "tx_size")
+    _show(ctx, form, "versions", columns, [{**row, "tx_id": row["tx_id"].hex()} for row in rows])
+    if not rows:
+        note(settings_of(ctx), "the log holds no version of this key")
+        ctx.exit(Exit.NOT_FOUND)
+
+
+@spark.command()
+@click.argument("copies", nargs=-1, required=True, type=click.Path(path_type=str))
+@click.option("--tasks", type=click.IntRange(1), default=4, help="How many parts to compare.")
+@engine_options
+@json_options
+def verify(copies: tuple[str, ...], tasks: int, engine: str, master: str, form: str) -> None:
+    """Compare copies of a store, key by key where they differ."""
+    ctx = click.get_current_context()
+    paths = list(map(os.path.abspath, copies))
+    with _runner(ctx, engine, master, paths, "parts") as runner:
+        rows = audits.verify(paths, runner, tasks=tasks)
+    _show(ctx, form, "differences", ("partition", "namespace", "key", "copies"), rows)
+    _judge(ctx, rows, "all copies hold the same")
+
+
+@spark.command("replay-check")
+@click.argument("older", type=click.Path(path_type=str))
+@click.argument("newer", type=click.Path(path_type=str))
+@click.option("--tasks", type=click.IntRange(1), default=4, help="How many parts to compare.")
+@engine_options
+@json_options
+def replay_check(older: str, newer: str, tasks: int, engine: str, master: str, form: str) -> None:
+    """Prove that the copy OLDER and the log of NEWER give NEWER."""
+    ctx = click.get_current_context()
+    before, after = os.path.abspath(older), os.path.abspath(newer)
+    with _runner(ctx, engine, master, (before, after), "parts") as runner:
+        rows = audits.replay_check(before, after, runner, tasks=tasks)
+    _show(ctx, form, "differences", ("partition", "namespace", "key", "replayed", "found"), rows)
+    _judge(ctx, rows, f"{older} and the changes since give {newer}")
+
+
+def _judge(ctx: click.Context, rows: list[Row], good: str) -> None:
+    bad = "one key differs" if len(rows) == 1 else f"{len(rows):,} keys differ"
+    note(settings_of(ctx), bad if rows else good)
+    if rows:
+        ctx.exit(Exit.FOUND)
