@@ -28,7 +28,7 @@ from .commands import LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
 from .stores import reading_map
 from .terminal import note, progress, write_json, write_rows
-from .text import parse_value
+from .text import decoded, parse_value
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -152,11 +152,18 @@ def history(store: str, name: str, key: str, engine: str, master: str, form: str
     """Show all versions of KEY that the log of STORE still holds."""
     ctx = click.get_current_context()
     with reading_map(store, name) as (_, mapping):
-        data = parse_value(key, mapping.namespace.key_codec, "key")
+        codecs = mapping.namespace.key_codec, mapping.namespace.value_codec
+        data = parse_value(key, codecs[0], "key")
     with _runner(ctx, engine, master, [store], "parts") as runner:
         rows = jobs.history(os.path.abspath(store), name, data, runner)
     columns = ("commit_ts", "op", "value", "partition", "counter", "tx_id", "tx_size")
-    _show(ctx, form, "versions", columns, [{**row, "tx_id": row["tx_id"].hex()} for row in rows])
+    for row in rows:
+        row["tx_id"] = row["tx_id"].hex()
+        for part, codec in zip(("key", "value"), codecs, strict=True):
+            if row[part] is not None:
+                value, problem = decoded(row[part], codec)
+                row[part] = row[part] if problem else value
+    _show(ctx, form, "versions", columns, rows)
     if not rows:
         note(settings_of(ctx), "the log holds no version of this key")
         ctx.exit(Exit.NOT_FOUND)

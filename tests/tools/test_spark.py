@@ -49,6 +49,10 @@ def test_history_shows_versions_by_the_key_as_the_map_has_it(run: Run, shop: Pat
     done = run("spark", "history", shop, "stock", "apples", "--json")
     document = json.loads(done.stdout)
     assert [row["op"] for row in document["versions"]] == ["put", "delete"]
+    assert [(row["key"], row["value"]) for row in document["versions"]] == [
+        ("apples", 3),
+        ("apples", None),
+    ]
     assert document["count"] == 2
     assert run("spark", "history", shop, "numbers", "5").exit_code == Exit.DONE
     none = run("spark", "history", shop, "stock", "plums")
