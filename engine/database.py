@@ -248,8 +248,7 @@ class Database:
         commit = transaction.to_commit()
         if commit is None:
             return self.empty_receipt()
-        if self.overlay.active.bytes >= self._limit or self.overlay.sealed_bytes:
-            self.make_room()
+        self.make_room()
         tx_id = commit.tx_id
         if tx_id is not None:
             self._pending.add(tx_id)
