@@ -46,6 +46,28 @@ class Namespace:
         self.prefixes = [pack_prefix(partition, record.id) for partition in range(partitions)]
         self.alive = True
 
+    def check_encoded(self, key: bytes, value: bytes | None) -> None:
+        """Raise where bytes from outside, no value for a delete, are none that the codecs made.
+
+        That is ``KeyTooLargeError``, ``ValueTooLargeError`` or ``CodecError``.
+        """
+        if len(key) > KEY_BYTES_MAX:
+            raise _key_too_large(len(key))
+        if value is not None and len(value) > VALUE_BYTES_MAX:
+            raise _value_too_large(len(value))
+        if self.plain:
+            return
+        try:
+            self.decode_key(key)
+            if value is not None:
+                self.decode_value(value)
+        except Exception as error:
+            raise CodecError(
+                f"key {key!r} of {self.name!r} is no {self.key_codec.name}, or its value no "
+                f"{self.value_codec.name}: {error}",
+                hint="Write keys and values as the codecs of the map encode them.",
+            ) from error
+
     def check_alive(self) -> None:
         """Raise ``NotFoundError`` if the map has been dropped."""
         if not self.alive:

@@ -32,7 +32,7 @@ from .snapshots import Part
 from .vectors import Vector
 
 
-class Digest(NamedTuple):
+class Fingerprint(NamedTuple):
     """What a map has in one partition of one copy, in short: order does not matter."""
 
     rows: int
@@ -82,23 +82,23 @@ def _by_partitions(pinned: Sequence[tuple[Log, Cut]], tasks: int) -> list[_Copie
 
 
 def _differences(copies: _Copies) -> Iterator[Row]:
-    """Yield the keys that differ: first by digests, then by keys where those differ."""
-    digests = [_digests(part) for part in copies.parts]
-    places = {place for found in digests for place in found}
+    """Yield the keys that differ: first by fingerprints, then by keys where those differ."""
+    prints = [_fingerprints(part) for part in copies.parts]
+    places = {place for found in prints for place in found}
     for place in sorted(places):
-        if len({found.get(place) for found in digests}) > 1:
+        if len({found.get(place) for found in prints}) > 1:
             yield from _compare(copies, *place)
 
 
-def _digests(part: Part) -> dict[tuple[int, int], Digest]:
-    """Return a digest for each partition and namespace that has data."""
-    found: dict[tuple[int, int], Digest] = {}
+def _fingerprints(part: Part) -> dict[tuple[int, int], Fingerprint]:
+    """Return a fingerprint for each partition and namespace that has data."""
+    found: dict[tuple[int, int], Fingerprint] = {}
     for partition, namespace, block in part.pairs():
-        rows, total = found.get((partition, namespace), Digest(0, 0))
+        rows, total = found.get((partition, namespace), Fingerprint(0, 0))
         for full_key, stored in block:
             # Without the check, which values get on their way into the data file only.
             total += hash128(full_key + stored[:-CHECK_SIZE])
-        found[partition, namespace] = Digest(rows + len(block), total)
+        found[partition, namespace] = Fingerprint(rows + len(block), total)
     return found
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, get_args
 
 from ..affinity.errors import TidelogError, UsageError
 from ..affinity.partitions import partition_of
+from ..engine.byte_text import shown_bytes
 from . import columns
 from .logs import Log
 from .options import parse
@@ -95,9 +96,7 @@ def engine_for(paths: Iterable[str]) -> Engine:
 # ------------------------------------------------------------------------------------- history
 
 
-def history(
-    path: str, namespace: str, key: bytes, runner: Runner, *, partitions: str | None = None
-) -> list[Row]:
+def history(path: str, namespace: str, key: bytes, runner: Runner) -> list[Row]:
     """Return all versions of a key that the kept log holds, oldest first.
 
     ``key`` is encoded as its map does.  Raises ``UsageError`` for a path without a log.
@@ -107,7 +106,7 @@ def history(
         "path": json.dumps([path]),
         "view": "changes",
         "namespace": namespace,
-        "partitions": partitions or str(partition_of(key, count)),
+        "partitions": str(partition_of(key, count)),
     }
     found = runner.run(partial(_versions, key), read(parse(given)))
     return sorted(found, key=lambda row: (row["partition"], row["counter"]))
@@ -231,11 +230,7 @@ def plain(row: Mapping[str, Any]) -> Row:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
-        try:
-            text = value.decode()
-        except UnicodeDecodeError:
-            text = "\0"
-        return {"s": text} if text.isprintable() else {"b64": b64encode(value).decode()}
+        return shown_bytes(value)
     return value.isoformat() if isinstance(value, datetime) else value
 
 

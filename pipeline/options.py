@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from ..affinity.errors import UsageError
+from ..engine.byte_text import parse_bytes
 from .columns import BATCH_ROWS
 
 View = Literal["snapshot", "changes", "wal", "meta"]
@@ -219,10 +220,8 @@ def _position(text: str) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Bytes as ``hex:`` or as text."""
-    if text.startswith("hex:"):
-        return bytes.fromhex(text.removeprefix("hex:"))
-    return text.removeprefix("utf8:").encode()
+    data = parse_bytes(text)
+    return text.encode() if data is None else data
 
 
 def _positive(text: str) -> int:

@@ -282,21 +282,21 @@ class WalStream:
     def _joined(self, positions: Sequence[int]) -> Offset:
         return {
             "v": 1,
-            "logs": [
+            "sources": [
                 {"store": log.store_id.hex(), "history": log.history_id.hex(), "position": position}
                 for log, position in zip(self._logs, positions, strict=True)
             ],
         }
 
     def _split(self, offset: Mapping[str, Any]) -> list[int]:
-        logs = offset.get("logs", [])
+        sources = offset.get("sources", [])
         known = [(log.store_id.hex(), log.history_id.hex()) for log in self._logs]
-        if [(one["store"], one["history"]) for one in logs] != known:
+        if [(one["store"], one["history"]) for one in sources] != known:
             raise UsageError(
                 "the offset belongs to other logs, or to another history of them",
                 hint="Keep the paths of a query, and their order; else begin anew.",
             )
-        return [one["position"] for one in logs]
+        return [one["position"] for one in sources]
 
 
 class ChangeStream:

@@ -32,21 +32,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..affinity.errors import (
     AlreadyOpenError,
-    CodecError,
-    KeyTooLargeError,
     NotFoundError,
     SnapshotExpiredError,
     TransactionTooLargeError,
     UsageError,
-    ValueTooLargeError,
 )
 from ..affinity.partitions import partition_of
 from ..engine import manifest
 from ..engine.database import Database
 from ..engine.environment import production
-from ..engine.namespaces import VALUE_BYTES_MAX, Namespace
+from ..engine.namespaces import Namespace
 from ..engine.open import open as open_store
-from ..engine.stored import KEY_BYTES_MAX
 from ..engine.transactions import Transaction
 from .options import WriteOptions
 
@@ -263,21 +259,7 @@ def _setter(tx: Transaction, namespace: Namespace) -> Any:
     put = tx.setter(namespace)
 
     def checked(key: bytes, value: bytes | None) -> None:
-        if len(key) > KEY_BYTES_MAX:
-            raise KeyTooLargeError(f"a key of {len(key)} bytes, {KEY_BYTES_MAX} are allowed")
-        if value is not None and len(value) > VALUE_BYTES_MAX:
-            raise ValueTooLargeError(f"a value of {len(value):,} bytes")
-        if not namespace.plain:
-            try:
-                namespace.decode_key(key)
-                if value is not None:
-                    namespace.decode_value(value)
-            except Exception as error:
-                raise CodecError(
-                    f"key {key!r} of {namespace.name!r} is no {namespace.key_codec.name}, or its "
-                    f"value no {namespace.value_codec.name}: {error}",
-                    hint="Write keys and values as the codecs of the map encode them.",
-                ) from error
+        namespace.check_encoded(key, value)
         put(key, value)
 
     return checked

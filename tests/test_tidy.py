@@ -44,6 +44,7 @@ KINDS = {
     "checkpoints/": "pure",
     "engine/__init__.py": "pure",
     "engine/attempts.py": "pure",
+    "engine/byte_text.py": "pure",
     "engine/codecs.py": "pure",
     "engine/document_codecs.py": "pure",
     "engine/kv_pages.py": "pure",
@@ -104,8 +105,8 @@ BROAD_HANDLERS = {
     "engine/codecs.py:_registered": "foreign code: whatever it raises, the codec is not there",
     "engine/commit.py:Committer._clean_up": "what was interrupted is interrupted again",
     "engine/log_thread.py:LogThread._commit": "tasks wait for an outcome, and a bug must be one",
+    "engine/namespaces.py:Namespace.check_encoded": "foreign code, again: any exception refuses",
     "pipeline/doctor.py:_session": "whatever Java, Spark and the workers say is what was found",
-    "pipeline/sinks.py:_setter.checked": "foreign code: a codec refuses by any exception",
 }
 
 # A package of its own in the wheel, by which Spark finds the other one.

@@ -36,6 +36,7 @@ import click
 
 from ..affinity.errors import CodecError, TidelogError, UsageError
 from ..affinity.partitions import PARTITIONS_MAX
+from ..engine.byte_text import bytes_shown
 from ..engine.codecs import Codec
 from ..engine.database import Database
 from .commands import ToolCommand, json_options, settings_of, store_argument
@@ -43,7 +44,7 @@ from .exits import RefusedError
 from .kv import bounds_of, codec_given, map_for_writing, pair_document, pairs_of
 from .stores import AnyMap, reading_map, writing
 from .terminal import Settings, note, progress, write_json
-from .text import as_tuple, bytes_shown, inline, parse_value
+from .text import as_tuple, inline, parse_value
 from .wal_records import SCHEMA
 
 BATCH = 10_000

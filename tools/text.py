@@ -25,8 +25,6 @@ Left out: which codec a map has (``engine``).
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import re
 from collections.abc import Callable
@@ -35,81 +33,10 @@ from typing import Any
 from uuid import UUID
 
 from ..affinity.errors import CodecError, UsageError
+from ..engine.byte_text import has_prefix, inline_bytes, parse_bytes, shown_bytes
 from ..engine.codecs import Codec, SingleFloat
 
 MICROSECONDS = 1_000_000
-
-
-# ------------------------------------------------------------------ bytes
-
-
-def _from_hex(text: str) -> bytes:
-    return bytes.fromhex(text)
-
-
-def _from_base64(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
-
-
-_PREFIXES: dict[str, Callable[[str], bytes]] = {
-    "utf8:": str.encode,
-    "hex:": _from_hex,
-    "b64:": _from_base64,
-}
-
-
-def parse_bytes(text: str) -> bytes | None:
-    """Return the bytes of ``utf8:``, ``hex:`` or ``b64:`` text, or None for any other text."""
-    for prefix, decode in _PREFIXES.items():
-        if text.startswith(prefix):
-            try:
-                return decode(text.removeprefix(prefix))
-            except (ValueError, binascii.Error) as error:
-                raise UsageError(
-                    f"{text!r} is not {prefix.rstrip(':')}: {error}",
-                    hint="Give utf8:text, hex:6162 or b64:YWI=.",
-                ) from error
-    return None
-
-
-def parse_plain_bytes(text: str) -> bytes:
-    """Return the bytes of prefixed text, or those of any other text in UTF-8."""
-    data = parse_bytes(text)
-    return text.encode("utf-8", "surrogateescape") if data is None else data
-
-
-def shown_bytes(data: bytes) -> dict[str, str]:
-    """Return bytes as they are printed: ``s`` where they are printable text, else ``b64``."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        text = ""
-    if text.isprintable() and (text or not data):
-        return {"s": text}
-    return {"b64": base64.b64encode(data).decode()}
-
-
-def bytes_shown(shown: object) -> bytes:
-    """Return the bytes that ``shown_bytes`` printed; ``UsageError`` for anything else."""
-    match shown:
-        case {"s": str(text), **rest} if not rest:
-            return text.encode()
-        case {"b64": str(text), **rest} if not rest:
-            return plain_base64(text)
-    raise UsageError(f'{shown!r} is neither {{"s": text}} nor {{"b64": text}}')
-
-
-def plain_base64(text: str) -> bytes:
-    """Return the bytes of base64 text; ``UsageError`` where it is none."""
-    data = parse_bytes(f"b64:{text}")
-    assert data is not None
-    return data
-
-
-def inline_bytes(data: bytes) -> str:
-    """Return bytes as people read them, and as the command line takes them where not text."""
-    shown = shown_bytes(data)
-    return shown["s"] if "s" in shown else f"hex:{data.hex()}"
 
 
 # ------------------------------------------------------------------ values of codecs
@@ -237,13 +164,8 @@ def inline(data: bytes, codec: Codec[Any] | None) -> str:
     if problem is not None:
         return f"hex:{data.hex()}"
     if codec.name == "str":
-        return value if value.isprintable() and parse_bytes_free(value) else f"hex:{data.hex()}"
+        return value if value.isprintable() and not has_prefix(value) else f"hex:{data.hex()}"
     return json.dumps(value, ensure_ascii=False)
-
-
-def parse_bytes_free(text: str) -> bool:
-    """Tell whether text does not begin with one of the prefixes."""
-    return not text.startswith(tuple(_PREFIXES))
 
 
 # ------------------------------------------------------------------ times, ranges

@@ -22,6 +22,7 @@ import click
 
 from ..affinity.errors import CorruptLogError, NotFoundError, UsageError
 from ..affinity.partitions import PARTITIONS_MAX
+from ..engine.byte_text import parse_bytes
 from ..engine.log_source import LogSource, find_log
 from ..wal.format import segment_name
 from ..wal.reader import Scan
@@ -39,7 +40,7 @@ from .terminal import (
     write_json,
     write_rows,
 )
-from .text import parse_bytes, parse_span, parse_time, shown_time
+from .text import parse_span, parse_time, shown_time
 from .wal_filters import Filter, position_of, segments_wanted
 from .wal_records import (
     SCHEMA,

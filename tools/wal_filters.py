@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..affinity.errors import CodecError, CorruptLogError, NotFoundError, UsageError
+from ..engine.byte_text import parse_bytes
 from ..engine.codecs import Codec, KeyRange, byte_prefix_range
 from ..wal.ports import ReadableDirectory
 from ..wal.reader import load_index
 from ..wal.records import DropNamespaceRecord, NamespaceRecord, RollbackRecord, Run, TxRecord
 from ..wal.segments import open_segment, segment_numbers
-from .text import parse_bytes, parse_value, value_of_text
+from .text import parse_value, value_of_text
 from .wal_records import (
     FIRST_USER_NAMESPACE,
     AnyRecord,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..affinity.errors import CodecError, FormatVersionError
+from ..engine.byte_text import shown_bytes
 from ..engine.codecs import Codec, codec_named
 from ..wal.format import Frame
 from ..wal.records import (
@@ -37,7 +38,7 @@ from ..wal.records import (
     split_records,
 )
 from ..wal.tail import End, Place
-from .text import inline, shown_bytes, shown_pair_part, shown_time
+from .text import inline, shown_pair_part, shown_time
 
 SCHEMA = 1
 FIRST_USER_NAMESPACE = 16

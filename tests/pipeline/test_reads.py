@@ -486,7 +486,7 @@ def test_a_stream_of_records_gives_each_once_over_restarts(store: Path, most: in
 
 def test_a_stream_of_records_begins_at_the_next_frame(store: Path) -> None:
     whole = wal_stream(store, startingPosition="earliest")
-    start = whole.initial()["logs"][0]["position"]
+    start = whole.initial()["sources"][0]["position"]
     behind = wal_stream(store, startingPosition=start + 1)
     first = rows(store, "wal")[0]["offset"]
     found = rows_of(behind.tasks(behind.initial(), behind.latest(behind.initial(), None)))

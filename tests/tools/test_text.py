@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from tidelog.affinity.errors import CodecError, UsageError
 from tidelog.engine import codecs
+from tidelog.engine.byte_text import bytes_shown, parse_bytes, shown_bytes
 from tidelog.engine.codecs import Codec
 from tidelog.tools import text
 
@@ -20,6 +21,7 @@ VALUES: list[tuple[Codec[Any], Any, str]] = [
     (codecs.Str, "hex:61", "hex:6865783a3631"),
     (codecs.Bytes, b"text", "text"),
     (codecs.Bytes, b"\xff\x00", "hex:ff00"),
+    (codecs.Bytes, b"hex:61", "hex:6865783a3631"),
     (codecs.I64, -5, "-5"),
     (codecs.U64, 2**64 - 1, "18446744073709551615"),
     (codecs.Float, 0.5, "0.5"),
@@ -43,13 +45,13 @@ def test_text_of_a_value_reads_back(codec: Codec[Any], value: Any, shown: str) -
      ("plain", None), ("HEX:61", None)],
 )  # fmt: skip
 def test_bytes_on_the_command_line(given: str, wanted: bytes | None) -> None:
-    assert text.parse_bytes(given) == wanted
+    assert parse_bytes(given) == wanted
 
 
 @pytest.mark.parametrize("given", ["hex:6", "hex:zz", "b64:a", "b64:***"])
 def test_bytes_that_are_none(given: str) -> None:
     with pytest.raises(UsageError, match="is not"):
-        text.parse_bytes(given)
+        parse_bytes(given)
 
 
 @pytest.mark.parametrize(
@@ -80,15 +82,15 @@ def test_a_codec_of_ones_own_takes_bytes_only() -> None:
 
 @given(st.binary(max_size=50))
 def test_printed_bytes_read_back(data: bytes) -> None:
-    shown = text.shown_bytes(data)
-    assert text.bytes_shown(shown) == data
+    shown = shown_bytes(data)
+    assert bytes_shown(shown) == data
     assert len(shown) == 1
 
 
 @pytest.mark.parametrize("shown", [None, 5, {}, {"s": 1}, {"s": "a", "b64": ""}, {"hex": "61"}])
 def test_other_things_are_no_printed_bytes(shown: object) -> None:
     with pytest.raises(UsageError):
-        text.bytes_shown(shown)
+        bytes_shown(shown)
 
 
 def test_decoded_values_fit_into_json() -> None:
