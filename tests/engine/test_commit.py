@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import length_hint
 from typing import Any
 
 import pytest
@@ -149,6 +150,41 @@ def test_what_comes_during_a_sync_is_one_group_with_one_frame_and_one_sync(
         assert sorted(users) == [b"0", b"1", b"2", b"3", b"4", b"first"]
         sizes = [sum(isinstance(r, TxRecord) for r in frame) for frame in records_of(store)]
         assert [size for size in sizes if size] == [1, 5]
+
+
+def test_who_saw_nobody_waits_where_a_group_has_ended_meanwhile_and_its_threads_are_being_woken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    glanced = threading.Semaphore(0)
+
+    def glance(iterator: Iterator[object]) -> int:
+        found = length_hint(iterator)
+        glanced.release()
+        return found
+
+    with opened() as store:
+        users = store.database.map("users")
+        committer = store.parts.committer
+        monkeypatch.setattr(commits, "length_hint", glance)
+        thread = threading.Thread(target=lambda: users.__setitem__(b"late", b""))
+        woken = [threading.Lock(), threading.Lock()]
+        with committer.mutex:
+            thread.start()
+            assert glanced.acquire(timeout=WAIT)
+            group = commits._Group(())
+            for lock in woken:
+                lock.acquire()
+                group.wakes.append(lock)
+            committer._end_group(group)
+        assert woken[0].acquire(timeout=WAIT)
+        # It has looked again, under the mutex, and queues behind those that are being woken.
+        assert glanced.acquire(timeout=WAIT)
+        next(committer._releases)
+        assert woken[1].acquire(blocking=False)
+        next(committer._releases, None)
+        thread.join(WAIT)
+        assert not thread.is_alive()
+        assert list(users) == [b"late"]
 
 
 @pytest.mark.parametrize(("limit", "size"), [("GROUP_BYTES_MAX", 2000), ("PUTS_MAX", 10)])
