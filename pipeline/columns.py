@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..checkpoints.replay import FIRST_NAMESPACE
 from ..wal.format import Frame
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 4_000
 
+Fields = Sequence[tuple[str, str]]
+
 CHANGES = (
     ("partition", "int"),
     ("counter", "bigint"),
@@ -49,6 +51,16 @@ CHANGES = (
     ("commit_ts", "timestamp"),
 )
 """Columns of the view ``changes`` with their Spark types."""
+
+ChangeFormat = Literal["tidelog", "cdf"]
+
+_OF_DELTA = {"op": "_change_type", "counter": "_commit_version", "commit_ts": "_commit_timestamp"}
+
+CHANGE_FIELDS: dict[ChangeFormat, Fields] = {
+    "tidelog": CHANGES,
+    "cdf": [(_OF_DELTA.get(name, name), kind) for name, kind in CHANGES],
+}
+"""The columns of ``changes``, also under the names of Delta Lake's change data feed."""
 
 SNAPSHOT = (
     ("namespace", "string"),
@@ -92,8 +104,6 @@ WAL = (
 )
 """Columns of the view ``wal``: a row per record and run; the payload stands in the first."""
 
-Fields = Sequence[tuple[str, str]]
-
 
 def ddl(fields: Fields) -> str:
     """Return fields as a schema of Spark SQL."""
@@ -125,6 +135,12 @@ class Wanted:
     partitions: frozenset[int] | None = None
     namespace: str | None = None
     rollbacks: bool = False
+    form: ChangeFormat = "tidelog"
+
+    @property
+    def put(self) -> str:
+        """What a put is called; whether there was a value before is not known."""
+        return "put" if self.form == "tidelog" else "update_postimage"
 
     def covers(self, run: Run) -> tuple[int, int]:
         """Return which of a run's updates are wanted, as a half-open range of places."""
@@ -184,7 +200,7 @@ def changes(
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the wanted updates in the frames; an update of an unknown map has its id as name."""
-    rows = Rows(CHANGES, columns, batch_rows)
+    rows = Rows(CHANGE_FIELDS[wanted.form], columns, batch_rows)
     for frame in frames:
         assert isinstance(frame, Frame), "damage is refused before"
         for record in records(frame, (RecordType.TX, RecordType.ROLLBACK)):
@@ -234,7 +250,7 @@ def _add_updates(rows: Rows, tx: TxRecord, names: dict[int, str], wanted: Wanted
                 range(run.first + first, run.first + last),
                 repeat(one, count),
                 tx.keys[before + first : before + last],
-                ["put" if value is not None else "delete" for value in values],
+                [wanted.put if value is not None else "delete" for value in values],
                 values,
                 repeat(tx.tx_id, count),
                 range(before + first, before + last),
@@ -266,7 +282,7 @@ def _add_mixed(
                 (run.first + place,),
                 (name,),
                 (tx.keys[before + place],),
-                ("put" if value is not None else "delete",),
+                (wanted.put if value is not None else "delete",),
                 (value,),
                 (tx.tx_id,),
                 (seen,),

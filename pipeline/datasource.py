@@ -161,6 +161,11 @@ class _StreamReader(DataSourceStreamReader, AvailableNow):
         return self._stream.latest(start, most)
 
     @_told
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return how far a batch could go now, for the progress of the query."""
+        return self._stream.newest()
+
+    @_told
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Let the query end at what is there now."""
         self._stream.freeze()

@@ -18,7 +18,7 @@ Left out: LMDB, and what becomes of the records (``columns``).
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -44,6 +44,8 @@ from ..wal.records import (
 )
 from ..wal.segments import Segment, later_frames, open_segment, probe, segment_numbers, walk
 from .vectors import Number, Vector
+
+_KEEP_MORE = "Keep more of it (`retain_bytes`), or set failOnDataLoss=false to skip."
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,6 +79,14 @@ class Cut:
                 f"{self.state.counters[partition].lwm}, wanted was {wanted[1]}",
                 hint="The store was replaced or its tail was lost: begin anew.",
             )
+
+    def compare(self, record: StateRecord) -> None:
+        """Learn from the head of a later segment what unreadable frames may have hidden."""
+        self.names.update((namespace.id, namespace.name) for namespace in record.namespaces)
+        self.state.epochs = list(record.epochs)
+        for counter, lwm in zip(self.state.counters, record.lwms, strict=True):
+            if lwm > counter.hwm:
+                counter.reserve(lwm - counter.hwm)
 
     def take(self, position: int, record: Record) -> None:
         """Fold one record in."""
@@ -227,9 +237,7 @@ class Log:
                     frame = next(later_frames(segment, offset, end), None)
                     return end if frame is None else min(frame.position, end)
                 end = min(end, segment.first_position)
-        raise HistoryTruncatedError(
-            f"the log of {self.path} does not go back to position {position} any more"
-        )
+        raise self._gone(position)
 
     def at(self, vector: Vector) -> Cut:
         """Return the lowest cut at which every partition has come at least as far as a vector.
@@ -249,8 +257,7 @@ class Log:
         ``short`` asks for one at which some partition has not come as far, if there is one.
         """
         found: Cut | None = None
-        for number in reversed(self._numbers()):
-            cut = self._head(number)
+        for cut in self._heads():
             here = cut.vector()
             self.check_partitions(vector, here)
             if all(here[p][1] <= wanted[1] for p, wanted in vector.items()):
@@ -263,14 +270,70 @@ class Log:
         wanted = {p: vector[p][1] for p in kept}
         raise HistoryTruncatedError(
             f"the log of {self.path} is kept from update numbers {kept} on, wanted were {wanted}",
-            hint="Keep more of it (`retain_bytes`), or set failOnDataLoss=false to skip.",
+            hint=_KEEP_MORE,
         )
+
+    def until(self, time: int) -> Cut:
+        """Return the highest cut below which all was committed before a time, microseconds UTC.
+
+        Times never fall along a log.  ``HistoryTruncatedError`` where the kept log begins later.
+        """
+        for cut in self._heads():
+            if cut.state.time < time:
+                return self._grown(cut, self.durable_end(cut.position), None, time=time)
+        if any(counter.lwm for counter in cut.state.counters):
+            raise HistoryTruncatedError(
+                f"the log of {self.path} is kept from {cut.state.time} on, in microseconds UTC, "
+                f"wanted was {time}",
+                hint=_KEEP_MORE,
+            )
+        return cut
+
+    def salvage(self) -> tuple[Cut, list[CorruptLogError]]:
+        """Return the fold of all that can be read of the kept log, and what speaks of the rest.
+
+        LWM of a partition is its last number without a gap, HWM the highest that is known of.
+        """
+        cut, damage = self.earliest(), []
+        counters = cut.state.counters
+        try:
+            end = self.durable_end()
+        except CorruptLogError as error:
+            damage.append(error)
+            _, end = self.extent(permissive=True)
+        for part in self.slices(cut.position, end, most_bytes=end):
+            for frame in self.frames(part, permissive=True):
+                if isinstance(frame, BadFrame):
+                    damage.append(frame.error(self.path))
+                    continue
+                for _, record in read_records((frame,)):
+                    if isinstance(record, TxRecord | RollbackRecord):
+                        for run in record.runs:
+                            counters[run.partition].update(run.first - 1, run.count)
+                    elif isinstance(record, StateRecord):
+                        cut.compare(record)
+                    else:
+                        cut.take(frame.position, record)
+        cut.position = end
+        return cut, damage
 
     def check_partitions(self, wanted: Iterable[int], here: Collection[int]) -> None:
         """Raise ``UsageError`` for a partition that the store does not have."""
         for partition in wanted:
             if partition not in here:
                 raise UsageError(f"{self.path} has {len(here)} partitions, no {partition}")
+
+    def _heads(self) -> Iterator[Cut]:
+        """Yield the cuts at the heads of segments, newest first, but for damaged ones.
+
+        Whoever begins at a lower one instead comes past the damage.  That of the first segment
+        has to be there.
+        """
+        first, *others = self._numbers()
+        for number in reversed(others):
+            with suppress(CorruptLogError):
+                yield self._head(number)
+        yield self._head(first)
 
     def _head(self, number: int) -> Cut:
         """Return the cut behind the STATE record of a segment."""
@@ -283,7 +346,15 @@ class Log:
                 break
             raise self._bad(segment, segment.first_position, segment.first_position + 1)
 
-    def _grown(self, cut: Cut, end: int, most: int | None, until: Vector | None = None) -> Cut:
+    def _grown(
+        self,
+        cut: Cut,
+        end: int,
+        most: int | None,
+        *,
+        until: Vector | None = None,
+        time: int | None = None,
+    ) -> Cut:
         cut = replace(deepcopy(cut), changes=0)  # whoever remembers it goes on from there
         if cut.position >= end:
             return cut
@@ -293,9 +364,13 @@ class Log:
                 return cut
             if until is not None and cut.lacking(until) is None:
                 return cut
-            waiting += [(frame.position, record) for _, record in read_records((frame,))]
+            fresh = [record for _, record in read_records((frame,))]
+            waiting += [(frame.position, record) for record in fresh]
+            moving = [record for record in fresh if isinstance(record, TxRecord | RollbackRecord)]
+            if time is not None and any(record.time >= time for record in moving):
+                return cut
             # A cut ends where the last number moved, whatever follows: a vector has one cut only.
-            if any(isinstance(record, TxRecord | RollbackRecord) for _, record in waiting):
+            if moving:
                 for position, record in waiting:
                     cut.take(position, record)
                 cut.position = frame.end
@@ -310,7 +385,16 @@ class Log:
             if frame.end > end:
                 return
             yield frame
+        with self._segment(self._numbers()[0]) as segment:
+            if segment.first_position > start:
+                raise self._gone(start)
         scan.end.raise_if_refused()
+
+    def _gone(self, position: int) -> HistoryTruncatedError:
+        return HistoryTruncatedError(
+            f"the log of {self.path} does not go back to position {position} any more",
+            hint=_KEEP_MORE,
+        )
 
     # -------------------------------------------------------------- slices
 
@@ -335,7 +419,7 @@ class Log:
             stop = min(stop, first)
             if first <= start:
                 return found[::-1]
-        raise HistoryTruncatedError(f"the log of {self.path} does not go back to {start} any more")
+        raise self._gone(start)
 
     def frames(
         self, part: Slice, *, permissive: bool = False

@@ -9,11 +9,12 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
 from ..affinity.errors import UsageError
 from ..engine.byte_text import parse_bytes
-from .columns import BATCH_ROWS
+from .columns import BATCH_ROWS, ChangeFormat
 
 View = Literal["snapshot", "changes", "wal", "meta"]
 Mode = Literal["FAILFAST", "PERMISSIVE"]
@@ -31,7 +32,8 @@ class Options:
     """What is to be read, and how.
 
     ``starting`` and ``ending`` are ``earliest``, ``latest``, or the JSON of a vector; ``ending``
-    None is the newest.  ``most_changes`` and ``most_bytes`` bound a micro-batch.
+    None is the newest.  ``since`` is a time to start at, in microseconds UTC.  ``most_changes``
+    and ``most_bytes`` bound a micro-batch.
     """
 
     view: View
@@ -43,8 +45,10 @@ class Options:
     start_key: bytes = b""
     end_key: bytes | None = None
     starting: str | None = None
+    since: int | None = None
     ending: str | None = None
     rollbacks: bool = False
+    form: ChangeFormat = "tidelog"
     fail_on_data_loss: bool = True
     most_changes: int | None = None
     most_bytes: int | None = None
@@ -76,7 +80,12 @@ def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
     view = _view(texts["view"][1])
     subject = f"view {view!r}" + (" in a stream" if stream else "")
     known: Known = [("view", "view", _view), *_known(view, stream)]
-    return Options(**_fields(texts, known, subject))
+    options = Options(**_fields(texts, known, subject))
+    if options.starting is not None and options.since is not None:
+        raise UsageError(
+            "startingCounters and startingTimestamp are two beginnings", hint="Give one of them."
+        )
+    return options
 
 
 def parse_write(given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
@@ -164,13 +173,15 @@ def _known(view: View, stream: bool | None) -> Known:
         ]
     changes: Known = [
         ("startingCounters", "starting", _vector),
+        ("startingTimestamp", "since", _time),
+        ("changeFormat", "form", _one_of(ChangeFormat)),
         ("includeRollbacks", "rollbacks", _flag),
         ("failOnDataLoss", "fail_on_data_loss", _flag),
     ]
     if stream is not False:
         changes.append(("maxChangesPerTrigger", "most_changes", _positive))
     if not stream:
-        changes.append(("endingCounters", "ending", _vector))
+        changes += [("endingCounters", "ending", _vector), ("mode", "mode", _one_of(Mode))]
     return [*both, *changes]
 
 
@@ -211,6 +222,13 @@ def _vector(text: str) -> str:
     if text not in ("earliest", "latest") and not isinstance(json.loads(text), dict):
         raise ValueError("earliest, latest, or a JSON object of numbers by partition")
     return text
+
+
+def _time(text: str) -> int:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def _position(text: str) -> str:

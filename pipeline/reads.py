@@ -12,16 +12,19 @@ Invariants:
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..affinity.errors import HistoryTruncatedError, UsageError
 from ..engine.scan import after_prefix
+from ..wal.format import Frame
 from . import columns, snapshots, vectors
 from .columns import Wanted
-from .logs import Cut, Log, Slice
+from .logs import BadFrame, Cut, Log, Slice
 from .options import Options
 from .snapshots import Account, Part
 from .vectors import Number, Vector
@@ -31,12 +34,13 @@ if TYPE_CHECKING:
 
 TASK_BYTES_MIN = 256 << 10
 
+_log = logging.getLogger("tidelog.pipeline")
+
 Offset = dict[str, Any]
 """How far a stream has come: a vector in JSON, or a list of them as ``sources``."""
 
 _FIELDS = {
     "snapshot": columns.SNAPSHOT,
-    "changes": columns.CHANGES,
     "wal": columns.WAL,
     "meta": columns.META,
 }
@@ -51,6 +55,8 @@ class Task:
     columns: tuple[str, ...] | None
     names: dict[int, str]
     wanted: Wanted | None
+    damage: frozenset[tuple[int, int]] = frozenset()
+    """Segment and offset of what was found unreadable when the changes were planned."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read it; raises ``StorageError``: damage, or what was planned is gone."""
@@ -59,7 +65,7 @@ class Task:
             yield from self.part.batches(self.columns, options.batch_rows)
             return
         log = Log(self.part.path)
-        frames = log.frames(self.part, permissive=options.mode == "PERMISSIVE")
+        frames = self._frames(log, self.part)
         try:
             if self.wanted is None:
                 yield from columns.wal(
@@ -76,10 +82,18 @@ class Task:
         finally:
             frames.close()
 
+    def _frames(self, log: Log, part: Slice) -> Generator[Frame | BadFrame, None, None]:
+        for frame in log.frames(part, permissive=self.options.mode == "PERMISSIVE"):
+            if self.wanted is None or isinstance(frame, Frame):
+                yield frame
+            elif (frame.segment, frame.offset) not in self.damage:
+                raise frame.error(log.path)
+
 
 def fields_of(options: Options) -> columns.Fields:
     """Return the columns of a view, or those asked for, with their Spark types."""
-    fields = _FIELDS[options.view]
+    changes = options.view == "changes"
+    fields = columns.CHANGE_FIELDS[options.form] if changes else _FIELDS[options.view]
     if options.columns is None:
         return fields
     kinds = dict(fields)
@@ -111,15 +125,47 @@ def read(options: Options, names: Sequence[str] | None = None) -> list[Task]:
         return tasks
     for log in logs:
         low = _start(log, options, "earliest")
+        if options.mode == "PERMISSIVE":
+            tasks += _readable_changes(log, options, chosen, low)
+            continue
         cut = log.newest()
-        high = cut.vector()
-        if options.ending == "earliest":
-            high = log.earliest().vector()
-        elif options.ending not in (None, "latest"):
-            high |= _given(log, options.ending)
-            cut.check_reaches(high, log.path)
+        high = _end(log, options, cut)
+        cut.check_reaches(high, log.path)
         tasks += _changes(log, options, chosen, low, high, cut)
     return tasks
+
+
+def _readable_changes(
+    log: Log, options: Options, chosen: tuple[str, ...] | None, low: Vector
+) -> list[Task]:
+    """Return the tasks that read each partition up to its first gap, and tell where that is."""
+    cut, damage = log.salvage()
+    for error in damage:
+        _log.warning("log.damaged %s", error, extra={"event": "log.damaged"})
+    for partition, counter in enumerate(cut.state.counters):
+        if counter.lwm < counter.hwm:
+            _log.warning(
+                "changes.stopped path=%s partition=%d counter=%d of=%d",
+                log.path,
+                partition,
+                counter.lwm,
+                counter.hwm,
+                extra={"event": "changes.stopped"},
+            )
+    here, wanted = cut.vector(), _end(log, options, cut)
+    high = {p: min(here[p], wanted[p], key=itemgetter(1)) for p in here}
+    found = frozenset((error.segment, error.offset) for error in damage)
+    tasks = _changes(log, options, chosen, low, high, cut)
+    return [replace(task, damage=found) for task in tasks]
+
+
+def _end(log: Log, options: Options, cut: Cut) -> dict[int, Number]:
+    """Return the vector at which a batch ends; ``cut`` is the newest one."""
+    if options.ending == "earliest":
+        return log.earliest().vector()
+    if options.ending in (None, "latest"):
+        return cut.vector()
+    return {**cut.vector(), **_given(log, options.ending)}
 
 
 def _snapshot(path: str, options: Options, chosen: tuple[str, ...] | None) -> list[Task]:
@@ -161,6 +207,7 @@ def _changes(
         partitions=options.partitions,
         namespace=options.namespace,
         rollbacks=options.rollbacks,
+        form=options.form,
     )
     start = log.before(low).position
     size = _task_bytes(options, cut.position - start)
@@ -183,6 +230,11 @@ def _given(log: Log, text: str) -> dict[int, Number]:
 
 def _start(log: Log, options: Options, default: str) -> dict[int, Number]:
     """Return the vector at which a read begins."""
+    if options.since is not None:
+        try:
+            return log.until(options.since).vector()
+        except HistoryTruncatedError as error:
+            return _skipped(log, options, error)
     text = options.starting or default
     if text == "latest":
         return log.newest().vector()
@@ -198,11 +250,18 @@ def _kept(
     """Return a vector that the kept log still reaches, or raise where it does not."""
     try:
         log.before(wanted)
-    except HistoryTruncatedError:
-        if options.fail_on_data_loss:
-            raise
+    except HistoryTruncatedError as error:
+        _skipped(log, options, error)
         return {p: max(number, earliest[p], key=lambda n: n[1]) for p, number in wanted.items()}
     return wanted
+
+
+def _skipped(log: Log, options: Options, error: HistoryTruncatedError) -> dict[int, Number]:
+    """Return where the kept log begins, and tell what is skipped; raise where that is no good."""
+    if options.fail_on_data_loss:
+        raise error
+    _log.warning("history.skipped %s", error, extra={"event": "history.skipped"})
+    return log.earliest().vector()
 
 
 class Stream(Protocol):
@@ -213,6 +272,9 @@ class Stream(Protocol):
 
     def latest(self, start: Offset, most: int | None) -> Offset:
         """Return the newest offset, or one about ``most`` behind ``start``, in its own measure."""
+
+    def newest(self) -> Offset:
+        """Return the offset behind all that could be read now."""
 
     def freeze(self) -> None:
         """Let ``latest`` go no further than what is there now."""
@@ -265,6 +327,10 @@ class WalStream:
             found.append(max(low, end))
         return self._joined(found)
 
+    def newest(self) -> Offset:
+        """Return the offset behind all that is durable."""
+        return self._joined([log.durable_end() for log in self._logs])
+
     def freeze(self) -> None:
         """Let ``latest`` go no further than what is there now."""
         self._ends = [log.durable_end() for log in self._logs]
@@ -311,6 +377,7 @@ class ChangeStream:
         self._chosen = None if names is None else tuple(names)
         self._logs = [Log(path) for path in options.paths]
         self._cuts: list[dict[str, Cut]] = [{} for _ in self._logs]
+        self._newest: Sequence[Cut | None] = [None for _ in self._logs]
         self._ends: list[int | None] = [None for _ in self._logs]
 
     def initial(self) -> Offset:
@@ -322,12 +389,16 @@ class ChangeStream:
         found = []
         share = None if most is None else max(most // len(self._logs), 1)
         for place, low in enumerate(self._split(start)):
-            log = self._logs[place]
-            cut = self._known(place, low)
-            cut = log.newest(cut, share, self._ends[place])
+            cut = self._next(place, low, share)
             self._remember(place, cut)
             found.append(cut.vector())
         return self._joined(found)
+
+    def newest(self) -> Offset:
+        """Return the offset behind all that is durable."""
+        cuts = [log.newest(cut) for log, cut in zip(self._logs, self._newest, strict=True)]
+        self._newest = cuts
+        return self._joined([cut.vector() for cut in cuts])
 
     def freeze(self) -> None:
         """Let ``latest`` go no further than what is there now."""
@@ -338,22 +409,23 @@ class ChangeStream:
         tasks: list[Task] = []
         for place, (low, high) in enumerate(zip(self._split(start), self._split(end), strict=True)):
             log = self._logs[place]
-            cut = self._cuts[place].get(_text(high)) or log.at(high)
+            try:
+                cut = self._cuts[place].get(_text(high)) or log.at(high)
+            except HistoryTruncatedError as error:
+                _skipped(log, self._options, error)
+                continue
             low = _kept(log, self._options, low, log.earliest().vector())
             tasks += _changes(log, self._options, self._chosen, low, high, cut)
         return tasks
 
-    def _known(self, place: int, low: dict[int, Number]) -> Cut:
-        cut = self._cuts[place].get(_text(low))
-        if cut is not None:
-            return cut
-        log = self._logs[place]
+    def _next(self, place: int, low: dict[int, Number], most: int | None) -> Cut:
+        log, end = self._logs[place], self._ends[place]
         try:
-            return log.at(low)
-        except HistoryTruncatedError:
-            if self._options.fail_on_data_loss:
-                raise
-            return log.earliest()
+            cut = self._cuts[place].get(_text(low)) or log.at(low)
+            return log.newest(cut, most, end)
+        except HistoryTruncatedError as error:
+            _skipped(log, self._options, error)
+            return log.newest(log.earliest(), most, end)
 
     def _remember(self, place: int, cut: Cut) -> None:
         cuts = self._cuts[place]

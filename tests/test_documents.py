@@ -18,8 +18,9 @@ from tidelog.engine.statistics import Statistics
 from tidelog.tx.validation import READ_RULES
 
 ARCHITECTURE_LINES_MAX = 300
-LOGGING = {f"log.{level}" for level in ("debug", "info", "warning", "error", "log")}
-SHIPPED = ("affinity", "wal", "tx", "checkpoints", "engine", "testing", "tools")
+LEVELS = ("debug", "info", "warning", "error", "log")
+LOGGING = {f"{name}.{level}" for name in ("log", "_log") for level in LEVELS}
+SHIPPED = ("affinity", "wal", "tx", "checkpoints", "engine", "testing", "pipeline", "tools")
 
 
 def text_of(path: str) -> str:

@@ -5,12 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from datetime import UTC, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 import tidelog
-from support.pipelines import closed_store, content, fill, flip, new_store, replayed, rows, rows_of
+from support.pipelines import (
+    Row,
+    closed_store,
+    content,
+    fill,
+    flip,
+    new_store,
+    replayed,
+    rows,
+    rows_of,
+)
 from tidelog.affinity.errors import (
     AlreadyOpenError,
     CorruptLogError,
@@ -22,7 +33,7 @@ from tidelog.affinity.errors import (
 from tidelog.pipeline import reads
 from tidelog.pipeline.logs import Log
 from tidelog.pipeline.options import parse
-from tidelog.pipeline.reads import ChangeStream, WalStream, read, stream
+from tidelog.pipeline.reads import ChangeStream, Stream, WalStream, read, stream
 
 
 @pytest.fixture
@@ -153,6 +164,33 @@ def test_changes_between_two_vectors(store: Path) -> None:
     assert rows(store, "changes", startingCounters="latest") == []
 
 
+@pytest.mark.parametrize("zone", [None, UTC, timezone(timedelta(hours=3))])
+def test_changes_since_a_time(store: Path, zone: timezone | None) -> None:
+    everything = rows(store, "changes")
+    times = sorted({row["commit_ts"] for row in everything})
+    for time in (times[0], times[1], times[len(times) // 2], times[-1]):
+        for moment in (time, time + timedelta(microseconds=1)):
+            text = moment.replace(tzinfo=None) if zone is None else moment.astimezone(zone)
+            found = rows(store, "changes", startingTimestamp=text.isoformat())
+            assert found == [row for row in everything if row["commit_ts"] >= moment]
+    assert rows(store, "changes", startingTimestamp="1969-12-31") == everything
+
+
+def test_changes_under_the_names_of_delta(store: Path) -> None:
+    names = {"op": "_change_type", "counter": "_commit_version", "commit_ts": "_commit_timestamp"}
+    found = rows(store, "changes", changeFormat="CDF")
+    assert {row["_change_type"] for row in found} == {"update_postimage", "delete"}
+    for row, plain in zip(found, rows(store, "changes"), strict=True):
+        assert (row["_change_type"] == "delete") == (plain.pop("op") == "delete")
+        row.pop("_change_type")
+        assert row == {names.get(name, name): value for name, value in plain.items()}
+    given = {"path": str(store), "view": "changes", "changeFormat": "cdf", "columns": "op"}
+    with pytest.raises(UsageError, match="no column op"):
+        reads.fields_of(parse(given))
+    fields = reads.fields_of(parse({**given, "columns": "key,_change_type"}))
+    assert [name for name, _ in fields] == ["key", "_change_type"]
+
+
 def test_what_users_do_not_see_makes_no_row(tmp_path: Path) -> None:
     # The outcome of a transaction with an id is an update of its own.
     with new_store(tmp_path / "s", partitions=2) as db, db.transaction(id=db.new_id()) as tx:
@@ -253,10 +291,87 @@ def test_a_damaged_frame_is_an_error_or_one_bad_row(store: Path, tasks: int, sha
     assert [row for row in found if row["crc_ok"]] == [row for row in good if row["offset"] != hit]
 
 
+def large_store(path: Path) -> Path:
+    """A store whose log has several segments."""
+    with new_store(path, partitions=4, segment_bytes=1 << 20, retain_bytes=1 << 30) as db:
+        for number in range(40):
+            fill(db, number, 4)
+            db.map("m").update_many({b"%d" % n: bytes(1000) for n in range(100)})
+    assert len(list((path / "wal").glob("*.log"))) > 3
+    return path
+
+
+def places_of_frames(path: Path) -> dict[tuple[int, int], list[Row]]:
+    """The rows of the log, by segment and offset."""
+    found: dict[tuple[int, int], list[Row]] = {}
+    for row in rows(path, "wal"):
+        found.setdefault((row["segment"], row["offset"]), []).append(row)
+    return found
+
+
+def check_changes_around(
+    path: Path, place: tuple[int, int], caplog: pytest.LogCaptureFixture, tasks: int = 3
+) -> None:
+    """Damage one frame; each partition is to be read up to the numbers that were in it."""
+    good = rows(path, "changes", includeRollbacks="true")
+    hit = places_of_frames(path)[place]
+    lost: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for row in hit:
+        lost.setdefault(row["partition"], row["first_counter"])
+        last[row["partition"]] = row["first_counter"]
+    flip(path / "wal" / f"{place[0]:016d}.log", place[1] + 25)
+    caplog.clear()
+    found = rows(path, "changes", mode="permissive", minPartitions=tasks, includeRollbacks="true")
+    reached = [row for row in good if row["counter"] < lost.get(row["partition"], 1 << 62)]
+    if "NAMESPACE" in {row["record_type"] for row in hit}:  # then some maps have no name
+        found, reached = ([{**row, "namespace": ""} for row in of] for of in (found, reached))
+    assert found == reached
+    events = [(record.event, record.args) for record in caplog.records]  # type: ignore[attr-defined]
+    told = {args[1]: args[2] for event, args in events if event == "changes.stopped"}
+    later = {r["partition"] for r in good if r["counter"] > last.get(r["partition"], 1 << 62) + 5}
+    assert told.keys() >= later
+    assert all(told[partition] == lost[partition] - 1 for partition in told)
+    assert [event for event, _ in events].count("log.damaged") == 1
+
+
+@pytest.mark.parametrize("tasks", [1, 4, 60])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99])
+def test_changes_go_around_damage_up_to_the_first_gap_of_each_partition(
+    store: Path, tasks: int, share: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    places = sorted(places_of_frames(store))
+    check_changes_around(store, places[int(len(places) * share)], caplog, tasks)
+
+
 @pytest.mark.slow
+def test_changes_go_around_damage_anywhere_in_several_segments(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = large_store(tmp_path / "s")
+    places = sorted(places_of_frames(path))
+    heads = [
+        place for place, before in zip(places[1:], places, strict=False) if place[0] != before[0]
+    ]
+    for place in [*places[1::9], *heads, places[-1]]:
+        check_changes_around(path, place, caplog)
+        flip(path / "wal" / f"{place[0]:016d}.log", place[1] + 25)
+
+
+def test_damage_to_the_head_of_the_log_leaves_nothing_to_begin_with(store: Path) -> None:
+    flip(store / "wal" / f"{1:016d}.log", min(places_of_frames(store))[1] + 25)
+    with pytest.raises(CorruptLogError):
+        rows(store, "changes", mode="permissive")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["failfast", "permissive"])
 @pytest.mark.parametrize("tasks", [1, 5, 33])
-def test_damage_that_came_after_the_plan_is_seen_by_a_task(store: Path, tasks: int) -> None:
-    options = parse({"path": str(store), "view": "changes", "minPartitions": str(tasks)})
+def test_damage_that_came_after_the_plan_is_seen_by_a_task(
+    store: Path, tasks: int, mode: str
+) -> None:
+    given = {"path": str(store), "view": "changes", "minPartitions": str(tasks), "mode": mode}
+    options = parse(given)
     for row in [row for row in rows(store, "wal") if row["record_type"] == "TX"][5::9]:
         path = store / "wal" / f"{1:016d}.log"
         planned = read(options)
@@ -266,7 +381,9 @@ def test_damage_that_came_after_the_plan_is_seen_by_a_task(store: Path, tasks: i
         flip(path, row["offset"] + 21)
 
 
-def test_history_that_is_gone_is_an_error_or_skipped(tmp_path: Path) -> None:
+def test_history_that_is_gone_is_an_error_or_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "s"
     with new_store(path, partitions=2, segment_bytes=1 << 20) as db:
         for _ in range(40):
@@ -281,7 +398,12 @@ def test_history_that_is_gone_is_an_error_or_skipped(tmp_path: Path) -> None:
     with pytest.raises(HistoryTruncatedError, match="kept from update numbers"):
         rows(path / "wal", "changes", startingCounters=start)
     kept = rows(path / "wal", "changes", startingCounters=start, failOnDataLoss="false")
+    assert [record.event for record in caplog.records] == ["history.skipped"]  # type: ignore[attr-defined]
     assert kept == rows(path / "wal", "changes")
+    with pytest.raises(HistoryTruncatedError, match="is kept from"):
+        rows(path / "wal", "changes", startingTimestamp="2020-01-01")
+    since = rows(path / "wal", "changes", startingTimestamp="2020-01-01", failOnDataLoss="false")
+    assert since == kept
     assert 0 < len(kept) < len(rows(tmp_path / "all", "changes"))
 
 
@@ -421,6 +543,23 @@ def test_a_stream_over_two_stores(store: Path, tmp_path: Path) -> None:
     start = following.initial()
     found = rows_of(following.tasks(start, following.latest(start, None)))
     assert found == 2 * rows(store, "changes")
+
+
+def test_a_stream_tells_how_far_it_could_go(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    given = {"path": str(path), "view": "changes"}
+    new_store(path, partitions=2, segment_bytes=1 << 20, retain_bytes=1 << 30).close()
+    following: list[Stream] = [
+        stream(parse({**given, "startingCounters": "earliest"}, stream=True)),
+        stream(parse({**given, "view": "wal", "startingPosition": "earliest"}, stream=True)),
+    ]
+    starts = [one.initial() for one in following]
+    for _ in range(3):
+        with new_store(path) as db:
+            for _ in range(20):
+                db.map("m").update_many({b"%d" % n: bytes(1000) for n in range(100)})
+        for one, start in zip(following, starts, strict=True):
+            assert one.latest(start, 1) != one.newest() == one.latest(start, None)
 
 
 def test_a_frozen_stream_goes_no_further(store: Path) -> None:

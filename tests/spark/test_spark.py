@@ -142,7 +142,7 @@ def test_bad_options_say_what_is_right(
 
 def test_damage_names_segment_and_offset(spark: SparkSession, store: Path) -> None:
     frame = load(spark, store, "changes", minPartitions=3)
-    frame.count()
+    total = frame.count()
     hit = rows(store, "wal")[40]["offset"]
     flip(store / "wal" / f"{1:016d}.log", hit + 22)
     with pytest.raises(Exception, match="segment 1, offset") as caught:
@@ -151,6 +151,9 @@ def test_damage_names_segment_and_offset(spark: SparkSession, store: Path) -> No
     assert "mode=PERMISSIVE" in str(caught.value)
     bad = load(spark, store, "wal", mode="PERMISSIVE").where("not crc_ok").collect()
     assert [row.offset for row in bad] == [hit]
+    readable = dicts(load(spark, store, "changes", mode="PERMISSIVE", minPartitions=3))
+    assert shown(readable) == shown(rows(store, "changes", mode="PERMISSIVE"))
+    assert 0 < len(readable) < total
 
 
 def test_a_live_store_gives_its_log_and_a_copy_its_data(
@@ -199,6 +202,73 @@ def test_a_stream_gives_every_change_once_over_restarts(
     assert len(list((path / "wal").glob("*.log"))) > 2
     assert len([size for size in sizes if size]) > 6
     assert max(sizes) <= 50 + 6
+
+
+def test_progress_tells_how_far_a_query_is_behind(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    query = stream(spark, store, tmp_path / "query", maxChangesPerTrigger=100)
+    first, last = query.recentProgress[0]["sources"][0], query.lastProgress["sources"][0]
+    assert json.loads(first["endOffset"]) != json.loads(last["endOffset"])
+    assert json.loads(first["latestOffset"]) == json.loads(last["endOffset"])
+
+
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_history_that_is_trimmed_under_a_query_is_an_error_or_skipped(
+    spark: SparkSession, tmp_path: Path, loss: str
+) -> None:
+    path = tmp_path / "store"
+    with new_store(path, partitions=2, segment_bytes=1 << 20, retain_bytes=1 << 30) as db:
+        for _ in range(40):
+            db.map("m").update_many({b"%d" % n: bytes(1000) for n in range(100)})
+    everything = [(row["partition"], row["counter"]) for row in rows(path, "changes")]
+    seen: list[tuple[int, int]] = []
+
+    def take(frame: DataFrame, number: int) -> None:
+        seen.extend((row.partition, row.counter) for row in frame.collect())
+        if number == 0:
+            with new_store(path, retain_bytes=1) as db:
+                db.checkpoint()
+
+    query = (
+        spark.readStream.format("tidelog")
+        .options(path=str(path), view="changes", startingCounters="earliest", failOnDataLoss=loss)
+        .option("maxChangesPerTrigger", "1000")
+        .load()
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(tmp_path / "state"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    if loss == "true":
+        with pytest.raises(Exception, match="HistoryTruncatedError"):
+            query.awaitTermination()
+        assert seen == everything[: len(seen)]
+    else:
+        query.awaitTermination()
+        assert len(set(seen)) == len(seen)
+        assert set(seen) < set(everything)
+        assert set(everything[-100:]) < set(seen)
+    assert len(seen) >= 1000
+
+
+def test_a_stream_begins_at_a_time(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    everything = rows(store, "changes")
+    time = everything[len(everything) // 2]["commit_ts"]
+    reader = spark.readStream.format("tidelog").options(path=str(store), view="changes")
+    query = (
+        reader.options(startingTimestamp=time.isoformat(), changeFormat="cdf")
+        .load()
+        .writeStream.format("memory")
+        .queryName("since")
+        .option("checkpointLocation", str(tmp_path / "state"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    found = spark.table("since").select("partition", "_commit_version").collect()
+    later = [(r["partition"], r["counter"]) for r in everything if r["commit_ts"] >= time]
+    assert sorted(map(tuple, found)) == sorted(later)
 
 
 def test_offsets_are_update_numbers(spark: SparkSession, store: Path, tmp_path: Path) -> None:
