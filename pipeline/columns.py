@@ -339,11 +339,12 @@ def wal(
 
 def _add_records(rows: Rows, frame: Frame, node: str, payloads: bool) -> None:
     try:
-        parts = list(split_records(frame.payload))
+        parts = [
+            (kind, body, *_head_of(kind, body)) for kind, _, body in split_records(frame.payload)
+        ]
     except UndecodableRecordError as error:
         raise corrupt_record(error, frame.segment, frame.offset) from error
-    for kind, _, body in parts:
-        tx_id, runs = _head_of(kind, body)
+    for kind, body, tx_id, runs in parts:
         count = max(len(runs), 1)
         payload = [bytes(body) if payloads else None, *repeat(None, count - 1)]
         rows.add(
@@ -352,7 +353,7 @@ def _add_records(rows: Rows, frame: Frame, node: str, payloads: bool) -> None:
             repeat(frame.offset, count),
             repeat(frame.end - frame.position, count),
             repeat(True, count),
-            repeat(_NAMES.get(kind, str(kind)), count),
+            repeat(record_name(kind), count),
             [run[0] for run in runs] or (None,),
             [run[2] for run in runs] or (None,),
             [run[3] for run in runs] or (None,),
@@ -363,6 +364,11 @@ def _add_records(rows: Rows, frame: Frame, node: str, payloads: bool) -> None:
 
 
 _NAMES = {int(kind): kind.name for kind in RecordType}
+
+
+def record_name(kind: int) -> str:
+    """Return the name of a record's type; of one of a later version, its number."""
+    return _NAMES.get(kind, str(kind))
 
 
 def _head_of(kind: int, body: memoryview) -> tuple[bytes | None, Sequence[Sequence[int]]]:

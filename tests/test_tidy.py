@@ -34,6 +34,7 @@ KINDS = {
     "wal/records.py": "pure",
     "wal/retention.py": "pure",
     "wal/tail.py": "pure",
+    "wal/tallies.py": "pure",
     "wal/ending.py": "disk",
     "wal/files.py": "disk",
     "wal/reader.py": "disk",
@@ -93,6 +94,7 @@ KINDS = {
     "engine/transactions.py": "shell",
     "pipeline/": "disk",
     "pipeline/doctor.py": "shell",
+    "pipeline/sketches.py": "pure",
     "testing/": "shell",
     "tools/": "shell",
 }

@@ -8,13 +8,15 @@ Invariants:
 - Nothing is changed in a store.
 - Differences and damage end with 3, an environment in which Spark cannot work with 1.
 
-Left out: what the jobs do (``pipeline``).
+Left out: what the jobs do (``pipeline``), and the scripts that ``submit`` runs.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -22,7 +24,7 @@ from typing import Any, TypeVar
 import click
 
 from ..affinity.errors import UsageError
-from ..pipeline import audits, doctor as doctors, jobs
+from ..pipeline import audits, doctor as doctors, jobs, submit as submits, wal_stats as statistics
 from ..pipeline.jobs import Row, Runner
 from .commands import LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
@@ -205,3 +207,83 @@ def _judge(ctx: click.Context, rows: list[Row], good: str) -> None:
     note(settings_of(ctx), bad if rows else good)
     if rows:
         ctx.exit(Exit.FOUND)
+
+
+_TABLES = {
+    "records": ("node", "segment", "record_type", "records", "bytes"),
+    "maps": ("node", "segment", "namespace", "puts", "deletes", "key_bytes", "value_bytes"),
+    "transactions": ("node", "measure", "transactions", "total", "median", "p99", "largest"),
+    "ranges": ("node", "partition", "kind", "first", "last", "count"),
+    "hot_keys": ("node", "namespace", "key", "writes", "error"),
+}
+
+
+@spark.command("wal-stats")
+@click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=str))
+@click.option("--top", type=click.IntRange(0), default=10, help="How many hot keys of each log.")
+@click.option("--tasks", type=click.IntRange(1), default=4, help="How many parts of each log.")
+@engine_options
+@json_options
+def wal_stats(
+    logs: tuple[str, ...], top: int, tasks: int, engine: str, master: str, form: str
+) -> None:
+    """Count what LOGS hold: records, updates, sizes of transactions, gaps, hot keys.
+
+    A log is a store, a hot copy, a folder of segments or a segment.
+    """
+    ctx = click.get_current_context()
+    paths = list(map(os.path.abspath, logs))
+    with _runner(ctx, engine, master, paths, "parts") as runner:
+        tables = statistics.wal_stats(paths, runner, top=top, tasks=tasks)
+    shown = {name: [jobs.plain(row) for row in rows] for name, rows in tables.items()}
+    if form == "json":
+        write_json(shown, indent=2)
+        return
+    if form == "jsonl":
+        for name, rows in shown.items():
+            for row in rows:
+                write_json({"type": name, **row})
+        return
+    for place, (name, rows) in enumerate((n, rows) for n, rows in shown.items() if rows):
+        if place:
+            click.echo()
+        write_rows(settings_of(ctx), _TABLES[name], rows)
+
+
+@spark.command(context_settings={"allow_interspersed_args": False})
+@click.option("--master", metavar="URL", help="The master; else as Spark is configured.")
+@click.option("--archive", metavar="FILE", help="A virtual environment for the workers.")
+@click.option("--py-files", metavar="FILE", help="Python code for the workers.")
+@click.option("--execute", is_flag=True, help="Run it instead of printing it.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGS]...")
+def submit(
+    master: str | None,
+    archive: str | None,
+    py_files: str | None,
+    execute: bool,
+    script: str,
+    arguments: tuple[str, ...],
+) -> None:
+    """Print the line that runs SCRIPT on a cluster, or run it.
+
+    \b
+    Examples:
+      tidelog spark submit --master spark://host:7077 job.py shop.tl
+      tidelog spark submit --master yarn --archive env.tar.gz --execute job.py shop.tl
+    """
+    command = submits.submit_command(
+        submits.find_program(),
+        sys.executable,
+        script,
+        arguments,
+        master=master,
+        archive=archive,
+        py_files=py_files,
+    )
+    if not execute:
+        click.echo(shlex.join(command))
+        return
+    if archive is not None:
+        submits.check_unpacked(archive)
+    os.execvp(command[0], command)

@@ -18,18 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..wal.records import EpochRecord, RollbackRecord, Run, StateRecord, TxRecord
+from ..wal.tallies import MapTally
 from .text import shown_time
 from .wal_records import BadRecord, Entry, Names, Update, time_of, type_of
-
-
-@dataclass(slots=True)
-class MapTally:
-    """What a log did to one map."""
-
-    puts: int = 0
-    deletes: int = 0
-    key_bytes: int = 0
-    value_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -76,12 +67,7 @@ class Tally:
         found = self.maps.get(update.namespace)
         if found is None:
             found = self.maps[update.namespace] = MapTally()
-        found.key_bytes += len(update.key)
-        if update.value is None:
-            found.deletes += 1
-        else:
-            found.puts += 1
-            found.value_bytes += len(update.value)
+        found.add((update.key,), (update.value,))
         part = self.partitions.get(update.partition)
         if part is None:
             part = self.partitions[update.partition] = PartitionTally(first=update.counter)

@@ -30,10 +30,13 @@ from tidelog.affinity.errors import (
     SnapshotExpiredError,
     UsageError,
 )
-from tidelog.pipeline import reads
+from tidelog.pipeline import columns, reads
+from tidelog.pipeline.columns import Wanted
 from tidelog.pipeline.logs import Log
 from tidelog.pipeline.options import parse
 from tidelog.pipeline.reads import ChangeStream, Stream, WalStream, read, stream
+from tidelog.wal.format import Frame
+from tidelog.wal.records import RecordType, pack_record_header
 
 
 @pytest.fixture
@@ -356,6 +359,17 @@ def test_changes_go_around_damage_anywhere_in_several_segments(
     for place in [*places[1::9], *heads, places[-1]]:
         check_changes_around(path, place, caplog)
         flip(path / "wal" / f"{place[0]:016d}.log", place[1] + 25)
+
+
+@pytest.mark.parametrize("kind", [RecordType.TX, RecordType.ROLLBACK])
+def test_a_record_that_is_none_is_damage_in_every_view(kind: RecordType) -> None:
+    body = b"\xc1"
+    payload = pack_record_header(len(body), kind, 0) + body
+    frames = [Frame(position=0, synced=0, payload=payload, segment=7, offset=128)]
+    wanted = Wanted(low={}, high={}, rollbacks=True)
+    for batches in (columns.wal(frames, "here"), columns.changes(frames, {}, wanted)):
+        with pytest.raises(CorruptLogError, match="segment 7, offset 128"):
+            list(batches)
 
 
 def test_damage_to_the_head_of_the_log_leaves_nothing_to_begin_with(store: Path) -> None:

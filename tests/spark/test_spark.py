@@ -18,6 +18,7 @@ from tidelog.affinity.errors import CorruptLogError
 from tidelog.affinity.partitions import partition_of
 from tidelog.pipeline import audits, doctor, jobs
 from tidelog.pipeline.jobs import Runner
+from tidelog.pipeline.wal_stats import wal_stats
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -340,6 +341,7 @@ def test_jobs_give_the_same_in_spark_as_here(spark: SparkSession, store: Path) -
         lambda runner: jobs.history(str(store), "stock", b"7", runner),
         lambda runner: audits.verify([str(store), copy], runner),
         lambda runner: audits.replay_check(copy, str(store), runner),
+        lambda runner: wal_stats([str(store), copy], runner, tasks=3, keys_counted=10),
     )
     for work in works:
         assert work(there) == work(Runner())
@@ -353,6 +355,9 @@ def test_jobs_give_the_same_in_spark_as_here(spark: SparkSession, store: Path) -
     flip(store / "wal" / f"{newest['segment']:016d}.log", newest["offset"] + 22)
     with pytest.raises(CorruptLogError) as caught:
         audits.replay_check(copy, str(store), there)
+    assert caught.value.segment == newest["segment"]
+    with pytest.raises(CorruptLogError) as caught:
+        wal_stats([str(store)], there)
     assert caught.value.segment == newest["segment"]
 
 

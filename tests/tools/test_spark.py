@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -12,7 +16,8 @@ import pytest
 from click.testing import Result
 
 import tidelog
-from tidelog.pipeline import doctor
+from tidelog.affinity.errors import UsageError
+from tidelog.pipeline import doctor, submit
 from tidelog.tools.exits import Exit
 
 Run = Callable[..., Result]
@@ -82,6 +87,125 @@ def test_replay_check_proves_or_tells(run: Run, shop: Path, copy: Path) -> None:
     done = run("spark", "replay-check", copy, shop, "--json")
     assert (done.exit_code, json.loads(done.stdout)) == (0, {"differences": [], "count": 0})
     assert run("spark", "replay-check", shop, copy).exit_code == Exit.USAGE
+
+
+def test_wal_stats_prints_tables_a_document_or_rows(run: Run, shop: Path, copy: Path) -> None:
+    done = run("spark", "wal-stats", shop, "--json", "--tasks", "9")
+    assert done.exit_code == Exit.DONE, done.output
+    document = json.loads(done.stdout)
+    assert list(document) == ["records", "maps", "transactions", "ranges", "hot_keys"]
+    assert document["hot_keys"][0] == {
+        "node": str(shop), "namespace": "stock", "key": {"s": "apples"}, "writes": 2, "error": 0,
+    }  # fmt: skip
+    assert [row["namespace"] for row in document["maps"]] == ["stock", "orders", "numbers"]
+    lines = run("spark", "wal-stats", shop, copy, "--jsonl", "--top", "1").stdout.splitlines()
+    listed = [json.loads(line) for line in lines]
+    assert [row["node"] for row in listed if row["type"] == "hot_keys"] == [
+        str(shop), str(shop), str(copy), str(copy),
+    ]  # fmt: skip
+    # An empty table is left out; the last row stands for the keys that are not listed.
+    *_, sizes, hot = run("spark", "wal-stats", shop, "--top", "1").stdout.split("\n\n")
+    assert sizes.startswith("node\tmeasure\ttransactions\ttotal\tmedian\tp99\tlargest\n")
+    assert sizes.splitlines()[1] == f"{shop}\tupdates\t4\t5\t1\t2\t2"
+    assert hot.splitlines()[1:] == [
+        f'{shop}\tstock\t{{"s": "apples"}}\t2\t0',
+        f"{shop}\t-\t-\t0\t1",
+    ]
+
+
+def test_wal_stats_ends_with_3_for_damage_and_2_for_one_log_twice(run: Run, shop: Path) -> None:
+    assert run("spark", "wal-stats", shop, shop).exit_code == Exit.USAGE
+    assert run("spark", "wal-stats", shop.parent / "nowhere").exit_code == Exit.NOT_FOUND
+    segment = shop / "wal" / f"{1:016d}.log"
+    data = bytearray(segment.read_bytes())
+    data[segment.read_bytes().index(b"import-42")] ^= 1
+    segment.write_bytes(data)
+    done = run("spark", "wal-stats", shop)
+    assert done.exit_code == Exit.FOUND
+    assert "segment 1, offset" in done.stderr
+
+
+def test_submit_brings_an_environment_or_uses_the_one_of_the_driver() -> None:
+    made = submit.submit_command("spark-submit", "/py", "job.py", ["--x", "1"], master="yarn")
+    assert made == [
+        "env", "PYSPARK_PYTHON=/py", "spark-submit", "--master", "yarn", "job.py", "--x", "1",
+    ]  # fmt: skip
+    made = submit.submit_command("spark-submit", "/py", "job.py", archive="a/env.tar.gz")
+    assert made == [
+        "env", "PYSPARK_PYTHON=./env/bin/python", "spark-submit",
+        "--archives", "a/env.tar.gz#env", "--conf", "spark.pyspark.python=./env/bin/python",
+        "job.py",
+    ]  # fmt: skip
+    made = submit.submit_command("spark-submit", "/py", "job.py", py_files="code.zip")
+    assert made == [
+        "env", "PYSPARK_PYTHON=/py", "spark-submit", "--py-files", "code.zip", "job.py",
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="exclude each other"):
+        submit.submit_command("spark-submit", "/py", "job.py", archive="a", py_files="b")
+
+
+def fake_spark(home: Path) -> Path:
+    """A ``spark-submit`` that tells how it was called, and ends with 7."""
+    program = home / "bin" / "spark-submit"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\nprintf "%s|" "$PYSPARK_PYTHON" "$@"\nexit 7\n')
+    program.chmod(0o755)
+    return program
+
+
+def test_submit_prints_a_line_that_a_shell_takes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = fake_spark(tmp_path / "spark home")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark home"))
+    done = run("spark", "submit", "--master", "local[2]", "job.py", "shop.tl", "--execute", "a b")
+    assert done.exit_code == Exit.DONE, done.output
+    assert shlex.split(done.stdout) == [
+        "env", f"PYSPARK_PYTHON={sys.executable}", str(program),
+        "--master", "local[2]", "job.py", "shop.tl", "--execute", "a b",
+    ]  # fmt: skip
+    shell = subprocess.run(["sh", "-c", done.stdout], capture_output=True, text=True, check=False)
+    assert shell.stdout == f"{sys.executable}|--master|local[2]|job.py|shop.tl|--execute|a b|"
+    both = run("spark", "submit", "--archive", "a", "--py-files", "b", "job.py")
+    assert both.exit_code == Exit.USAGE
+
+
+@pytest.mark.slow
+def test_submit_executes_and_passes_the_exit_code_on(tmp_path: Path) -> None:
+    fake_spark(tmp_path / "home")
+    command = [sys.executable, "-m", "tidelog", "spark", "submit", "--archive", "env.tgz"]
+    env = {**os.environ, "SPARK_HOME": str(tmp_path / "home")}
+
+    def executed() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, "--execute", "job.py", "x"],
+            cwd=tmp_path, env=env, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    refused = executed()
+    assert (refused.returncode, refused.stdout) == (Exit.USAGE, "")
+    assert "mkdir env && tar -xf env.tgz -C env" in refused.stderr
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    (tmp_path / "env" / "bin" / "python").touch()
+    done = executed()
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.split("|")[:3] == ["./env/bin/python", "--archives", "env.tgz#env"]
+
+
+def test_spark_submit_is_that_of_spark_home_of_pyspark_or_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    assert submit.find_program().endswith("pyspark/bin/spark-submit")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setenv("PATH", str(tmp_path / "home" / "bin"))
+    with pytest.raises(UsageError, match="no spark-submit"):
+        submit.find_program()
+    program = str(fake_spark(tmp_path / "home"))
+    assert submit.find_program() == program
+    other = str(fake_spark(tmp_path / "other"))
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "other"))
+    assert submit.find_program() == other
 
 
 def test_doctor_says_what_is_missing_and_what_to_do(
