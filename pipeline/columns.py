@@ -142,6 +142,12 @@ class Wanted:
         """What a put is called; whether there was a value before is not known."""
         return "put" if self.form == "tidelog" else "update_postimage"
 
+    def takes(self, partition: int, number: int) -> bool:
+        """Tell whether one number is wanted."""
+        if self.partitions is not None and partition not in self.partitions:
+            return False
+        return self.low[partition][1] < number <= self.high[partition][1]
+
     def covers(self, run: Run) -> tuple[int, int]:
         """Return which of a run's updates are wanted, as a half-open range of places."""
         if self.partitions is not None and run.partition not in self.partitions:

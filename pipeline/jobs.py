@@ -96,20 +96,25 @@ def engine_for(paths: Iterable[str]) -> Engine:
 # ------------------------------------------------------------------------------------- history
 
 
-def history(path: str, namespace: str, key: bytes, runner: Runner) -> list[Row]:
-    """Return all versions of a key that the kept log holds, oldest first.
+def history(
+    path: str, namespace: str, key: bytes, runner: Runner, archive: str | None = None
+) -> list[Row]:
+    """Return all versions of a key that the kept log holds, or an archive of it, oldest first.
 
     ``key`` is encoded as its map does.  Raises ``UsageError`` for a path without a log.
     """
     count = len(Log(path).newest().state.counters)
     given = {
-        "path": json.dumps([path]),
         "view": "changes",
         "namespace": namespace,
         "partitions": str(partition_of(key, count)),
     }
-    found = runner.run(partial(_versions, key), read(parse(given)))
-    return sorted(found, key=lambda row: (row["partition"], row["counter"]))
+    found: dict[int, Row] = {}
+    for place in filter(None, (archive, path)):
+        tasks = read(parse({**given, "path": json.dumps([place])}))
+        for row in runner.run(partial(_versions, key), tasks):
+            found[row["counter"]] = row
+    return [found[number] for number in sorted(found)]
 
 
 def _versions(key: bytes, task: Task) -> Iterator[Row]:

@@ -141,6 +141,13 @@ class BadFrame(NamedTuple):
         )
 
 
+def check_partitions(path: str, wanted: Iterable[int], here: Collection[int]) -> None:
+    """Raise ``UsageError`` for a partition that a store does not have."""
+    for partition in wanted:
+        if partition not in here:
+            raise UsageError(f"{path} has {len(here)} partitions, no {partition}")
+
+
 class Log:
     """The log at a path: a store, a hot copy, or a folder of segments."""
 
@@ -259,7 +266,7 @@ class Log:
         found: Cut | None = None
         for cut in self._heads():
             here = cut.vector()
-            self.check_partitions(vector, here)
+            check_partitions(self.path, vector, here)
             if all(here[p][1] <= wanted[1] for p, wanted in vector.items()):
                 found = cut
                 if not short or cut.lacking(vector) is not None:
@@ -316,12 +323,6 @@ class Log:
                         cut.take(frame.position, record)
         cut.position = end
         return cut, damage
-
-    def check_partitions(self, wanted: Iterable[int], here: Collection[int]) -> None:
-        """Raise ``UsageError`` for a partition that the store does not have."""
-        for partition in wanted:
-            if partition not in here:
-                raise UsageError(f"{self.path} has {len(here)} partitions, no {partition}")
 
     def _heads(self) -> Iterator[Cut]:
         """Yield the cuts at the heads of segments, newest first, but for damaged ones.

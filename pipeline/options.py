@@ -9,15 +9,16 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args
 
 from ..affinity.errors import UsageError
 from ..engine.byte_text import parse_bytes
 from .columns import BATCH_ROWS, ChangeFormat
+from .times import time_of
 
 View = Literal["snapshot", "changes", "wal", "meta"]
 Mode = Literal["FAILFAST", "PERMISSIVE"]
+Consistency = Literal["transaction", "partition"]
 Atomicity = Literal["batch", "partition"]
 OnConflict = Literal["fail", "last"]
 Known = list[tuple[str, str, Callable[[str], Any]]]
@@ -32,8 +33,9 @@ class Options:
     """What is to be read, and how.
 
     ``starting`` and ``ending`` are ``earliest``, ``latest``, or the JSON of a vector; ``ending``
-    None is the newest.  ``since`` is a time to start at, in microseconds UTC.  ``most_changes``
-    and ``most_bytes`` bound a micro-batch.
+    None is the newest.  ``since`` is a time to start at, in microseconds UTC; ``as_of`` is
+    ``latest``, a time, or the JSON of a vector.  ``most_changes`` and ``most_bytes`` bound a
+    micro-batch.
     """
 
     view: View
@@ -44,6 +46,8 @@ class Options:
     prefix: bytes | None = None
     start_key: bytes = b""
     end_key: bytes | None = None
+    as_of: str | None = None
+    consistency: Consistency = "transaction"
     starting: str | None = None
     since: int | None = None
     ending: str | None = None
@@ -170,10 +174,12 @@ def _known(view: View, stream: bool | None) -> Known:
             ("keyPrefix", "prefix", _bytes),
             ("startKey", "start_key", _bytes),
             ("endKey", "end_key", _bytes),
+            ("asOf", "as_of", _moment),
+            ("consistency", "consistency", _one_of(Consistency)),
         ]
     changes: Known = [
         ("startingCounters", "starting", _vector),
-        ("startingTimestamp", "since", _time),
+        ("startingTimestamp", "since", time_of),
         ("changeFormat", "form", _one_of(ChangeFormat)),
         ("includeRollbacks", "rollbacks", _flag),
         ("failOnDataLoss", "fail_on_data_loss", _flag),
@@ -224,11 +230,13 @@ def _vector(text: str) -> str:
     return text
 
 
-def _time(text: str) -> int:
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+def _moment(text: str) -> str:
+    """``latest``, a time, or a JSON object of numbers by partition."""
+    if text.startswith("{"):
+        return _vector(text)
+    if text != "latest":
+        time_of(text)
+    return text
 
 
 def _position(text: str) -> str:

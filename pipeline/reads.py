@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..affinity.errors import HistoryTruncatedError, UsageError
 from ..engine.scan import after_prefix
 from ..wal.format import Frame
-from . import columns, snapshots, vectors
+from . import archives, columns, snapshots, vectors
+from .archives import ArchivedChanges, ArchivedData
 from .columns import Wanted
-from .logs import BadFrame, Cut, Log, Slice
+from .logs import BadFrame, Cut, Log, Slice, check_partitions
 from .options import Options
 from .snapshots import Account, Part
 from .vectors import Number, Vector
@@ -48,10 +49,10 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one task reads: data or an account of it, or a stretch of a log and what is wanted."""
+    """What one task reads: a part that knows how, or a slice of a log and what is wanted of it."""
 
     options: Options
-    part: Slice | Part | Account
+    part: Slice | Part | Account | ArchivedData | ArchivedChanges
     columns: tuple[str, ...] | None
     names: dict[int, str]
     wanted: Wanted | None
@@ -61,7 +62,7 @@ class Task:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read it; raises ``StorageError``: damage, or what was planned is gone."""
         options = self.options
-        if isinstance(self.part, Part | Account):
+        if not isinstance(self.part, Slice):
             yield from self.part.batches(self.columns, options.batch_rows)
             return
         log = Log(self.part.path)
@@ -110,6 +111,8 @@ def read(options: Options, names: Sequence[str] | None = None) -> list[Task]:
     """Plan a read of what there is now; ``names`` are the columns that are wanted."""
     chosen = None if names is None else tuple(names)
     tasks: list[Task] = []
+    if any(map(archives.is_archive, options.paths)):
+        return _archived(options, chosen)
     if options.view == "meta":
         return [Task(options, Account(path), chosen, {}, None) for path in options.paths]
     if options.view == "snapshot":
@@ -168,11 +171,52 @@ def _end(log: Log, options: Options, cut: Cut) -> dict[int, Number]:
     return {**cut.vector(), **_given(log, options.ending)}
 
 
+def _archived(options: Options, chosen: tuple[str, ...] | None) -> list[Task]:
+    """Plan a read of archives."""
+    parts: list[ArchivedData | ArchivedChanges] = []
+    for path in options.paths:
+        if not archives.is_archive(path):
+            raise UsageError(f"{path} is no archive", hint="Read archives and stores apart.")
+        archive = archives.load(path)
+        everywhere = range(archive.partitions)
+        check_partitions(path, options.partitions or (), everywhere)
+        if options.view == "snapshot":
+            at = archives.moment(archive, options.as_of, whole=options.consistency == "transaction")
+            parts += archives.data_tasks(
+                archive,
+                at,
+                namespace=options.namespace,
+                partitions=options.partitions,
+                keys=_keys(options),
+            )
+        elif options.view == "changes":
+            wanted = Wanted(
+                low=archive.vector(options.starting, "earliest"),
+                high=archive.vector(options.ending, "latest"),
+                partitions=options.partitions,
+                namespace=options.namespace,
+                rollbacks=options.rollbacks,
+                form=options.form,
+            )
+            parts += archives.change_tasks(archive, wanted, options.since)
+        else:
+            raise UsageError(
+                f"{path} is an archive, which has no view {options.view!r}",
+                hint="It has snapshot and changes.",
+            )
+    return [Task(options, part, chosen, {}, None) for part in parts]
+
+
 def _snapshot(path: str, options: Options, chosen: tuple[str, ...] | None) -> list[Task]:
+    if options.as_of not in (None, "latest"):
+        raise UsageError(
+            f"{path} has its data as it is now: asOf={options.as_of!r} needs an archive",
+            hint="Compact its log into one, and read that: `tidelog spark compact`.",
+        )
     log, cut = snapshots.pin(path)
     everywhere = range(len(cut.state.counters))
     partitions = [p for p in everywhere if options.partitions is None or p in options.partitions]
-    log.check_partitions(options.partitions or (), everywhere)
+    check_partitions(log.path, options.partitions or (), everywhere)
     count = options.tasks or 2 * (os.cpu_count() or 1)
     found = snapshots.parts(path, cut, partitions, options.namespace, count, _keys(options))
     return [Task(options, part, chosen, {}, None) for part in found]

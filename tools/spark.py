@@ -24,7 +24,14 @@ from typing import Any, TypeVar
 import click
 
 from ..affinity.errors import UsageError
-from ..pipeline import audits, doctor as doctors, jobs, submit as submits, wal_stats as statistics
+from ..pipeline import (
+    audits,
+    compaction,
+    doctor as doctors,
+    jobs,
+    submit as submits,
+    wal_stats as statistics,
+)
 from ..pipeline.jobs import Row, Runner
 from .commands import LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
@@ -148,16 +155,20 @@ def _pair(text: str) -> tuple[str, str]:
 @store_argument()
 @click.argument("name", metavar="MAP")
 @click.argument("key")
+@click.option("--archive", type=click.Path(path_type=str), help="An archive of the log, too.")
 @engine_options
 @json_options
-def history(store: str, name: str, key: str, engine: str, master: str, form: str) -> None:
+def history(
+    store: str, name: str, key: str, archive: str | None, engine: str, master: str, form: str
+) -> None:
     """Show all versions of KEY that the log of STORE still holds."""
     ctx = click.get_current_context()
     with reading_map(store, name) as (_, mapping):
         codecs = mapping.namespace.key_codec, mapping.namespace.value_codec
         data = parse_value(key, codecs[0], "key")
     with _runner(ctx, engine, master, [store], "parts") as runner:
-        rows = jobs.history(os.path.abspath(store), name, data, runner)
+        place = None if archive is None else os.path.abspath(archive)
+        rows = jobs.history(os.path.abspath(store), name, data, runner, place)
     columns = ("commit_ts", "op", "value", "partition", "counter", "tx_id", "tx_size")
     for row in rows:
         row["tx_id"] = row["tx_id"].hex()
@@ -169,6 +180,22 @@ def history(store: str, name: str, key: str, engine: str, master: str, form: str
     if not rows:
         note(settings_of(ctx), "the log holds no version of this key")
         ctx.exit(Exit.NOT_FOUND)
+
+
+@spark.command()
+@store_argument()
+@click.argument("archive", type=click.Path(path_type=str))
+@engine_options
+@json_options
+def compact(store: str, archive: str, engine: str, master: str, form: str) -> None:
+    """Carry what the log of STORE has gained since the last time into the folder ARCHIVE."""
+    ctx = click.get_current_context()
+    with _runner(ctx, engine, master, [store], "parts") as runner:
+        done = compaction.compact(os.path.abspath(store), os.path.abspath(archive), runner)
+    if form == "text":
+        note(settings_of(ctx), f"{done['rows']:,} changes in {done['files']} files in {archive}")
+    else:
+        write_json(done, indent=2 if form == "json" else None)
 
 
 @spark.command()

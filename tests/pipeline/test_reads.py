@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from datetime import UTC, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -330,7 +331,9 @@ def check_changes_around(
     if "NAMESPACE" in {row["record_type"] for row in hit}:  # then some maps have no name
         found, reached = ([{**row, "namespace": ""} for row in of] for of in (found, reached))
     assert found == reached
-    events = [(record.event, record.args) for record in caplog.records]  # type: ignore[attr-defined]
+    events: list[tuple[str, Any]] = [
+        (record.msg.split()[0], record.args) for record in caplog.records
+    ]
     told = {args[1]: args[2] for event, args in events if event == "changes.stopped"}
     later = {r["partition"] for r in good if r["counter"] > last.get(r["partition"], 1 << 62) + 5}
     assert told.keys() >= later

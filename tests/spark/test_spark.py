@@ -17,6 +17,7 @@ from support.pipelines import closed_store, content, fill, flip, new_store, repl
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.affinity.partitions import partition_of
 from tidelog.pipeline import audits, doctor, jobs
+from tidelog.pipeline.compaction import compact
 from tidelog.pipeline.jobs import Runner
 from tidelog.pipeline.wal_stats import wal_stats
 
@@ -359,6 +360,26 @@ def test_jobs_give_the_same_in_spark_as_here(spark: SparkSession, store: Path) -
     with pytest.raises(CorruptLogError) as caught:
         wal_stats([str(store)], there)
     assert caught.value.segment == newest["segment"]
+
+
+def test_an_archive_is_made_and_read_in_spark(
+    spark: SparkSession, store: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "archive"
+    there = Runner("spark", "local[2,3]")
+    done = compact(str(store), str(archive), there, task_bytes=3000)
+    assert done["rows"] == len(rows(store, "changes"))
+    with tidelog.open(store) as db:
+        fill(db, 7, 20)
+    compact(str(store), str(archive), there)
+    everything = rows(store, "changes")
+    assert shown(dicts(load(spark, archive, "changes"))) == shown(everything)
+    time = everything[len(everything) // 2]["commit_ts"]
+    data = dicts(load(spark, archive, "snapshot", asOf=time.isoformat()))
+    before = replayed(row for row in everything if row["commit_ts"] <= time)
+    assert {(row["namespace"], row["key"]): row["value"] for row in data} == {
+        (name, key): value for name, pairs in before.items() for key, value in pairs.items()
+    }
 
 
 def test_the_doctor_finds_nothing_here(spark: SparkSession) -> None:

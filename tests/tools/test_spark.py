@@ -66,6 +66,25 @@ def test_history_shows_versions_by_the_key_as_the_map_has_it(run: Run, shop: Pat
     assert run("spark", "history", shop, "nobody", "plums").exit_code == Exit.NOT_FOUND
 
 
+def test_compact_makes_an_archive_that_history_and_exports_read(
+    run: Run, shop: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "archive"
+    done = run("spark", "compact", shop, archive)
+    assert done.exit_code == Exit.DONE, done.output
+    assert "5 changes in" in done.stderr
+    assert json.loads(run("spark", "compact", shop, archive, "--json").stdout)["rows"] == 0
+    history = ("spark", "history", shop, "stock", "apples", "--json")
+    assert run(*history, "--archive", archive).stdout == run(*history).stdout
+    target = tmp_path / "out"
+    done = run("spark", "export", archive, target, "--format", "jsonl", "--option", "asOf=latest")
+    assert done.exit_code == Exit.DONE, done.output
+    assert "pears" in "".join(part.read_text() for part in target.iterdir())
+    other = run("spark", "compact", archive, tmp_path / "other")
+    assert other.exit_code == Exit.NOT_FOUND
+    assert run("spark", "compact", shop, shop).exit_code == Exit.USAGE
+
+
 def test_verify_ends_with_3_where_copies_differ(run: Run, shop: Path, copy: Path) -> None:
     done = run("spark", "verify", shop, copy)
     assert (done.exit_code, done.stdout) == (Exit.DONE, "")

@@ -1,0 +1,382 @@
+"""Archives against the whole log that they were made of."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidelog
+from support.pipelines import Row, content, fill, new_store, replayed, rows
+from tidelog.affinity.errors import (
+    AlreadyOpenError,
+    CorruptDataError,
+    HistoryTruncatedError,
+    UsageError,
+)
+from tidelog.engine.disk import RealDisk
+from tidelog.pipeline import archives, compaction, jobs
+from tidelog.pipeline.compaction import compact
+from tidelog.pipeline.jobs import Runner
+from tidelog.pipeline.options import parse
+from tidelog.pipeline.reads import read
+
+HERE = Runner()
+KEEP_ALL = {"segment_bytes": 1 << 20, "retain_bytes": 1 << 30}
+
+
+def grow(path: Path, seed: int, large: int = 300_000) -> None:
+    """Commit to a store, with a new segment now and then."""
+    with new_store(path, partitions=4, **KEEP_ALL) as db:
+        for number in range(4):
+            fill(db, 10 * seed + number, 12)
+            db.map("stock")[b"large"] = bytes(large)
+
+
+def in_order(found: Iterable[Row]) -> list[Row]:
+    return sorted(found, key=lambda row: (row["partition"], row["counter"]))
+
+
+def as_maps(found: Iterable[Row]) -> dict[str, dict[bytes, bytes]]:
+    """The rows of a snapshot as maps; each key comes once."""
+    maps: dict[str, dict[bytes, bytes]] = {}
+    for row in found:
+        assert row["key"] not in maps.setdefault(row["namespace"], {})
+        maps[row["namespace"]][row["key"]] = row["value"]
+    return maps
+
+
+def state_of(changes: Iterable[Row]) -> dict[str, dict[bytes, bytes]]:
+    """What changes leave behind, maps without keys left out."""
+    return {name: pairs for name, pairs in replayed(changes).items() if pairs}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[Row]]:
+    """A store whose log is complete, an archive made of it in three runs, and all changes."""
+    folder = tmp_path_factory.mktemp("archives")
+    store, archive = folder / "store", folder / "archive"
+    for seed in range(3):
+        grow(store, seed)
+        compact(str(store), str(archive), HERE, task_bytes=100_000)
+    assert len(list((store / "wal").glob("*.log"))) > 2
+    return store, archive, rows(store, "changes")
+
+
+# ------------------------------------------------------------------ changes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"includeRollbacks": "true"},
+        {"namespace": "stock"},
+        {"partitions": "0,2-3", "namespace": "orders"},
+        {"changeFormat": "cdf"},
+        {"batchRows": "7"},
+    ],
+)
+def test_an_archive_has_the_changes_of_the_log(
+    whole: tuple[Path, Path, list[Row]], options: dict[str, str]
+) -> None:
+    store, archive, _ = whole
+    number = "_commit_version" if options.get("changeFormat") else "counter"
+
+    def ordered(path: Path) -> list[Row]:
+        return sorted(rows(path, "changes", **options), key=lambda r: (r["partition"], r[number]))
+
+    assert ordered(archive) == ordered(store)
+    assert ordered(archive)
+
+
+def test_changes_of_an_archive_between_vectors_and_since_a_time(
+    whole: tuple[Path, Path, list[Row]],
+) -> None:
+    _, archive, everything = whole
+    low, high = {"0": 5, "2": 17}, {"0": 30, "1": 20, "2": 18, "3": 44}
+    found = rows(
+        archive, "changes", startingCounters=json.dumps(low), endingCounters=json.dumps(high)
+    )
+    assert in_order(found) == in_order(
+        row
+        for row in everything
+        if low.get(str(row["partition"]), 0) < row["counter"] <= high[str(row["partition"])]
+    )
+    time = everything[len(everything) // 2]["commit_ts"]
+    since = rows(archive, "changes", startingTimestamp=time.isoformat())
+    assert in_order(since) == in_order(row for row in everything if row["commit_ts"] >= time)
+    assert rows(archive, "changes", startingCounters="latest") == []
+
+
+def test_a_run_without_changes_adds_nothing(whole: tuple[Path, Path, list[Row]]) -> None:
+    store, archive, _ = whole
+    before = (archive / archives.NAME).read_text()
+    assert compact(str(store), str(archive), HERE)["rows"] == 0
+    assert (archive / archives.NAME).read_text() == before
+
+
+def test_a_key_has_its_history_after_the_log_has_gone(tmp_path: Path) -> None:
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    grow(store, 1)
+    key = b"7"
+    early = jobs.history(str(store), "stock", key, HERE)
+    compact(str(store), str(archive), HERE)
+    with new_store(store, retain_bytes=1) as db:
+        db.checkpoint()
+    grow(store, 2, 10)
+    late = jobs.history(str(store), "stock", key, HERE)
+    assert early
+    assert late
+    assert early[-1]["counter"] < late[0]["counter"]
+    for _ in range(2):  # the second time both of them have the late ones
+        assert jobs.history(str(store), "stock", key, HERE, str(archive)) == early + late
+        compact(str(store), str(archive), HERE)
+
+
+# ------------------------------------------------------------------ data as of a cut
+
+
+def test_data_as_of_a_time(whole: tuple[Path, Path, list[Row]]) -> None:
+    store, archive, everything = whole
+    times = sorted({row["commit_ts"] for row in everything})
+    for time in (times[0], times[1], *times[20::40], times[-1]):
+        found = as_maps(rows(archive, "snapshot", asOf=time.isoformat()))
+        assert found == state_of([row for row in everything if row["commit_ts"] <= time])
+    assert as_maps(rows(archive, "snapshot")) == content(store)
+    assert rows(archive, "snapshot", asOf="1999-01-01") == []
+    with pytest.raises(UsageError, match="ends at"):
+        rows(archive, "snapshot", asOf="2999-01-01")
+
+
+def test_data_tells_which_change_wrote_it(whole: tuple[Path, Path, list[Row]]) -> None:
+    _, archive, everything = whole
+    newest = {(row["namespace"], row["key"]): row for row in everything}
+    for row in rows(archive, "snapshot"):
+        change = newest[row["namespace"], row["key"]]
+        for name in ("partition", "counter", "value", "tx_id", "commit_ts"):
+            assert row[name] == change[name]
+
+
+def test_data_of_one_map_some_partitions_and_a_range_of_keys(
+    whole: tuple[Path, Path, list[Row]],
+) -> None:
+    store, archive, _ = whole
+
+    def repeated(**options: str) -> tuple[list[str], list[str]]:
+        found = []
+        for path in (archive, store):
+            plain = [{**row, "tx_id": None} for row in rows(path, "snapshot", **options)]
+            found.append(sorted(map(repr, plain)))
+        return found[0], found[1]
+
+    for options in (
+        {"namespace": "stock"},
+        {"partitions": "1-2"},
+        {"startKey": "2", "endKey": "5"},
+    ):
+        mine, other = repeated(**options)
+        assert mine == other
+        assert mine
+    with pytest.raises(UsageError, match="no map 'stok'"):
+        rows(archive, "snapshot", namespace="stok")
+
+
+def greatest_closed(changes: list[Row], wanted: dict[int, int]) -> dict[int, int]:
+    """The greatest vector at or below another that splits no transaction, by brute force."""
+    cut = dict(wanted)
+    while True:
+        above = {row["tx_id"] for row in changes if row["counter"] > cut[row["partition"]]}
+        split = [
+            row
+            for row in changes
+            if row["tx_id"] in above and row["counter"] <= cut[row["partition"]]
+        ]
+        if not split:
+            return cut
+        for row in split:
+            cut[row["partition"]] = min(cut[row["partition"]], row["counter"] - 1)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_data_as_of_a_vector_splits_no_transaction(
+    whole: tuple[Path, Path, list[Row]], seed: int
+) -> None:
+    _, archive, everything = whole
+    last = {row["partition"]: row["counter"] for row in everything}
+    wanted = {p: number * (seed + 1 + p) % (number + 1) for p, number in last.items()}
+    text = json.dumps({str(p): number for p, number in wanted.items()})
+    for consistency, cut in (
+        ("partition", wanted),
+        ("transaction", greatest_closed(everything, wanted)),
+    ):
+        found = as_maps(rows(archive, "snapshot", asOf=text, consistency=consistency))
+        assert found == state_of(
+            [row for row in everything if row["counter"] <= cut[row["partition"]]]
+        )
+
+
+def test_maps_have_the_names_of_that_time(tmp_path: Path) -> None:
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    seen: list[tuple[str, dict[str, dict[bytes, bytes]]]] = []
+
+    def see() -> None:
+        time = max(row["commit_ts"] for row in rows(store, "changes"))
+        seen.append((time.isoformat(), {n: pairs for n, pairs in content(store).items() if pairs}))
+
+    def change(work: Callable[[Any], object]) -> None:
+        with new_store(store, partitions=4) as db:
+            work(db)
+
+    change(lambda db: db.map("a").update_many({b"%d" % n: b"1" for n in range(9)}))
+    see()
+    compact(str(store), str(archive), HERE)
+    change(lambda db: db.rename("a", "b"))
+    change(lambda db: db.map("b").__setitem__(b"new", b"2"))
+    see()
+    change(lambda db: db.map("a").__setitem__(b"other", b"3"))
+    see()
+    compact(str(store), str(archive), HERE)
+    change(lambda db: db.drop("b"))
+    compact(str(store), str(archive), HERE)
+    change(lambda db: db.map("c").__setitem__(b"last", b"4"))
+    see()
+    compact(str(store), str(archive), HERE)
+    for time, maps in seen:
+        assert as_maps(rows(archive, "snapshot", asOf=time)) == maps
+    assert as_maps(rows(archive, "snapshot")) == seen[-1][1]
+
+
+def test_a_map_that_was_dropped_last_is_not_in_the_newest_data(tmp_path: Path) -> None:
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    grow(store, 1, 10)
+    compact(str(store), str(archive), HERE)
+    with tidelog.open(store) as db:
+        db.drop("stock")
+    compact(str(store), str(archive), HERE)
+    assert as_maps(rows(archive, "snapshot")) == content(store)
+
+
+# ------------------------------------------------------------------ a log that had been trimmed
+
+
+def test_an_archive_of_a_trimmed_log_begins_with_the_data(tmp_path: Path) -> None:
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    grow(store, 1)
+    before = max(row["commit_ts"] for row in rows(store, "changes"))
+    with new_store(store, retain_bytes=1) as db:
+        db.checkpoint()
+        with pytest.raises(AlreadyOpenError, match="open for writing"):
+            compact(str(store), str(archive), HERE)
+    assert not archives.is_archive(str(archive))
+    compact(str(store), str(archive), HERE)
+    assert as_maps(rows(archive, "snapshot")) == content(store)
+    grow(store, 2)
+    compact(str(store), str(archive), HERE)
+    assert as_maps(rows(archive, "snapshot")) == content(store)
+    base = max(row["commit_ts"] for row in rows(store, "changes"))
+    assert as_maps(rows(archive, "snapshot", asOf=base.isoformat())) == content(store)
+    with pytest.raises(HistoryTruncatedError, match="holds the data from"):
+        rows(archive, "snapshot", asOf=(before.replace(year=2000)).isoformat())
+    with pytest.raises(HistoryTruncatedError, match="holds the data from"):
+        rows(archive, "snapshot", asOf='{"0": 1}')
+
+
+def test_a_log_that_was_trimmed_behind_the_archive_is_an_error(tmp_path: Path) -> None:
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    grow(store, 1, 10)
+    compact(str(store), str(archive), HERE)
+    grow(store, 2)
+    grow(store, 3)
+    with new_store(store, retain_bytes=1) as db:
+        db.checkpoint()
+    before = (archive / archives.NAME).read_text()
+    with pytest.raises(HistoryTruncatedError, match="kept from update numbers"):
+        compact(str(store), str(archive), HERE)
+    assert (archive / archives.NAME).read_text() == before
+
+
+# ------------------------------------------------------------------ deaths
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("death", ["rename", "replace", "fsync", "write"])
+def test_a_run_that_dies_leaves_the_archive_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, death: str, first: bool
+) -> None:
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    grow(store, 1, 10)
+    if not first:
+        compact(str(store), str(archive), HERE)
+        grow(store, 2, 10)
+    before = None if first else rows(archive, "changes")
+
+    def die(*_args: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction._Files if death == "write" else os, death, die)
+        with pytest.raises(Killed):
+            compact(str(store), str(archive), HERE)
+    if before is None:
+        assert not archives.is_archive(str(archive))
+    else:
+        assert rows(archive, "changes") == before
+    compact(str(store), str(archive), HERE)
+    assert in_order(rows(archive, "changes")) == in_order(rows(store, "changes"))
+    named = {stretch.folder for stretch in archives.load(str(archive)).parts()}
+    assert {entry.name for entry in archive.iterdir() if entry.is_dir()} == named
+
+
+# ------------------------------------------------------------------ refusals
+
+
+def test_what_is_no_archive_of_this_store_is_refused(
+    whole: tuple[Path, Path, list[Row]], tmp_path: Path
+) -> None:
+    store, archive, _ = whole
+    grow(tmp_path / "other", 1, 10)
+    with pytest.raises(UsageError, match="belongs to store"):
+        compact(str(tmp_path / "other"), str(archive), HERE)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(UsageError, match="no archive's"):
+        compact(str(store), str(tmp_path / "full"), HERE)
+    with pytest.raises(UsageError, match="needs an archive"):
+        rows(store, "snapshot", asOf="2020-01-01")
+    both = json.dumps([str(archive), str(store)])
+    with pytest.raises(UsageError, match="is no archive"):
+        read(parse({"path": both, "view": "changes"}))
+    for view in ("wal", "meta"):
+        with pytest.raises(UsageError, match="has no view"):
+            rows(archive, view)
+    with pytest.raises(UsageError, match="4 partitions, no 9"):
+        rows(archive, "snapshot", partitions="9")
+    with pytest.raises(UsageError, match="ends at number"):
+        rows(archive, "snapshot", asOf='{"0": 1000000}')
+
+
+def test_two_runs_at_once_are_refused(whole: tuple[Path, Path, list[Row]]) -> None:
+    store, archive, _ = whole
+
+    lock = RealDisk().lock(str(archive / compaction.LOCK_NAME))
+    try:
+        with pytest.raises(AlreadyOpenError, match="another process"):
+            compact(str(store), str(archive), HERE)
+    finally:
+        lock.release()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"v": 9}', '{"v": 1, "store": "zz"}'])
+def test_a_damaged_account_is_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / archives.NAME).write_text(text)
+    with pytest.raises(CorruptDataError, match="no account of an archive"):
+        rows(tmp_path, "changes")
