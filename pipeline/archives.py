@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..affinity.errors import CorruptDataError, HistoryTruncatedError, UsageError
 from . import vectors
-from .columns import CHANGE_FIELDS, CHANGES, SNAPSHOT, Rows, Wanted
+from .columns import CHANGE_FIELDS, SNAPSHOT, Rows, Wanted, arrow_schema
 from .logs import check_partitions
 from .times import text_of, time_of
 from .vectors import Number, Vector
@@ -358,7 +358,7 @@ class ArchivedData:
         rows = Rows(SNAPSHOT, columns, batch_rows)
         for (number, key), (partition, _, counter, _, _, value, tx_id, time) in newest.items():
             name = self.maps[number]
-            rows.add((name,), (key,), (value,), (partition,), (counter,), (tx_id,), (time,))
+            rows.add(1, (name,), (key,), (value,), (partition,), (counter,), (tx_id,), (time,))
             if rows.full:
                 yield from rows.batch()
         yield from rows.batch()
@@ -396,31 +396,29 @@ class ArchivedChanges:
 
     def batches(self, columns: tuple[str, ...] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Read those that are wanted, in the order of their numbers."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         wanted = self.wanted
-        rows = Rows(CHANGE_FIELDS[wanted.form], columns, batch_rows)
+        schema = arrow_schema(CHANGE_FIELDS[wanted.form])
+        chosen = [name for name in schema.names if columns is None or name in columns]
+        filtered = wanted.filter()
         for batch in _batches(self.path, self.stretch, self.group, batch_rows):
-            of = {name: batch.column(name).to_pylist() for name, _ in CHANGES}
-            times = _values(batch, "time")
-            chosen = [
-                place
-                for place, (p, n, op) in enumerate(
-                    zip(of["partition"], of["counter"], of["op"], strict=True)
-                )
-                if wanted.takes(p, n)
-                and (wanted.rollbacks or op != "rollback")
-                and (self.since is None or times[place] >= self.since)
-            ]
-            of["namespace"] = [
+            of = dict(zip(batch.schema.names, batch.columns, strict=True))
+            names = [
                 None if number is None else self.names.get(int(number), number)
-                for number in of["namespace"]
+                for number in of["namespace"].to_pylist()
             ]
-            if wanted.namespace is not None:
-                chosen = [place for place in chosen if of["namespace"][place] == wanted.namespace]
-            of["op"] = [wanted.put if op == "put" else op for op in of["op"]]
-            rows.add(*([column[place] for place in chosen] for column in of.values()))
-            if rows.full:
-                yield from rows.batch()
-        yield from rows.batch()
+            keep = pc.or_(pc.not_equal(of["op"], "rollback"), wanted.rollbacks)
+            if self.since is not None:
+                since = pa.scalar(self.since, of["commit_ts"].type)
+                keep = pc.and_(keep, pc.greater_equal(of["commit_ts"], since))
+            of["namespace"] = pa.array(names, pa.string())
+            of["op"] = pc.if_else(pc.equal(of["op"], "put"), wanted.put, of["op"])
+            batch = pa.RecordBatch.from_arrays(list(of.values()), schema=schema).filter(keep)
+            batch = filtered(batch)
+            if batch.num_rows:
+                yield batch.select(chosen)
 
 
 def data_tasks(

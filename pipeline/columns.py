@@ -11,25 +11,27 @@ PyArrow is imported when it is first needed: the store works without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import compress, repeat
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..checkpoints.replay import FIRST_NAMESPACE
+from ..tx.counter import COUNTER_MAX
 from ..wal.format import Frame
 from ..wal.records import (
     RecordType,
     RollbackRecord,
-    Run,
+    TxFields,
     TxRecord,
     UndecodableRecordError,
     corrupt_record,
     decode_record,
+    decode_tx_fields,
     split_records,
 )
 from .logs import BadFrame
-from .vectors import Number, Vector
+from .vectors import Vector
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,57 +144,71 @@ class Wanted:
         """What a put is called; whether there was a value before is not known."""
         return "put" if self.form == "tidelog" else "update_postimage"
 
-    def takes(self, partition: int, number: int) -> bool:
-        """Tell whether one number is wanted."""
-        if self.partitions is not None and partition not in self.partitions:
-            return False
-        return self.low[partition][1] < number <= self.high[partition][1]
+    def borders(self) -> tuple[list[int], list[int]]:
+        """Return the two borders by partition; where nothing is wanted no number lies between."""
+        everywhere = range(max(self.high, default=-1) + 1)
+        chosen = self.high.keys() & self.low.keys()
+        if self.partitions is not None:
+            chosen &= self.partitions
+        low = [self.low[p][1] if p in chosen else COUNTER_MAX for p in everywhere]
+        return low, [self.high[p][1] if p in chosen else -1 for p in everywhere]
 
-    def covers(self, run: Run) -> tuple[int, int]:
-        """Return which of a run's updates are wanted, as a half-open range of places."""
-        if self.partitions is not None and run.partition not in self.partitions:
-            return 0, 0
-        low, high = self.low.get(run.partition), self.high.get(run.partition)
-        if low is None or high is None:
-            return 0, 0
-        return _above(run, low), _above(run, high)
+    def filter(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """Return what leaves the wanted rows of batches that begin with the columns of changes."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
+        low, high = (pa.array(border, pa.int64()) for border in self.borders())
 
-def _above(run: Run, border: Number) -> int:
-    """Return how many updates of a run are at or below a border."""
-    return min(max(border[1] - run.first + 1, 0), run.count)
+        def filtered(batch: pa.RecordBatch) -> pa.RecordBatch:
+            partition, number, name = batch.columns[:3]
+            mask = pc.and_(
+                pc.greater(number, low.take(partition)),
+                pc.less_equal(number, high.take(partition)),
+            )
+            if self.namespace is not None:
+                mask = pc.and_(mask, pc.equal(name, self.namespace))
+            return batch.filter(mask)
+
+        return filtered
 
 
 class Rows:
     """Columns that grow row by row and leave as batches."""
 
-    def __init__(self, fields: Fields, columns: Sequence[str] | None, rows: int) -> None:
+    def __init__(self, fields: Fields, columns: Collection[str] | None, rows: int) -> None:
         self._fields = [field for field in fields if columns is None or field[0] in columns]
         self._schema = arrow_schema(self._fields)
-        self._columns: dict[str, list[Any]] = {name: [] for name, _ in fields}
-        self._first = fields[0][0]
+        self._columns: dict[str, list[Any]] = {name: [] for name, _ in self._fields}
+        self._takers = [
+            self._columns[name].extend if name in self._columns else None for name, _ in fields
+        ]
         self._rows = rows
+        self._added = 0
 
-    def add(self, *values: Iterable[Any]) -> None:
-        """Append values to each column, in order."""
-        for column, more in zip(self._columns.values(), values, strict=True):
-            column.extend(more)
+    def add(self, count: int, *values: Iterable[Any]) -> None:
+        """Append ``count`` values to each column, in order."""
+        self._added += count
+        for take, more in zip(self._takers, values, strict=True):
+            if take is not None:
+                take(more)
 
     @property
     def full(self) -> bool:
         """Whether a batch is due."""
-        return len(self._columns[self._first]) >= self._rows
+        return self._added >= self._rows
 
     def batch(self) -> Iterator[pa.RecordBatch]:
         """Yield what there is, if anything."""
         import pyarrow as pa
 
-        if self._columns[self._first]:
+        if self._added:
             arrays = [
                 pa.array(self._columns[name], type=self._schema.field(name).type)
                 for name, _ in self._fields
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            self._added = 0
             for column in self._columns.values():
                 column.clear()
 
@@ -206,17 +222,42 @@ def changes(
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the wanted updates in the frames; an update of an unknown map has its id as name."""
-    rows = Rows(CHANGE_FIELDS[wanted.form], columns, batch_rows)
+    fields = [name for name, _ in CHANGE_FIELDS[wanted.form]]
+    chosen = fields if columns is None else [name for name in fields if name in columns]
+    rows = Rows(CHANGE_FIELDS[wanted.form], {*chosen, *fields[:3]}, batch_rows)
+    low, high = wanted.borders()
+    filtered = wanted.filter()
+
+    def ready() -> Iterator[pa.RecordBatch]:
+        for batch in map(filtered, rows.batch()):
+            if batch.num_rows:
+                yield batch.select(chosen)
+
     for frame in frames:
         assert isinstance(frame, Frame), "damage is refused before"
-        for record in records(frame, (RecordType.TX, RecordType.ROLLBACK)):
-            if isinstance(record, TxRecord):
-                _add_updates(rows, record, names, wanted)
-            elif isinstance(record, RollbackRecord) and wanted.rollbacks:
-                _add_closed(rows, record, wanted)
-            if rows.full:
-                yield from rows.batch()
-    yield from rows.batch()
+        try:
+            for kind, flags, body in split_records(frame.payload):
+                if kind == RecordType.TX:
+                    tx = decode_tx_fields(body)
+                    if _overlap(tx[2], low, high):
+                        _add_updates(rows, tx, names, wanted.put)
+                elif kind == RecordType.ROLLBACK and wanted.rollbacks:
+                    record = decode_record(kind, flags, body)
+                    assert isinstance(record, RollbackRecord)
+                    _add_closed(rows, record)
+                if rows.full:
+                    yield from ready()
+        except UndecodableRecordError as error:
+            raise corrupt_record(error, frame.segment, frame.offset) from error
+    yield from ready()
+
+
+def _overlap(flat: list[int], low: list[int], high: list[int]) -> bool:
+    """Tell whether any run has numbers between two borders; mostly the first tells of all."""
+    return any(
+        low[partition] < first + count and first <= high[partition]
+        for partition, first, count in zip(flat[::4], flat[2::4], flat[3::4], strict=True)
+    )
 
 
 def records(frame: Frame, kinds: Sequence[int]) -> Iterator[Any]:
@@ -229,94 +270,58 @@ def records(frame: Frame, kinds: Sequence[int]) -> Iterator[Any]:
         raise corrupt_record(error, frame.segment, frame.offset) from error
 
 
-def _add_updates(rows: Rows, tx: TxRecord, names: dict[int, str], wanted: Wanted) -> None:
-    ids = tx.namespaces
+def _add_updates(rows: Rows, tx: TxFields, names: dict[int, str], put: str) -> None:
+    tx_id, time, flat, ids, keys, values, _ = tx
+    partitions: Iterable[int] = flat[::4]
+    numbers: Iterable[int] = flat[2::4]
+    count = len(keys)
+    if len(flat) != 4 * count:  # some runs have more than one update
+        runs = list(zip(partitions, numbers, flat[3::4], strict=True))
+        partitions = [partition for partition, _, size in runs for _ in range(size)]
+        numbers = [n for _, first, size in runs for n in range(first, first + size)]
+    ops: Iterable[str] = [put if value is not None else "delete" for value in values]
     if isinstance(ids, int):
         if ids < FIRST_NAMESPACE:
             return
-        shown: list[str] | None = None
-        one = names.get(ids, str(ids))
-        size = len(tx.keys)
+        shown: Iterable[str] = repeat(names.get(ids, str(ids)), count)
     else:
-        shown = [names.get(i, str(i)) if i >= FIRST_NAMESPACE else "" for i in ids]
-        one = ""
-        size = len(shown) - shown.count("")
-    place = seen = 0
-    for run in tx.runs:
-        first, last = wanted.covers(run)
-        before, place = place, place + run.count
-        if shown is not None:
-            seen = _add_mixed(rows, tx, run, before, (first, last), shown, seen, size, wanted)
-            continue
-        if first < last and wanted.namespace in (None, one):
-            values = tx.values[before + first : before + last]
-            count = last - first
-            rows.add(
-                repeat(run.partition, count),
-                range(run.first + first, run.first + last),
-                repeat(one, count),
-                tx.keys[before + first : before + last],
-                [wanted.put if value is not None else "delete" for value in values],
-                values,
-                repeat(tx.tx_id, count),
-                range(before + first, before + last),
-                repeat(size, count),
-                repeat(tx.time, count),
-            )
+        seen = [number >= FIRST_NAMESPACE for number in ids]
+        count = sum(seen)
+        shown = [names.get(number, str(number)) for number in compress(ids, seen)]
+        partitions, numbers = compress(partitions, seen), compress(numbers, seen)
+        keys, values = list(compress(keys, seen)), list(compress(values, seen))
+        ops = compress(ops, seen)
+    rows.add(
+        count,
+        partitions,
+        numbers,
+        shown,
+        keys,
+        ops,
+        values,
+        repeat(tx_id, count),
+        range(count),
+        repeat(count, count),
+        repeat(time, count),
+    )
 
 
-def _add_mixed(
-    rows: Rows,
-    tx: TxRecord,
-    run: Run,
-    before: int,
-    covered: tuple[int, int],
-    shown: list[str],
-    seen: int,
-    size: int,
-    wanted: Wanted,
-) -> int:
-    """Add the updates of a run of several maps one by one; return how many users have seen."""
-    for place in range(run.count):
-        name = shown[before + place]
-        if not name:
-            continue
-        if covered[0] <= place < covered[1] and wanted.namespace in (None, name):
-            value = tx.values[before + place]
-            rows.add(
-                (run.partition,),
-                (run.first + place,),
-                (name,),
-                (tx.keys[before + place],),
-                (wanted.put if value is not None else "delete",),
-                (value,),
-                (tx.tx_id,),
-                (seen,),
-                (size,),
-                (tx.time,),
-            )
-        seen += 1
-    return seen
-
-
-def _add_closed(rows: Rows, record: RollbackRecord, wanted: Wanted) -> None:
+def _add_closed(rows: Rows, record: RollbackRecord) -> None:
     for run in record.runs:
-        first, last = wanted.covers(run)
-        count = last - first
-        if count > 0 and wanted.namespace is None:
-            nothing = (None,) * count
-            rows.add(
-                repeat(run.partition, count),
-                range(run.first + first, run.first + last),
-                nothing,
-                nothing,
-                repeat("rollback", count),
-                nothing,
-                repeat(record.tx_id, count),
-                nothing,
-                nothing,
-                repeat(record.time, count),
-            )
+        nothing = (None,) * run.count
+        rows.add(
+            run.count,
+            repeat(run.partition, run.count),
+            range(run.first, run.first + run.count),
+            nothing,
+            nothing,
+            repeat("rollback", run.count),
+            nothing,
+            repeat(record.tx_id, run.count),
+            nothing,
+            nothing,
+            repeat(record.time, run.count),
+        )
 
 
 def wal(
@@ -333,7 +338,7 @@ def wal(
         if isinstance(frame, BadFrame):
             nothing = (None,)
             rows.add(
-                (node,), (frame.segment,), (frame.offset,), (frame.length,), (False,),
+                1, (node,), (frame.segment,), (frame.offset,), (frame.length,), (False,),
                 *repeat(nothing, 7),
             )  # fmt: skip
         else:
@@ -354,6 +359,7 @@ def _add_records(rows: Rows, frame: Frame, node: str, payloads: bool) -> None:
         count = max(len(runs), 1)
         payload = [bytes(body) if payloads else None, *repeat(None, count - 1)]
         rows.add(
+            count,
             repeat(node, count),
             repeat(frame.segment, count),
             repeat(frame.offset, count),

@@ -117,6 +117,7 @@ class Account:
             of = marks.get(partition)
             gaps = [{"start": a, "count": b - a + 1} for a, b in counter.missing]
             rows.add(
+                1,
                 (self.path,),
                 (partition,),
                 ("local",),
@@ -224,6 +225,7 @@ def _add(rows: Rows, block: list[Pair], partition: int, name: str) -> None:
     stored = [value for _, value in block]
     trailers = struct.unpack("<" + "BIQq4x" * count, b"".join(map(cut, stored, repeat(TRAILER))))
     rows.add(
+        count,
         repeat(name, count),
         [key[PREFIX_SIZE:] for key, _ in block],
         map(cut, stored, repeat(VALUE)),

@@ -125,6 +125,18 @@ class TxRecord(NamedTuple):
                 index += 1
 
 
+TxFields = tuple[
+    bytes,
+    int,
+    list[int],
+    "int | list[int]",
+    list[bytes],
+    list["bytes | None"],
+    "dict[str, Any] | None",
+]
+"""Id, time, flat runs, namespaces, keys, values and details of a TX record."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackRecord:
     """Numbers that were reserved and never used; ``reason`` says why they are closed."""
@@ -394,6 +406,14 @@ def decode_record(kind: int, flags: int, body: memoryview | bytes) -> Record:
         ) from error
 
 
+def decode_tx_fields(body: memoryview | bytes) -> TxFields:
+    """Return the fields of a TX record, for readers that want columns; raises alike."""
+    try:
+        return _tx_fields(msgpack.unpackb(body, strict_map_key=False, use_list=True))
+    except _UNDECODABLE as error:
+        raise UndecodableRecordError(f"a transaction that does not decode: {error}") from error
+
+
 def decode_payload(payload: bytes) -> list[Record]:
     """Return all records of a payload; raises as ``split_records`` and ``decode_record`` do."""
     return [decode_record(*parts) for parts in split_records(payload)]
@@ -409,9 +429,12 @@ def corrupt_record(error: UndecodableRecordError, segment: int, offset: int) -> 
     )
 
 
-def _runs(flat: list[int]) -> tuple[Run, ...]:
+def _check_flat(flat: list[int]) -> None:
     if len(flat) % 4 or (flat and ({*map(type, flat)} != {int} or min(flat) < 0)):
         raise ValueError("runs that are no groups of four numbers")
+
+
+def _runs(flat: list[int]) -> tuple[Run, ...]:
     if len(flat) == 4:
         return (Run(*flat),)
     parts = iter(flat)
@@ -422,9 +445,9 @@ def _is_tx_id(value: object) -> bool:
     return isinstance(value, bytes) and len(value) == 16
 
 
-def _decode_tx(body: list[Any]) -> TxRecord:
+def _tx_fields(body: list[Any]) -> TxFields:
     tx_id, time, flat, namespaces, keys, values, details = body[:7]
-    runs = _runs(flat)
+    _check_flat(flat)
     count = sum(flat[3::4])
     if not (len(keys) == len(values) == count and count > 0 and _is_tx_id(tx_id)):
         raise ValueError(f"{len(keys)} keys and {len(values)} values in runs of {count} updates")
@@ -432,6 +455,12 @@ def _decode_tx(body: list[Any]) -> TxRecord:
         raise ValueError("details that have no names")
     if isinstance(namespaces, list) and len(namespaces) != count:
         raise ValueError(f"{len(namespaces)} namespaces for {count} updates")
+    return tx_id, time, flat, namespaces, keys, values, details
+
+
+def _decode_tx(body: list[Any]) -> TxRecord:
+    tx_id, time, flat, namespaces, keys, values, details = _tx_fields(body)
+    runs = _runs(flat)
     if details is None:
         return TxRecord(tx_id, time, runs, namespaces, keys, values)
     return TxRecord(tx_id, time, runs, namespaces, keys, values, details)
@@ -441,6 +470,7 @@ def _decode_rollback(body: list[Any]) -> RollbackRecord:
     tx_id, time, reason, flat = body[:4]
     if not _is_tx_id(tx_id):
         raise ValueError("a rollback of no transaction")
+    _check_flat(flat)
     return RollbackRecord(tx_id=tx_id, time=time, reason=reason, runs=_runs(flat))
 
 
