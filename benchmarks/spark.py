@@ -47,16 +47,22 @@ TARGETS = (
     ("partitions", "1,024 partitions beside 64", ("wide", "snapshot"), 1.3),
 )
 
+# view, what, ratio of which peaks of memory, target
+FLAT = (
+    ("snapshot", "memory of a task, all records beside a quarter", 1.1),
+    ("changes", "memory of a task, changes of all beside a quarter", 1.1),
+)
+
 
 def prepare(folder: Path, records: int) -> None:
-    """Make two stores, copies of the first, and Parquet of its data and changes."""
+    """Make stores, copies of the first, and Parquet of its data and changes."""
     pairs = pairs_of(records, 1)
-    for name, partitions in (("store", 64), ("wide", 1024)):
+    for name, partitions, share in (("store", 64, 1), ("wide", 1024, 1), ("quarter", 64, 4)):
         with tidelog.open(
             folder / name, partitions=partitions, durability="none", retain_bytes=1 << 40
         ) as db:
             table = db.map("bench")
-            for at in range(0, len(pairs), TRANSACTION):
+            for at in range(0, len(pairs) // share, TRANSACTION):
                 table.update_many(pairs[at : at + TRANSACTION])
             db.checkpoint()
             if name == "store":
@@ -167,6 +173,28 @@ def decode_one_by_one(updates: Iterable[bytes]) -> None:
 # ------------------------------------------------------------------------------------ side by side
 
 
+def peak(folder: Path, view: str) -> None:
+    """Read a view in one task after the other; print the most anonymous memory, in KiB."""
+    most = 0
+    for task in read(parse({"path": str(folder), "view": view, "minPartitions": "4"})):
+        for number, _ in enumerate(task.batches()):
+            if number % 8 == 0:
+                status = Path("/proc/self/status").read_text("ascii")
+                most = max(most, int(status.split("RssAnon:")[1].split()[0]))
+    print(most)
+
+
+def peaks(folder: Path) -> dict[str, float]:
+    """The memory that reading takes, by view and store, each in a process of its own; MiB."""
+    found = {}
+    for view, _, _ in FLAT:
+        for name in ("store", "quarter"):
+            command = [sys.executable, __file__, "--dir", str(folder / name), "--peak", view]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            found[f"{view} {name}"] = int(done.stdout) / 1024
+    return found
+
+
 def measure(folder: Path, rounds: int) -> dict[str, float]:
     """All measurements: those of two cores by their names, those of one with a 1 behind."""
     found = in_process(folder, rounds)
@@ -180,7 +208,7 @@ def measure(folder: Path, rounds: int) -> dict[str, float]:
     return found
 
 
-def lines(found: dict[str, float], records: int) -> Iterator[str]:
+def lines(found: dict[str, float], memory: dict[str, float], records: int) -> Iterator[str]:
     """The page's table."""
     yield f"Taken with `.venv/bin/python benchmarks/spark.py --write`: {records:,} records of"
     yield f"16 + 100 bytes, {os.cpu_count()} cores, transactions of {TRANSACTION} updates."
@@ -191,6 +219,13 @@ def lines(found: dict[str, float], records: int) -> Iterator[str]:
         passed = ratio <= target if target > 0 else ratio >= -target
         demand = f"<= {target:g}" if target > 0 else f">= {-target:g}"
         rows.append((name, what, f"{ratio:.2f}x", demand, "pass" if passed else "fail"))
+    for view, what, target in FLAT:
+        all_of_it, quarter = memory[f"{view} store"], memory[f"{view} quarter"]
+        reached = f"{all_of_it:.0f} / {quarter:.0f} MiB"
+        passed = all_of_it <= target * quarter
+        rows.append(
+            (f"memory, {view}", what, reached, f"<= {target:g}x", "pass" if passed else "fail")
+        )
     yield from table(("row", "time of ... over ...", "reached", "must", "verdict"), rows)
     yield ""
     counted = {name: seconds for name, seconds in found.items() if not name.startswith("three")}
@@ -210,15 +245,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dir", type=Path, help="a folder for the data")
     parser.add_argument("--write", action="store_true", help="write docs/spark.md")
+    parser.add_argument("--peak", metavar="VIEW", help=argparse.SUPPRESS)
     parser.add_argument("--child", type=int, metavar="CORES", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.peak:
+        peak(arguments.dir, arguments.peak)
+        return
     if arguments.child:
         print(json.dumps(in_spark(arguments.dir, arguments.child, arguments.rounds)))
         return
     (ROOT / "build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.dir or ROOT / "build") as name:
         prepare(Path(name), arguments.records)
-        text = "\n".join(lines(measure(Path(name), arguments.rounds), arguments.records))
+        found = measure(Path(name), arguments.rounds)
+        text = "\n".join(lines(found, peaks(Path(name)), arguments.records))
     print(text)
     if arguments.write:
         page = DOCUMENT.read_text()

@@ -1,7 +1,7 @@
 """The data source ``tidelog`` of Spark: ``spark.read.format("tidelog").option("path", p).load()``.
 
-A thin shell: options and schema go in, tasks and batches come out (``reads``); rows go in, and end
-in one transaction (``sinks``).
+A thin shell: options and schema go in, tasks and batches come out (``reads``, ``streams``); rows go
+in, and end in one transaction (``sinks``).
 
 Invariants:
 
@@ -31,8 +31,9 @@ from .bases import (
 )
 from .columns import ddl
 from .options import WriteOptions, parse, parse_write
-from .reads import Stream, Task, fields_of, read, stream
+from .reads import Task, fields_of, read
 from .sinks import Staged
+from .streams import Stream, stream
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from ..affinity.errors import HistoryTruncatedError, UsageError
 from ..engine.scan import after_prefix
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 TASK_BYTES_MIN = 256 << 10
 
 _log = logging.getLogger("tidelog.pipeline")
-
-Offset = dict[str, Any]
-"""How far a stream has come: a vector in JSON, or a list of them as ``sources``."""
 
 _FIELDS = {
     "snapshot": columns.SNAPSHOT,
@@ -123,18 +120,18 @@ def read(options: Options, names: Sequence[str] | None = None) -> list[Task]:
     if options.view == "wal":
         for log in logs:
             start, end = log.extent(permissive=options.mode == "PERMISSIVE")
-            parts = log.slices(start, end, most_bytes=_task_bytes(options, end - start))
+            parts = log.slices(start, end, most_bytes=task_bytes(options, end - start))
             tasks += [Task(options, part, chosen, {}, None) for part in parts]
         return tasks
     for log in logs:
-        low = _start(log, options, "earliest")
+        low = start_of(log, options, "earliest")
         if options.mode == "PERMISSIVE":
             tasks += _readable_changes(log, options, chosen, low)
             continue
         cut = log.newest()
         high = _end(log, options, cut)
         cut.check_reaches(high, log.path)
-        tasks += _changes(log, options, chosen, low, high, cut)
+        tasks += change_tasks(log, options, chosen, low, high, cut)
     return tasks
 
 
@@ -158,7 +155,7 @@ def _readable_changes(
     here, wanted = cut.vector(), _end(log, options, cut)
     high = {p: min(here[p], wanted[p], key=itemgetter(1)) for p in here}
     found = frozenset((error.segment, error.offset) for error in damage)
-    tasks = _changes(log, options, chosen, low, high, cut)
+    tasks = change_tasks(log, options, chosen, low, high, cut)
     return [replace(task, damage=found) for task in tasks]
 
 
@@ -233,7 +230,7 @@ def _keys(options: Options) -> tuple[bytes, bytes | None]:
     return start, stop
 
 
-def _changes(
+def change_tasks(
     log: Log,
     options: Options,
     chosen: tuple[str, ...] | None,
@@ -254,12 +251,13 @@ def _changes(
         form=options.form,
     )
     start = log.before(low).position
-    size = _task_bytes(options, cut.position - start)
+    size = task_bytes(options, cut.position - start)
     parts = log.slices(start, cut.position, most_bytes=size)
     return [Task(options, part, chosen, cut.names, wanted) for part in parts]
 
 
-def _task_bytes(options: Options, size: int) -> int:
+def task_bytes(options: Options, size: int) -> int:
+    """Return how many bytes of log a task reads, of so many in all."""
     tasks = options.tasks or 2 * (os.cpu_count() or 1)
     return max(min(options.task_bytes, -(-size // tasks)), TASK_BYTES_MIN)
 
@@ -272,230 +270,37 @@ def _given(log: Log, text: str) -> dict[int, Number]:
     return vectors.numbers(data)
 
 
-def _start(log: Log, options: Options, default: str) -> dict[int, Number]:
+def start_of(log: Log, options: Options, default: str) -> dict[int, Number]:
     """Return the vector at which a read begins."""
     if options.since is not None:
         try:
             return log.until(options.since).vector()
         except HistoryTruncatedError as error:
-            return _skipped(log, options, error)
+            return skipped(log, options, error)
     text = options.starting or default
     if text == "latest":
         return log.newest().vector()
     earliest = log.earliest().vector()
     if text == "earliest":
         return earliest
-    return _kept(log, options, {**earliest, **_given(log, text)}, earliest)
+    return kept(log, options, {**earliest, **_given(log, text)}, earliest)
 
 
-def _kept(
+def kept(
     log: Log, options: Options, wanted: dict[int, Number], earliest: Vector
 ) -> dict[int, Number]:
     """Return a vector that the kept log still reaches, or raise where it does not."""
     try:
         log.before(wanted)
     except HistoryTruncatedError as error:
-        _skipped(log, options, error)
+        skipped(log, options, error)
         return {p: max(number, earliest[p], key=lambda n: n[1]) for p, number in wanted.items()}
     return wanted
 
 
-def _skipped(log: Log, options: Options, error: HistoryTruncatedError) -> dict[int, Number]:
+def skipped(log: Log, options: Options, error: HistoryTruncatedError) -> dict[int, Number]:
     """Return where the kept log begins, and tell what is skipped; raise where that is no good."""
     if options.fail_on_data_loss:
         raise error
     _log.warning("history.skipped %s", error, extra={"event": "history.skipped"})
     return log.earliest().vector()
-
-
-class Stream(Protocol):
-    """A stream of a view: offsets, and the tasks between two of them."""
-
-    def initial(self) -> Offset:
-        """Return the offset at which a new query begins."""
-
-    def latest(self, start: Offset, most: int | None) -> Offset:
-        """Return the newest offset, or one about ``most`` behind ``start``, in its own measure."""
-
-    def newest(self) -> Offset:
-        """Return the offset behind all that could be read now."""
-
-    def freeze(self) -> None:
-        """Let ``latest`` go no further than what is there now."""
-
-    def tasks(self, start: Offset, end: Offset) -> list[Task]:
-        """Return the tasks that read what lies between two offsets."""
-
-
-def stream(options: Options, names: Sequence[str] | None = None) -> Stream:
-    """Return the stream of a view; ``names`` are the columns that are wanted."""
-    if options.view == "changes":
-        return ChangeStream(options, names)
-    if options.view == "wal":
-        return WalStream(options, names)
-    raise UsageError(
-        f"view {options.view!r} cannot be streamed", hint="The views `changes` and `wal` can."
-    )
-
-
-class WalStream:
-    """A stream of records: its offsets are positions, at borders of frames."""
-
-    def __init__(self, options: Options, names: Sequence[str] | None = None) -> None:
-        self._options = options
-        self._chosen = None if names is None else tuple(names)
-        self._logs = [Log(path) for path in options.paths]
-        self._ends: list[int | None] = [None for _ in self._logs]
-
-    def initial(self) -> Offset:
-        """Return the offset at which a new query begins."""
-        text = self._options.starting or "latest"
-        found = []
-        for log in self._logs:
-            first, end = log.extent(permissive=False)
-            asked = {"earliest": first, "latest": end}.get(text)
-            found.append(log.border(int(text), end) if asked is None else asked)
-        return self._joined(found)
-
-    def latest(self, start: Offset, most: int | None) -> Offset:
-        """Return the end of what is durable, or the first border ``most`` bytes behind ``start``.
-
-        Bytes are shared by the logs.
-        """
-        found = []
-        share = None if most is None else max(most // len(self._logs), 1)
-        for log, low, frozen in zip(self._logs, self._split(start), self._ends, strict=True):
-            end = log.durable_end(low) if frozen is None else frozen
-            if share is not None and low + share < end:
-                end = log.border(low + share, end)
-            found.append(max(low, end))
-        return self._joined(found)
-
-    def newest(self) -> Offset:
-        """Return the offset behind all that is durable."""
-        return self._joined([log.durable_end() for log in self._logs])
-
-    def freeze(self) -> None:
-        """Let ``latest`` go no further than what is there now."""
-        self._ends = [log.durable_end() for log in self._logs]
-
-    def tasks(self, start: Offset, end: Offset) -> list[Task]:
-        """Return the tasks that read what lies between two offsets."""
-        pairs = zip(self._logs, self._split(start), self._split(end), strict=True)
-        return [
-            Task(self._options, part, self._chosen, {}, None)
-            for log, low, high in pairs
-            if low < high
-            for part in log.slices(low, high, most_bytes=_task_bytes(self._options, high - low))
-        ]
-
-    def _joined(self, positions: Sequence[int]) -> Offset:
-        return {
-            "v": 1,
-            "sources": [
-                {"store": log.store_id.hex(), "history": log.history_id.hex(), "position": position}
-                for log, position in zip(self._logs, positions, strict=True)
-            ],
-        }
-
-    def _split(self, offset: Mapping[str, Any]) -> list[int]:
-        sources = offset.get("sources", [])
-        known = [(log.store_id.hex(), log.history_id.hex()) for log in self._logs]
-        if [(one["store"], one["history"]) for one in sources] != known:
-            raise UsageError(
-                "the offset belongs to other logs, or to another history of them",
-                hint="Keep the paths of a query, and their order; else begin anew.",
-            )
-        return [one["position"] for one in sources]
-
-
-class ChangeStream:
-    """A stream of changes: its offsets are vectors of update numbers.
-
-    Lives as long as the query's runner and remembers where offsets lie in the log; without that,
-    after a restart, it looks from the head of a segment on.
-    """
-
-    def __init__(self, options: Options, names: Sequence[str] | None = None) -> None:
-        self._options = options
-        self._chosen = None if names is None else tuple(names)
-        self._logs = [Log(path) for path in options.paths]
-        self._cuts: list[dict[str, Cut]] = [{} for _ in self._logs]
-        self._newest: Sequence[Cut | None] = [None for _ in self._logs]
-        self._ends: list[int | None] = [None for _ in self._logs]
-
-    def initial(self) -> Offset:
-        """Return the offset at which a new query begins."""
-        return self._joined([_start(log, self._options, "latest") for log in self._logs])
-
-    def latest(self, start: Offset, most: int | None) -> Offset:
-        """Return the newest offset, or one about ``most`` changes behind ``start``."""
-        found = []
-        share = None if most is None else max(most // len(self._logs), 1)
-        for place, low in enumerate(self._split(start)):
-            cut = self._next(place, low, share)
-            self._remember(place, cut)
-            found.append(cut.vector())
-        return self._joined(found)
-
-    def newest(self) -> Offset:
-        """Return the offset behind all that is durable."""
-        cuts = [log.newest(cut) for log, cut in zip(self._logs, self._newest, strict=True)]
-        self._newest = cuts
-        return self._joined([cut.vector() for cut in cuts])
-
-    def freeze(self) -> None:
-        """Let ``latest`` go no further than what is there now."""
-        self._ends = [log.durable_end() for log in self._logs]
-
-    def tasks(self, start: Offset, end: Offset) -> list[Task]:
-        """Return the tasks that read what lies between two offsets."""
-        tasks: list[Task] = []
-        for place, (low, high) in enumerate(zip(self._split(start), self._split(end), strict=True)):
-            log = self._logs[place]
-            try:
-                cut = self._cuts[place].get(_text(high)) or log.at(high)
-            except HistoryTruncatedError as error:
-                _skipped(log, self._options, error)
-                continue
-            low = _kept(log, self._options, low, log.earliest().vector())
-            tasks += _changes(log, self._options, self._chosen, low, high, cut)
-        return tasks
-
-    def _next(self, place: int, low: dict[int, Number], most: int | None) -> Cut:
-        log, end = self._logs[place], self._ends[place]
-        try:
-            cut = self._cuts[place].get(_text(low)) or log.at(low)
-            return log.newest(cut, most, end)
-        except HistoryTruncatedError as error:
-            _skipped(log, self._options, error)
-            return log.newest(log.earliest(), most, end)
-
-    def _remember(self, place: int, cut: Cut) -> None:
-        cuts = self._cuts[place]
-        cuts[_text(cut.vector())] = cut
-        while len(cuts) > 4:
-            del cuts[next(iter(cuts))]
-
-    def _joined(self, found: Sequence[Vector]) -> Offset:
-        offsets = [
-            vectors.encode(log.store_id, log.history_id, vector)
-            for log, vector in zip(self._logs, found, strict=True)
-        ]
-        return offsets[0] if len(offsets) == 1 else {"v": 1, "sources": offsets}
-
-    def _split(self, offset: Mapping[str, Any]) -> list[dict[int, Number]]:
-        offsets = offset.get("sources", [offset])
-        if len(offsets) != len(self._logs):
-            raise UsageError(
-                f"the offset is of {len(offsets)} sources, the query has {len(self._logs)}",
-                hint="Keep the paths of a query, and their order.",
-            )
-        return [
-            vectors.decode(data, log.store_id, log.history_id)
-            for data, log in zip(offsets, self._logs, strict=True)
-        ]
-
-
-def _text(vector: Vector) -> str:
-    return json.dumps([vector[p] for p in sorted(vector)])

@@ -35,7 +35,8 @@ from tidelog.pipeline import columns, reads
 from tidelog.pipeline.columns import Wanted
 from tidelog.pipeline.logs import Log
 from tidelog.pipeline.options import parse
-from tidelog.pipeline.reads import ChangeStream, Stream, WalStream, read, stream
+from tidelog.pipeline.reads import read
+from tidelog.pipeline.streams import ChangeStream, Stream, WalStream, stream
 from tidelog.wal.format import Frame
 from tidelog.wal.records import RecordType, pack_record_header
 
