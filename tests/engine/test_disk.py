@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import os
 import resource
 import signal
@@ -29,6 +30,8 @@ def directory(tmp_path: Path) -> Directory:
 
 
 def open_descriptors() -> int:
+    """How many there are, without those of earlier tests that nobody holds any more."""
+    gc.collect()
     return len(os.listdir("/proc/self/fd"))
 
 
