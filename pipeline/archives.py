@@ -21,7 +21,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ..affinity.errors import CorruptDataError, HistoryTruncatedError, UsageError
@@ -45,11 +44,15 @@ _COMPACT = "Compact what the store has logged since."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """The changes between two cuts; ``time`` is that of the newest, in microseconds UTC."""
+    """The changes between two cuts, of which the second lies at ``position`` in the log.
+
+    ``time`` is that of the newest, in microseconds UTC.
+    """
 
     folder: str
     low: Vector
     high: Vector
+    position: int
     time: int
     rows: int
     files: Mapping[int, Sequence[str]]
@@ -146,6 +149,7 @@ class Archive:
                 "folder": of.folder,
                 "low": vector(of.low),
                 "high": vector(of.high),
+                "position": of.position,
                 "time": of.time,
                 "rows": of.rows,
                 "files": files,
@@ -198,6 +202,7 @@ def _stretch(fields: Mapping[str, Any]) -> Stretch:
         folder=fields["folder"],
         low=vectors.numbers(fields["low"]),
         high=vectors.numbers(fields["high"]),
+        position=fields["position"],
         time=fields["time"],
         rows=fields["rows"],
         files={int(group): tuple(names) for group, names in fields["files"].items()},
@@ -477,12 +482,9 @@ def _groups(archive: Archive, partitions: Iterable[int] | None) -> list[int]:
 
 
 def with_stretch(archive: Archive, stretch: Stretch, events: Iterable[Event]) -> Archive:
-    """Return an archive that holds one stretch more.
-
-    A stretch begins to read at the head of a segment, so it may have seen older events again.
-    """
+    """Return an archive that holds one stretch more."""
     return replace(
         archive,
         stretches=(*archive.stretches, stretch),
-        events=tuple(sorted(dict.fromkeys((*archive.events, *events)), key=attrgetter("time"))),
+        events=(*archive.events, *events),
     )

@@ -93,10 +93,11 @@ def _compact(log: Log, path: str, runner: Runner, task_bytes: int) -> Row:
     if known is None:
         start = log.earliest()
         known = _begun(log, path, start, runner)
-        low = start.vector()
+        low, begin = start.vector(), start.position
     else:
         _check_same(known, log)
-        low = dict(known.high)
+        # Where the last run ended, and no sooner: it has noted the catalog up to there.
+        low, begin = dict(known.high), known.stretches[-1].position
         start = log.before(low)
     cut = log.all_below(log.durable_end())
     cut.check_reaches(low, log.path)
@@ -105,7 +106,7 @@ def _compact(log: Log, path: str, runner: Runner, task_bytes: int) -> Row:
         return _told(known, 0, 0)
     wanted = Wanted(low=low, high=high, rollbacks=True)
     name = f"changes-{len(known.stretches) + 1:08d}"
-    slices = log.slices(start.position, cut.position, most_bytes=task_bytes)
+    slices = log.slices(begin, cut.position, most_bytes=task_bytes)
     work = partial(_write_slice, os.path.join(path, name + _UNFINISHED), known.group_size, wanted)
     found = _carry_out(path, name, runner, work, list(enumerate(slices)))
     events = list(_events(found, start, fresh=not known.stretches))
@@ -114,6 +115,7 @@ def _compact(log: Log, path: str, runner: Runner, task_bytes: int) -> Row:
         folder=name,
         low=low,
         high=high,
+        position=cut.position,
         time=max([newest, *(event.time for event in events)]),
         rows=sum(one.rows for one in found),
         files=_by_group(found),
@@ -174,6 +176,7 @@ def _begun(log: Log, path: str, start: Cut, runner: Runner) -> Archive:
         folder="base",
         low=dict.fromkeys(everywhere, (0, 0)),
         high=cut.vector(),
+        position=cut.position,
         time=cut.state.time,
         rows=sum(one.rows for one in found),
         files=_by_group(found),
@@ -237,6 +240,7 @@ def _watched(
             if isinstance(record, NamespaceRecord):
                 waiting.append((record.id, record.name))
             elif isinstance(record, DropNamespaceRecord):
+                waiting = [names for names in waiting if names[0] != record.id]
                 events.append((record.time, record.id, None))
             elif isinstance(record, TxRecord):
                 events += [(record.time, *names) for names in waiting]

@@ -233,7 +233,8 @@ def test_data_as_of_a_vector_splits_no_transaction(
         )
 
 
-def test_maps_have_the_names_of_that_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task_bytes", [50, 1 << 20])
+def test_maps_have_the_names_of_that_time(tmp_path: Path, task_bytes: int) -> None:
     store, archive = tmp_path / "store", tmp_path / "archive"
     seen: list[tuple[str, dict[str, dict[bytes, bytes]]]] = []
 
@@ -247,21 +248,35 @@ def test_maps_have_the_names_of_that_time(tmp_path: Path) -> None:
 
     change(lambda db: db.map("a").update_many({b"%d" % n: b"1" for n in range(9)}))
     see()
-    compact(str(store), str(archive), HERE)
+    compact(str(store), str(archive), HERE, task_bytes=task_bytes)
     change(lambda db: db.rename("a", "b"))
     change(lambda db: db.map("b").__setitem__(b"new", b"2"))
     see()
     change(lambda db: db.map("a").__setitem__(b"other", b"3"))
     see()
-    compact(str(store), str(archive), HERE)
+    compact(str(store), str(archive), HERE, task_bytes=task_bytes)
     change(lambda db: db.drop("b"))
-    compact(str(store), str(archive), HERE)
+    compact(str(store), str(archive), HERE, task_bytes=task_bytes)
     change(lambda db: db.map("c").__setitem__(b"last", b"4"))
     see()
-    compact(str(store), str(archive), HERE)
+    compact(str(store), str(archive), HERE, task_bytes=task_bytes)
     for time, maps in seen:
         assert as_maps(rows(archive, "snapshot", asOf=time)) == maps
     assert as_maps(rows(archive, "snapshot")) == seen[-1][1]
+
+
+@pytest.mark.parametrize("task_bytes", [50, 1 << 20])
+def test_a_map_that_was_renamed_and_dropped_at_once_stays_away(
+    tmp_path: Path, task_bytes: int
+) -> None:
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    with new_store(store, partitions=4) as db:
+        db.map("a")[b"key"] = b"1"
+        db.rename("a", "b")
+        db.drop("b")
+        db.map("c")[b"key"] = b"2"
+    compact(str(store), str(archive), HERE, task_bytes=task_bytes)
+    assert as_maps(rows(archive, "snapshot")) == {"c": {b"key": b"2"}}
 
 
 def test_a_map_that_was_dropped_last_is_not_in_the_newest_data(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from tidelog.affinity.errors import (
     SnapshotExpiredError,
     UsageError,
 )
+from tidelog.affinity.partitions import partition_of
 from tidelog.pipeline import columns, reads
 from tidelog.pipeline.columns import Wanted
 from tidelog.pipeline.logs import Log
@@ -363,6 +364,30 @@ def test_changes_go_around_damage_anywhere_in_several_segments(
     for place in [*places[1::9], *heads, places[-1]]:
         check_changes_around(path, place, caplog)
         flip(path / "wal" / f"{place[0]:016d}.log", place[1] + 25)
+
+
+def test_the_head_of_a_later_segment_tells_what_nothing_else_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "s"
+    one, other = (
+        next(b"%d" % n for n in range(99) if partition_of(b"%d" % n, 2) == p) for p in (0, 1)
+    )
+    with new_store(path, partitions=2, segment_bytes=1 << 20, retain_bytes=1 << 30) as db:
+        db.map("m")[one] = b"first"
+        db.map("m")[one] = b"last"
+        for _ in range(3):
+            db.map("m")[other] = bytes(600_000)
+    segment, offset = next(
+        place
+        for place, of in places_of_frames(path).items()
+        if any((row["partition"], row["first_counter"]) == (0, 2) for row in of)
+    )
+    flip(path / "wal" / f"{segment:016d}.log", offset + 25)
+    found = rows(path, "changes", mode="permissive")
+    assert [row["counter"] for row in found if row["partition"] == 0] == [1]
+    told = [record.args for record in caplog.records if record.msg.startswith("changes.stopped")]
+    assert told == [(str(path), 0, 1, 2)]
 
 
 @pytest.mark.parametrize("kind", [RecordType.TX, RecordType.ROLLBACK])
