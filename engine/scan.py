@@ -11,6 +11,9 @@ Invariants:
 - Every block from LMDB is checked by one CRC before any of it is handed out.
 - Memory is bounded by ``PAIRS_IN_HAND``, whatever the size of the range and of the overlay.
 
+Blocks grow from few pairs, so that a short range costs little.  How many are left of a range is
+guessed from how far apart its keys were so far: what is read beyond the end of a range is wasted.
+
 Left out: decoding, and what a transaction must remember of its reads.
 """
 
@@ -42,6 +45,10 @@ BLOCK_MIN = 64
 BLOCK_MAX = 512
 """More new tuples than Python's collector lets pass would cost a collection in each round."""
 BLOCK_FIRST = 64
+"""What is read at first, over all partitions."""
+BLOCK_LEAST = 8
+KEY_GAUGED = PREFIX_SIZE + 32
+"""As much of a key is taken for a number when the rest of a range is guessed."""
 
 Pair = tuple[bytes, bytes]
 
@@ -79,10 +86,14 @@ def scan(
     writes: Writes | None = None,
     block: int = BLOCK_FIRST,
 ) -> Iterator[list[Pair]]:
-    """Yield blocks of (user key, value), in order; ``writes`` are a transaction's own."""
+    """Yield blocks of (user key, value), in order; ``writes`` are a transaction's own.
+
+    ``block`` is about how many pairs are wanted first.
+    """
     sources = [_Source(view, partition, wanted, reverse, writes) for partition in partitions]
-    most = min(max(PAIRS_IN_HAND // max(len(sources), 1), BLOCK_MIN), BLOCK_MAX)
-    block = min(block, most)
+    count = max(len(sources), 1)
+    most = min(max(PAIRS_IN_HAND // count, BLOCK_MIN), BLOCK_MAX)
+    block = min(block, max(block // count, BLOCK_LEAST), most)
     live = sources
     while live:
         for source in live:
@@ -91,7 +102,7 @@ def scan(
                 source.fetch(block)
         pairs = _round(live, reverse)
         live = [source for source in live if source.more or source.pairs]
-        block = min(block * 4, most)
+        block = min(block * 16, most)
         if pairs:
             yield pairs
 
@@ -122,8 +133,8 @@ def _round(live: list[_Source], reverse: bool) -> list[Pair]:
 class _Source:
     """One partition's part of a range: a block in hand (ascending), and what is behind it."""
 
-    __slots__ = ("_held", "_high", "_items", "_low", "_reverse", "_stretches", "_whole", "more",
-                 "pairs")  # fmt: skip
+    __slots__ = ("_held", "_high", "_items", "_left", "_low", "_reverse", "_stretches", "_whole",
+                 "more", "pairs")  # fmt: skip
 
     def __init__(
         self,
@@ -142,6 +153,8 @@ class _Source:
         self._items: Iterator[Pair] = iter(())
         self._whole = True
         """Whether the last block from LMDB was as long as asked for: there may be more."""
+        self._left = BLOCK_MAX
+        """A guess of how many pairs of LMDB are left in the range, rather more than fewer."""
         self._held: list[Pair] = []
         """Pairs of LMDB that were read already and lie behind those in hand."""
         if self._low < self._high:
@@ -186,6 +199,7 @@ class _Source:
 
     def _read(self, size: int) -> list[Pair]:
         """Return up to ``size`` pairs of LMDB, ascending and checked."""
+        size = min(size, self._left)
         items = list(islice(self._items, size))
         self._whole = len(items) == size
         if items:
@@ -203,7 +217,18 @@ class _Source:
             # Nothing in a pair is empty; the CRC of a zeroed pair would be zero like that of all.
             if not all(parts) or crc32c(b"".join(parts)):
                 check_block([key for key, _ in items], [value for _, value in items])
+            if self._whole:
+                self._left = self._guess(items[0][0], items[-1][0], size)
         return items
+
+    def _guess(self, first: bytes, last: bytes, count: int) -> int:
+        """Return how many pairs are left if they lie as close as ``count`` of them did."""
+        low, first_at, last_at, high = map(_gauge, (self._low, first, last, self._high))
+        if first_at >= last_at:
+            return BLOCK_MAX
+        left = first_at - low if self._reverse else high - last_at
+        guess = left * count // (last_at - first_at)
+        return guess + guess // 8 + BLOCK_LEAST
 
     def _with_overlay(self, items: list[Pair], size: int) -> list[Pair]:
         """Lay the overlay's pairs over those of LMDB, up to where either has more behind."""
@@ -248,6 +273,11 @@ class _Source:
         pairs = self.pairs[cut:]
         del self.pairs[cut:]
         return pairs
+
+
+def _gauge(full_key: bytes) -> int:
+    """Return a key as a number, in the order of keys."""
+    return int.from_bytes(full_key[:KEY_GAUGED].ljust(KEY_GAUGED, b"\0"), "big")
 
 
 class _Stretch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import islice
 
 import pytest
 
@@ -25,6 +26,7 @@ NAMESPACES = (15, 16, 17)
 def tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scans, "PAIRS_IN_HAND", 8)
     monkeypatch.setattr(scans, "BLOCK_MIN", 4)
+    monkeypatch.setattr(scans, "BLOCK_LEAST", 1)
 
 
 class World:
@@ -152,6 +154,46 @@ def test_a_long_scan_in_blocks_of_the_real_size(partitions: int, reverse: bool) 
     assert [pair for block in blocks for pair in block] == world.expected(b"", None, reverse)
     assert len(blocks[0]) <= 2 * scans.BLOCK_FIRST * partitions
     assert max(map(len, blocks)) <= 2 * scans.PAIRS_IN_HAND
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many pairs were fetched from the data file, block by block."""
+    sizes: list[int] = []
+
+    def counted(items: Iterator[Pair], size: int) -> list[Pair]:
+        block = list(islice(items, size))
+        sizes.append(len(block))
+        return block
+
+    monkeypatch.setattr(scans, "islice", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("per_prefix", [8, 128, 1000])
+def test_little_is_fetched_beyond_the_end_of_a_range(
+    fetched: list[int], reverse: bool, per_prefix: int
+) -> None:
+    world = World(16)
+    rng = random.Random(1)
+    world.below([(16, bytes((first,)) + rng.randbytes(15), b"v")
+                 for first in (64, 65, 66) for _ in range(per_prefix)])  # fmt: skip
+    assert flat(world.scan(b"A", b"B", reverse=reverse)) == world.expected(b"A", b"B", reverse)
+    # It was up to 128 more in each partition.
+    assert sum(fetched) <= 1.5 * per_prefix + 16 * 2 * scans.BLOCK_LEAST
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_wrong_guess_of_the_rest_of_a_range_loses_nothing(reverse: bool) -> None:
+    # Ever denser towards either end, with keys that are equal in all that is gauged of them.
+    numbers = [bytes(n) + b"\x01" for n in range(60)] + [b"\xff" * n for n in range(60)]
+    tails = [b"\x80" * 40 + b"%03d" % n for n in range(300)]
+    world = World(1)
+    world.below([(16, key, b"v") for key in {*numbers, *tails}])
+    for start, stop in ((b"", None), (b"\x80", b"\x81"), (b"\x80" * 40, b"\x80" * 40 + b"~")):
+        found = flat(world.scan(start, stop, reverse=reverse))
+        assert found == world.expected(start, stop, reverse)
 
 
 @pytest.mark.usefixtures("tiny_blocks")
