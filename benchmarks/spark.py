@@ -11,16 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import msgpack
 import pyarrow as pa
+from crc32c import crc32c
 from report import table
 from workloads import pairs_of
 
@@ -42,7 +44,7 @@ TARGETS = (
     ("2 cores", "1 core beside 2", ("snapshot 1", "snapshot"), -1.5),
     ("keys", "keys alone beside all columns", ("keys", "snapshot"), 0.9),
     ("changes", "changes beside Parquet of the same", ("changes", "changes parquet"), 2.5),
-    ("decode", "a msgpack per update beside the log, one core", ("per update", "decode"), -2.5),
+    ("decode", "a frame per update beside the log, one core", ("per update", "decode"), -2.5),
     ("verify", "verifying three copies beside reading them", ("verify", "three copies"), 1.1),
     ("partitions", "1,024 partitions beside 64", ("wide", "snapshot"), 1.3),
 )
@@ -123,12 +125,11 @@ def in_spark(folder: Path, cores: int, rounds: int) -> dict[str, float]:
 def in_process(folder: Path, rounds: int) -> dict[str, float]:
     """Measure here, without a JVM; planned once, as Spark does."""
 
-    def drain(*names: str, view: str = "snapshot", only: str | None = None) -> Callable[[], None]:
-        wanted = None if only is None else only.split(",")
+    def drain(*names: str, view: str = "snapshot") -> Callable[[], None]:
         tasks = [
             task
             for name in names
-            for task in read(parse({"path": str(folder / name), "view": view}), wanted)
+            for task in read(parse({"path": str(folder / name), "view": view}))
         ]
 
         def run() -> None:
@@ -138,30 +139,43 @@ def in_process(folder: Path, rounds: int) -> dict[str, float]:
 
         return run
 
-    updates = [
-        msgpack.packb((row["partition"], row["counter"], row["key"], row["value"]))
+    bodies = (
+        msgpack.packb(row)
         for task in read(parse({"path": str(folder / "store"), "view": "changes"}))
         for batch in task.batches()
-        for row in batch.to_pylist()
-    ]
+        for row in zip(*_plain(batch), strict=True)
+    )
+    updates = b"".join(_FRAME.pack(len(body), crc32c(body)) + body for body in bodies)
     return {
         "process": best(drain("store"), rounds),
         "three copies": best(drain("store", "copy0", "copy1"), rounds),
         "per update": best(lambda: decode_one_by_one(updates), rounds),
-        "decode": best(drain("store", view="changes", only=COLUMNS), rounds),
+        "decode": best(drain("store", view="changes"), rounds),
     }
 
 
-COLUMNS = "partition,counter,key,value"
+_FRAME = struct.Struct("<II")
 
 
-def decode_one_by_one(updates: Iterable[bytes]) -> None:
-    """What a log with a msgpack per update would cost, checks aside."""
-    kinds = columns.arrow_schema([field for field in columns.CHANGES if field[0] in COLUMNS])
+def _plain(batch: pa.RecordBatch) -> list[list[Any]]:
+    """The columns of changes, times as numbers."""
+    *others, times = batch.columns
+    return [column.to_pylist() for column in (*others, times.cast(pa.int64()))]
+
+
+def decode_one_by_one(updates: bytes) -> None:
+    """What a log of frames with a CRC and a msgpack of one update each would cost."""
+    kinds = columns.arrow_schema(columns.CHANGES)
     rows: list[Any] = []
-    for data in updates:
-        rows.append(msgpack.unpackb(data))
-        if len(rows) == columns.BATCH_ROWS:
+    at = 0
+    while at < len(updates):
+        length, crc = _FRAME.unpack_from(updates, at)
+        body = updates[at + _FRAME.size : at + _FRAME.size + length]
+        if crc32c(body) != crc:
+            raise ValueError(f"damage at {at}")
+        at += _FRAME.size + length
+        rows.append(msgpack.unpackb(body))
+        if len(rows) == columns.BATCH_ROWS or at == len(updates):
             arrays = [
                 pa.array(column, field.type)
                 for column, field in zip(zip(*rows, strict=True), kinds, strict=True)

@@ -19,7 +19,6 @@ Left out: the checksum around a mark, which is that of every stored value (``eng
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,5 +158,7 @@ def with_epoch(table: EpochTable, epoch: int, start: int) -> EpochTable:
 
 def epoch_of(table: EpochTable, counter: int) -> int:
     """Return the epoch to which the table assigns a counter."""
-    index = bisect_right([start for _, start in table], counter) - 1
-    return table[max(index, 0)][0]
+    for epoch, start in reversed(table):
+        if start <= counter:
+            return epoch
+    return table[0][0]

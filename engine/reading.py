@@ -281,6 +281,14 @@ class ReadOnlyDatabase:
         self._check_open()
         return sorted(record.name for record in self._records.values())
 
+    @property
+    def state(self) -> State:
+        """Counters, epochs and maps at ``position``; not to be changed."""
+        self._check_open()
+        with self._refreshing:
+            assert self._base is not None
+            return self._base.state
+
     def namespace_record(self, number: int) -> NamespaceRecord | None:
         """Return what is recorded about the namespace with an id."""
         return self._records.get(number)

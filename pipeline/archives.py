@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..affinity.errors import CorruptDataError, HistoryTruncatedError, UsageError
 from . import vectors
-from .columns import CHANGE_FIELDS, SNAPSHOT, Rows, Wanted, arrow_schema
+from .changes import Wanted
+from .columns import CHANGE_FIELDS, SNAPSHOT, Rows, arrow_schema
 from .logs import check_partitions
 from .times import text_of, time_of
 from .vectors import Number, Vector

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from operator import add
 from typing import Any, NamedTuple
 
 from mmh3 import hash128
@@ -30,6 +32,8 @@ from .jobs import Row, Runner
 from .logs import Cut, Log, Slice
 from .snapshots import Part
 from .vectors import Vector
+
+_UNCHECKED = slice(None, -CHECK_SIZE)
 
 
 class Fingerprint(NamedTuple):
@@ -95,10 +99,10 @@ def _fingerprints(part: Part) -> dict[tuple[int, int], Fingerprint]:
     found: dict[tuple[int, int], Fingerprint] = {}
     for partition, namespace, block in part.pairs():
         rows, total = found.get((partition, namespace), Fingerprint(0, 0))
-        for full_key, stored in block:
-            # Without the check, which values get on their way into the data file only.
-            total += hash128(full_key + stored[:-CHECK_SIZE])
-        found[partition, namespace] = Fingerprint(rows + len(block), total)
+        keys, stored = zip(*block, strict=True)
+        # Without the check, which values get on their way into the data file only.
+        hashes = map(hash128, map(add, keys, map(cut, stored, repeat(_UNCHECKED))))
+        found[partition, namespace] = Fingerprint(rows + len(block), sum(hashes, total))
     return found
 
 
@@ -123,7 +127,7 @@ def _pairs_of(part: Part, partition: int, namespace: int) -> dict[bytes, bytes]:
     maps = {} if name is None else {namespace: name}
     one = Part(part.path, part.position, (partition,), maps)
     return {
-        key: stored[:-CHECK_SIZE] + bytes(CHECK_SIZE)
+        key: stored[_UNCHECKED] + bytes(CHECK_SIZE)
         for _, _, block in one.pairs()
         for key, stored in block
     }

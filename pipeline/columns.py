@@ -3,35 +3,29 @@
 Invariants:
 
 - Memory is bounded by the rows of a batch and one record, whatever the size of a segment.
-- Updates come out in the order of the log, so the numbers of a partition ascend.
-- Update numbers that no user sees (closed gaps, internal maps) make no row unless asked for.
+
+Left out: the view ``changes``, of which there is more to do (``changes``).
 
 PyArrow is imported when it is first needed: the store works without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import compress, repeat
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..checkpoints.replay import FIRST_NAMESPACE
-from ..tx.counter import COUNTER_MAX
 from ..wal.format import Frame
 from ..wal.records import (
     RecordType,
     RollbackRecord,
-    TxFields,
     TxRecord,
     UndecodableRecordError,
     corrupt_record,
     decode_record,
-    decode_tx_fields,
     split_records,
 )
 from .logs import BadFrame
-from .vectors import Vector
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,51 +122,6 @@ def arrow_schema(fields: Fields) -> pa.Schema:
     return pa.schema([(name, types[kind]) for name, kind in fields])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which changes make rows: numbers in ``(low, high]`` per partition, and filters."""
-
-    low: Vector
-    high: Vector
-    partitions: frozenset[int] | None = None
-    namespace: str | None = None
-    rollbacks: bool = False
-    form: ChangeFormat = "tidelog"
-
-    @property
-    def put(self) -> str:
-        """What a put is called; whether there was a value before is not known."""
-        return "put" if self.form == "tidelog" else "update_postimage"
-
-    def borders(self) -> tuple[list[int], list[int]]:
-        """Return the two borders by partition; where nothing is wanted no number lies between."""
-        everywhere = range(max(self.high, default=-1) + 1)
-        chosen = self.high.keys() & self.low.keys()
-        if self.partitions is not None:
-            chosen &= self.partitions
-        low = [self.low[p][1] if p in chosen else COUNTER_MAX for p in everywhere]
-        return low, [self.high[p][1] if p in chosen else -1 for p in everywhere]
-
-    def filter(self) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-        """Return what leaves the wanted rows of batches that begin with the columns of changes."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        low, high = (pa.array(border, pa.int64()) for border in self.borders())
-
-        def filtered(batch: pa.RecordBatch) -> pa.RecordBatch:
-            partition, number, name = batch.columns[:3]
-            mask = pc.and_(
-                pc.greater(number, low.take(partition)),
-                pc.less_equal(number, high.take(partition)),
-            )
-            if self.namespace is not None:
-                mask = pc.and_(mask, pc.equal(name, self.namespace))
-            return batch.filter(mask)
-
-        return filtered
-
-
 class Rows:
     """Columns that grow row by row and leave as batches."""
 
@@ -213,53 +162,6 @@ class Rows:
                 column.clear()
 
 
-def changes(
-    frames: Iterable[Frame | BadFrame],
-    names: dict[int, str],
-    wanted: Wanted,
-    *,
-    columns: Sequence[str] | None = None,
-    batch_rows: int = BATCH_ROWS,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted updates in the frames; an update of an unknown map has its id as name."""
-    fields = [name for name, _ in CHANGE_FIELDS[wanted.form]]
-    chosen = fields if columns is None else [name for name in fields if name in columns]
-    rows = Rows(CHANGE_FIELDS[wanted.form], {*chosen, *fields[:3]}, batch_rows)
-    low, high = wanted.borders()
-    filtered = wanted.filter()
-
-    def ready() -> Iterator[pa.RecordBatch]:
-        for batch in map(filtered, rows.batch()):
-            if batch.num_rows:
-                yield batch.select(chosen)
-
-    for frame in frames:
-        assert isinstance(frame, Frame), "damage is refused before"
-        try:
-            for kind, flags, body in split_records(frame.payload):
-                if kind == RecordType.TX:
-                    tx = decode_tx_fields(body)
-                    if _overlap(tx[2], low, high):
-                        _add_updates(rows, tx, names, wanted.put)
-                elif kind == RecordType.ROLLBACK and wanted.rollbacks:
-                    record = decode_record(kind, flags, body)
-                    assert isinstance(record, RollbackRecord)
-                    _add_closed(rows, record)
-                if rows.full:
-                    yield from ready()
-        except UndecodableRecordError as error:
-            raise corrupt_record(error, frame.segment, frame.offset) from error
-    yield from ready()
-
-
-def _overlap(flat: list[int], low: list[int], high: list[int]) -> bool:
-    """Tell whether any run has numbers between two borders; mostly the first tells of all."""
-    return any(
-        low[partition] < first + count and first <= high[partition]
-        for partition, first, count in zip(flat[::4], flat[2::4], flat[3::4], strict=True)
-    )
-
-
 def records(frame: Frame, kinds: Sequence[int]) -> Iterator[Any]:
     """Yield the records of some kinds in a frame; raises ``CorruptLogError``."""
     try:
@@ -268,60 +170,6 @@ def records(frame: Frame, kinds: Sequence[int]) -> Iterator[Any]:
                 yield decode_record(kind, flags, body)
     except UndecodableRecordError as error:
         raise corrupt_record(error, frame.segment, frame.offset) from error
-
-
-def _add_updates(rows: Rows, tx: TxFields, names: dict[int, str], put: str) -> None:
-    tx_id, time, flat, ids, keys, values, _ = tx
-    partitions: Iterable[int] = flat[::4]
-    numbers: Iterable[int] = flat[2::4]
-    count = len(keys)
-    if len(flat) != 4 * count:  # some runs have more than one update
-        runs = list(zip(partitions, numbers, flat[3::4], strict=True))
-        partitions = [partition for partition, _, size in runs for _ in range(size)]
-        numbers = [n for _, first, size in runs for n in range(first, first + size)]
-    ops: Iterable[str] = [put if value is not None else "delete" for value in values]
-    if isinstance(ids, int):
-        if ids < FIRST_NAMESPACE:
-            return
-        shown: Iterable[str] = repeat(names.get(ids, str(ids)), count)
-    else:
-        seen = [number >= FIRST_NAMESPACE for number in ids]
-        count = sum(seen)
-        shown = [names.get(number, str(number)) for number in compress(ids, seen)]
-        partitions, numbers = compress(partitions, seen), compress(numbers, seen)
-        keys, values = list(compress(keys, seen)), list(compress(values, seen))
-        ops = compress(ops, seen)
-    rows.add(
-        count,
-        partitions,
-        numbers,
-        shown,
-        keys,
-        ops,
-        values,
-        repeat(tx_id, count),
-        range(count),
-        repeat(count, count),
-        repeat(time, count),
-    )
-
-
-def _add_closed(rows: Rows, record: RollbackRecord) -> None:
-    for run in record.runs:
-        nothing = (None,) * run.count
-        rows.add(
-            run.count,
-            repeat(run.partition, run.count),
-            range(run.first, run.first + run.count),
-            nothing,
-            nothing,
-            repeat("rollback", run.count),
-            nothing,
-            repeat(record.tx_id, run.count),
-            nothing,
-            nothing,
-            repeat(record.time, run.count),
-        )
 
 
 def wal(

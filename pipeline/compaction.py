@@ -30,7 +30,8 @@ from ..wal.format import Frame
 from ..wal.records import DropNamespaceRecord, NamespaceRecord, RecordType, TxRecord
 from . import archives, columns, snapshots
 from .archives import Archive, Event, Stretch
-from .columns import CHANGES, Wanted
+from .changes import Wanted, changes
+from .columns import CHANGES
 from .jobs import Row, Runner
 from .logs import Cut, Log, Slice
 from .snapshots import Part
@@ -218,7 +219,7 @@ def _write_slice(
     with _Files(folder, number) as files, closing(Log(part.path).frames(part)) as frames:
         watched = _watched(frames, files.written.events)
         # Without names maps are shown by id.
-        for batch in columns.changes(watched, {}, wanted, batch_rows=ROWS):
+        for batch in changes(watched, {}, wanted, batch_rows=ROWS):
             groups = pc.divide(batch.column("partition"), pa.scalar(group_size, pa.int32()))
             for group in pc.unique(groups).to_pylist():
                 files.write(group, batch.filter(pc.equal(groups, group)))

@@ -433,11 +433,12 @@ class Log:
                 first = next(later_frames(segment, offset, part.end), None)
                 position = part.end if first is None else first.position
             while position < part.high:
+                frame = None
                 for frame in walk(segment, position, part.end):
                     if frame.position >= part.high:
                         return
                     yield frame
-                    position = frame.end
+                position = frame.end if frame is not None else position
                 if position >= part.end:
                     return
                 after = next(later_frames(segment, segment.offset_of(position) + 1, part.end), None)

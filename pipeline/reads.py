@@ -15,6 +15,7 @@ import json
 import logging
 import os
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from ..engine.scan import after_prefix
 from ..wal.format import Frame
 from . import archives, columns, snapshots, vectors
 from .archives import ArchivedChanges, ArchivedData
-from .columns import Wanted
+from .changes import Wanted, changes
 from .logs import BadFrame, Cut, Log, Slice, check_partitions
 from .options import Options
 from .snapshots import Account, Part
@@ -70,7 +71,7 @@ class Task:
                     frames, log.path, columns=self.columns, batch_rows=options.batch_rows
                 )
             else:
-                yield from columns.changes(
+                yield from changes(
                     frames,
                     self.names,
                     self.wanted,
@@ -81,17 +82,25 @@ class Task:
             frames.close()
 
     def _frames(self, log: Log, part: Slice) -> Generator[Frame | BadFrame, None, None]:
-        for frame in log.frames(part, permissive=self.options.mode == "PERMISSIVE"):
-            if self.wanted is None or isinstance(frame, Frame):
-                yield frame
-            elif (frame.segment, frame.offset) not in self.damage:
-                raise frame.error(log.path)
+        """Return the frames to read; those of changes without damage that was known before."""
+        permissive = self.options.mode == "PERMISSIVE"
+        frames = log.frames(part, permissive=permissive)
+        return frames if self.wanted is None or not permissive else self._known(log, frames)
+
+    def _known(
+        self, log: Log, frames: Generator[Frame | BadFrame, None, None]
+    ) -> Generator[Frame | BadFrame, None, None]:
+        with closing(frames):
+            for frame in frames:
+                if isinstance(frame, Frame):
+                    yield frame
+                elif (frame.segment, frame.offset) not in self.damage:
+                    raise frame.error(log.path)
 
 
 def fields_of(options: Options) -> columns.Fields:
     """Return the columns of a view, or those asked for, with their Spark types."""
-    changes = options.view == "changes"
-    fields = columns.CHANGE_FIELDS[options.form] if changes else _FIELDS[options.view]
+    fields = _FIELDS.get(options.view, columns.CHANGE_FIELDS[options.form])
     if options.columns is None:
         return fields
     kinds = dict(fields)

@@ -104,16 +104,17 @@ class Account:
         log = Log(self.path)
         marks: dict[int, PartitionMark] = {}
         checkpoint = None
-        cut = log.newest()
         if log.source.kind == "store":
             check_closed(self.path)
             with _opened(self.path) as db:
                 mark, marks = read_marks(db.overlay.view.txn)
                 checkpoint = None if mark is None else str(mark.position)
-                cut = log.all_below(db.position)
+                state = db.state
+        else:
+            state = log.newest().state
         earliest = log.earliest().state
         rows = Rows(META, columns, batch_rows)
-        for partition, counter in enumerate(cut.state.counters):
+        for partition, counter in enumerate(state.counters):
             of = marks.get(partition)
             gaps = [{"start": a, "count": b - a + 1} for a, b in counter.missing]
             rows.add(
@@ -143,7 +144,8 @@ def pin(path: str) -> tuple[Log, Cut]:
         )
     check_closed(path)
     with _opened(path) as db:
-        return log, log.all_below(db.position)
+        names = {number: record.name for number, record in db.state.namespaces.items()}
+        return log, Cut(position=db.position, state=db.state, names=names)
 
 
 def check_closed(path: str) -> None:

@@ -430,7 +430,8 @@ def corrupt_record(error: UndecodableRecordError, segment: int, offset: int) -> 
 
 
 def _check_flat(flat: list[int]) -> None:
-    if len(flat) % 4 or (flat and ({*map(type, flat)} != {int} or min(flat) < 0)):
+    # What is no number has no sum, and what is no whole number gives it its own type.
+    if len(flat) % 4 or (flat and (type(sum(flat)) is not int or min(flat) < 0)):
         raise ValueError("runs that are no groups of four numbers")
 
 
@@ -451,7 +452,7 @@ def _tx_fields(body: list[Any]) -> TxFields:
     count = sum(flat[3::4])
     if not (len(keys) == len(values) == count and count > 0 and _is_tx_id(tx_id)):
         raise ValueError(f"{len(keys)} keys and {len(values)} values in runs of {count} updates")
-    if not isinstance(details, dict | None):
+    if details is not None and not isinstance(details, dict):
         raise ValueError("details that have no names")
     if isinstance(namespaces, list) and len(namespaces) != count:
         raise ValueError(f"{len(namespaces)} namespaces for {count} updates")

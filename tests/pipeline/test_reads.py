@@ -33,7 +33,7 @@ from tidelog.affinity.errors import (
 )
 from tidelog.affinity.partitions import partition_of
 from tidelog.pipeline import columns, reads
-from tidelog.pipeline.columns import Wanted
+from tidelog.pipeline.changes import Wanted, changes
 from tidelog.pipeline.logs import Log
 from tidelog.pipeline.options import parse
 from tidelog.pipeline.reads import read
@@ -396,7 +396,7 @@ def test_a_record_that_is_none_is_damage_in_every_view(kind: RecordType) -> None
     payload = pack_record_header(len(body), kind, 0) + body
     frames = [Frame(position=0, synced=0, payload=payload, segment=7, offset=128)]
     wanted = Wanted(low={}, high={}, rollbacks=True)
-    for batches in (columns.wal(frames, "here"), columns.changes(frames, {}, wanted)):
+    for batches in (columns.wal(frames, "here"), changes(frames, {}, wanted)):
         with pytest.raises(CorruptLogError, match="segment 7, offset 128"):
             list(batches)
 
