@@ -1,0 +1,95 @@
+"""The rules of reading, in a real session: cuts, order, grouping, and what is open or closed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import pairwise
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.pipelines import closed_store, content, fill, new_store, replayed
+from tidelog.pipeline.compaction import compact
+from tidelog.pipeline.jobs import Runner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEYS = [b"%d" % number for number in range(40)]
+
+
+def read(spark: SparkSession, path: Path, view: str, **options: Any) -> list[dict[str, Any]]:
+    frame = spark.read.format("tidelog").options(path=str(path), view=view, **options).load()
+    return [
+        {
+            name: bytes(value) if isinstance(value, bytearray) else value
+            for name, value in row.asDict().items()
+        }
+        for row in frame.collect()
+    ]
+
+
+def test_a_snapshot_never_splits_a_transaction(spark: SparkSession, tmp_path: Path) -> None:
+    # Each transaction sets every key, and so goes over all partitions.
+    path, archive = tmp_path / "store", tmp_path / "archive"
+    with new_store(path, partitions=4) as db:
+        for round_number in range(6):
+            db.map("m").update_many(dict.fromkeys(KEYS, b"%d" % round_number))
+            if round_number == 2:
+                db.checkpoint()
+            if round_number == 4:
+                db.backup(tmp_path / "copy", verify=False)
+    rows = read(spark, tmp_path / "copy", "snapshot")
+    assert {row["value"] for row in rows} == {b"4"}
+    assert sorted(row["key"] for row in rows) == sorted(KEYS)
+    compact(str(path), str(archive), Runner())
+    share = Counter(row["partition"] for row in rows)
+    # One number short of the fourth transaction in one partition: the third is the greatest cut.
+    cut = {p: 4 * count - (p == 1) for p, count in share.items()}
+    rows = read(spark, archive, "snapshot", asOf=json.dumps(cut))
+    assert Counter(row["value"] for row in rows) == {b"2": len(KEYS)}
+    rows = read(spark, archive, "snapshot", asOf=json.dumps(cut), consistency="partition")
+    assert Counter(row["value"] for row in rows) == {b"3": len(KEYS) - 1, b"2": 1}
+
+
+def test_changes_ascend_and_lead_to_the_snapshot(spark: SparkSession, tmp_path: Path) -> None:
+    path = closed_store(tmp_path / "store")
+    changes = read(spark, path, "changes", minPartitions=1)
+    for partition in range(4):
+        numbers = [row["counter"] for row in changes if row["partition"] == partition]
+        assert numbers
+        assert all(a < b for a, b in pairwise(numbers))
+    assert replayed(changes) == content(path)
+    newest = {(row["namespace"], row["key"]): row["counter"] for row in changes}
+    for row in read(spark, path, "snapshot"):
+        assert newest[row["namespace"], row["key"]] == row["counter"]
+
+
+@pytest.mark.parametrize("view", ["snapshot", "changes", "wal"])
+def test_any_grouping_gives_the_same_rows(spark: SparkSession, tmp_path: Path, view: str) -> None:
+    path = closed_store(tmp_path / "store")
+    found = [
+        sorted(repr(sorted(row.items())) for row in read(spark, path, view, minPartitions=tasks))
+        for tasks in (1, 3, 16)
+    ]
+    assert found[0] == found[1] == found[2]
+
+
+def test_open_and_closed_stores_give_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with new_store(path, partitions=4) as db:
+        fill(db, 1, 50)
+        db.backup(tmp_path / "copy")
+        db.sync()
+        db.maintain()
+        live = read(spark, path, "changes", minPartitions=1)
+    assert live == read(spark, path, "changes", minPartitions=1)
+    assert live == read(spark, tmp_path / "copy", "changes", minPartitions=1)
+    copied, closed = (
+        sorted(read(spark, place, "snapshot"), key=itemgetter("namespace", "key"))
+        for place in (tmp_path / "copy", path)
+    )
+    assert copied == closed
