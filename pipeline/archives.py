@@ -97,12 +97,7 @@ class Archive:
             return dict(self.stretches[0].low)
         if text == "latest":
             return dict(self.high)
-        fields = json.loads(text)
-        given = (
-            vectors.decode(fields, self.store_id, self.history_id)
-            if "p" in fields
-            else vectors.numbers(fields)
-        )
+        given = vectors.given(text, self.store_id, self.history_id)
         check_partitions(self.path, given, range(self.partitions))
         for partition, (_, number) in given.items():
             if number > self.high[partition][1]:

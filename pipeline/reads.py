@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Generator, Iterator, Sequence
@@ -174,7 +173,7 @@ def _end(log: Log, options: Options, cut: Cut) -> dict[int, Number]:
         return log.earliest().vector()
     if options.ending in (None, "latest"):
         return cut.vector()
-    return {**cut.vector(), **_given(log, options.ending)}
+    return {**cut.vector(), **vectors.given(options.ending, log.store_id, log.history_id)}
 
 
 def _archived(options: Options, chosen: tuple[str, ...] | None) -> list[Task]:
@@ -271,14 +270,6 @@ def task_bytes(options: Options, size: int) -> int:
     return max(min(options.task_bytes, -(-size // tasks)), TASK_BYTES_MIN)
 
 
-def _given(log: Log, text: str) -> dict[int, Number]:
-    """Return the vector in an option: an offset, or numbers by partition."""
-    data = json.loads(text)
-    if "p" in data:
-        return vectors.decode(data, log.store_id, log.history_id)
-    return vectors.numbers(data)
-
-
 def start_of(log: Log, options: Options, default: str) -> dict[int, Number]:
     """Return the vector at which a read begins."""
     if options.since is not None:
@@ -292,7 +283,8 @@ def start_of(log: Log, options: Options, default: str) -> dict[int, Number]:
     earliest = log.earliest().vector()
     if text == "earliest":
         return earliest
-    return kept(log, options, {**earliest, **_given(log, text)}, earliest)
+    given = vectors.given(text, log.store_id, log.history_id)
+    return kept(log, options, {**earliest, **given}, earliest)
 
 
 def kept(

@@ -52,6 +52,12 @@ def decode(data: Mapping[str, Any], store_id: bytes, history_id: bytes) -> dict[
     return numbers(data["p"])
 
 
+def given(text: str, store_id: bytes, history_id: bytes) -> dict[int, Number]:
+    """Return the vector in an option: an offset, or numbers by partition."""
+    data = json.loads(text)
+    return decode(data, store_id, history_id) if "p" in data else numbers(data)
+
+
 def numbers(fields: Mapping[str, Any]) -> dict[int, Number]:
     """Return the vector in ``{"partition": [epoch, number]}``; a bare number has epoch 0, any."""
     try:
