@@ -70,6 +70,7 @@ KINDS = {
     "engine/copying.py": "disk",
     "engine/disk.py": "disk",
     "engine/kv.py": "disk",
+    "engine/load_files.py": "disk",
     "engine/log_keeper.py": "disk",
     "engine/log_source.py": "disk",
     "engine/aio.py": "shell",
