@@ -54,12 +54,12 @@ Pair = tuple[bytes, bytes]
 
 LOAD_FORMAT = 1
 MANIFEST_NAME = "manifest.json"
+NEW_MANIFEST_NAME = "manifest.tmp"
 BLOCK_BYTES = 1 << 20
 """What is checked, or written, at a time."""
 TRANSACTION_BYTES = 32 << 20
 MAP_SIZE = 1 << 40
 
-_NEW_NAME = "manifest.tmp"
 _ID_SIZE = 16
 _DIGEST_MAX = 1 << 8 * TRAILER_SIZE
 
@@ -226,15 +226,15 @@ def write_manifest(directory: str, manifest: LoadManifest) -> None:
     """Write, or replace, the manifest of a directory, durably: from now on it is a load."""
     place = RealDirectory(directory)
     try:
-        if _NEW_NAME in place.names():
-            place.unlink(_NEW_NAME)
-        file = place.create(_NEW_NAME)
+        if NEW_MANIFEST_NAME in place.names():
+            place.unlink(NEW_MANIFEST_NAME)
+        file = place.create(NEW_MANIFEST_NAME)
         try:
             file.write(0, manifest.to_json().encode())
             file.sync()
         finally:
             file.close()
-        place.rename(_NEW_NAME, MANIFEST_NAME)
+        place.rename(NEW_MANIFEST_NAME, MANIFEST_NAME)
         place.sync()
     finally:
         place.close()
@@ -329,17 +329,12 @@ def _encoded(
 
 
 def _blocks(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
-    """Yield pairs by lists of about ``BLOCK_BYTES``."""
-    block: list[Pair] = []
-    size = 0
-    for pair in pairs:
-        block.append(pair)
-        size += len(pair[0]) + len(pair[1]) + TRAILER_SIZE
-        if size >= BLOCK_BYTES:
-            yield block
-            block, size = [], 0
-    if block:
+    """Yield pairs by lists of about ``BLOCK_BYTES``, as far as those before tell the size."""
+    count = 1
+    while block := list(islice(pairs, count)):
         yield block
+        size = sum(map(len, chain.from_iterable(block)))
+        count = max(1, min(4 * count, BLOCK_BYTES * count // max(size, 1)))
 
 
 def _disorder(partition: int, keys: list[bytes]) -> UsageError:

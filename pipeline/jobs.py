@@ -88,6 +88,8 @@ def engine_for(paths: Iterable[str]) -> Engine:
     """Return the engine for inputs of this size."""
     size = 0
     for path in paths:
+        if os.path.isfile(path):
+            size += os.stat(path).st_size
         for folder, _, files in os.walk(path):
             size += sum(os.stat(os.path.join(folder, file)).st_size for file in files)
     return "arrow" if size < SMALL_BYTES else "spark"

@@ -29,6 +29,7 @@ from ..pipeline import (
     compaction,
     doctor as doctors,
     jobs,
+    loads,
     submit as submits,
     wal_stats as statistics,
 )
@@ -196,6 +197,66 @@ def compact(store: str, archive: str, engine: str, master: str, form: str) -> No
         note(settings_of(ctx), f"{done['rows']:,} changes in {done['files']} files in {archive}")
     else:
         write_json(done, indent=2 if form == "json" else None)
+
+
+@spark.command()
+@click.argument("source", metavar="INPUT")
+@click.argument("target", metavar="DIR", type=click.Path(path_type=str))
+@click.option("--map", "name", required=True, metavar="NAME", help="The map that it is for.")
+@click.option(
+    "--partitions", type=click.IntRange(1), required=True, help="How many partitions the store has."
+)
+@click.option("--key-column", default="key", show_default=True, help="The column of the keys.")
+@click.option("--value-column", default="value", show_default=True, help="That of the values.")
+@click.option("--key-codec", default="bytes", show_default=True, help="Codec of the keys.")
+@click.option("--value-codec", default="bytes", show_default=True, help="Codec of the values.")
+@click.option("--files", type=click.IntRange(1), help="How many files, and tasks, at most.")
+@click.option(
+    "--on-conflict", type=click.Choice(["fail", "last"]), default="fail",
+    help="A key that comes twice: fail, or keep its greatest value.",
+)  # fmt: skip
+@click.option("--replace", is_flag=True, help="Replace the load that is in DIR.")
+@engine_options
+@json_options
+def load(
+    source: str,
+    target: str,
+    name: str,
+    partitions: int,
+    key_column: str,
+    value_column: str,
+    key_codec: str,
+    value_codec: str,
+    files: int | None,
+    on_conflict: str,
+    replace: bool,
+    engine: str,
+    master: str,
+    form: str,
+) -> None:
+    """Make a load in the folder DIR of INPUT: files that a store can take in at once.
+
+    INPUT is a file, or a folder of files, of Parquet, CSV with a header, or JSON lines.
+    """
+    ctx = click.get_current_context()
+    options = {
+        "path": os.path.abspath(target),
+        "namespace": name,
+        "partitions": str(partitions),
+        "keyCodec": key_codec,
+        "valueCodec": value_codec,
+        "onConflict": on_conflict,
+    }
+    columns = (key_column, value_column)
+    with _runner(ctx, engine, master, [source], "parts") as runner:
+        done = loads.load(
+            os.path.abspath(source), options, runner, columns=columns, files=files, replace=replace
+        )
+    if form == "text":
+        note(settings_of(ctx), f"{done.rows:,} rows in {len(done.files)} files in {target}")
+    else:
+        found = {"id": done.id.hex(), "rows": done.rows, "files": [f.name for f in done.files]}
+        write_json(found, indent=2 if form == "json" else None)
 
 
 @spark.command()
