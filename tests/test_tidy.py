@@ -73,6 +73,7 @@ KINDS = {
     "engine/load_files.py": "disk",
     "engine/log_keeper.py": "disk",
     "engine/log_source.py": "disk",
+    "engine/attaching.py": "disk",
     "engine/aio.py": "shell",
     "engine/aio_maps.py": "shell",
     "engine/aio_transactions.py": "shell",
