@@ -5,6 +5,7 @@ Invariants:
 - Memory is bounded by the rows of a batch and one record, whatever the size of a segment.
 - Updates come out in the order of the log, so the numbers of a partition ascend.
 - Update numbers that no user sees (closed gaps, internal maps) make no row unless asked for.
+- Rows that were attached from files are in no log: whoever reads over their numbers hears of it.
 
 PyArrow is imported when it is first needed: the store works without it.
 """
@@ -12,7 +13,7 @@ PyArrow is imported when it is first needed: the store works without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress, repeat
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,10 +21,12 @@ from ..checkpoints.replay import FIRST_NAMESPACE
 from ..tx.counter import COUNTER_MAX
 from ..wal.format import Frame
 from ..wal.records import (
+    HIDDEN,
+    IngestRecord,
+    NumberedRecord,
     RecordType,
     RollbackRecord,
     TxFields,
-    TxRecord,
     UndecodableRecordError,
     corrupt_record,
     decode_record,
@@ -144,6 +147,11 @@ class Wanted:
         """What a put is called; whether there was a value before is not known."""
         return "put" if self.form == "tidelog" else "update_postimage"
 
+    def has_map(self, name: str | None) -> bool:
+        """Tell whether the map of a load may be wanted; one that is hidden has no name yet."""
+        known = name is not None and not name.startswith(HIDDEN)
+        return not known or self.namespace in (None, name)
+
     def borders(self) -> tuple[list[int], list[int]]:
         """Return the two borders by partition; where nothing is wanted no number lies between."""
         everywhere = range(max(self.high, default=-1) + 1)
@@ -217,11 +225,15 @@ def changes(
     frames: Iterable[Frame | BadFrame],
     names: dict[int, str],
     wanted: Wanted,
+    attached: Callable[[IngestRecord], None],
     *,
     columns: Sequence[str] | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted updates in the frames; an update of an unknown map has its id as name."""
+    """Yield the wanted updates in the frames; an update of an unknown map has its id as name.
+
+    ``attached`` hears of what is wanted and not there, with the runs that are wanted.
+    """
     fields = [name for name, _ in CHANGE_FIELDS[wanted.form]]
     chosen = fields if columns is None else [name for name in fields if name in columns]
     rows = Rows(CHANGE_FIELDS[wanted.form], {*chosen, *fields[:3]}, batch_rows)
@@ -245,6 +257,12 @@ def changes(
                     record = decode_record(kind, flags, body)
                     assert isinstance(record, RollbackRecord)
                     _add_closed(rows, record)
+                elif kind == RecordType.INGEST:
+                    record = decode_record(kind, flags, body)
+                    assert isinstance(record, IngestRecord)
+                    runs = tuple(run for run in record.runs if _overlap([*run], low, high))
+                    if runs and wanted.has_map(names.get(record.namespace)):
+                        attached(replace(record, runs=runs))
                 if rows.full:
                     yield from ready()
         except UndecodableRecordError as error:
@@ -255,7 +273,7 @@ def changes(
 def _overlap(flat: list[int], low: list[int], high: list[int]) -> bool:
     """Tell whether any run has numbers between two borders; mostly the first tells of all."""
     return any(
-        low[partition] < first + count and first <= high[partition]
+        low[partition] < first + count - 1 and first <= high[partition]
         for partition, first, count in zip(flat[::4], flat[2::4], flat[3::4], strict=True)
     )
 
@@ -385,8 +403,8 @@ def record_name(kind: int) -> str:
 
 def _head_of(kind: int, body: memoryview) -> tuple[bytes | None, Sequence[Sequence[int]]]:
     """Return id and runs of a record that has them."""
-    if kind not in (RecordType.TX, RecordType.ROLLBACK):
+    if kind not in (RecordType.TX, RecordType.ROLLBACK, RecordType.INGEST):
         return None, ()
     record = decode_record(kind, 0, body)
-    assert isinstance(record, TxRecord | RollbackRecord)
-    return record.tx_id, record.runs
+    assert isinstance(record, NumberedRecord)
+    return None if isinstance(record, IngestRecord) else record.tx_id, record.runs
