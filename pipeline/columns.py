@@ -147,10 +147,14 @@ class Wanted:
         """What a put is called; whether there was a value before is not known."""
         return "put" if self.form == "tidelog" else "update_postimage"
 
-    def has_map(self, name: str | None) -> bool:
-        """Tell whether the map of a load may be wanted; one that is hidden has no name yet."""
-        known = name is not None and not name.startswith(HIDDEN)
-        return not known or self.namespace in (None, name)
+    def has_load(self, name: str | None) -> bool:
+        """Tell whether the map of a load may be wanted, by its name as a ``Cut`` has it.
+
+        One that is hidden has no name yet; one that was dropped hidden has closed numbers only.
+        """
+        if name == "":
+            return False
+        return name is None or name.startswith(HIDDEN) or self.namespace in (None, name)
 
     def borders(self) -> tuple[list[int], list[int]]:
         """Return the two borders by partition; where nothing is wanted no number lies between."""
@@ -261,7 +265,7 @@ def changes(
                     record = decode_record(kind, flags, body)
                     assert isinstance(record, IngestRecord)
                     runs = tuple(run for run in record.runs if _overlap([*run], low, high))
-                    if runs and wanted.has_map(names.get(record.namespace)):
+                    if runs and wanted.has_load(names.get(record.namespace)):
                         attached(replace(record, runs=runs))
                 if rows.full:
                     yield from ready()

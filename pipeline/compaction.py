@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..affinity.errors import AlreadyOpenError, UsageError
 from ..engine.disk import RealDisk
@@ -227,8 +227,9 @@ def _write_slice(
 
     number, part = numbered
 
-    def refuse(record: IngestRecord) -> NoReturn:
-        raise attached(part.path, names, record, hint=_ANEW)
+    def refuse(record: IngestRecord) -> None:
+        if wanted.has_load(names.get(record.namespace)):
+            raise attached(part.path, names, record, hint=_ANEW)
 
     with _Files(folder, number) as files, closing(Log(part.path).frames(part)) as frames:
         watched = _watched(frames, files.written.events)

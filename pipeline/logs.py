@@ -36,6 +36,7 @@ from ..wal.format import Frame
 from ..wal.reader import Scan, read_records
 from ..wal.records import (
     HIDDEN,
+    DropNamespaceRecord,
     IngestRecord,
     NamespaceRecord,
     NumberedRecord,
@@ -61,7 +62,7 @@ class Cut:
     position: int
     state: State
     names: dict[int, str]
-    """Names of maps by id, dropped ones included."""
+    """Names of maps by id, dropped ones included; empty for one that was dropped hidden."""
     changes: int = 0
     """Updates folded in since the cut that this one grew from."""
 
@@ -104,6 +105,9 @@ class Cut:
         self.state.apply(position, record)
         if isinstance(record, NamespaceRecord):
             self.names[record.id] = record.name
+        elif isinstance(record, DropNamespaceRecord):
+            if self.names.get(record.id, "").startswith(HIDDEN):
+                self.names[record.id] = ""
         elif isinstance(record, TxRecord):
             self.changes += len(record.keys)
 

@@ -134,6 +134,26 @@ def test_a_stream_stops_at_a_load_that_is_on_its_way(
         assert errors
 
 
+def test_an_attach_that_failed_has_closed_numbers_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = make_load(tmp_path / "load", ROWS)
+    path, archive = tmp_path / "store", tmp_path / "archive"
+    with new_store(path, partitions=4) as db:
+        db.map("users")[b"ada"] = b"x"
+    compact(str(path), str(archive), HERE)
+    with new_store(path) as db:
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpointer, "add", lambda *_: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                db.attach(load)
+        db.map("users")[b"bob"] = b"y"
+    found = replayed(rows(path, "changes"))
+    assert found == {"users": {b"ada": b"x", b"bob": b"y"}}
+    assert compact(str(path), str(archive), HERE)["rows"] == 1
+    assert replayed(rows(archive, "changes")) == found
+
+
 def test_no_view_shows_a_map_that_was_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
