@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ..affinity import errors
-from ..affinity.errors import NotFoundError, StorageError, UsageError
+from ..affinity.errors import NotFoundError, StorageError, TidelogError, UsageError
 from ..affinity.partitions import partitions_of
 from ..engine.load_files import LoadManifest, read_manifest
 from .columns import BATCH_ROWS
@@ -54,12 +54,13 @@ def load(
     With ``onConflict=last`` the greatest value of a key counts, byte by byte, for rows have no
     order.  Raises ``UsageError`` for rows that cannot be loaded, ``NotFoundError``.
     """
-    options = parse_load({**given, "target": "files"})
+    texts = {**given, "target": "files"}
+    options = parse_load(texts)
     form = _format_of(source)
     if runner.engine == "arrow":
-        table = _table(source, form, columns)
         writer = LoadWriter(options, replace=replace)
         try:
+            table = _table(source, form, columns)
             return _from_table(table, writer, options.partitions, files or 1, runner)
         finally:
             writer.discard()
@@ -67,13 +68,16 @@ def load(
 
     from .sessions import local_session
 
-    frame = _frame(local_session(runner.master), source, form, columns)
-    arranged = arrange(frame, options.partitions, files)
-    write = arranged.write.format("tidelog").mode("overwrite" if replace else "append")
+    session = local_session(runner.master)
     try:
-        write.options(**{**given, "target": "files"}).save()
+        frame = arrange(_frame(session, source, form, columns), options.partitions, files)
+        write = frame.write.format("tidelog").mode("overwrite" if replace else "append")
+        write.options(**texts).save()
     except PySparkException as error:
-        raise _our_error(error) from error
+        ours = _our_error(str(error))
+        if ours is None:
+            raise
+        raise ours from error
     manifest = read_manifest(options.path)
     runner.done(len(manifest.files))
     return manifest
@@ -95,11 +99,11 @@ def _format_of(source: str) -> Format:
     return form
 
 
-def _our_error(error: Exception) -> Exception:
-    """Return the error of Tidelog, with its hint, of which a text of Spark tells, or Spark's."""
-    told = _OURS.search(str(error))
+def _our_error(text: str) -> TidelogError | None:
+    """Return the error of Tidelog, with its hint, of which a text of Spark tells, if it does."""
+    told = _OURS.search(text)
     if told is None:
-        return error
+        return None
     found = getattr(errors, told[1], UsageError)
     kind = StorageError if issubclass(found, StorageError) else UsageError
     return kind(told[2], hint=told[3])
