@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import repeat
+from operator import mod
 
 import mmh3
 
@@ -21,5 +22,4 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 def partitions_of(keys: Iterable[bytes], partitions: int) -> list[int]:
     """Return the partitions of many keys, in half the time."""
-    hashes = map(mmh3.hash, keys, repeat(0), repeat(False))
-    return [number % partitions for number in hashes]
+    return list(map(mod, map(mmh3.hash, keys, repeat(0), repeat(False)), repeat(partitions)))

@@ -26,12 +26,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
-from itertools import repeat
-from operator import attrgetter, mod
-
-from mmh3 import hash as murmur3
+from operator import attrgetter
 
 from ..affinity.errors import CorruptDataError, TidelogError, UsageError
+from ..affinity.partitions import partitions_of
 from ..wal.records import DIGEST_SIZE, IngestRecord, Run, encode_record
 from .catalog import Catalog
 from .load_files import LoadManifest, check_file, read_manifest, read_part
@@ -154,8 +152,7 @@ def _check_rows(
     """Raise ``CorruptDataError`` for rows that a store does not have, or elsewhere."""
     if max(map(len, keys)) > KEY_BYTES_MAX or max(map(len, values)) > VALUE_BYTES_MAX:
         raise CorruptDataError(f"{path} has a key or a value that is too large for a store")
-    hashes = map(murmur3, keys, repeat(0), repeat(False))
-    if {*map(mod, hashes, repeat(partitions))} != {partition}:
+    if {*partitions_of(keys, partitions)} != {partition}:
         raise CorruptDataError(f"{path} has keys in partition {partition} that belong elsewhere")
 
 
