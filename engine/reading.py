@@ -8,6 +8,8 @@ Invariants:
 
 - A base shows the store as it was at one position of the log: whole transactions, none of which
   can be lost any more.  A refresh replaces it as a whole, or fails and leaves it.
+- The end of the log is taken before the view of the data file: of a map that has its name there,
+  all rows are in that view.
 - Its slot never lies above what the next refresh reads: the checkpoint that its base began with.
 - Nothing of the store is written; a torn tail is left as it is, damage is refused.
 - After ``close`` every call raises ``ClosedError``, after a fork ``ForkedError`` in the child.

@@ -135,7 +135,7 @@ def test_the_log_says_which_numbers_the_rows_have(load: str) -> None:
 
 
 def test_a_load_is_attached_under_another_name_and_twice(tmp_path: Path) -> None:
-    load = make_load(tmp_path / "load", {b"k": b"[1]"}, codec=("json", 1))
+    load = make_load(tmp_path / "load", {b"k": b"[1]"}, value_codec=("json", 1))
     with opened() as store:
         assert store.database.attach(load, "one")[b"k"] == [1]
         assert store.database.attach(Path(load), "two")[b"k"] == [1]
@@ -383,7 +383,7 @@ def test_a_copy_that_is_made_between_two_pieces_is_opened_without_the_map(
 
 
 def test_a_load_that_does_not_fit_is_refused(load: str, tmp_path: Path) -> None:
-    unknown = make_load(tmp_path / "unknown", {b"k": b"v"}, codec=("nobody's", 7))
+    unknown = make_load(tmp_path / "unknown", {b"k": b"v"}, value_codec=("nobody's", 7))
     wide = make_load(tmp_path / "wide", {b"k": b"v"}, partitions=5)
     (tmp_path / "empty").mkdir()
     with opened() as store:

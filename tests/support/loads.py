@@ -24,7 +24,8 @@ def make_load(
     partitions: int = 4,
     name: str = "cities",
     files: int = 2,
-    codec: tuple[str, int] = ("bytes", 1),
+    key_codec: tuple[str, int] = ("bytes", 1),
+    value_codec: tuple[str, int] = ("bytes", 1),
 ) -> str:
     """Write a load with these encoded rows; return where."""
     directory.mkdir()
@@ -41,8 +42,8 @@ def make_load(
         id=b"load %011d" % len(rows),
         partitions=partitions,
         map=name,
-        key_codec=("bytes", 1),
-        value_codec=codec,
+        key_codec=key_codec,
+        value_codec=value_codec,
         time=TIME,
         files=tuple(written),
     )

@@ -1,17 +1,19 @@
-"""A process that attaches a load is killed, between two pieces and at the checkpoint."""
+"""Loads in the real data file: others go on meanwhile, and a process that dies leaves nothing."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 import tidelog
 from support.loads import make_load, rows_of
-from tidelog.testing import check_store
+from tidelog.engine import attaching, load_files
+from tidelog.testing import check_database, check_store
 
 ROWS = rows_of(5000, size=20)
 
@@ -54,3 +56,40 @@ def test_a_process_that_is_killed_leaves_nothing_of_a_load(tmp_path: Path, name:
         assert dict(db.map("users").items()) == {b"ada": b"x", b"bob": b"y"}
         assert dict(db.attach(load).items()) == ROWS
     assert check_store(path) == []
+
+
+@pytest.mark.slow
+def test_others_read_and_write_while_a_load_is_attached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_files, "BLOCK_BYTES", 4096)
+    monkeypatch.setattr(attaching, "PIECE_ROWS", 1)
+    load = make_load(tmp_path / "load", ROWS)
+    attached = threading.Event()
+    found: dict[int, int] = {}
+    with tidelog.open(tmp_path / "store", partitions=4, checkpoint_bytes=20_000) as db:
+        users = db.map("users")
+
+        def work(client: int) -> None:
+            number, more = 0, True
+            while more:
+                more = not attached.is_set()
+                with db.transaction() as tx:
+                    tx[users][b"%d" % client] = tx[users][b"twin %d" % client] = b"%d" % number
+                with db.snapshot() as snapshot:
+                    old = snapshot[users]
+                    assert old[b"%d" % client] == old[b"twin %d" % client] == b"%d" % number
+                number += 1
+            found[client] = number
+
+        threads = [threading.Thread(target=work, args=(client,)) for client in range(3)]
+        for thread in threads:
+            thread.start()
+        cities = db.attach(load)
+        attached.set()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 3
+        assert dict(cities.items()) == ROWS
+        assert check_database(db) == []
+    assert check_store(tmp_path / "store") == []
