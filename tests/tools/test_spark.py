@@ -16,7 +16,7 @@ import pytest
 from click.testing import Result
 
 import tidelog
-from support.pipelines import content, load_content
+from support.pipelines import load_content
 from tidelog.affinity.errors import UsageError
 from tidelog.pipeline import doctor, submit
 from tidelog.tools.exits import Exit
@@ -117,7 +117,8 @@ def test_a_load_may_become_a_map_at_once(run: Run, shop: Path, tmp_path: Path) -
     done = run(*given, "cities", "--attach", shop)
     assert done.exit_code == Exit.DONE, done.output
     assert f"2 rows in 1 files in {target}, and in {shop}" in done.stderr
-    assert content(shop)["cities"] == {"Oslo": b"1", "Rome": b"2"}
+    with tidelog.open(shop, read_only=True) as db:
+        assert dict(db.map("cities").items()) == {"Oslo": b"1", "Rome": b"2"}
 
 
 def test_verify_ends_with_3_where_copies_differ(run: Run, shop: Path, copy: Path) -> None:
