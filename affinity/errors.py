@@ -283,7 +283,10 @@ class ForeignFileError(StorageError):
 
 
 class SnapshotExpiredError(StorageError):
-    """The snapshot was ended so that the store could grow, or because it pinned too much memory."""
+    """The snapshot was ended: the store had to grow, or it pinned too much memory.
+
+    Also raised for a map that was attached after the snapshot was taken.
+    """
 
     code = "TL-STO-008"
     retryable = True
@@ -291,6 +294,6 @@ class SnapshotExpiredError(StorageError):
 
 
 class HistoryTruncatedError(StorageError):
-    """The part of the log that was asked for is no longer kept."""
+    """The part of the log that was asked for is no longer kept, or was never in it."""
 
     code = "TL-STO-009"

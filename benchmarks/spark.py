@@ -27,7 +27,7 @@ from report import table
 from workloads import pairs_of
 
 import tidelog
-from tidelog.pipeline import audits, columns, jobs
+from tidelog.pipeline import audits, columns, jobs, loads
 from tidelog.pipeline.jobs import Runner
 from tidelog.pipeline.options import parse
 from tidelog.pipeline.reads import read
@@ -47,6 +47,8 @@ TARGETS = (
     ("decode", "a frame per update beside the log, one core", ("per update", "decode"), -2.5),
     ("verify", "verifying three copies beside reading them", ("verify", "three copies"), 1.1),
     ("partitions", "1,024 partitions beside 64", ("wide", "snapshot"), 1.3),
+    ("load", "a bulk load beside Spark's shuffle, sort and Parquet", ("load", "sorted parquet"), 2),
+    ("one process, load", "a bulk load in Spark beside one process", ("load", "process load"), 1),
 )
 
 # view, what, ratio of which peaks of memory, target
@@ -108,6 +110,13 @@ def in_spark(folder: Path, cores: int, rounds: int) -> dict[str, float]:
         return lambda: frame.agg(f.count("*"), *sums, *numbers).collect()
 
     parquet = spark.read.parquet
+    tasks = 2 * cores
+
+    def sorted_parquet() -> None:
+        rows = parquet(str(folder / "snapshot.parquet")).select("key", "value")
+        rows = rows.repartition(tasks, "key").sortWithinPartitions("key")
+        rows.write.parquet(str(folder / "sorted.parquet"), mode="overwrite")
+
     three = [str(folder / name) for name in ("store", "copy0", "copy1")]
     runner = Runner("spark", f"local[{cores}]")
     measures = {
@@ -118,6 +127,8 @@ def in_spark(folder: Path, cores: int, rounds: int) -> dict[str, float]:
         "changes parquet": summed(parquet(str(folder / "changes.parquet"))),
         "wide": summed(load("wide")),
         "verify": lambda: audits.verify(three, runner),
+        "sorted parquet": sorted_parquet,
+        "load": lambda: bulk_load(folder, runner, tasks),
     }
     return {name: best(measure, rounds) for name, measure in measures.items()}
 
@@ -151,7 +162,14 @@ def in_process(folder: Path, rounds: int) -> dict[str, float]:
         "three copies": best(drain("store", "copy0", "copy1"), rounds),
         "per update": best(lambda: decode_one_by_one(updates), rounds),
         "decode": best(drain("store", view="changes"), rounds),
+        "process load": best(lambda: bulk_load(folder, Runner(), 1), rounds),
     }
+
+
+def bulk_load(folder: Path, runner: Runner, files: int) -> None:
+    """Make a load of the data of the store."""
+    given = {"path": str(folder / "load"), "namespace": "bench", "partitions": "64"}
+    loads.load(str(folder / "snapshot.parquet"), given, runner, files=files, replace=True)
 
 
 _FRAME = struct.Struct("<II")

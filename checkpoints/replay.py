@@ -8,6 +8,8 @@ Invariants:
 - Applying a record twice, or from an earlier position on, gives the same state: what the marks
   already hold is skipped by position.
 - Counters move only for records that are in the log.
+- A load gets its name behind a checkpoint with its rows.  Who folds in both, INGEST and name, has
+  begun at an older one, and lacks the rows.
 
 Left out: the data itself; ``apply`` names the runs whose updates the caller shall take over.
 """
@@ -24,6 +26,7 @@ from ..wal.records import (
     DropNamespaceRecord,
     EpochRecord,
     IdleRecord,
+    IngestRecord,
     NamespaceRecord,
     Record,
     RollbackRecord,
@@ -62,6 +65,8 @@ class State:
         self.dropped: set[int] = set()
         self.touched: set[int] = set()
         """Partitions whose counters or epochs moved without data, since the last checkpoint."""
+        self.loaded: set[int] = set()
+        """Namespaces of the loads that were folded in."""
         self.time = 0
         self.position = 0
 
@@ -113,10 +118,10 @@ class State:
             case TxRecord():
                 return self._apply_tx(position, record)
             case RollbackRecord():
-                self.time = max(self.time, record.time)
-                for run in record.runs:
-                    self._count(position, run)
-                    self.touched.add(run.partition)
+                self._close(position, record)
+            case IngestRecord():
+                self._close(position, record)
+                self.loaded.add(record.namespace)
             case NamespaceRecord():
                 if record.id not in self.dropped:
                     self.namespaces[record.id] = record
@@ -139,6 +144,13 @@ class State:
                 wanted.append((index, run))
             index += run.count
         return wanted
+
+    def _close(self, position: int, record: RollbackRecord | IngestRecord) -> None:
+        """Count numbers whose updates are not in the log."""
+        self.time = max(self.time, record.time)
+        for run in record.runs:
+            self._count(position, run)
+            self.touched.add(run.partition)
 
     def _count(self, position: int, run: Run) -> bool:
         """Move the counter of a run's partition; tell whether its updates belong to the state."""
@@ -177,6 +189,11 @@ class State:
     def rename(self, number: int, name: str) -> NamespaceRecord:
         """Return the record that gives a namespace another name."""
         return replace(self.namespaces[number], name=name)
+
+    def without_rows(self) -> list[str]:
+        """Return the names of maps whose rows the checkpoint cannot have where the fold began."""
+        found = [self.namespaces[number] for number in self.loaded & self.namespaces.keys()]
+        return sorted(record.name for record in found if not record.hidden)
 
     def next_epochs(self, time: int) -> EpochRecord:
         """Return the record that raises the epoch of every partition."""

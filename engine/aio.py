@@ -333,6 +333,13 @@ class Database:
         """Copy the store, as it is now, into a directory; see ``tidelog.Database.backup``."""
         return await self.workers.run(partial(self.writer().backup, directory, verify=verify))
 
+    async def attach(
+        self, directory: str | os.PathLike[str], name: str | None = None
+    ) -> Map[Any, Any]:
+        """Make the load in a directory a new map; see ``tidelog.Database.attach``."""
+        attached = await self.workers.run(partial(self.writer().attach, directory, name))
+        return self.map(attached.name)
+
     async def refresh(self) -> None:
         """Show the newest state, of a store that is open for reading; others always show it."""
         if self.read_only:

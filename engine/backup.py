@@ -1,8 +1,9 @@
 """Hot copies: a whole store in another directory, taken while it is read and written.
 
-The order, and why: the log is pinned, so that nothing which the copy needs is dropped; LMDB copies
-its file, as of one checkpoint; then the log after that checkpoint is copied, up to a position that
-is durable; the manifest comes last and makes the copy a store.
+The order, and why: the log is pinned, so that nothing which the copy needs is dropped; its durable
+end is taken, so that the rows of every map which has its name there are in the data file; LMDB
+copies that file, as of one checkpoint; then the log from that checkpoint to that end is copied; the
+manifest comes last and makes the copy a store.
 
 Invariants:
 
@@ -40,7 +41,7 @@ from .opening import (
     check_place,
     translated_disk,
 )
-from .partition_store import read_marks
+from .partition_store import read_marks, read_store_mark
 
 FOLDERS = (WAL_NAME, DATA_NAME, READERS_NAME)
 
@@ -164,6 +165,8 @@ def _strangers(disk: Disk, directory: str) -> list[str]:
 def _copied(source: BackupSource, directory: str) -> BackupReport:
     disk = source.environment.disk
     data_path = os.path.join(directory, DATA_NAME)
+    mark = read_store_mark(source.kv.begin())
+    end = source.durable(0 if mark is None else mark.position)
     source.kv.copy(data_path, compact=source.compact)
     data = disk.directory(data_path)
     file = data.open_write(DATA_FILE)
@@ -175,7 +178,7 @@ def _copied(source: BackupSource, directory: str) -> BackupReport:
     data.sync()
     start, reached = _marks_of(source.environment, data_path, source.kv.map_size())
     source.pin(start)
-    end = source.durable(reached)
+    end = max(end, reached)
     log_bytes = _copy_log(source, os.path.join(directory, WAL_NAME), start, end)
     manifests.write(
         disk.directory(directory),

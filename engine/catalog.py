@@ -4,6 +4,7 @@ Invariants:
 
 - What a map is called and which codecs it has is in the log before anybody gets the map.
 - All handles of a map share one ``Namespace``, so a rename or a drop reaches every one of them.
+- Nobody gets a hidden map, or hears of it, before it has its name.
 
 Left out: what a map does (``maps``), how its data goes away (``checkpointer``).
 """
@@ -16,12 +17,14 @@ from dataclasses import replace
 from typing import Any
 
 from ..affinity.errors import NotFoundError, UsageError
-from ..wal.records import DropNamespaceRecord, NamespaceRecord
+from ..wal.records import HIDDEN, DropNamespaceRecord, NamespaceRecord
 from . import codecs
 from .namespaces import Namespace, bound, check_codecs, check_name
 from .opening import OpenStore
 
 Codec = codecs.ValueCodec[Any]
+Version = tuple[str, int]
+"""Name and version of a codec."""
 
 
 class Catalog:
@@ -51,7 +54,7 @@ class Catalog:
 
     def names(self) -> list[str]:
         """Return all names, sorted."""
-        return sorted(record.name for record in list(self._store.state.namespaces.values()))
+        return sorted(record.name for record in self._visible())
 
     def record(self, number: int) -> NamespaceRecord | None:
         """Return what is recorded about an id."""
@@ -66,29 +69,71 @@ class Catalog:
         """Remove a map; ``NotFoundError`` where there is none."""
         with self._naming:
             record = self._existing(name)
-            time = self._store.environment.clock()
-            self._log(DropNamespaceRecord(id=record.id, time=time))
+            self._drop(record)
             namespace = self._namespaces.pop(record.id, None)
             if namespace is not None:
                 namespace.alive = False
 
+    def _drop(self, record: NamespaceRecord) -> None:
+        self._log(DropNamespaceRecord(id=record.id, time=self._store.environment.clock()))
+
     def rename(self, old: str, new: str) -> None:
         """Give a map another name; ``UsageError`` where that is taken."""
-        check_name(new)
         with self._naming:
             record = self._existing(old)
-            if self._record_of(new) is not None:
-                raise UsageError(f"there is a map {new!r} already")
+            self.check_free(new)
             self._log(replace(record, name=new))
             namespace = self._namespaces.get(record.id)
             if namespace is not None:
                 namespace.name = new
 
+    def check_free(self, name: str) -> None:
+        """Raise ``UsageError`` where a map has a name, or none may have it."""
+        if self._record_of(check_name(name)) is not None:
+            raise UsageError(f"there is a map {name!r} already")
+
+    # -------------------------------------------------------------- hidden maps
+
+    def make_hidden(self, load: bytes, key: Version, value: Version) -> Namespace:
+        """Make a map for a load; raises ``CodecError`` where nobody knows its codecs."""
+        with self._naming:
+            record = NamespaceRecord(
+                id=self._store.state.next_namespace,
+                name=HIDDEN + load.hex(),
+                key_codec=key[0],
+                key_version=key[1],
+                value_codec=value[0],
+                value_version=value[1],
+            )
+            namespace = bound(record, self._store.state.partitions, self._given)
+            self._log(record)
+        return namespace
+
+    def publish(self, namespace: Namespace, name: str) -> None:
+        """Give a hidden map its name, durably, unless that was taken meanwhile (``UsageError``)."""
+        with self._naming:
+            self.check_free(name)
+            hidden = self._store.state.namespaces[namespace.id]
+            namespace.name = name
+            namespace.since = self._store.committer.applied_position + 1
+            self._namespaces[namespace.id] = namespace
+            self._log(replace(hidden, name=name), durable=True)
+
+    def drop_hidden(self) -> None:
+        """Remove what has not got its name; a store that is opened begins without such maps."""
+        with self._naming:
+            for record in list(self._store.state.namespaces.values()):
+                if record.hidden:
+                    self._drop(record)
+
+    # -------------------------------------------------------------- records
+
+    def _visible(self) -> list[NamespaceRecord]:
+        records = list(self._store.state.namespaces.values())
+        return [record for record in records if not record.hidden]
+
     def _record_of(self, name: str) -> NamespaceRecord | None:
-        for record in list(self._store.state.namespaces.values()):
-            if record.name == name:
-                return record
-        return None
+        return next((record for record in self._visible() if record.name == name), None)
 
     def _existing(self, name: str) -> NamespaceRecord:
         record = self._record_of(name)
@@ -110,8 +155,8 @@ class Catalog:
         self._log(record)
         return record
 
-    def _log(self, record: NamespaceRecord | DropNamespaceRecord) -> None:
+    def _log(self, record: NamespaceRecord | DropNamespaceRecord, *, durable: bool = False) -> None:
         state = self._store.state
         self._store.committer.log(
-            [record], durable=self._durable, then=lambda: state.apply(0, record)
+            [record], durable=durable or self._durable, then=lambda: state.apply(0, record)
         )

@@ -8,7 +8,8 @@ What must hold, and is looked for:
 - Every update number above the kept history belongs to one record, in the epoch of its time, and
   the numbers of all records are those that the counters say (I-8, I-10, I-11).
 - The data file is not ahead of the log (I-3), and holds the newest value, or the absence, of every
-  key that the kept log says something about; no value in it pretends to be newer than that.
+  key that the kept log says something about; no value in it pretends to be newer than that, but for
+  rows of loads, of which the log knows the numbers only.
 - Two folds agree: from the head of the kept log on, and from the checkpoint on.
 
 Nothing is changed.  A store may be checked beside its writer; one that is open in this process is
@@ -35,6 +36,7 @@ from ..wal.reader import Scan, read_records
 from ..wal.records import (
     DropNamespaceRecord,
     EpochRecord,
+    IngestRecord,
     NamespaceRecord,
     Record,
     RollbackRecord,
@@ -51,7 +53,7 @@ from .namespaces import INTERNAL
 from .opening import DATA_NAME, Options
 from .overlay import Layer, View
 from .partition_store import STORE_KEY, mark_key, read_marks
-from .recovery import apply_updates
+from .recovery import OutdatedDataError, apply_updates, check_rows
 from .stored import (
     CHECK_SIZE,
     PREFIX_SIZE,
@@ -71,7 +73,7 @@ if TYPE_CHECKING:
 BLOCK = 1000
 PROBLEMS_MAX = 100
 ATTEMPTS = 3
-"""How often a log is read again from its beginning because a writer dropped that meanwhile."""
+"""How often a store is looked at again because a writer has come too far meanwhile."""
 
 
 @dataclass(slots=True)
@@ -113,6 +115,7 @@ def inspect_store(environment: Environment, path: str) -> Inspection:
         return Inspection([str(error)])
     try:
         for _ in range(ATTEMPTS):
+            gone = f"the log of {path} is dropped faster than it can be read"
             check = _Check(access.manifest(), access.kv.begin(), access.wal)
             try:
                 file = os.path.join(path, DATA_NAME, DATA_FILE)
@@ -121,12 +124,14 @@ def inspect_store(environment: Environment, path: str) -> Inspection:
                 return check.found
             except HistoryTruncatedError:
                 continue
+            except OutdatedDataError as error:  # a load got its name meanwhile
+                gone = str(error)
             except StorageError as error:
                 check.found.note(str(error))
                 return check.found
             finally:
                 del check  # and with it LMDB's transaction, before the file is closed
-        return Inspection([f"the log of {path} is dropped faster than it can be read"])
+        return Inspection([gone])
     finally:
         access.close()
 
@@ -177,7 +182,7 @@ class _History:
         match record:
             case StateRecord():
                 self._take_state(frame, record)
-            case TxRecord() | RollbackRecord():
+            case TxRecord() | RollbackRecord() | IngestRecord():
                 self._check_time(frame, record.time)
                 for run in record.runs:
                     self._take_run(frame, run)
@@ -259,6 +264,8 @@ class _Check:
         """Keys that the data file lacks, with the highest number at which the log sets them."""
         self._agreeing: Counter[tuple[int, int]] = Counter()
         """Per partition and namespace, how many updates of the kept log are in the data file."""
+        self._loaded: dict[tuple[int, int], range] = {}
+        """Per partition and namespace, the numbers of a load."""
 
     def is_sound(self, file: str) -> bool:
         """Tell whether an LMDB file is a sound tree: reading another one may end the process.
@@ -290,7 +297,8 @@ class _Check:
         whole = self._read_log()
         self._live = {*INTERNAL, *self._state.namespaces}
         self._known = self._live | self._state.dropped
-        self.found.maps = sorted(record.name for record in self._state.namespaces.values())
+        namespaces = self._state.namespaces.values()
+        self.found.maps = sorted(record.name for record in namespaces if not record.hidden)
         if whole:
             self._compare_folds()
         self._walk_data(whole)
@@ -326,12 +334,18 @@ class _Check:
             if found.position < position:
                 found.note(f"{name} is at {position}, the log ends at {found.position}")
                 return False
+        check_rows(state)
         return True
 
     def _take(self, frame: Frame, record: Record) -> None:
         self._history.take(frame, record)
         if isinstance(record, TxRecord):
             self._compare_updates(frame, record)
+        elif isinstance(record, IngestRecord):
+            self._loaded |= {
+                (run.partition, record.namespace): range(run.first, run.first + run.count)
+                for run in record.runs
+            }
         if frame.position >= self._start:
             apply_updates(self._layer, self._state, frame.position, record, 0)
 
@@ -430,7 +444,9 @@ class _Check:
             elif is_free(base, number := version_of(value)[1], 1) and not is_free(
                 counter, number, 1
             ):
-                recent[split_key(full_key)[1]] += 1
+                namespace = split_key(full_key)[1]
+                if number not in self._loaded.get((partition, namespace), ()):
+                    recent[namespace] += 1
             stored.append(value)
             if len(stored) == BLOCK:
                 digest ^= xor_trailers(stored)

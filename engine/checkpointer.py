@@ -17,6 +17,9 @@ the next open makes a fresh, synced copy of the file and checks it.
 Several transactions instead of one bound the pages that copy-on-write doubles; readers move to
 the newest transaction after each, so that LMDB can use freed pages again.
 
+Rows of a load take a way of their own (``attaching``): ``add`` writes them in between, and a
+checkpoint follows.
+
 Left out: when it is due (``checkpoints.policy``), which segments may go (``wal.retention``).
 """
 
@@ -25,7 +28,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
@@ -170,6 +173,23 @@ class Checkpointer:
             )
             self._after(position)
 
+    def add(
+        self,
+        rows: Mapping[int, dict[bytes, bytes]],
+        position: int,
+        check: Callable[[], None],
+    ) -> None:
+        """Write rows that no record holds, by full key and in its order, in one transaction.
+
+        A record below ``position``, durable, has closed their numbers.  Positions and counters of
+        the marks stay as they are.  ``check`` raises where nothing may be written any more.
+        """
+        with self._lock:
+            check()
+            if self.doubtful is not None:
+                raise self._refusal() from self.doubtful
+            self._commit([_part_of(*item, position) for item in rows.items()], None, ())
+
     def _refusal(self) -> DiskError:
         # A further commit may succeed without the pages that the failed one left unwritten.
         return DiskError(
@@ -279,6 +299,11 @@ class Checkpointer:
             )
         except TidelogError as error:
             log.warning("checkpoint.unnoted error=%s", error, extra={"event": "checkpoint.unnoted"})
+
+
+def _part_of(partition: int, rows: dict[bytes, bytes], position: int) -> Piece:
+    flush = Flush(partition=partition, updates=rows, position=position, counter=b"", epochs=())
+    return Piece(flush=flush, keys=list(rows), last=False)
 
 
 def _pieces(flushes: Iterable[Flush]) -> Iterator[Piece]:

@@ -299,8 +299,19 @@ class Committer:
 
         ``then`` runs under the mutex once they are in the log.
         """
+        payload = b"".join(map(encode_record, records))
+        return self.log_made(lambda _time: payload, durable=durable, then=then)
+
+    def log_made(
+        self,
+        record: Callable[[int], bytes],
+        *,
+        durable: bool,
+        then: Callable[[], object] | None,
+    ) -> int:
+        """Log what ``record`` makes for its time, under the mutex: it may reserve numbers."""
         commit = Commit(NoUpdates(), durable)
-        commit.record = b"".join(map(encode_record, records))
+        commit.record = record
         commit.then = then
         return self.commit(commit).position
 

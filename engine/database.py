@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -101,6 +102,7 @@ class Database:
         self._catalog = Catalog(store, durability == "always", given)
         self._snapshots = LiveSnapshots()
         self._pending: set[bytes] = set()
+        self._attaching = threading.Lock()
         self._limit = store.options.checkpoint_bytes
         self._policy = CheckpointPolicy(
             overlay_bytes=self._limit,
@@ -191,6 +193,23 @@ class Database:
         """Give a map another name; its handles keep working."""
         self.check_writable()
         self._catalog.rename(old, new)
+
+    def attach(self, directory: str | os.PathLike[str], name: str | None = None) -> Map[Any, Any]:
+        """Make the load in a directory a new map, called ``name`` or as the load says; return it.
+
+        The rows go straight into the data file, whatever their number, while others read and
+        write; they become visible all at once, durable.  The directory is only read.  Raises
+        ``UsageError`` where there is such a map or the load is for other partitions,
+        ``NotFoundError``, ``CodecError``, ``CorruptDataError``, ``DiskError``, ``DiskFullError``;
+        nothing of the load is left in the store then.
+        """
+        from .attaching import attach
+
+        self.check_writable()
+        place = os.path.abspath(os.fspath(directory))
+        with self._attaching:
+            namespace = attach(self._store, self._catalog, place, name, self.check_writable)
+        return map_of(namespace, self)
 
     # -------------------------------------------------------------- transactions
 
@@ -389,10 +408,10 @@ class Database:
         try:
             if self.overlay.newer_bytes > MERGED_NOWAIT_MAX:
                 return None
-            taken = self.overlay.snapshot()
+            position, taken = self._committer.applied_position, self.overlay.snapshot()
         finally:
             mutex.release()
-        snapshot = Snapshot(self, self._committer.applied_position, taken)
+        snapshot = Snapshot(self, position, taken)
         self._snapshots.add(snapshot)
         return snapshot
 

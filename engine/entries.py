@@ -68,8 +68,9 @@ class Commit:
     """A transaction, or other records, on the way into the log.
 
     ``check`` raises what speaks against it, given the earlier ones of its group; it runs under
-    the mutex, in commit order.  ``owner`` is whose locks do not stand in its way.  ``then`` runs
-    under the mutex when the commit is applied.
+    the mutex, in commit order.  ``owner`` is whose locks do not stand in its way.  ``record`` makes
+    what is logged in the place of a transaction, given the time; ``then`` runs when the commit is
+    applied.  Both run under the mutex.
     """
 
     __slots__ = ("_runs", "_time", "check", "deadline", "details", "durable", "error", "owner",
@@ -93,7 +94,7 @@ class Commit:
         self.details = details
         self.deadline = deadline
         self.owner = owner
-        self.record = b""
+        self.record: Callable[[int], bytes] | None = None
         self.size = updates.size()
         self.then: Callable[[], object] | None = None
         self.receipt: Receipt | None = None
@@ -122,8 +123,8 @@ class Commit:
             self.error = error
             return None
         self._time = time
-        if self.record:
-            return self.record
+        if self.record is not None:
+            return self.record(time)
         self._runs, namespaces, keys, values = self.updates.reserve(committer.state)
         if self.tx_id is None:
             self.tx_id = committer.new_id()

@@ -106,9 +106,10 @@ def read_error(error: Exception) -> TidelogError:
 class LmdbEnvironment:
     """One LMDB file, opened for this process."""
 
-    def __init__(self, env: lmdb.Environment, path: str) -> None:
+    def __init__(self, env: lmdb.Environment, path: str, file: str) -> None:
         self._env = env
         self._path = path
+        self._file = file
         self._pid = os.getpid()
 
     def begin(self, *, write: bool = False) -> KvTransaction:
@@ -134,11 +135,10 @@ class LmdbEnvironment:
         them.  Where this cannot be done, or a crash comes before it, the next open takes a closer
         look at the file.
         """
-        file = os.path.join(self._path, DATA_FILE)
         needed = self.size_used()
         with suppress(OSError):
-            if os.stat(file).st_size < needed:
-                os.truncate(file, needed)
+            if os.stat(self._file).st_size < needed:
+                os.truncate(self._file, needed)
 
     def entries(self) -> int:
         """Return the number of keys that the tree says it has."""
@@ -186,15 +186,32 @@ def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvi
     Raises ``CorruptDataError`` where the file is shorter than its meta pages say or is no LMDB
     file, ``FormatVersionError`` for the data format of another LMDB.
     """
+    file = os.path.join(path, DATA_FILE)
     # Beside a writer pages change while they are looked at; then LMDB alone knows which count.
-    check_structure(os.path.join(path, DATA_FILE), pages=not read_only)
+    check_structure(file, pages=not read_only)
+    env = _open(path, map_size, read_only=read_only, lock=lock, subdir=True)
+    if lock and not read_only:
+        env.reader_check()
+    return LmdbEnvironment(env, path, file)
+
+
+def open_file(path: str, map_size: int, *, read_only: bool) -> LmdbEnvironment:
+    """Open a single LMDB file, which no other process writes meanwhile; raises as ``open_lmdb``."""
+    check_structure(path)
+    env = _open(path, map_size, read_only=read_only, lock=False, subdir=False)
+    return LmdbEnvironment(env, path, path)
+
+
+def _open(
+    path: str, map_size: int, *, read_only: bool, lock: bool, subdir: bool
+) -> lmdb.Environment:
     with translated(f"opening {path}"):
         while True:
             try:
-                env = lmdb.open(
+                return lmdb.open(
                     path,
                     map_size=map_size,
-                    subdir=True,
+                    subdir=subdir,
                     readonly=read_only,
                     create=not read_only,
                     lock=lock,
@@ -205,15 +222,11 @@ def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvi
                     meminit=False,
                     lib_version=0,
                 )
-                break
             except lmdb.MemoryError:
                 # An address-space limit (ulimit -v): a smaller map still works, and grows.
                 map_size //= 4
                 if map_size < 64 << 20:
                     raise
-    if lock and not read_only:
-        env.reader_check()
-    return LmdbEnvironment(env, path)
 
 
 def verify_file(file: str) -> list[str]:

@@ -29,7 +29,7 @@ class Namespace:
     """A named map: shared by all handles, in transactions and snapshots too."""
 
     __slots__ = ("alive", "decode_key", "decode_value", "encode_key", "encode_value", "id",
-                 "key_codec", "name", "plain", "prefixes", "value_codec")  # fmt: skip
+                 "key_codec", "name", "plain", "prefixes", "since", "value_codec")  # fmt: skip
 
     def __init__(
         self, record: NamespaceRecord, key: Codec[Any], value: Codec[Any], partitions: int
@@ -45,6 +45,8 @@ class Namespace:
         self.plain = key is Bytes and value is Bytes
         self.prefixes = [pack_prefix(partition, record.id) for partition in range(partitions)]
         self.alive = True
+        self.since = 0
+        """The position of the log below which no snapshot may show it: rows were on their way."""
 
     def check_encoded(self, key: bytes, value: bytes | None) -> None:
         """Raise where bytes from outside, no value for a delete, are none that the codecs made.

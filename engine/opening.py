@@ -34,7 +34,7 @@ from ..checkpoints.marks import PartitionMark
 from ..checkpoints.replay import State
 from ..wal.format import SegmentHeader, segment_name
 from ..wal.ports import Directory
-from ..wal.records import RollbackRecord, Run, encode_record
+from ..wal.records import DropNamespaceRecord, Record, RollbackRecord, Run, encode_record
 from ..wal.segments import open_segment, segment_numbers
 from ..wal.writer import NEXT_NAME, LogWriter, create_segment
 from . import manifest as manifests
@@ -602,7 +602,10 @@ class _Opening:
         return writer, keeper
 
     def _settle(self, store: OpenStore) -> None:
-        """Take the mark of a clean close away, close gaps, and raise epochs where they must be."""
+        """Take the mark of a clean close away, close gaps, and raise epochs where they must be.
+
+        Hidden maps go: nobody is left who could complete them.
+        """
         clean = store.report.clean
         store.checkpointer.on_doubt = store.doubt
         doubtful = store.checkpointer.doubtful is not None
@@ -612,21 +615,26 @@ class _Opening:
                 manifests.write(self._directory, store.manifest)
         with store.committer.mutex:
             gaps = _close_gaps(store.state)
-        records = []
-        time = max(self._environment.clock(), store.state.time)
+        state = store.state
+        time = max(self._environment.clock(), state.time)
+        closing: list[Record] = []
         if gaps:
-            records.append(
+            closing.append(
                 RollbackRecord(tx_id=bytes(16), time=time, reason="gap", runs=tuple(gaps))
             )
+        records: list[Record] = [
+            DropNamespaceRecord(id=namespace.id, time=time)
+            for namespace in state.namespaces.values()
+            if namespace.hidden
+        ]
         if not clean:
-            epochs = store.state.next_epochs(time)
+            records.append(state.next_epochs(time))
+        if closing or records:
             store.committer.log(
-                [*records, epochs],
+                [*closing, *records],
                 durable=True,
-                then=lambda: store.state.apply(store.writer.position, epochs),
+                then=lambda: [state.apply(store.writer.position, record) for record in records],
             )
-        elif records:
-            store.committer.log(records, durable=True)
 
 
 def _close_gaps(state: State) -> list[Run]:

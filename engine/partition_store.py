@@ -167,7 +167,7 @@ class Piece:
         """Return the mark to write, with count and digest as they were before."""
         flush = self.flush
         if not self.last:
-            return replace(before, written=flush.position)
+            return replace(before, written=max(before.written, flush.position))
         return replace(
             before,
             position=flush.position,

@@ -8,6 +8,8 @@ Invariants:
 
 - A base shows the store as it was at one position of the log: whole transactions, none of which
   can be lost any more.  A refresh replaces it as a whole, or fails and leaves it.
+- The end of the log is taken before the view of the data file: of a map that has its name there,
+  all rows are in that view.
 - Its slot never lies above what the next refresh reads: the checkpoint that its base began with.
 - Nothing of the store is written; a torn tail is left as it is, damage is refused.
 - After ``close`` every call raises ``ClosedError``, after a fork ``ForkedError`` in the child.
@@ -147,6 +149,8 @@ class ReadOnlyDatabase:
         self._records: Mapping[int, NamespaceRecord] = dict(self._base.state.namespaces)
         self._given = given_codecs
         self._namespaces: dict[int, Namespace] = {}
+        self._since: dict[int, int] = {}
+        """Positions at which maps that were hidden before have got their names."""
         self._snapshots = LiveSnapshots()
         self._mutex = threading.Lock()
         self._refreshing = threading.Lock()
@@ -198,12 +202,20 @@ class ReadOnlyDatabase:
         )
 
     def _grown(self, manifest: Manifest, base: Base | None) -> Base:
+        # The end first: the rows of whatever map has its name there are in the data file by now.
+        end = self._durable_end(manifest, base)
         txn = self.access.kv.begin()
         mark = read_store_mark(txn)
-        if base is None or base.start != (0 if mark is None else mark.position):
+        if base is None or base.start != _position_of(mark):
             base = self._base_at(manifest, txn, mark)
-        self._follow(manifest, base)
+        self._follow(manifest, base, max(end, base.state.durable))
         return base
+
+    def _durable_end(self, manifest: Manifest, base: Base | None) -> int:
+        """Return the position up to which the log is known to be durable."""
+        known = _position_of(read_store_mark(self.access.kv.begin()))
+        known = max(known, manifest.clean_end or 0, base.position if base else 0)
+        return newest_durable(self.access.wal, manifest.log_ids, known)
 
     def _base_at(self, manifest: Manifest, txn: KvTransaction, mark: StoreMark | None) -> Base:
         store_id = bytes.fromhex(manifest.store_id)
@@ -214,21 +226,24 @@ class ReadOnlyDatabase:
         state = State.from_marks(store_id, manifest.partitions, *read_marks(txn))
         return Base(txn=txn, state=state, start=state.position, position=state.position)
 
-    def _follow(self, manifest: Manifest, base: Base) -> None:
-        """Apply the log behind a base, as far as it is known to be durable."""
-        wal, log_ids = self.access.wal, manifest.log_ids
-        known = max(base.position, manifest.clean_end or 0, base.state.durable)
-        stop = newest_durable(wal, log_ids, known)
+    def _follow(self, manifest: Manifest, base: Base, stop: int) -> None:
+        """Apply the log behind a base, up to a position that is durable."""
         fresh = Overlay(base.txn)
         replayed = Replayed(base.state, fresh, base.position, _nothing_to_sync)
-        replay_to(wal, replayed, stop=stop, log_ids=log_ids)
+        replay_to(self.access.wal, replayed, stop=stop, log_ids=manifest.log_ids)
         base.position = replayed.applied_position
         if fresh.active.parts:
             base.layers = stacked(fresh.active, base.layers)
 
     def _publish(self, base: Base) -> None:
         with self._mutex:
+            hidden = {number for number, record in self._records.items() if record.hidden}
             self._records = dict(base.state.namespaces)
+            self._since |= {
+                number: base.position
+                for number in hidden & self._records.keys()
+                if not self._records[number].hidden
+            }
             for number, namespace in list(self._namespaces.items()):
                 record = self._records.get(number)
                 if record is None:
@@ -270,6 +285,7 @@ class ReadOnlyDatabase:
                 namespace = self._namespaces.get(record.id)
                 if namespace is None:
                     namespace = bound(record, self.partitions, [key, value, *self._given])
+                    namespace.since = self._since.get(record.id, 0)
                     self._namespaces[record.id] = namespace
                 return namespace
         raise NotFoundError(
@@ -279,7 +295,7 @@ class ReadOnlyDatabase:
     def maps(self) -> list[str]:
         """Return the names of all maps, sorted."""
         self._check_open()
-        return sorted(record.name for record in self._records.values())
+        return sorted(record.name for record in self._records.values() if not record.hidden)
 
     @property
     def state(self) -> State:
@@ -356,7 +372,7 @@ class ReadOnlyDatabase:
             hint="Open it without `read_only=True`; to read at one moment take a `snapshot`.",
         )
 
-    transaction = run = attempts = drop = rename = checkpoint = sync = _refuse
+    transaction = run = attempts = attach = drop = rename = checkpoint = sync = _refuse
 
     # -------------------------------------------------------------- copies
 
@@ -476,6 +492,10 @@ def stacked(newest: Layer, older: tuple[Layer, ...]) -> tuple[Layer, ...]:
         merged.absorb(newest)
         newest, older = merged, older[1:]
     return newest, *older
+
+
+def _position_of(mark: StoreMark | None) -> int:
+    return 0 if mark is None else mark.position
 
 
 def _view_of(base: Base) -> View:

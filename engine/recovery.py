@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from operator import add
 
+from ..affinity.errors import CorruptDataError
 from ..checkpoints.replay import State
 from ..wal.format import HEADER_SIZE, Frame, parse_segment_header, segment_name
 from ..wal.ports import Directory, ReadableDirectory
@@ -115,6 +116,7 @@ def replay(
         if relieve is not None:
             relieve()
     scan.end.raise_if_refused()
+    check_rows(replayed.state)
     return scan.end
 
 
@@ -149,9 +151,25 @@ def replay_to(
     scan = Scan(directory, start, exact=True, durable=stop, log_ids=log_ids)
     for frame in scan:
         if frame.end > stop:
-            return
+            break
         _apply_frame(replayed, frame)
-    scan.end.raise_if_refused()
+    else:
+        scan.end.raise_if_refused()
+    check_rows(replayed.state)
+
+
+class OutdatedDataError(CorruptDataError):
+    """The data file is older than the name of a load whose rows only it can have."""
+
+
+def check_rows(state: State) -> None:
+    """Raise ``OutdatedDataError`` where the fold has named a load whose rows it did not bring."""
+    names = state.without_rows()
+    if names:
+        raise OutdatedDataError(
+            f"the data file lacks the rows of {names[0]!r}, which its checkpoints had already",
+            hint="An older data file was put in its place: restore a whole copy of the store.",
+        )
 
 
 def _apply_frame(replayed: Replayed, frame: Frame) -> None:

@@ -80,7 +80,15 @@ class Snapshot:
     def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
         """Return a map as it is in this snapshot."""
         self.view()
+        self.check_shows(mapping.namespace)
         return map_of(mapping.namespace, self)
+
+    def check_shows(self, namespace: Namespace) -> None:
+        """Raise ``SnapshotExpiredError`` where some rows of a load may be in this snapshot."""
+        if self.position < namespace.since:
+            raise SnapshotExpiredError(
+                f"the map {namespace.name!r} was attached after the snapshot was taken"
+            )
 
     def view(self) -> View:
         """Return what the snapshot reads; raises once it is closed or expired."""

@@ -108,6 +108,8 @@ class Transaction:
         namespace = mapping.namespace
         inside = self._maps.get(namespace.id)
         if inside is None:
+            if self._reading is not None:
+                self._reading.check_shows(namespace)
             inside = self._maps[namespace.id] = map_of(namespace, self)
         return inside
 

@@ -26,10 +26,10 @@ from mmh3 import hash128
 from ..affinity.errors import UsageError
 from ..engine.stored import CHECK_SIZE, PREFIX_SIZE, VALUE, cut, pack_prefix, split_key, version_of
 from ..wal.format import Frame
-from ..wal.records import RecordType
+from ..wal.records import IngestRecord, RecordType
 from . import columns, snapshots
 from .jobs import Row, Runner
-from .logs import Cut, Log, Slice
+from .logs import Cut, Log, Slice, attached
 from .snapshots import Part
 from .vectors import Vector
 
@@ -208,8 +208,21 @@ def _updates(work: _Replay) -> Iterator[tuple[bytes, int, bytes | None]]:
     for part in work.slices:
         for frame in log.frames(part):
             assert isinstance(frame, Frame), "damage is refused before"
-            for record in columns.records(frame, (RecordType.TX,)):
+            for record in columns.records(frame, (RecordType.TX, RecordType.INGEST)):
+                if isinstance(record, IngestRecord):
+                    _check_attached(work, record)
+                    continue
                 for partition, _, counter, namespace, key, value in record.updates():
                     here = partition in wanted and namespace in live
                     if here and work.low[partition][1] < counter <= work.high[partition][1]:
                         yield pack_prefix(partition, namespace) + key, counter, value
+
+
+def _check_attached(work: _Replay, record: IngestRecord) -> None:
+    """Raise ``HistoryTruncatedError`` where rows that are still there came from files meanwhile."""
+    _, newer = work.copies.parts
+    between = any(
+        work.low[run.partition][1] < run.first <= work.high[run.partition][1] for run in record.runs
+    )
+    if between and record.namespace in newer.maps:
+        raise attached(newer.path, newer.maps, record)

@@ -5,6 +5,7 @@ Invariants:
 - Memory is bounded by the rows of a batch and one record, whatever the size of a segment.
 - Updates come out in the order of the log, so the numbers of a partition ascend.
 - Update numbers that no user sees (closed gaps, internal maps) make no row unless asked for.
+- Rows that were attached from files are in no log: whoever reads over their numbers hears of it.
 
 Left out: what a batch is called and typed (``columns``), where frames come from (``logs``).
 """
@@ -12,7 +13,7 @@ Left out: what a batch is called and typed (``columns``), where frames come from
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, compress, repeat
 from typing import TYPE_CHECKING
@@ -21,8 +22,11 @@ from ..checkpoints.replay import FIRST_NAMESPACE
 from ..tx.counter import COUNTER_MAX
 from ..wal.format import Frame
 from ..wal.records import (
+    HIDDEN,
+    IngestRecord,
     RecordType,
     RollbackRecord,
+    Run,
     TxFields,
     UndecodableRecordError,
     corrupt_record,
@@ -58,6 +62,15 @@ class Wanted:
         """What a put is called; whether there was a value before is not known."""
         return "put" if self.form == "tidelog" else "update_postimage"
 
+    def has_load(self, name: str | None) -> bool:
+        """Tell whether the map of a load may be wanted, by its name as a ``Cut`` has it.
+
+        One that is hidden has no name yet; one that was dropped hidden has closed numbers only.
+        """
+        if name == "":
+            return False
+        return name is None or name.startswith(HIDDEN) or self.namespace in (None, name)
+
     def borders(self) -> tuple[list[int], list[int]]:
         """Return the two borders by partition; where nothing is wanted no number lies between."""
         everywhere = range(max(self.high, default=-1) + 1)
@@ -91,11 +104,15 @@ def changes(
     frames: Iterable[Frame | BadFrame],
     names: dict[int, str],
     wanted: Wanted,
+    attached: Callable[[IngestRecord], None],
     *,
     columns: Sequence[str] | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted updates in the frames; an update of an unknown map has its id as name."""
+    """Yield the wanted updates in the frames; an update of an unknown map has its id as name.
+
+    ``attached`` hears of what is wanted and not there, with the runs that are wanted.
+    """
     import pyarrow as pa
 
     fields = CHANGE_FIELDS[wanted.form]
@@ -104,6 +121,7 @@ def changes(
     built = [place for place, (name, _) in enumerate(fields) if place < 3 or name in chosen]
     schema = arrow_schema([fields[place] for place in built])
     updates = _Updates(names, wanted.put)
+    low, high = wanted.borders()
     filtered = wanted.filter()
 
     def ready() -> Iterator[pa.RecordBatch]:
@@ -125,11 +143,22 @@ def changes(
                     record = decode_record(kind, flags, body)
                     assert isinstance(record, RollbackRecord)
                     updates.add_closed(record)
+                elif kind == RecordType.INGEST:
+                    record = decode_record(kind, flags, body)
+                    assert isinstance(record, IngestRecord)
+                    runs = tuple(run for run in record.runs if _between(run, low, high))
+                    if runs and wanted.has_load(names.get(record.namespace)):
+                        attached(replace(record, runs=runs))
                 if len(updates.keys) >= batch_rows:
                     yield from ready()
         except UndecodableRecordError as error:
             raise corrupt_record(error, frame.segment, frame.offset) from error
     yield from ready()
+
+
+def _between(run: Run, low: list[int], high: list[int]) -> bool:
+    """Tell whether a run has numbers above one border and up to the other."""
+    return low[run.partition] < run.first + run.count - 1 and run.first <= high[run.partition]
 
 
 class _Updates:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..wal.format import Frame
 from ..wal.records import (
+    IngestRecord,
+    NumberedRecord,
     RecordType,
-    RollbackRecord,
-    TxRecord,
     UndecodableRecordError,
     corrupt_record,
     decode_record,
@@ -233,8 +233,8 @@ def record_name(kind: int) -> str:
 
 def _head_of(kind: int, body: memoryview) -> tuple[bytes | None, Sequence[Sequence[int]]]:
     """Return id and runs of a record that has them."""
-    if kind not in (RecordType.TX, RecordType.ROLLBACK):
+    if kind not in (RecordType.TX, RecordType.ROLLBACK, RecordType.INGEST):
         return None, ()
     record = decode_record(kind, 0, body)
-    assert isinstance(record, TxRecord | RollbackRecord)
-    return record.tx_id, record.runs
+    assert isinstance(record, NumberedRecord)
+    return None if isinstance(record, IngestRecord) else record.tx_id, record.runs

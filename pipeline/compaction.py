@@ -27,13 +27,19 @@ from ..affinity.errors import AlreadyOpenError, UsageError
 from ..engine.disk import RealDisk
 from ..engine.environment import production
 from ..wal.format import Frame
-from ..wal.records import DropNamespaceRecord, NamespaceRecord, RecordType, TxRecord
+from ..wal.records import (
+    DropNamespaceRecord,
+    IngestRecord,
+    NamespaceRecord,
+    RecordType,
+    TxRecord,
+)
 from . import archives, columns, snapshots
 from .archives import Archive, Event, Stretch
 from .changes import Wanted, changes
 from .columns import CHANGES
 from .jobs import Row, Runner
-from .logs import Cut, Log, Slice
+from .logs import Cut, Log, Slice, attached
 from .snapshots import Part
 
 if TYPE_CHECKING:
@@ -47,6 +53,7 @@ ROWS = 20_000
 """Rows of a row group of a file."""
 
 _UNFINISHED = ".unfinished"
+_ANEW = "Compact into a new folder: that archive begins with the data as it is now."
 _OWN = (archives.NAME, LOCK_NAME, "base", "changes-")
 
 
@@ -69,8 +76,8 @@ def compact(store: str, archive: str, runner: Runner, *, task_bytes: int = 64 <<
     Makes the archive, in a new folder, where there is none.  Returns ``rows`` and ``files`` that
     are new, and ``vector``: how far the archive goes, by partition.  Raises ``UsageError`` for an
     archive of another store, ``HistoryTruncatedError`` where the log was trimmed behind the
-    archive's end, and ``AlreadyOpenError`` beside another run, or where a new archive needs the
-    data of a store that is open.
+    archive's end, or a map was attached since, and ``AlreadyOpenError`` beside another run, or
+    where a new archive needs the data of a store that is open.
     """
     log = Log(store)
     os.makedirs(archive, exist_ok=True)
@@ -92,7 +99,7 @@ def _compact(log: Log, path: str, runner: Runner, task_bytes: int) -> Row:
     _remove_leftovers(path)
     known = archives.load(path) if archives.is_archive(path) else None
     if known is None:
-        start = log.earliest()
+        start = log.behind_loads()
         known = _begun(log, path, start, runner)
         low, begin = start.vector(), start.position
     else:
@@ -108,7 +115,8 @@ def _compact(log: Log, path: str, runner: Runner, task_bytes: int) -> Row:
     wanted = Wanted(low=low, high=high, rollbacks=True)
     name = f"changes-{len(known.stretches) + 1:08d}"
     slices = log.slices(begin, cut.position, most_bytes=task_bytes)
-    work = partial(_write_slice, os.path.join(path, name + _UNFINISHED), known.group_size, wanted)
+    folder = os.path.join(path, name + _UNFINISHED)
+    work = partial(_write_slice, folder, known.group_size, wanted, cut.names)
     found = _carry_out(path, name, runner, work, list(enumerate(slices)))
     events = list(_events(found, start, fresh=not known.stretches))
     newest = max([start.state.time, *(one.time for one in found)])
@@ -145,8 +153,7 @@ def _check_same(archive: Archive, log: Log) -> None:
 
 def _renamed(archive: Archive, cut: Cut) -> bool:
     """Tell whether maps came, went or got other names, with no change since."""
-    live = {number: record.name for number, record in cut.state.namespaces.items()}
-    return live != archive.names()
+    return cut.maps() != archive.names()
 
 
 # ---------------------------------------------------------------------------------------- base
@@ -209,17 +216,26 @@ def _write_part(folder: str, numbered: tuple[int, Part]) -> Iterator[_Written]:
 
 
 def _write_slice(
-    folder: str, group_size: int, wanted: Wanted, numbered: tuple[int, Slice]
+    folder: str,
+    group_size: int,
+    wanted: Wanted,
+    names: dict[int, str],
+    numbered: tuple[int, Slice],
 ) -> Iterator[_Written]:
     """Write the changes of one slice, by group."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     number, part = numbered
+
+    def refuse(record: IngestRecord) -> None:
+        if wanted.has_load(names.get(record.namespace)):
+            raise attached(part.path, names, record, hint=_ANEW)
+
     with _Files(folder, number) as files, closing(Log(part.path).frames(part)) as frames:
         watched = _watched(frames, files.written.events)
         # Without names maps are shown by id.
-        for batch in changes(watched, {}, wanted, batch_rows=ROWS):
+        for batch in changes(watched, {}, wanted, refuse, batch_rows=ROWS):
             groups = pc.divide(batch.column("partition"), pa.scalar(group_size, pa.int32()))
             for group in pc.unique(groups).to_pylist():
                 files.write(group, batch.filter(pc.equal(groups, group)))
@@ -239,7 +255,7 @@ def _watched(
         assert isinstance(frame, Frame), "damage is refused before"
         for record in columns.records(frame, (*kinds, RecordType.TX) if waiting else kinds):
             if isinstance(record, NamespaceRecord):
-                waiting.append((record.id, record.name))
+                waiting += [] if record.hidden else [(record.id, record.name)]
             elif isinstance(record, DropNamespaceRecord):
                 waiting = [names for names in waiting if names[0] != record.id]
                 events.append((record.time, record.id, None))
@@ -253,8 +269,8 @@ def _watched(
 def _events(found: Sequence[_Written], start: Cut, *, fresh: bool) -> Iterator[Event]:
     """Return what slices have seen of the catalog, in order, with the times that they lacked."""
     if fresh:
-        for number, record in start.state.namespaces.items():
-            yield Event(time=0, map=number, name=record.name)
+        for number, first_name in start.maps().items():
+            yield Event(time=0, map=number, name=first_name)
     end = max([start.state.time, *(one.time for one in found)])
     for place, one in enumerate(found):
         later = next((after.first for after in found[place + 1 :] if after.rows), end)

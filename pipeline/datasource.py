@@ -1,7 +1,7 @@
 """The data source ``tidelog`` of Spark: ``spark.read.format("tidelog").option("path", p).load()``.
 
 A thin shell: options and schema go in, tasks and batches come out (``reads``, ``streams``); rows go
-in, and end in one transaction (``sinks``).
+in, and end in one transaction (``sinks``) or in the files of a load (``load_sinks``).
 
 Invariants:
 
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ..affinity.errors import TidelogError
 from ..engine.environment import production
-from . import sinks
+from ..engine.load_files import LoadFile
+from . import load_sinks, sinks
 from .bases import (
     AvailableNow,
     DataSource,
@@ -30,7 +31,8 @@ from .bases import (
     WriterCommitMessage,
 )
 from .columns import ddl
-from .options import WriteOptions, parse, parse_write
+from .load_sinks import LoadWriter
+from .options import WriteOptions, is_load, parse, parse_load, parse_write
 from .reads import Task, fields_of, read
 from .sinks import Staged
 from .streams import Stream, stream
@@ -95,7 +97,8 @@ class TidelogSource(DataSource):
     @_told
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return what writes a batch."""
-        return _Writer(self._given, schema, overwrite)
+        kind = _LoadWriter if is_load(self._given) else _Writer
+        return kind(self._given, schema, overwrite)
 
     @_told
     def streamWriter(  # noqa: N802
@@ -217,6 +220,34 @@ class _Writer(DataSourceArrowWriter):
         sinks.discard(self._options.path, self._folder)
 
 
+class _LoadMessage(WriterCommitMessage):
+    """The file that a task of a load has written."""
+
+    def __init__(self, file: LoadFile) -> None:
+        self.file = file
+
+
+class _LoadWriter(DataSourceArrowWriter):
+    def __init__(self, given: dict[str, str], schema: StructType, overwrite: bool) -> None:
+        sinks.check_columns(_kinds(schema), load_sinks.COLUMNS)
+        self._load = LoadWriter(parse_load(given), replace=overwrite)
+
+    @_told
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage the rows of one task."""
+        return _LoadMessage(self._load.stage(_attempt(_context()), iterator))
+
+    @_told
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make a load of what all tasks have staged."""
+        told = [message for message in messages if isinstance(message, _LoadMessage)]
+        self._load.commit([message.file for message in told])
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Forget what was staged."""
+        self._load.discard()
+
+
 class _StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, given: dict[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = parse_write(given, stream=True)
@@ -248,13 +279,16 @@ class _StreamWriter(DataSourceStreamArrowWriter):
 def _stage(
     options: WriteOptions, folder: str, context: TaskContext, batches: Iterator[pa.RecordBatch]
 ) -> Staged:
-    # Each attempt has a file of its own: a slow one must not write into that of another.
-    name = f"{context.partitionId()}-{context.taskAttemptId()}"
     try:
-        return sinks.stage(folder, name, batches, options)
+        return sinks.stage(folder, _attempt(context), batches, options)
     except TidelogError as error:
         _note_hint(error)
         raise
+
+
+def _attempt(context: TaskContext) -> str:
+    """Return a name for what an attempt writes: a slow one must not write into that of another."""
+    return f"{context.partitionId()}-{context.taskAttemptId()}"
 
 
 def _context() -> TaskContext:

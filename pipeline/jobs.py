@@ -88,6 +88,8 @@ def engine_for(paths: Iterable[str]) -> Engine:
     """Return the engine for inputs of this size."""
     size = 0
     for path in paths:
+        if os.path.isfile(path):
+            size += os.stat(path).st_size
         for folder, _, files in os.walk(path):
             size += sum(os.stat(os.path.join(folder, file)).st_size for file in files)
     return "arrow" if size < SMALL_BYTES else "spark"
@@ -101,13 +103,15 @@ def history(
 ) -> list[Row]:
     """Return all versions of a key that the kept log holds, or an archive of it, oldest first.
 
-    ``key`` is encoded as its map does.  Raises ``UsageError`` for a path without a log.
+    ``key`` is encoded as its map does.  Of a map that was attached from files the log holds later
+    versions only, which a warning says.  Raises ``UsageError`` for a path without a log.
     """
     count = len(Log(path).newest().state.counters)
     given = {
         "view": "changes",
         "namespace": namespace,
         "partitions": str(partition_of(key, count)),
+        "failOnDataLoss": "false",
     }
     found: dict[int, Row] = {}
     for place in filter(None, (archive, path)):

@@ -17,7 +17,7 @@ Left out: LMDB, and what becomes of the records (``columns``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -35,12 +35,19 @@ from ..engine.recovery import newest_durable
 from ..wal.format import Frame
 from ..wal.reader import Scan, read_records
 from ..wal.records import (
+    HIDDEN,
+    DropNamespaceRecord,
+    IngestRecord,
     NamespaceRecord,
+    NumberedRecord,
     Record,
-    RollbackRecord,
+    RecordType,
     StateRecord,
     TxRecord,
+    UndecodableRecordError,
+    corrupt_record,
     decode_payload,
+    split_records,
 )
 from ..wal.segments import Segment, later_frames, open_segment, probe, segment_numbers, walk
 from .vectors import Number, Vector
@@ -55,7 +62,7 @@ class Cut:
     position: int
     state: State
     names: dict[int, str]
-    """Names of maps by id, dropped ones included."""
+    """Names of maps by id, dropped ones included; empty for one that was dropped hidden."""
     changes: int = 0
     """Updates folded in since the cut that this one grew from."""
 
@@ -63,6 +70,11 @@ class Cut:
         """Return how far each partition has come."""
         epochs = self.state.epochs
         return {p: (epochs[p], c.lwm) for p, c in enumerate(self.state.counters)}
+
+    def maps(self) -> dict[int, str]:
+        """Return the names of the maps that were there, by id."""
+        records = self.state.namespaces.values()
+        return {record.id: record.name for record in records if not record.hidden}
 
     def lacking(self, vector: Vector) -> tuple[int, Number] | None:
         """Return a partition that has not come as far as a vector, and how far that is."""
@@ -93,8 +105,30 @@ class Cut:
         self.state.apply(position, record)
         if isinstance(record, NamespaceRecord):
             self.names[record.id] = record.name
+        elif isinstance(record, DropNamespaceRecord):
+            if self.names.get(record.id, "").startswith(HIDDEN):
+                self.names[record.id] = ""
         elif isinstance(record, TxRecord):
             self.changes += len(record.keys)
+
+
+_SKIP = (
+    "Read a snapshot, and changes from behind these numbers on; failOnDataLoss=false skips them."
+)
+
+
+def attached(
+    path: str, names: Mapping[int, str], record: IngestRecord, hint: str = _SKIP
+) -> HistoryTruncatedError:
+    """Return the error for numbers whose rows came from the files of a load, and are in no log."""
+    name = names.get(record.namespace, HIDDEN)
+    shown = f"map {record.namespace}" if name.startswith(HIDDEN) else f"map {name!r}"
+    numbers = {run.partition: f"{run.first}..{run.first + run.count - 1}" for run in record.runs}
+    return HistoryTruncatedError(
+        f"the log of {path} has no rows of {shown}, which was attached from files, with these "
+        f"update numbers by partition: {numbers}",
+        hint=hint,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +227,18 @@ class Log:
     def earliest(self) -> Cut:
         """Return the cut at which the kept log begins."""
         return self._head(self._numbers()[0])
+
+    def behind_loads(self) -> Cut:
+        """Return the lowest cut of the kept log from which on it has the rows of all numbers."""
+        cut, behind = self.earliest(), 0
+        for frame in self._between(cut.position, self.durable_end(cut.position)):
+            try:
+                kinds = {kind for kind, _, _ in split_records(frame.payload)}
+            except UndecodableRecordError as error:
+                raise corrupt_record(error, frame.segment, frame.offset) from error
+            if RecordType.INGEST in kinds:
+                behind = frame.end
+        return self._grown(cut, behind, None)
 
     def newest(
         self, grown_from: Cut | None = None, most: int | None = None, end: int | None = None
@@ -314,7 +360,7 @@ class Log:
                     damage.append(frame.error(self.path))
                     continue
                 for _, record in read_records((frame,)):
-                    if isinstance(record, TxRecord | RollbackRecord):
+                    if isinstance(record, NumberedRecord):
                         for run in record.runs:
                             counters[run.partition].update(run.first - 1, run.count)
                     elif isinstance(record, StateRecord):
@@ -367,7 +413,7 @@ class Log:
                 return cut
             fresh = [record for _, record in read_records((frame,))]
             waiting += [(frame.position, record) for record in fresh]
-            moving = [record for record in fresh if isinstance(record, TxRecord | RollbackRecord)]
+            moving = [record for record in fresh if isinstance(record, NumberedRecord)]
             if time is not None and any(record.time >= time for record in moving):
                 return cut
             # A cut ends where the last number moved, whatever follows: a vector has one cut only.

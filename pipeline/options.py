@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from ..affinity.errors import UsageError
+from ..affinity.partitions import PARTITIONS_MAX
 from ..engine.byte_text import parse_bytes
+from ..engine.codecs import Bytes, codec_named
+from ..engine.namespaces import check_name
 from .columns import BATCH_ROWS, ChangeFormat
 from .times import time_of
 
@@ -21,6 +24,7 @@ Mode = Literal["FAILFAST", "PERMISSIVE"]
 Consistency = Literal["transaction", "partition"]
 Atomicity = Literal["batch", "partition"]
 OnConflict = Literal["fail", "last"]
+Target = Literal["store", "files"]
 Known = list[tuple[str, str, Callable[[str], Any]]]
 """Options: name, field, and what reads the text."""
 
@@ -72,6 +76,20 @@ class WriteOptions:
     on_conflict: OnConflict = "fail"
     writer: str | None = None
     number: int | None = None
+    target: Target = "store"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """Where to write a load, and for which map of a store with so many partitions."""
+
+    path: str
+    namespace: str
+    partitions: int
+    key_codec: str = Bytes.name
+    value_codec: str = Bytes.name
+    on_conflict: OnConflict = "fail"
+    target: Target = "files"
 
 
 def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
@@ -105,7 +123,7 @@ def parse_write(given: Mapping[str, str], *, stream: bool = False) -> WriteOptio
         ("txnAppId", "writer", _writer),
     ]
     if not stream:
-        known.append(("txnVersion", "number", _natural))
+        known += [("txnVersion", "number", _natural), ("target", "target", _one_of(Target))]
     options = WriteOptions(**_fields(texts, known, "a stream written" if stream else "a write"))
     if not stream and (options.writer is None) != (options.number is None):
         raise UsageError(
@@ -113,6 +131,30 @@ def parse_write(given: Mapping[str, str], *, stream: bool = False) -> WriteOptio
             hint="The first names who writes, the second counts its batches upwards.",
         )
     return options
+
+
+def is_load(given: Mapping[str, str]) -> bool:
+    """Tell whether a write goes into files."""
+    return any((name.lower(), text.lower()) == ("target", "files") for name, text in given.items())
+
+
+def parse_load(given: Mapping[str, str]) -> LoadOptions:
+    """Return the options of a write into files; raises as ``parse`` does."""
+    texts = {name.lower(): (name, text) for name, text in given.items()}
+    known: Known = [
+        ("path", "path", _path),
+        ("namespace", "namespace", check_name),
+        ("partitions", "partitions", _partitions),
+        ("keyCodec", "key_codec", _codec),
+        ("valueCodec", "value_codec", _codec),
+        ("onConflict", "on_conflict", _one_of(OnConflict)),
+        ("target", "target", _one_of(Target)),
+    ]
+    fields = _fields(texts, known, "a load")
+    for name, needed in (("namespace", "the map"), ("partitions", "how many the store has")):
+        if name not in fields:
+            raise UsageError(f"the option {name} is missing", hint=f"A load is told {needed}.")
+    return LoadOptions(**fields)
 
 
 def _fields(texts: dict[str, tuple[str, str]], options: Known, subject: str) -> dict[str, Any]:
@@ -255,6 +297,17 @@ def _positive(text: str) -> int:
     if number < 1:
         raise ValueError("at least 1")
     return number
+
+
+def _partitions(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= PARTITIONS_MAX:
+        raise ValueError(f"a number from 1 to {PARTITIONS_MAX:,}")
+    return number
+
+
+def _codec(name: str) -> str:
+    return codec_named(name).name
 
 
 def _flag(text: str) -> bool:

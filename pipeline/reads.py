@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 from ..affinity.errors import HistoryTruncatedError, UsageError
 from ..engine.scan import after_prefix
 from ..wal.format import Frame
+from ..wal.records import IngestRecord
 from . import archives, columns, snapshots, vectors
 from .archives import ArchivedChanges, ArchivedData
 from .changes import Wanted, changes
-from .logs import BadFrame, Cut, Log, Slice, check_partitions
+from .logs import BadFrame, Cut, Log, Slice, attached, check_partitions
 from .options import Options
 from .snapshots import Account, Part
 from .vectors import Number, Vector
@@ -74,11 +75,16 @@ class Task:
                     frames,
                     self.names,
                     self.wanted,
+                    self._attached,
                     columns=self.columns,
                     batch_rows=options.batch_rows,
                 )
         finally:
             frames.close()
+
+    def _attached(self, record: IngestRecord) -> None:
+        assert isinstance(self.part, Slice)
+        _skip(self.options, attached(self.part.path, self.names, record))
 
     def _frames(self, log: Log, part: Slice) -> Generator[Frame | BadFrame, None, None]:
         """Return the frames to read; those of changes without damage that was known before."""
@@ -301,7 +307,12 @@ def kept(
 
 def skipped(log: Log, options: Options, error: HistoryTruncatedError) -> dict[int, Number]:
     """Return where the kept log begins, and tell what is skipped; raise where that is no good."""
+    _skip(options, error)
+    return log.earliest().vector()
+
+
+def _skip(options: Options, error: HistoryTruncatedError) -> None:
+    """Tell what is skipped, or raise where that is no good."""
     if options.fail_on_data_loss:
         raise error
     _log.warning("history.skipped %s", error, extra={"event": "history.skipped"})
-    return log.earliest().vector()

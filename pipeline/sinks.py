@@ -89,6 +89,11 @@ def check(columns: Mapping[str, str], options: WriteOptions, *, replace: bool) -
     wanted = dict(COLUMNS)
     if options.namespace is not None:
         del wanted["namespace"]
+    check_columns(columns, wanted)
+
+
+def check_columns(columns: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Raise ``UsageError`` unless columns, by name with their types, are those that are wanted."""
     wrong = [name for name, kind in columns.items() if wanted.get(name) != kind]
     missing = [name for name in wanted if name not in columns]
     if wrong or missing:

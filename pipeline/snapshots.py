@@ -176,7 +176,7 @@ def parts(
 
     ``keys`` are where the wanted ones begin, and what they lie before.
     """
-    live = {number: record.name for number, record in cut.state.namespaces.items()}
+    live = cut.maps()
     maps = {n: name for n, name in live.items() if namespace in (None, name)}
     if namespace is not None and not maps:
         raise UsageError(

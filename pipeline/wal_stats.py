@@ -28,8 +28,8 @@ from ..tx.counter import PartitionUpdateCounter
 from ..wal.format import Frame
 from ..wal.records import (
     RECORD_OVERHEAD,
+    NumberedRecord,
     RecordType,
-    RollbackRecord,
     Run,
     TxRecord,
     UndecodableRecordError,
@@ -47,6 +47,8 @@ KEYS_COUNTED = 4096
 """Twice as many keys are counted exactly; beyond that the error is below a 4,096th of updates."""
 
 _NO_LIMIT = 1 << 62
+
+_ROWLESS = {int(RecordType.ROLLBACK): "rollback", int(RecordType.INGEST): "load"}
 
 
 @dataclass(slots=True)
@@ -101,14 +103,18 @@ class _Node:
     updates: Sizes = field(default_factory=Sizes)
     bytes: Sizes = field(default_factory=Sizes)
     numbers: _Numbers = field(default_factory=_Numbers)
-    closed: _Numbers = field(default_factory=_Numbers)
+    rowless: dict[int, _Numbers] = field(
+        default_factory=lambda: {kind: _Numbers() for kind in _ROWLESS}
+    )
+    """Numbers without updates in the log, by the type of their record."""
 
     def merge(self, other: _Node) -> None:
         self.hot.merge(other.hot)
         self.updates.merge(other.updates)
         self.bytes.merge(other.bytes)
         self.numbers.merge(other.numbers)
-        self.closed.merge(other.closed)
+        for kind, numbers in self.rowless.items():
+            numbers.merge(other.rowless[kind])
 
 
 def wal_stats(
@@ -123,10 +129,11 @@ def wal_stats(
 
     ``records`` by log, segment and type; ``maps`` by log, segment and map; ``transactions`` by log:
     how many updates and bytes they have; ``ranges`` of numbers by log and partition: closed by a
-    ``rollback``, or a ``gap`` between the first number seen and the last one; ``hot_keys`` by log:
-    the ``top`` keys written most often, at least ``writes`` times and at most ``error`` times more,
-    and a row without a key that says the same of every other one.  ``keys_counted`` is the capacity
-    of ``HeavyHitters``.  Raises ``UsageError`` for a path without a log, ``CorruptLogError``.
+    ``rollback``, those of a ``load``, or a ``gap`` between the first number seen and the last one;
+    ``hot_keys`` by log: the ``top`` keys written most often, at least ``writes`` times and at most
+    ``error`` times more, and a row without a key that says the same of every other one.
+    ``keys_counted`` is the capacity of ``HeavyHitters``.  Raises ``UsageError`` for a path without
+    a log, ``CorruptLogError``.
     """
     if len(set(paths)) < len(paths):
         raise UsageError("a log is named twice", hint="Name each log once.")
@@ -181,22 +188,21 @@ def _add_frame(segment: _Segment, node: _Node, frame: Frame) -> None:
             size = RECORD_OVERHEAD + len(body)
             segment.records[kind] += 1
             segment.bytes[kind] += size
-            if kind not in (RecordType.TX, RecordType.ROLLBACK):
+            if kind not in (RecordType.TX, RecordType.ROLLBACK, RecordType.INGEST):
                 continue
             record = decode_record(kind, flags, body)
+            assert isinstance(record, NumberedRecord)
+            for run in record.runs:
+                node.numbers.add(run)
+                if kind in node.rowless:
+                    node.rowless[kind].add(run)
             if isinstance(record, TxRecord):
                 _add_transaction(segment, node, record, size)
-            elif isinstance(record, RollbackRecord):
-                for run in record.runs:
-                    node.numbers.add(run)
-                    node.closed.add(run)
     except UndecodableRecordError as error:
         raise corrupt_record(error, frame.segment, frame.offset) from error
 
 
 def _add_transaction(segment: _Segment, node: _Node, tx: TxRecord, size: int) -> None:
-    for run in tx.runs:
-        node.numbers.add(run)
     updates = 0
     for number, keys, values in _by_map(tx):
         updates += len(keys)
@@ -259,10 +265,11 @@ def _sizes(node: _Node) -> Iterator[Row]:
 
 def _ranges(node: _Node) -> Iterator[Row]:
     found = []
-    for partition, counter in node.closed.counters():
-        below = [(0, counter.lwm)] if counter.lwm else []
-        for start, count in [*below, *counter.out_of_order]:
-            found.append((partition, start + 1, start + count, "rollback"))
+    for number, numbers in node.rowless.items():
+        for partition, counter in numbers.counters():
+            below = [(0, counter.lwm)] if counter.lwm else []
+            for start, count in [*below, *counter.out_of_order]:
+                found.append((partition, start + 1, start + count, _ROWLESS[number]))
     for partition, counter in node.numbers.counters():
         # What lies below the first number seen begins at 1, where no other gap can.
         gaps = [gap for gap in counter.missing if gap[0] > 1]

@@ -121,7 +121,11 @@ def describe(found: Inspection) -> dict[str, Any]:
         "rebuild": manifest.rebuild,
         "writer_pid": writer_pid(environment, found.path),
         "clean_end": manifest.clean_end,
-        "maps": [namespace_document(state.namespaces[n]) for n in sorted(state.namespaces)],
+        "maps": [
+            namespace_document(record)
+            for _, record in sorted(state.namespaces.items())
+            if not record.hidden
+        ],
         "data": {
             "file_bytes": found.access.kv.size_used(),
             "keys": sum(mark.count for mark in found.marks.values()),

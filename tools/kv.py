@@ -22,6 +22,7 @@ from ..affinity.partitions import PARTITIONS_MAX, partition_of
 from ..engine.codecs import Codec, KeyRange, codec_named
 from ..engine.database import Database
 from ..engine.entries import Receipt
+from ..engine.load_files import read_manifest
 from ..engine.reading import ReadOnlyDatabase
 from .commands import LazyGroup, json_options, settings_of, store_argument
 from .stores import AnyMap, check_map, reading, reading_map, writing
@@ -303,6 +304,23 @@ def delete(
                 inside.discard(key)
             receipt = tx.commit()
     tell_receipt(ctx, receipt, form)
+
+
+@kv.command()
+@store_argument()
+@click.argument("directory", type=click.Path(path_type=str))
+@click.option("--map", "map_name", help="Name of the new map.  [default: what the load says]")
+@json_options
+@click.pass_context
+def attach(ctx: click.Context, store: str, directory: str, map_name: str | None, form: str) -> None:
+    """Make the load in DIRECTORY a new map of STORE, all at once and past the log."""
+    with writing(store) as db:
+        rows = read_manifest(directory).rows
+        name = db.attach(directory, map_name).name
+    if form == "text":
+        note(settings_of(ctx), f"attached {name!r} with {rows:,} rows")
+    else:
+        write_json({"v": SCHEMA, "type": "attached", "map": name, "rows": rows})
 
 
 def tell_receipt(ctx: click.Context, receipt: Receipt, form: str) -> None:

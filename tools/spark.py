@@ -5,7 +5,7 @@ otherwise.
 
 Invariants:
 
-- Nothing is changed in a store.
+- Nothing is changed in a store, but by ``load --attach``.
 - Differences and damage end with 3, an environment in which Spark cannot work with 1.
 
 Left out: what the jobs do (``pipeline``), and the scripts that ``submit`` runs.
@@ -29,13 +29,14 @@ from ..pipeline import (
     compaction,
     doctor as doctors,
     jobs,
+    loads,
     submit as submits,
     wal_stats as statistics,
 )
 from ..pipeline.jobs import Row, Runner
 from .commands import LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
-from .stores import reading_map
+from .stores import reading, reading_map, writing
 from .terminal import note, progress, write_json, write_rows
 from .text import decoded, parse_value
 
@@ -196,6 +197,85 @@ def compact(store: str, archive: str, engine: str, master: str, form: str) -> No
         note(settings_of(ctx), f"{done['rows']:,} changes in {done['files']} files in {archive}")
     else:
         write_json(done, indent=2 if form == "json" else None)
+
+
+@spark.command()
+@click.argument("source", metavar="INPUT")
+@click.argument("target", metavar="DIR", type=click.Path(path_type=str))
+@click.option("--map", "name", required=True, metavar="NAME", help="The map that it is for.")
+@click.option(
+    "--partitions", type=click.IntRange(1),
+    help="How many partitions the store has.  [default: as the one of --attach]",
+)  # fmt: skip
+@click.option("--attach", "store", metavar="STORE", help="Attach the load to STORE, too.")
+@click.option("--key-column", default="key", show_default=True, help="The column of the keys.")
+@click.option("--value-column", default="value", show_default=True, help="That of the values.")
+@click.option("--key-codec", default="bytes", show_default=True, help="Codec of the keys.")
+@click.option("--value-codec", default="bytes", show_default=True, help="Codec of the values.")
+@click.option("--files", type=click.IntRange(1), help="How many files, and tasks, at most.")
+@click.option(
+    "--on-conflict", type=click.Choice(["fail", "last"]), default="fail",
+    help="A key that comes twice: fail, or keep its greatest value.",
+)  # fmt: skip
+@click.option("--replace", is_flag=True, help="Replace the load that is in DIR.")
+@engine_options
+@json_options
+def load(
+    source: str,
+    target: str,
+    name: str,
+    partitions: int | None,
+    store: str | None,
+    key_column: str,
+    value_column: str,
+    key_codec: str,
+    value_codec: str,
+    files: int | None,
+    on_conflict: str,
+    replace: bool,
+    engine: str,
+    master: str,
+    form: str,
+) -> None:
+    """Make a load in the folder DIR of INPUT: files that a store can take in at once.
+
+    INPUT is a file, or a folder of files, of Parquet, CSV with a header, or JSON lines.
+    """
+    ctx = click.get_current_context()
+    if store is not None:
+        with reading(store) as reader:
+            partitions = partitions or reader.partitions
+            if name in reader.maps():
+                raise UsageError(f"there is a map {name!r} already", hint="Name another one.")
+    if partitions is None:
+        raise UsageError(
+            "it is not said how many partitions the store has",
+            hint="Give --partitions, or --attach STORE.",
+        )
+    options = {
+        "path": os.path.abspath(target),
+        "namespace": name,
+        "partitions": str(partitions),
+        "keyCodec": key_codec,
+        "valueCodec": value_codec,
+        "onConflict": on_conflict,
+    }
+    columns = (key_column, value_column)
+    with _runner(ctx, engine, master, [source], "parts") as runner:
+        done = loads.load(
+            os.path.abspath(source), options, runner, columns=columns, files=files, replace=replace
+        )
+    if store is not None:
+        with writing(store) as db:
+            db.attach(target)
+    if form == "text":
+        attached = "" if store is None else f", and in {store}"
+        note(
+            settings_of(ctx), f"{done.rows:,} rows in {len(done.files)} files in {target}{attached}"
+        )
+    else:
+        found = {"id": done.id.hex(), "rows": done.rows, "files": [f.name for f in done.files]}
+        write_json(found, indent=2 if form == "json" else None)
 
 
 @spark.command()

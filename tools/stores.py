@@ -133,7 +133,7 @@ def records_of(db: Database | ReadOnlyDatabase) -> list[NamespaceRecord]:
     while len(found) < wanted:
         record = db.namespace_record(number)
         number += 1
-        if record is not None:
+        if record is not None and not record.hidden:
             found.append(record)
     return found
 

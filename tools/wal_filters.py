@@ -20,7 +20,14 @@ from ..engine.byte_text import parse_bytes
 from ..engine.codecs import Codec, KeyRange, byte_prefix_range
 from ..wal.ports import ReadableDirectory
 from ..wal.reader import load_index
-from ..wal.records import DropNamespaceRecord, NamespaceRecord, RollbackRecord, Run, TxRecord
+from ..wal.records import (
+    DropNamespaceRecord,
+    IngestRecord,
+    NamespaceRecord,
+    RollbackRecord,
+    Run,
+    TxRecord,
+)
 from ..wal.segments import open_segment, segment_numbers
 from .text import parse_value, value_of_text
 from .wal_records import (
@@ -102,6 +109,10 @@ class Filter:
         if isinstance(record, RollbackRecord):
             by_name = self.map is not None or self.key is not None or self.prefix is not None
             return not by_name and any(map(self._wants_run, record.runs))
+        if isinstance(record, IngestRecord):
+            by_key = self.key is not None or self.prefix is not None
+            of_map = self.wants_map(record.namespace, names)
+            return not by_key and of_map and any(map(self._wants_run, record.runs))
         if isinstance(record, NamespaceRecord | DropNamespaceRecord):
             only_map = Filter(map=self.map, internal=True)
             about_map = self.map is not None and not self._without_map()

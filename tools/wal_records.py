@@ -26,6 +26,7 @@ from ..wal.records import (
     DropNamespaceRecord,
     EpochRecord,
     IdleRecord,
+    IngestRecord,
     NamespaceRecord,
     Record,
     RollbackRecord,
@@ -183,6 +184,7 @@ _TYPES: dict[type, str] = {
     NamespaceRecord: "namespace",
     DropNamespaceRecord: "drop_namespace",
     EpochRecord: "epoch",
+    IngestRecord: "ingest",
     CheckpointRecord: "checkpoint",
     StateRecord: "state",
     IdleRecord: "idle",
@@ -238,6 +240,13 @@ def _body(record: AnyRecord, names: Names, updates: Sequence[Update]) -> dict[st
                 "epochs": record.epochs,
                 "starts": record.starts,
             }
+        case IngestRecord():
+            runs = zip(record.runs, record.digests, strict=True)
+            return {
+                "namespace": record.namespace,
+                "load": record.load.hex(),
+                "runs": [_run(run) | {"digest": digest[::-1].hex()} for run, digest in runs],
+            }
         case CheckpointRecord():
             return {"checkpoint_position": record.position}
         case StateRecord():
@@ -283,7 +292,7 @@ def _update(update: Update, names: Names) -> dict[str, Any]:
     return fields
 
 
-def _run(run: Run) -> dict[str, int]:
+def _run(run: Run) -> dict[str, Any]:
     return {"partition": run.partition, "epoch": run.epoch, "first": run.first, "count": run.count}
 
 
@@ -378,6 +387,9 @@ def _details(record: AnyRecord, names: Names) -> Iterator[str]:
             yield f"{record.id} {names.name(record.id)!r}"
         case EpochRecord():
             yield f"partitions from {record.first_partition}: {record.epochs}"
+        case IngestRecord():
+            yield f"{record.namespace} {record.load.hex()}"
+            yield from (f"p{run.partition} #{run.first}+{run.count}" for run in record.runs)
         case CheckpointRecord():
             yield f"complete below {record.position}"
         case StateRecord():

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..wal.records import EpochRecord, RollbackRecord, Run, StateRecord, TxRecord
+from ..wal.records import EpochRecord, NumberedRecord, RollbackRecord, Run, StateRecord
 from ..wal.tallies import MapTally
 from .text import shown_time
 from .wal_records import BadRecord, Entry, Names, Update, time_of, type_of
@@ -140,12 +140,12 @@ class Continuity:
                 self._tell(entry, f"{bad.problem}")
             case StateRecord() as state:
                 self._check_state(entry, state)
-            case TxRecord() | RollbackRecord() as record:
-                for run in record.runs:
-                    self._check_run(entry, run)
             case EpochRecord() as record:
                 for index, start in enumerate(record.starts):
                     self._next[record.first_partition + index] = start
+            case record if isinstance(record, NumberedRecord):
+                for run in record.runs:
+                    self._check_run(entry, run)
             case _:
                 pass
 

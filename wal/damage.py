@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from ..affinity.errors import FormatVersionError
 from .records import (
     EpochRecord,
+    IngestRecord,
     Record,
     RollbackRecord,
     StateRecord,
@@ -64,7 +65,7 @@ def _highest(payloads: Iterable[bytes]) -> dict[int, int]:
             match record:
                 case StateRecord():
                     known = dict(enumerate(record.hwms))
-                case TxRecord() | RollbackRecord():
+                case TxRecord() | RollbackRecord() | IngestRecord():
                     for run in record.runs:
                         last = run.first + run.count - 1
                         known[run.partition] = max(last, known.get(run.partition, 0))
@@ -83,7 +84,7 @@ def _lowest(payloads: Iterable[bytes]) -> dict[int, int]:
                     for partition, hwm in enumerate(record.hwms):
                         below.setdefault(partition, hwm)
                     return below
-                case TxRecord() | RollbackRecord():
+                case TxRecord() | RollbackRecord() | IngestRecord():
                     for run in record.runs:
                         below.setdefault(run.partition, run.first - 1)
                 case EpochRecord():

@@ -28,6 +28,7 @@ from .records import (
     CheckpointRecord,
     DropNamespaceRecord,
     EpochRecord,
+    IngestRecord,
     Record,
     RollbackRecord,
     Run,
@@ -83,6 +84,10 @@ class SegmentIndex:
             case TxRecord() | RollbackRecord():
                 self._add_time(record.time)
                 self.note_transaction(record.tx_id)
+                for run in record.runs:
+                    self._add_run(run)
+            case IngestRecord():
+                self._add_time(record.time)
                 for run in record.runs:
                     self._add_run(run)
             case CheckpointRecord() | DropNamespaceRecord() | EpochRecord() | StateRecord():

@@ -11,8 +11,8 @@ Invariants:
   follow from its run, so they cost nothing per key.  A partition may have several runs.
 - Counters fit signed 64 bits, partitions and namespace ids unsigned 32.
 
-Left out: PREPARE, COMMIT, SETTLE, OPEN, SUPPLIED, CLEAR, INGEST and COMMIT_UPTO have their
-numbers and no code, for nothing writes them yet.
+Left out: PREPARE, COMMIT, SETTLE, OPEN, SUPPLIED, CLEAR and COMMIT_UPTO have their numbers and no
+code, for nothing writes them yet.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ class RecordType(IntEnum):
 
 MAY_BE_IGNORED = 1
 RECORD_OVERHEAD = 6
+HIDDEN = "\0"
+"""How the name of a map begins that nobody may see yet; users can give no such name."""
+DIGEST_SIZE = 25
 
 _HEADER = struct.Struct(">IBB")
 pack_record_header = _HEADER.pack
@@ -160,6 +163,11 @@ class NamespaceRecord:
     before_images: bool = False
     space: int = 0
 
+    @property
+    def hidden(self) -> bool:
+        """Whether the map is being made, or was left behind by whoever did: nobody sees it."""
+        return self.name.startswith(HIDDEN)
+
     def to_list(self) -> list[object]:
         """Return the fields in the order of the format."""
         return [
@@ -190,6 +198,20 @@ class EpochRecord:
     first_partition: int
     epochs: list[int]
     starts: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestRecord:
+    """The rows of a load have these numbers; the data file holds them, and no record does.
+
+    ``digests`` has for each run the xor of the trailers that its rows have in the load's files.
+    """
+
+    time: int
+    namespace: int
+    load: bytes
+    runs: tuple[Run, ...]
+    digests: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,11 +257,15 @@ Record = (
     | NamespaceRecord
     | DropNamespaceRecord
     | EpochRecord
+    | IngestRecord
     | CheckpointRecord
     | StateRecord
     | IdleRecord
     | UnknownRecord
 )
+
+NumberedRecord = TxRecord | RollbackRecord | IngestRecord
+"""The records that use up update numbers: those of their ``runs``."""
 
 
 def tx_body(
@@ -325,6 +351,10 @@ def encode_record(record: Record) -> bytes:
         case EpochRecord():
             body = (record.time, record.first_partition, record.epochs, record.starts)
             return _frame_up(RecordType.EPOCH, 0, body)
+        case IngestRecord():
+            runs = flatten(record.runs)
+            body = (record.time, record.namespace, record.load, runs, record.digests)
+            return _frame_up(RecordType.INGEST, 0, body)
         case CheckpointRecord():
             body = (record.position, record.time)
             return _frame_up(RecordType.CHECKPOINT, MAY_BE_IGNORED, body)
@@ -442,7 +472,7 @@ def _runs(flat: list[int]) -> tuple[Run, ...]:
     return tuple(map(Run, parts, parts, parts, parts))
 
 
-def _is_tx_id(value: object) -> bool:
+def _is_id(value: object) -> bool:
     return isinstance(value, bytes) and len(value) == 16
 
 
@@ -450,7 +480,7 @@ def _tx_fields(body: list[Any]) -> TxFields:
     tx_id, time, flat, namespaces, keys, values, details = body[:7]
     _check_flat(flat)
     count = sum(flat[3::4])
-    if not (len(keys) == len(values) == count and count > 0 and _is_tx_id(tx_id)):
+    if not (len(keys) == len(values) == count and count > 0 and _is_id(tx_id)):
         raise ValueError(f"{len(keys)} keys and {len(values)} values in runs of {count} updates")
     if details is not None and not isinstance(details, dict):
         raise ValueError("details that have no names")
@@ -469,7 +499,7 @@ def _decode_tx(body: list[Any]) -> TxRecord:
 
 def _decode_rollback(body: list[Any]) -> RollbackRecord:
     tx_id, time, reason, flat = body[:4]
-    if not _is_tx_id(tx_id):
+    if not _is_id(tx_id):
         raise ValueError("a rollback of no transaction")
     _check_flat(flat)
     return RollbackRecord(tx_id=tx_id, time=time, reason=reason, runs=_runs(flat))
@@ -503,6 +533,18 @@ def _decode_epoch(body: list[Any]) -> EpochRecord:
     return EpochRecord(time=time, first_partition=first, epochs=epochs, starts=starts)
 
 
+def _decode_ingest(body: list[Any]) -> IngestRecord:
+    time, namespace, load, flat, digests = body[:5]
+    _check_flat(flat)
+    if not _is_id(load) or type(namespace) is not int:
+        raise ValueError("rows of no load, or of no namespace")
+    if 4 * len(digests) != len(flat) or any(len(digest) != DIGEST_SIZE for digest in digests):
+        raise ValueError(f"{len(digests)} digests for {len(flat) // 4} runs")
+    return IngestRecord(
+        time=time, namespace=namespace, load=load, runs=_runs(flat), digests=tuple(digests)
+    )
+
+
 def _decode_checkpoint(body: list[Any]) -> CheckpointRecord:
     position, time = body[:2]
     return CheckpointRecord(position=position, time=time)
@@ -534,5 +576,6 @@ _DECODERS: dict[int, Callable[[list[Any]], Record]] = {
     RecordType.NAMESPACE: _decode_namespace,
     RecordType.DROP_NAMESPACE: _decode_drop,
     RecordType.EPOCH: _decode_epoch,
+    RecordType.INGEST: _decode_ingest,
     RecordType.IDLE: _decode_idle,
 }

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.affinity.partitions import PARTITIONS_MAX, partition_of
+from tidelog.affinity.partitions import PARTITIONS_MAX, partition_of, partitions_of
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,9 @@ def test_every_key_has_a_partition_that_there_is(partitions: int) -> None:
     found = {partition_of(b"%d" % number, partitions) for number in range(200)}
     assert found <= set(range(partitions))
     assert len(found) > min(partitions, 200) // 2
+
+
+def test_many_keys_are_placed_as_one_is() -> None:
+    keys = [b"x" * length for length in range(40)]
+    assert partitions_of(keys, 7) == [partition_of(key, 7) for key in keys]
+    assert partitions_of([], 7) == []

@@ -12,10 +12,12 @@ from tidelog.checkpoints.marks import PartitionMark, StoreMark
 from tidelog.checkpoints.replay import FIRST_NAMESPACE, State
 from tidelog.tx.counter import PartitionUpdateCounter
 from tidelog.wal.records import (
+    HIDDEN,
     CheckpointRecord,
     DropNamespaceRecord,
     EpochRecord,
     IdleRecord,
+    IngestRecord,
     NamespaceRecord,
     Record,
     RollbackRecord,
@@ -120,6 +122,23 @@ def test_a_rollback_closes_numbers_and_leaves_no_data() -> None:
     assert state.apply(0, record) == []
     assert state.counters[1].lwm == 4
     assert (state.touched, state.time) == ({1}, 5)
+
+
+def test_a_load_closes_numbers_and_tells_who_lacks_its_rows() -> None:
+    state = State(STORE_ID, PARTITIONS)
+    state.replay_from = [0, 0, 100]
+    state.apply(0, namespace(20, HIDDEN + "load"))
+    runs = (Run(1, 1, 1, 4), Run(2, 1, 1, 4))
+    digests = (bytes(25),) * 2
+    record = IngestRecord(time=5, namespace=20, load=bytes(16), runs=runs, digests=digests)
+    for _ in range(2):
+        assert state.apply(10, record) == []
+    assert [counter.lwm for counter in state.counters] == [0, 4, 0]
+    assert (state.touched, state.time, state.without_rows()) == ({1, 2}, 5, [])
+    state.apply(11, state.rename(20, "new"))
+    assert state.without_rows() == ["new"]
+    state.apply(12, DropNamespaceRecord(id=20, time=6))
+    assert state.without_rows() == []
 
 
 def test_time_never_falls() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from support.loads import make_load
 from support.real_stores import expect_sound
 from support.trio_stores import contents, gated, opened, parts_of, statistics
 from tidelog import aio
@@ -545,6 +546,18 @@ async def test_opening_and_closing_go_on_when_they_are_cancelled(tmp_path: Path)
     expect_sound(tmp_path / "s")
     async with aio.open(tmp_path / "s") as db:
         assert await db.map("a").get(b"k") == b"v"
+
+
+async def test_a_load_is_attached(tmp_path: Path) -> None:
+    load = make_load(tmp_path / "load", {b"k": b"v"})
+    async with aio.open(tmp_path / "s", partitions=4) as db:
+        cities = await db.attach(load)
+        assert await cities.get(b"k") == b"v"
+        assert await (await db.attach(load, "towns")).get(b"k") == b"v"
+    async with aio.open(tmp_path / "s", read_only=True) as reader:
+        assert reader.maps() == ["cities", "towns"]
+        with pytest.raises(ReadOnlyError):
+            await reader.attach(load)
 
 
 async def test_a_real_store_serves_readers_and_backups(tmp_path: Path) -> None:

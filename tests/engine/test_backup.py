@@ -145,6 +145,7 @@ def test_the_log_is_pinned_until_the_copy_is_made(monkeypatch: pytest.MonkeyPatc
     db = opened(disk, **SMALL, retain_bytes=1)
     users = db.map("users")
     users[b"first"] = b"x"
+    expected = content(db)
     seen: list[dict[str, int]] = []
     copy = db._store.kv.copy
 
@@ -160,7 +161,6 @@ def test_the_log_is_pinned_until_the_copy_is_made(monkeypatch: pytest.MonkeyPatc
     assert [list(pins.values()) for pins in seen] == [[0]]
     assert report.checkpoint_position == 0
     assert db.statistics().pins == {}
-    expected = content(db)
     db.checkpoint()
     assert db.statistics().log_first_position > 0
     db.close()
@@ -293,6 +293,7 @@ def test_a_reading_process_holds_the_log_that_its_copy_needs(
     users = db.map("users")
     users[b"first"] = b"x"
     db._store.committer.announce()
+    expected = content(db)
     with reading(disk, STORE, 2) as reader:
         copy = reader.access.kv.copy
 
@@ -306,7 +307,6 @@ def test_a_reading_process_holds_the_log_that_its_copy_needs(
 
         monkeypatch.setattr(reader.access.kv, "copy", busy_copy)
         assert reader.backup(COPY).checkpoint_position == 0
-    expected = content(db)
     db.close()
     with opened(disk, COPY, 3) as opened_copy:
         assert content(opened_copy) == expected

@@ -89,7 +89,7 @@ def test_columns_of_changes_are_what_the_updates_are_one_by_one(seed: int) -> No
     names = [name for name, _ in columns.CHANGE_FIELDS[form]]
     chosen = rng.choice((None, names, sorted(rng.sample(names, 3), key=names.index)))
     batches = list(
-        changes(frames, NAMES, wanted, columns=chosen, batch_rows=rng.choice((1, 9, 99)))
+        changes(frames, NAMES, wanted, print, columns=chosen, batch_rows=rng.choice((1, 9, 99)))
     )
     places = range(len(names)) if chosen is None else [names.index(name) for name in chosen]
     expected = [tuple(row[place] for place in places) for row in twin(found, wanted)]

@@ -390,13 +390,13 @@ def test_the_head_of_a_later_segment_tells_what_nothing_else_does(
     assert told == [(str(path), 0, 1, 2)]
 
 
-@pytest.mark.parametrize("kind", [RecordType.TX, RecordType.ROLLBACK])
+@pytest.mark.parametrize("kind", [RecordType.TX, RecordType.ROLLBACK, RecordType.INGEST])
 def test_a_record_that_is_none_is_damage_in_every_view(kind: RecordType) -> None:
     body = b"\xc1"
     payload = pack_record_header(len(body), kind, 0) + body
     frames = [Frame(position=0, synced=0, payload=payload, segment=7, offset=128)]
     wanted = Wanted(low={}, high={}, rollbacks=True)
-    for batches in (columns.wal(frames, "here"), changes(frames, {}, wanted)):
+    for batches in (columns.wal(frames, "here"), changes(frames, {}, wanted, print)):
         with pytest.raises(CorruptLogError, match="segment 7, offset 128"):
             list(batches)
 

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from support.loads import make_load
 from support.real_stores import expect_sound, opened
 from tidelog import codecs
 from tidelog.engine.check import check_database
@@ -96,6 +97,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.path = self.folder / "store"
         self.model: Model = {}
         self.held: list[Held] = []
+        self.loads = 0
         self.db: Database
         self.maps: dict[str, Map[Any, Any]] = {}
 
@@ -222,6 +224,27 @@ class StoreMachine(RuleBasedStateMachine):
             gone.get(data.draw(SHAPES[name].keys))
         with pytest.raises(NotFoundError):
             gone.update_many([self.pair(name, data)])
+
+    @rule(data=st.data(), name=_names, files=st.integers(1, 3))
+    def attach(self, data: st.DataObject, name: str, files: int) -> None:
+        shape = SHAPES[name]
+        rows = data.draw(st.dictionaries(shape.keys, shape.values, max_size=20))
+        self.loads += 1
+        load = make_load(
+            self.folder / f"load-{self.loads}",
+            {shape.key.encode(key): shape.value.encode(value) for key, value in rows.items()},
+            partitions=self.partitions,
+            name=name,
+            files=files,
+            key_codec=(shape.key.name, shape.key.version),
+            value_codec=(shape.value.name, shape.value.version),
+        )
+        if name in self.model:
+            with pytest.raises(UsageError):
+                self.db.attach(load)
+        else:
+            self.maps[name] = self.db.attach(load)
+            self.model[name] = rows
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import tidelog
+from tidelog.affinity.partitions import partition_of
 from tidelog.engine.database import Database
+from tidelog.engine.load_files import check_file, read_manifest, read_part
 from tidelog.pipeline.options import parse
 from tidelog.pipeline.reads import Task, read
 
@@ -78,4 +80,20 @@ def replayed(changes: Iterable[Row]) -> dict[str, dict[bytes, bytes]]:
             pairs[row["key"]] = row["value"]
         else:
             pairs.pop(row["key"], None)
+    return found
+
+
+def load_content(directory: Path) -> dict[bytes, bytes]:
+    """The pairs of a load, all of whose files are looked at."""
+    manifest = read_manifest(str(directory))
+    found: dict[bytes, bytes] = {}
+    for file in manifest.files:
+        check_file(str(directory), file)
+        for part in file.partitions:
+            for block in read_part(str(directory / file.name), part):
+                for key, value in block:
+                    assert partition_of(key, manifest.partitions) == part.partition
+                    assert key not in found
+                    found[key] = value
+    assert len(found) == manifest.rows
     return found

@@ -38,7 +38,7 @@ from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.environment import SimulatedEnvironment
 from tidelog.testing.kv import MemoryKv, MemoryTransaction
 from tidelog.wal.reader import Scan, read_records
-from tidelog.wal.records import RollbackRecord, StateRecord, TxRecord
+from tidelog.wal.records import NumberedRecord, StateRecord
 from tidelog.wal.segments import open_segment, segment_numbers
 
 from .scripts import (
@@ -253,7 +253,7 @@ def check_log(db: Database) -> None:
     for _, record in read_records(Scan(directory, first, log_ids=ids)):
         if isinstance(record, StateRecord) and base is None:
             base = list(record.lwms)
-        if not isinstance(record, TxRecord | RollbackRecord):
+        if not isinstance(record, NumberedRecord):
             continue
         for run in record.runs:
             for number in range(run.first, run.first + run.count):

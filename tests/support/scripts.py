@@ -82,7 +82,7 @@ class World:
     def after(self, step: Step) -> World:
         """Return the world after a step that took effect."""
         maps = dict(self.maps)
-        if step.kind == "map":
+        if step.kind in ("map", "attach"):
             maps[step.name] = {}
         elif step.kind == "drop":
             del maps[step.name]
@@ -101,7 +101,7 @@ class World:
 
     def allows(self, step: Step) -> bool:
         """Tell whether the step makes sense here: earlier ones may have failed."""
-        if step.kind == "map":
+        if step.kind in ("map", "attach"):
             return step.name not in self.maps
         if step.kind == "drop":
             return step.name in self.maps
@@ -116,8 +116,9 @@ class Step:
 
     ``kind`` is ``open``, ``close``, ``checkpoint``, ``sync``, ``tick``, ``snapshot``, ``release``,
     ``outcome``, ``conflict`` (these change no world by themselves), ``map``, ``drop``, ``rename``,
-    ``put`` (one update by the map itself), ``many`` (``update_many``), ``commit`` (a transaction)
-    or ``group`` (several commits that are queued together).
+    ``attach`` (a load of the ``changes``, in the directory ``other``), ``put`` (one update by the
+    map itself), ``many`` (``update_many``), ``commit`` (a transaction) or ``group`` (several that
+    are queued together).
     """
 
     kind: str
@@ -132,7 +133,7 @@ class Step:
     @property
     def commits(self) -> bool:
         """Whether the step is an entry of the log that changes the world."""
-        return self.kind in ("map", "drop", "rename", "put", "many", "commit", "group")
+        return self.kind in _COMMITS
 
 
 Given = tuple[int, int, int, int]
@@ -211,7 +212,7 @@ class Run:
             raise
         except TidelogError:
             # A record about a map has no transaction id to ask for.
-            named = step.kind in ("map", "drop", "rename")
+            named = step.kind in ("map", "attach", "drop", "rename")
             unknown = named and self._has_stopped() and not stopped
             entry.state = "unknown" if unknown else "failed"
             raise
@@ -364,6 +365,11 @@ def _map(run: Run, step: Step) -> bool:
     return run.durability == "always"
 
 
+def _attach(run: Run, step: Step) -> bool:
+    run.store.attach(step.other, step.name)
+    return True
+
+
 def _drop(run: Run, step: Step) -> bool:
     run.store.drop(step.name)
     return run.durability == "always"
@@ -380,6 +386,7 @@ _COMMITS: dict[str, Callable[[Run, Step], bool]] = {
     "commit": _one,
     "group": _group,
     "map": _map,
+    "attach": _attach,
     "drop": _drop,
     "rename": _rename,
 }

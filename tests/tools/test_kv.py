@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 
 import tidelog
+from support.loads import make_load
 from tidelog import codecs
 from tidelog.engine.codecs import Codec
 from tidelog.tools.kv_transfer import Patience
@@ -26,6 +27,24 @@ def lines_of(done: Result) -> list[Any]:
 
 
 # ------------------------------------------------------------------ one key
+
+
+def test_attach_makes_a_load_a_map(run: Run, shop: Path, tmp_path: Path) -> None:
+    load = make_load(tmp_path / "load", {b"b": b"2", b"a": b"1"})
+    done = run("kv", "attach", shop, load)
+    assert (done.exit_code, done.stderr) == (0, "attached 'cities' with 2 rows\n")
+    assert run("kv", "scan", shop, "cities").stdout == "a\t1\nb\t2\n"
+    done = run("kv", "attach", shop, load, "--map", "towns", "--json")
+    assert lines_of(done) == [{"v": 1, "type": "attached", "map": "towns", "rows": 2}]
+    assert run("kv", "attach", shop, load).exit_code == 2
+    assert run("kv", "attach", shop, tmp_path).exit_code == 4
+    assert json.loads(run("db", "verify", shop, "--json").stdout)["maps"] == 5
+    (record,) = [
+        found
+        for found in lines_of(run("wal", "dump", shop, "--jsonl", "--type", "ingest"))
+        if found.get("namespace") == 20
+    ]
+    assert sum(part["count"] for part in record["runs"]) == 2
 
 
 def test_put_get_and_delete(run: Run, shop: Path) -> None:

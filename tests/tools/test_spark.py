@@ -16,6 +16,7 @@ import pytest
 from click.testing import Result
 
 import tidelog
+from support.pipelines import load_content
 from tidelog.affinity.errors import UsageError
 from tidelog.pipeline import doctor, submit
 from tidelog.tools.exits import Exit
@@ -83,6 +84,41 @@ def test_compact_makes_an_archive_that_history_and_exports_read(
     other = run("spark", "compact", archive, tmp_path / "other")
     assert other.exit_code == Exit.NOT_FOUND
     assert run("spark", "compact", shop, shop).exit_code == Exit.USAGE
+
+
+def test_load_makes_files_for_a_map(run: Run, tmp_path: Path) -> None:
+    source, target = tmp_path / "cities.csv", tmp_path / "load"
+    source.write_text("name,size\nOslo,1\nRome,2\nOslo,3\n")
+    given: tuple[object, ...] = ("spark", "load", source, target, "--map", "cities")
+    given += ("--partitions", 4, "--key-column", "name", "--value-column", "size")
+    twice = run(*given)
+    assert twice.exit_code == Exit.USAGE
+    assert "key 'Oslo' comes twice" in twice.stderr
+    done = run(*given, "--on-conflict", "last", "--key-codec", "str")
+    assert done.exit_code == Exit.DONE, done.output
+    assert f"2 rows in 1 files in {target}" in done.stderr
+    assert load_content(target) == {b"Oslo": b"3", b"Rome": b"2"}
+    assert "there is a load" in run(*given, "--on-conflict", "last").stderr
+    again = run(*given, "--on-conflict", "last", "--replace", "--files", 3, "--json")
+    document = json.loads(again.stdout)
+    assert document["rows"] == 2
+    assert document["files"] == [name for name in sorted(os.listdir(target)) if "part" in name]
+
+
+def test_a_load_may_become_a_map_at_once(run: Run, shop: Path, tmp_path: Path) -> None:
+    source, target = tmp_path / "cities.jsonl", tmp_path / "load"
+    source.write_text('{"key": "Oslo", "value": "1"}\n{"key": "Rome", "value": "2"}\n')
+    given: tuple[object, ...] = ("spark", "load", source, target, "--key-codec", "str", "--map")
+    untold = run(*given, "cities")
+    assert untold.exit_code == Exit.USAGE
+    assert "Give --partitions, or --attach STORE" in untold.stderr
+    assert "a map 'stock' already" in run(*given, "stock", "--attach", shop).stderr
+    assert not target.exists()
+    done = run(*given, "cities", "--attach", shop)
+    assert done.exit_code == Exit.DONE, done.output
+    assert f"2 rows in 1 files in {target}, and in {shop}" in done.stderr
+    with tidelog.open(shop, read_only=True) as db:
+        assert dict(db.map("cities").items()) == {"Oslo": b"1", "Rome": b"2"}
 
 
 def test_verify_ends_with_3_where_copies_differ(run: Run, shop: Path, copy: Path) -> None:

@@ -24,6 +24,7 @@ from tidelog.wal.records import (
     CheckpointRecord,
     DropNamespaceRecord,
     EpochRecord,
+    IngestRecord,
     NamespaceRecord,
     RollbackRecord,
     Run as CounterRun,
@@ -94,6 +95,15 @@ def every_record() -> LogBuilder:
     log.add(CheckpointRecord(position=log.base, time=1_795_276_231_378_501))
     log.add(DropNamespaceRecord(id=16, time=1_795_276_231_378_502))
     log.add(UnknownRecord(type=200, body=b"later\xff"))
+    log.add(
+        IngestRecord(
+            time=1_795_276_231_378_503,
+            namespace=17,
+            load=bytes(range(16)),
+            runs=(CounterRun(0, 2, 3, 5), CounterRun(1, 2, 7, 1)),
+            digests=(bytes(range(25)), bytes(25)),
+        )
+    )
     log.sync()
     log.idle()
     return log
@@ -134,6 +144,25 @@ def test_every_report_as_it_always_was(command: str, segments: Path, run: Run) -
     if "TIDELOG_REWRITE_GOLDEN" in os.environ:
         golden.write_text(done.stdout)
     assert json.loads(done.stdout) == json.loads(golden.read_text())
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--map", "orders"], 1),
+        (["--map", "stock"], 0),
+        (["--partition", "1"], 1),
+        (["--map", "orders", "--counter", "6..7", "--partition", "1"], 1),
+        (["--map", "orders", "--counter", "9..20", "--partition", "1"], 0),
+        (["--key", "hex:00"], 0),
+    ],
+)
+def test_a_load_is_found_by_map_and_numbers(
+    options: list[str], found: int, segments: Path, run: Run
+) -> None:
+    done = run("wal", "dump", segments, "--jsonl", "--type", "ingest", *options)
+    assert done.exit_code == 0, done.output
+    assert len(records_of(done)) == found
 
 
 def test_one_document_holds_what_the_lines_hold(segments: Path, run: Run) -> None:
@@ -239,7 +268,7 @@ def test_a_store_a_folder_and_a_segment_show_the_same_records(shop: Path, run: R
 def test_one_segment_of_several_is_read_alone(segments: Path, run: Run) -> None:
     found = records_of(run("wal", "dump", segments / segment_name(2), "--jsonl"))
     assert [record["type"] for record in found] == [
-        "state", "epoch", "checkpoint", "drop_namespace", "unknown", "idle",
+        "state", "epoch", "checkpoint", "drop_namespace", "unknown", "ingest", "idle",
     ]  # fmt: skip
 
 

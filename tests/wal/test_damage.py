@@ -5,6 +5,7 @@ from tidelog.wal.records import (
     CheckpointRecord,
     EpochRecord,
     IdleRecord,
+    IngestRecord,
     Record,
     RollbackRecord,
     Run,
@@ -59,6 +60,15 @@ def test_rollbacks_and_epochs_behind_count_too() -> None:
     epoch = EpochRecord(time=1, first_partition=1, epochs=[2, 2], starts=[12, 1])
     after = payloads(rollback(Run(0, 1, 7, 1)), epoch)
     assert lost_ranges(before, after) == (LostRange(0, 5, 6), LostRange(1, 10, 11))
+
+
+def test_the_numbers_of_a_load_count_too() -> None:
+    load = IngestRecord(
+        time=1, namespace=16, load=bytes(16), runs=(Run(0, 1, 5, 9),), digests=(bytes(25),)
+    )
+    after = payloads(tx(Run(0, 1, 20, 1)))
+    assert lost_ranges(payloads(state(4), load), after) == (LostRange(0, 14, 19),)
+    assert lost_ranges(payloads(state(2)), payloads(load)) == (LostRange(0, 3, 4),)
 
 
 def test_nothing_is_claimed_without_neighbours() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 from support.logs import LogBuilder, tx_id
 from tidelog.wal import index as wal_index
 from tidelog.wal.index import SegmentIndex, index_name
-from tidelog.wal.records import IdleRecord, RollbackRecord, Run, TxRecord
+from tidelog.wal.records import IdleRecord, IngestRecord, RollbackRecord, Run, TxRecord
 
 
 def built(log: LogBuilder) -> SegmentIndex:
@@ -30,10 +30,14 @@ def test_an_index_knows_updates_times_and_transactions() -> None:
     log.committed(3)
     log.tx(partition=1, count=4)
     log.add(RollbackRecord(tx_id=tx_id(9), time=2_000, reason="conflict", runs=(Run(0, 2, 8, 2),)))
+    load = Run(1, 1, 5, 6)
+    log.add(
+        IngestRecord(time=2_001, namespace=16, load=bytes(16), runs=(load,), digests=(bytes(25),))
+    )
     index = built(log)
     assert (index.number, index.first_position, index.end_position) == (1, 500, log.position)
-    assert (index.oldest, index.newest) == (1_000, 2_000)
-    assert index.counters == {0: [(1, 1, 3), (2, 8, 9)], 1: [(1, 1, 4)]}
+    assert (index.oldest, index.newest) == (1_000, 2_001)
+    assert index.counters == {0: [(1, 1, 3), (2, 8, 9)], 1: [(1, 1, 10)]}
     assert index.prefixes == {b"boot-one": (1, 9)}
 
 

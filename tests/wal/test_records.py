@@ -14,6 +14,7 @@ from tidelog.wal.records import (
     DropNamespaceRecord,
     EpochRecord,
     IdleRecord,
+    IngestRecord,
     NamespaceRecord,
     Record,
     RecordType,
@@ -57,6 +58,7 @@ KINDS_IN_USE = sorted(
         RecordType.NAMESPACE,
         RecordType.DROP_NAMESPACE,
         RecordType.EPOCH,
+        RecordType.INGEST,
         RecordType.IDLE,
     }
 )
@@ -100,10 +102,24 @@ def epochs(draw: st.DrawFn) -> EpochRecord:
     )
 
 
+@st.composite
+def ingests(draw: st.DrawFn) -> IngestRecord:
+    runs = draw(st.lists(RUNS, max_size=3))
+    digest = st.binary(min_size=25, max_size=25)
+    return IngestRecord(
+        time=draw(I64),
+        namespace=draw(U32),
+        load=draw(IDS),
+        runs=tuple(runs),
+        digests=tuple(draw(st.lists(digest, min_size=len(runs), max_size=len(runs)))),
+    )
+
+
 RECORDS: st.SearchStrategy[Record] = st.one_of(
     transactions(),
     states(),
     epochs(),
+    ingests(),
     NAMESPACES,
     st.builds(
         RollbackRecord,
@@ -209,6 +225,11 @@ def test_a_transaction_that_does_not_add_up_is_undecodable(changes: dict[str, ob
         (RecordType.NAMESPACE, ("id", "name", "k", 1, "v", 1, False, 0)),
         (RecordType.NAMESPACE, (1, 2, "k", 1, "v", 1, False, 0)),
         (RecordType.EPOCH, (1, 0, [1, 2], [1])),
+        (RecordType.INGEST, (1, 16, b"short", [], [])),
+        (RecordType.INGEST, (1, "id", bytes(16), [], [])),
+        (RecordType.INGEST, (1, 16, bytes(16), [0, 1, 1], [bytes(25)])),
+        (RecordType.INGEST, (1, 16, bytes(16), [0, 1, 1, 5], [])),
+        (RecordType.INGEST, (1, 16, bytes(16), [0, 1, 1, 5], [bytes(24)])),
         (RecordType.STATE, (1, [], [1], [1, 2], [1], {})),
         (RecordType.STATE, (1, [], [1], [1], [1], [])),
         (RecordType.STATE, (1, [], [1], [1], [1], {0: [1, 2, 3]})),
@@ -226,6 +247,16 @@ def test_golden_transaction() -> None:
         "00000027" "01" "00"
         "97" "c410" + "00" * 16 + "01" "94" "03010902" "10"
         "92" "c40161" "c40162" "92" "c40178" "c0" "c0"
+    )  # fmt: skip
+
+
+def test_golden_ingest_must_be_understood() -> None:
+    record = IngestRecord(
+        time=1, namespace=16, load=bytes(16), runs=(Run(3, 1, 9, 2),), digests=(b"\x07" * 25,)
+    )
+    assert encode_record(record).hex() == (
+        "00000036" "0e" "00"
+        "95" "01" "10" "c410" + "00" * 16 + "94" "03010902" "91" "c419" + "07" * 25
     )  # fmt: skip
 
 
