@@ -113,8 +113,11 @@ class Cut:
 
 
 _SKIP = (
-    "Read a snapshot, and changes from behind these numbers on; failOnDataLoss=false skips them."
+    "Read a snapshot, and changes from behind these numbers on (`tidelog wal dump --type ingest` "
+    "has all of them); failOnDataLoss=false skips them."
 )
+_SHOWN = 16
+"""Partitions that such an error names."""
 
 
 def attached(
@@ -123,10 +126,11 @@ def attached(
     """Return the error for numbers whose rows came from the files of a load, and are in no log."""
     name = names.get(record.namespace, HIDDEN)
     shown = f"map {record.namespace}" if name.startswith(HIDDEN) else f"map {name!r}"
-    numbers = {run.partition: f"{run.first}..{run.first + run.count - 1}" for run in record.runs}
+    numbers = [f"{run.partition}: {run.first}..{run.first + run.count - 1}" for run in record.runs]
+    more = f", and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
     return HistoryTruncatedError(
         f"the log of {path} has no rows of {shown}, which was attached from files, with these "
-        f"update numbers by partition: {numbers}",
+        f"update numbers by partition: {', '.join(numbers[:_SHOWN])}{more}",
         hint=hint,
     )
 
