@@ -90,7 +90,9 @@ class Catalog:
     def check_free(self, name: str) -> None:
         """Raise ``UsageError`` where a map has a name, or none may have it."""
         if self._record_of(check_name(name)) is not None:
-            raise UsageError(f"there is a map {name!r} already")
+            raise UsageError(
+                f"there is a map {name!r} already", hint="Give another name, or drop that map."
+            )
 
     # -------------------------------------------------------------- hidden maps
 

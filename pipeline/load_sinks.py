@@ -53,8 +53,8 @@ COLUMNS = {"key": "binary", "value": "binary"}
 _PART = re.compile(r"part-[0-9a-f]{32}-[0-9]{5}\.mdb")
 _OTHERS = (MANIFEST_NAME, NEW_MANIFEST_NAME, STAGING_NAME)
 _ARRANGE = (
-    "Let `tidelog.pipeline.loads.arrange` bring the rows into order; of rows with the same key "
-    "keep one, or set onConflict=last."
+    "Of rows with the same key keep one, or set onConflict=last (`--on-conflict last`); a frame is "
+    "brought into order by `tidelog.pipeline.loads.arrange`."
 )
 
 Row = tuple[int, bytes, bytes]

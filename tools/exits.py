@@ -96,7 +96,6 @@ _HINTS: dict[type[errors.TidelogError], str] = {
     errors.TransactionTooLargeError: "Give a smaller --batch.",
     errors.CommitUnknownError: "Run `tidelog wal dump STORE --tx ID` to see whether it is there.",
     errors.SnapshotExpiredError: "Run it again.",
-    errors.HistoryTruncatedError: "A writer dropped that part of the log meanwhile; run it again.",
 }
 
 

@@ -68,7 +68,8 @@ class LogFiles:
             segment = open_segment(self._directory, number)
         except FileNotFoundError as error:
             raise HistoryTruncatedError(
-                f"segment {number} was dropped while the log was read"
+                f"segment {number} was dropped while the log was read",
+                hint="A writer dropped that part of the log meanwhile; run it again.",
             ) from error
         except CorruptLogError as error:
             return replace(
