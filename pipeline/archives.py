@@ -1,7 +1,7 @@
 """Archives: the changes of a store in columns, kept for as long as somebody likes.
 
 An archive is a folder.  Each *stretch* of it holds the changes between two cuts of the log, as
-Parquet files, one or more for each *group* of partitions, in the order of the log; maps stand
+Parquet files, one or more for each *bundle* of partitions, in the order of the log; maps stand
 there by id.  An archive whose log had been trimmed when it was begun has a *base*, too: the data of
 the store at a later cut.  ``archive.json`` names all of that, and what maps were called when.
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NAME = "archive.json"
-GROUPS = 16
-"""Groups of partitions; a task that rebuilds the data holds one of them."""
+BUNDLES = 16
+"""Into as many the partitions are divided; a task that rebuilds the data holds one of them."""
 
 VERSION = 1
 
@@ -57,7 +57,7 @@ class Stretch:
     time: int
     rows: int
     files: Mapping[int, Sequence[str]]
-    """Names of files by group."""
+    """Names of files by bundle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +115,9 @@ class Archive:
         return max(stretch.time for stretch in self.stretches)
 
     @property
-    def group_size(self) -> int:
-        """How many partitions a group has."""
-        return -(-self.partitions // GROUPS)
+    def bundle_size(self) -> int:
+        """How many partitions a bundle has."""
+        return -(-self.partitions // BUNDLES)
 
     def names(self, time: int | None = None) -> dict[int, str]:
         """Return the names of the maps that were there at a time, or at the end."""
@@ -140,7 +140,7 @@ class Archive:
             return {str(p): list(of[p]) for p in sorted(of)}
 
         def stretch(of: Stretch) -> dict[str, Any]:
-            files = {str(group): list(names) for group, names in of.files.items()}
+            files = {str(bundle): list(names) for bundle, names in of.files.items()}
             return {
                 "folder": of.folder,
                 "low": vector(of.low),
@@ -201,7 +201,7 @@ def _stretch(fields: Mapping[str, Any]) -> Stretch:
         position=fields["position"],
         time=fields["time"],
         rows=fields["rows"],
-        files={int(group): tuple(names) for group, names in fields["files"].items()},
+        files={int(bundle): tuple(names) for bundle, names in fields["files"].items()},
     )
 
 
@@ -304,8 +304,8 @@ def _newest_time(archive: Archive, cut: Vector) -> int:
 
 def _columns(archive: Archive, stretch: Stretch, *names: str) -> Iterator[tuple[Any, ...]]:
     """Yield some columns of all changes of a stretch; ``time`` is in microseconds."""
-    for group in stretch.files:
-        for batch in _batches(archive.path, stretch, group, 10_000):
+    for bundle in stretch.files:
+        for batch in _batches(archive.path, stretch, bundle, 10_000):
             yield from zip(*(_values(batch, name) for name in names), strict=True)
 
 
@@ -320,11 +320,11 @@ def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
 
 
 def _batches(
-    path: str, stretch: Stretch, group: int, rows: int, columns: list[str] | None = None
+    path: str, stretch: Stretch, bundle: int, rows: int, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     from pyarrow.parquet import ParquetFile
 
-    for name in stretch.files.get(group, ()):
+    for name in stretch.files.get(bundle, ()):
         with ParquetFile(os.path.join(path, stretch.folder, name)) as file:
             yield from file.iter_batches(batch_size=rows, columns=columns)
 
@@ -334,10 +334,10 @@ def _batches(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedData:
-    """The data of a group of partitions at a cut, for one task."""
+    """The data of a bundle of partitions at a cut, for one task."""
 
     archive: Archive
-    group: int
+    bundle: int
     at: Moment
     maps: dict[int, str]
     """Names of the wanted maps by id."""
@@ -368,7 +368,7 @@ class ArchivedData:
         """Yield (partition, map, counter, key, op, value, id, time) of the wanted changes."""
         limit = self.at.vector
         names = ("partition", "namespace", "counter", "key", "op", "value", "tx_id", "commit_ts")
-        for batch in _batches(self.archive.path, stretch, self.group, 10_000, [*names]):
+        for batch in _batches(self.archive.path, stretch, self.bundle, 10_000, [*names]):
             columns = [batch.column(name).to_pylist() for name in names]
             times = _values(batch, "time")
             for row, time in zip(zip(*columns, strict=True), times, strict=True):
@@ -385,11 +385,11 @@ class ArchivedData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedChanges:
-    """The changes of a group of partitions in one stretch, for one task."""
+    """The changes of a bundle of partitions in one stretch, for one task."""
 
     path: str
     stretch: Stretch
-    group: int
+    bundle: int
     names: dict[int, str]
     wanted: Wanted
     since: int | None
@@ -404,7 +404,7 @@ class ArchivedChanges:
         schema = arrow_schema(CHANGE_FIELDS[wanted.form])
         chosen = [name for name in schema.names if columns is None or name in columns]
         filtered = wanted.filter()
-        for batch in _batches(self.path, self.stretch, self.group, batch_rows):
+        for batch in _batches(self.path, self.stretch, self.bundle, batch_rows):
             of = dict(zip(batch.schema.names, batch.columns, strict=True))
             names = [
                 None if number is None else self.names.get(int(number), number)
@@ -441,10 +441,10 @@ def data_tasks(
     start, stop = keys
     return [
         ArchivedData(
-            archive=archive, group=group, at=at, maps=maps, partitions=partitions,
+            archive=archive, bundle=bundle, at=at, maps=maps, partitions=partitions,
             start=start, stop=stop,
         )
-        for group in _groups(archive, partitions)
+        for bundle in _bundles(archive, partitions)
     ]  # fmt: skip
 
 
@@ -455,11 +455,16 @@ def change_tasks(
     names = archive.all_names()
     return [
         ArchivedChanges(
-            path=archive.path, stretch=stretch, group=group, names=names, wanted=wanted, since=since
+            path=archive.path,
+            stretch=stretch,
+            bundle=bundle,
+            names=names,
+            wanted=wanted,
+            since=since,
         )
         for stretch in archive.stretches
-        for group in _groups(archive, wanted.partitions)
-        if group in stretch.files and _overlaps(stretch, wanted)
+        for bundle in _bundles(archive, wanted.partitions)
+        if bundle in stretch.files and _overlaps(stretch, wanted)
     ]
 
 
@@ -470,9 +475,9 @@ def _overlaps(stretch: Stretch, wanted: Wanted) -> bool:
     )
 
 
-def _groups(archive: Archive, partitions: Iterable[int] | None) -> list[int]:
-    """Return the groups that some partitions, or all, lie in."""
-    size = archive.group_size
+def _bundles(archive: Archive, partitions: Iterable[int] | None) -> list[int]:
+    """Return the bundles that some partitions, or all, lie in."""
+    size = archive.bundle_size
     wanted = range(archive.partitions) if partitions is None else partitions
     return sorted({partition // size for partition in wanted})
 

@@ -7,7 +7,7 @@ Invariants:
 
 - A run takes up where the one before ended, and stops at what is durable.
 - Dying at any moment leaves the archive as it was.
-- A task holds at most ``ROWS`` changes of each group in memory.
+- A task holds at most ``ROWS`` changes of each bundle in memory.
 
 Left out: reading (``archives``).
 """
@@ -116,7 +116,7 @@ def _compact(log: Log, path: str, runner: Runner, task_bytes: int) -> Row:
     name = f"changes-{len(known.stretches) + 1:08d}"
     slices = log.slices(begin, cut.position, most_bytes=task_bytes)
     folder = os.path.join(path, name + _UNFINISHED)
-    work = partial(_write_slice, folder, known.group_size, wanted, cut.names)
+    work = partial(_write_slice, folder, known.bundle_size, wanted, cut.names)
     found = _carry_out(path, name, runner, work, list(enumerate(slices)))
     events = list(_events(found, start, fresh=not known.stretches))
     newest = max([start.state.time, *(one.time for one in found)])
@@ -127,7 +127,7 @@ def _compact(log: Log, path: str, runner: Runner, task_bytes: int) -> Row:
         position=cut.position,
         time=max([newest, *(event.time for event in events)]),
         rows=sum(one.rows for one in found),
-        files=_by_group(found),
+        files=_by_bundle(found),
     )
     known = archives.with_stretch(known, stretch, events)
     _save(known)
@@ -171,13 +171,13 @@ def _begun(log: Log, path: str, start: Cut, runner: Runner) -> Archive:
         return archive
     _, cut = snapshots.pin(log.path)
     everywhere = range(archive.partitions)
-    size = archive.group_size
-    groups = [list(everywhere[at : at + size]) for at in everywhere[::size]]
+    size = archive.bundle_size
+    bundles = [list(everywhere[at : at + size]) for at in everywhere[::size]]
     numbered = []
-    for group, partitions in enumerate(groups):
+    for bundle, partitions in enumerate(bundles):
         for part in snapshots.parts(log.path, cut, partitions, None, 1):
             maps = {number: str(number) for number in part.maps}
-            numbered.append((group, replace(part, maps=maps)))
+            numbered.append((bundle, replace(part, maps=maps)))
     work = partial(_write_part, os.path.join(path, "base" + _UNFINISHED))
     found = _carry_out(path, "base", runner, work, numbered)
     base = Stretch(
@@ -187,16 +187,16 @@ def _begun(log: Log, path: str, start: Cut, runner: Runner) -> Archive:
         position=cut.position,
         time=cut.state.time,
         rows=sum(one.rows for one in found),
-        files=_by_group(found),
+        files=_by_bundle(found),
     )
     return replace(archive, base=base)
 
 
 def _write_part(folder: str, numbered: tuple[int, Part]) -> Iterator[_Written]:
-    """Write the data of one group, as the changes that made it."""
+    """Write the data of one bundle, as the changes that made it."""
     import pyarrow as pa
 
-    group, part = numbered
+    bundle, part = numbered
     schema = columns.arrow_schema(CHANGES)
     with _Files(folder, 0) as files:
         for batch in part.batches(None, ROWS):
@@ -208,7 +208,7 @@ def _write_part(folder: str, numbered: tuple[int, Part]) -> Iterator[_Written]:
                 else fixed.get(field.name, pa.nulls(count, field.type))
                 for field in schema
             ]
-            files.write(group, pa.RecordBatch.from_arrays(arrays, schema=schema))
+            files.write(bundle, pa.RecordBatch.from_arrays(arrays, schema=schema))
     yield files.written
 
 
@@ -217,12 +217,12 @@ def _write_part(folder: str, numbered: tuple[int, Part]) -> Iterator[_Written]:
 
 def _write_slice(
     folder: str,
-    group_size: int,
+    bundle_size: int,
     wanted: Wanted,
     names: dict[int, str],
     numbered: tuple[int, Slice],
 ) -> Iterator[_Written]:
-    """Write the changes of one slice, by group."""
+    """Write the changes of one slice, by bundle."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -236,9 +236,9 @@ def _write_slice(
         watched = _watched(frames, files.written.events)
         # Without names maps are shown by id.
         for batch in changes(watched, {}, wanted, refuse, batch_rows=ROWS):
-            groups = pc.divide(batch.column("partition"), pa.scalar(group_size, pa.int32()))
-            for group in pc.unique(groups).to_pylist():
-                files.write(group, batch.filter(pc.equal(groups, group)))
+            bundles = pc.divide(batch.column("partition"), pa.scalar(bundle_size, pa.int32()))
+            for bundle in pc.unique(bundles).to_pylist():
+                files.write(bundle, batch.filter(pc.equal(bundles, bundle)))
     yield files.written
 
 
@@ -282,7 +282,7 @@ def _events(found: Sequence[_Written], start: Cut, *, fresh: bool) -> Iterator[E
 
 
 class _Files:
-    """The files of one task, by group; durable when the block has ended."""
+    """The files of one task, by bundle; durable when the block has ended."""
 
     def __init__(self, folder: str, number: int) -> None:
         # A name of its own for each attempt: a slow one must not write into that of another.
@@ -292,43 +292,43 @@ class _Files:
         self._waiting: defaultdict[int, list[pa.RecordBatch]] = defaultdict(list)
         self.written = _Written(files={})
 
-    def write(self, group: int, batch: pa.RecordBatch) -> None:
-        """Take rows of a group."""
+    def write(self, bundle: int, batch: pa.RecordBatch) -> None:
+        """Take rows of a bundle."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         if batch.num_rows == 0:
             return
-        written, waiting = self.written, self._waiting[group]
+        written, waiting = self.written, self._waiting[bundle]
         bounds = pc.min_max(batch.column("commit_ts").cast(pa.int64())).as_py()
         written.first = min(written.first or bounds["min"], bounds["min"])
         written.time = max(written.time, bounds["max"])
         written.rows += batch.num_rows
         waiting.append(batch)
         if sum(one.num_rows for one in waiting) >= ROWS:
-            self._flush(group)
+            self._flush(bundle)
 
-    def _flush(self, group: int) -> None:
+    def _flush(self, bundle: int) -> None:
         import pyarrow as pa
         from pyarrow.parquet import ParquetWriter
 
-        waiting = self._waiting.pop(group)
-        if group not in self._writers:
-            name = self.written.files[group] = f"group-{group:02d}-{self._name}.parquet"
+        waiting = self._waiting.pop(bundle)
+        if bundle not in self._writers:
+            name = self.written.files[bundle] = f"bundle-{bundle:02d}-{self._name}.parquet"
             place = os.path.join(self._folder, name)
-            self._writers[group] = ParquetWriter(place, waiting[0].schema, compression="zstd")
-        self._writers[group].write_table(pa.Table.from_batches(waiting))
+            self._writers[bundle] = ParquetWriter(place, waiting[0].schema, compression="zstd")
+        self._writers[bundle].write_table(pa.Table.from_batches(waiting))
 
     def __enter__(self) -> _Files:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_exc: object) -> None:
         if kind is None:
-            for group in sorted(self._waiting):
-                self._flush(group)
-        for group, writer in self._writers.items():
+            for bundle in sorted(self._waiting):
+                self._flush(bundle)
+        for bundle, writer in self._writers.items():
             writer.close()
-            with open(os.path.join(self._folder, self.written.files[group]), "rb") as file:
+            with open(os.path.join(self._folder, self.written.files[bundle]), "rb") as file:
                 os.fsync(file.fileno())
 
 
@@ -349,12 +349,12 @@ def _carry_out(
     return found
 
 
-def _by_group(found: Iterable[_Written]) -> dict[int, list[str]]:
-    """Return names of files by group, in the order of the log."""
+def _by_bundle(found: Iterable[_Written]) -> dict[int, list[str]]:
+    """Return names of files by bundle, in the order of the log."""
     files: dict[int, list[str]] = {}
     for one in found:
-        for group, name in one.files.items():
-            files.setdefault(group, []).append(name)
+        for bundle, name in one.files.items():
+            files.setdefault(bundle, []).append(name)
     return files
 
 
