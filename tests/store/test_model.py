@@ -407,11 +407,14 @@ class StoreMachine(RuleBasedStateMachine):
         return data.draw(SHAPES[name].keys), data.draw(SHAPES[name].values)
 
     def teardown(self) -> None:
-        if hasattr(self, "db"):
-            self.shows_the_model()
-            self.db.close()
-            expect_sound(self.path)
-        shutil.rmtree(self.folder)
+        try:
+            if hasattr(self, "db"):
+                self.shows_the_model()
+                self.db.close()
+                expect_sound(self.path)
+        finally:
+            # Also where Hypothesis has run out of choices between a close and an open.
+            shutil.rmtree(self.folder)
 
 
 def search(examples: int, steps: int) -> None:
