@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..affinity.errors import CorruptDataError, HistoryTruncatedError, UsageError
 from . import vectors
-from .changes import Wanted
+from .changes import PUT, Wanted
 from .columns import CHANGE_FIELDS, SNAPSHOT, Rows, arrow_schema
 from .logs import check_partitions
 from .times import text_of, time_of
@@ -415,7 +415,7 @@ class ArchivedChanges:
                 since = pa.scalar(self.since, of["commit_ts"].type)
                 keep = pc.and_(keep, pc.greater_equal(of["commit_ts"], since))
             of["namespace"] = pa.array(names, pa.string())
-            of["op"] = pc.if_else(pc.equal(of["op"], "put"), wanted.put, of["op"])
+            of["op"] = pc.if_else(pc.equal(of["op"], "put"), PUT[wanted.form], of["op"])
             batch = pa.RecordBatch.from_arrays(list(of.values()), schema=schema).filter(keep)
             batch = filtered(batch)
             if batch.num_rows:

@@ -12,7 +12,7 @@ Left out: what a batch is called and typed (``columns``), where frames come from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, compress, repeat
@@ -42,6 +42,9 @@ from .vectors import Vector
 if TYPE_CHECKING:
     import pyarrow as pa
 
+PUT: Mapping[ChangeFormat, str] = {"tidelog": "put", "cdf": "update_postimage"}
+"""What a put is called; whether there was a value before is not known."""
+
 CLOSED = -1
 """Stands for the map of numbers that were closed."""
 
@@ -56,11 +59,6 @@ class Wanted:
     namespace: str | None = None
     rollbacks: bool = False
     form: ChangeFormat = "tidelog"
-
-    @property
-    def put(self) -> str:
-        """What a put is called; whether there was a value before is not known."""
-        return "put" if self.form == "tidelog" else "update_postimage"
 
     def has_load(self, name: str | None) -> bool:
         """Tell whether the map of a load may be wanted, by its name as a ``Cut`` has it.
@@ -120,7 +118,7 @@ def changes(
     # What is wanted depends on the first three.
     built = [place for place, (name, _) in enumerate(fields) if place < 3 or name in chosen]
     schema = arrow_schema([fields[place] for place in built])
-    updates = _Updates(names, wanted.put)
+    updates = _Updates(names, PUT[wanted.form])
     low, high = wanted.borders()
     filtered = wanted.filter()
 
@@ -154,6 +152,26 @@ def changes(
         except UndecodableRecordError as error:
             raise corrupt_record(error, frame.segment, frame.offset) from error
     yield from ready()
+
+
+def as_puts(
+    batch: pa.RecordBatch, form: ChangeFormat, columns: Sequence[str] | None = None
+) -> pa.RecordBatch:
+    """Return rows of a snapshot as the puts that they would be in the changes."""
+    import pyarrow as pa
+
+    rows = batch.num_rows
+    pairs = zip(CHANGES, CHANGE_FIELDS[form], strict=True)
+    chosen = [(name, field) for (name, _), field in pairs if columns is None or field[0] in columns]
+    schema = arrow_schema([field for _, field in chosen])
+
+    def column(name: str, kind: pa.DataType) -> pa.Array:
+        if name in batch.schema.names:
+            return batch.column(name)
+        return pa.repeat(PUT[form], rows) if name == "op" else pa.nulls(rows, kind)
+
+    arrays = [column(name, field.type) for (name, _), field in zip(chosen, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _between(run: Run, low: list[int], high: list[int]) -> bool:

@@ -67,7 +67,7 @@ SNAPSHOT = (
     ("tx_id", "binary"),
     ("commit_ts", "timestamp"),
 )
-"""Columns of the view ``snapshot``; ``tx_id`` is null, for the data file knows none."""
+"""Columns of the view ``snapshot``; the data file knows no ``tx_id`` (``tx_ids``)."""
 
 META = (
     ("node", "string"),

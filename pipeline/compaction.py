@@ -36,8 +36,7 @@ from ..wal.records import (
 )
 from . import archives, columns, snapshots
 from .archives import Archive, Event, Stretch
-from .changes import Wanted, changes
-from .columns import CHANGES
+from .changes import Wanted, as_puts, changes
 from .jobs import Row, Runner
 from .logs import Cut, Log, Slice, attached
 from .snapshots import Part
@@ -194,21 +193,10 @@ def _begun(log: Log, path: str, start: Cut, runner: Runner) -> Archive:
 
 def _write_part(folder: str, numbered: tuple[int, Part]) -> Iterator[_Written]:
     """Write the data of one bundle, as the changes that made it."""
-    import pyarrow as pa
-
     bundle, part = numbered
-    schema = columns.arrow_schema(CHANGES)
     with _Files(folder, 0) as files:
         for batch in part.batches(None, ROWS):
-            count = batch.num_rows
-            fixed = {"op": pa.array(["put"] * count)}
-            arrays = [
-                batch.column(field.name)
-                if field.name in batch.schema.names
-                else fixed.get(field.name, pa.nulls(count, field.type))
-                for field in schema
-            ]
-            files.write(bundle, pa.RecordBatch.from_arrays(arrays, schema=schema))
+            files.write(bundle, as_puts(batch, "tidelog"))
     yield files.written
 
 

@@ -245,14 +245,21 @@ class Log:
         return self._grown(cut, behind, None)
 
     def newest(
-        self, grown_from: Cut | None = None, most: int | None = None, end: int | None = None
+        self,
+        grown_from: Cut | None = None,
+        most: int | None = None,
+        end: int | None = None,
+        *,
+        in_bytes: bool = False,
     ) -> Cut:
         """Return the newest durable cut, or the first one ``most`` updates behind another.
 
         A transaction larger than that goes whole.  ``end`` is a durable position not to go beyond.
+        ``in_bytes``: ``most`` bytes of the log.
         """
         cut = grown_from or self._head(self._numbers()[-1])
-        return self._grown(cut, self.durable_end(cut.position) if end is None else end, most)
+        end = self.durable_end(cut.position) if end is None else end
+        return self._grown(cut, end, most, in_bytes=in_bytes)
 
     def all_below(self, position: int) -> Cut:
         """Return the fold of everything below a durable position in the last segment."""
@@ -403,15 +410,17 @@ class Log:
         end: int,
         most: int | None,
         *,
+        in_bytes: bool = False,
         until: Vector | None = None,
         time: int | None = None,
     ) -> Cut:
+        start = cut.position
         cut = replace(deepcopy(cut), changes=0)  # whoever remembers it goes on from there
         if cut.position >= end:
             return cut
         waiting: list[tuple[int, Record]] = []
         for frame in self._between(cut.position, end):
-            if most is not None and cut.changes >= most:
+            if most is not None and (cut.position - start if in_bytes else cut.changes) >= most:
                 return cut
             if until is not None and cut.lacking(until) is None:
                 return cut

@@ -39,7 +39,7 @@ class Options:
     ``starting`` and ``ending`` are ``earliest``, ``latest``, or the JSON of a vector; ``ending``
     None is the newest.  ``since`` is a time to start at, in microseconds UTC; ``as_of`` is
     ``latest``, a time, or the JSON of a vector.  ``most_changes`` and ``most_bytes`` bound a
-    micro-batch.
+    micro-batch.  ``bases`` are copies of the stores, with whose data a stream begins.
     """
 
     view: View
@@ -60,6 +60,7 @@ class Options:
     fail_on_data_loss: bool = True
     most_changes: int | None = None
     most_bytes: int | None = None
+    bases: tuple[str, ...] = ()
     mode: Mode = "FAILFAST"
     batch_rows: int = BATCH_ROWS
     task_bytes: int = TASK_BYTES
@@ -92,6 +93,12 @@ class LoadOptions:
     target: Target = "files"
 
 
+_RIVALS = (
+    ("startingCounters", "startingTimestamp", "initialSnapshot"),
+    ("maxChangesPerTrigger", "maxBytesPerTrigger"),
+)
+
+
 def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
     """Return the options of a read; ``UsageError`` names what is unknown, missing or of no use.
 
@@ -103,9 +110,16 @@ def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
     subject = f"view {view!r}" + (" in a stream" if stream else "")
     known: Known = [("view", "view", _view), *_known(view, stream)]
     options = Options(**_fields(texts, known, subject))
-    if options.starting is not None and options.since is not None:
+    for names in _RIVALS:
+        given_too = [texts[name.lower()][0] for name in names if name.lower() in texts]
+        if len(given_too) > 1:
+            raise UsageError(
+                f"{' and '.join(given_too)} speak of one thing", hint="Give one of them."
+            )
+    if options.bases and len(options.bases) != len(options.paths):
         raise UsageError(
-            "startingCounters and startingTimestamp are two beginnings", hint="Give one of them."
+            f"{len(options.paths)} stores, and {len(options.bases)} copies to begin with",
+            hint="initialSnapshot is a copy of each store, in the order of path.",
         )
     return options
 
@@ -227,7 +241,11 @@ def _known(view: View, stream: bool | None) -> Known:
         ("failOnDataLoss", "fail_on_data_loss", _flag),
     ]
     if stream is not False:
-        changes.append(("maxChangesPerTrigger", "most_changes", _positive))
+        changes += [
+            ("maxChangesPerTrigger", "most_changes", _positive),
+            ("maxBytesPerTrigger", "most_bytes", _positive),
+            ("initialSnapshot", "bases", _paths),
+        ]
     if not stream:
         changes += [("endingCounters", "ending", _vector), ("mode", "mode", _one_of(Mode))]
     return [*both, *changes]

@@ -28,7 +28,7 @@ from .archives import ArchivedChanges, ArchivedData
 from .changes import Wanted, changes
 from .logs import BadFrame, Cut, Log, Slice, attached, check_partitions
 from .options import Options
-from .snapshots import Account, Part
+from .snapshots import Account, Part, Puts
 from .vectors import Number, Vector
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Task:
     """What one task reads: a part that knows how, or a slice of a log and what is wanted of it."""
 
     options: Options
-    part: Slice | Part | Account | ArchivedData | ArchivedChanges
+    part: Slice | Part | Puts | Account | ArchivedData | ArchivedChanges
     columns: tuple[str, ...] | None
     names: dict[int, str]
     wanted: Wanted | None
@@ -224,13 +224,26 @@ def _snapshot(path: str, options: Options, chosen: tuple[str, ...] | None) -> li
             f"{path} has its data as it is now: asOf={options.as_of!r} needs an archive",
             hint="Compact its log into one, and read that: `tidelog spark compact`.",
         )
-    log, cut = snapshots.pin(path)
+    _, cut = snapshots.pin(path)
+    tx_ids = options.columns is not None and "tx_id" in options.columns
+    found = parts_of(path, cut, options, _keys(options), tx_ids=tx_ids)
+    return [Task(options, part, chosen, {}, None) for part in found]
+
+
+def parts_of(
+    path: str,
+    cut: Cut,
+    options: Options,
+    keys: tuple[bytes, bytes | None] = (b"", None),
+    *,
+    tx_ids: bool = False,
+) -> list[Part]:
+    """Return the parts of a snapshot that options ask for; the rest as in ``snapshots.parts``."""
     everywhere = range(len(cut.state.counters))
     partitions = [p for p in everywhere if options.partitions is None or p in options.partitions]
-    check_partitions(log.path, options.partitions or (), everywhere)
+    check_partitions(path, options.partitions or (), everywhere)
     count = options.tasks or 2 * (os.cpu_count() or 1)
-    found = snapshots.parts(path, cut, partitions, options.namespace, count, _keys(options))
-    return [Task(options, part, chosen, {}, None) for part in found]
+    return snapshots.parts(path, cut, partitions, options.namespace, count, keys, tx_ids=tx_ids)
 
 
 def _keys(options: Options) -> tuple[bytes, bytes | None]:

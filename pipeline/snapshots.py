@@ -41,8 +41,10 @@ from ..engine.stored import (
     cut,
     is_tombstone,
 )
-from .columns import META, SNAPSHOT, Rows
+from .changes import as_puts
+from .columns import META, SNAPSHOT, ChangeFormat, Rows
 from .logs import Cut, Log
+from .tx_ids import TxIds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,12 +68,15 @@ class Part:
     start: bytes = b""
     stop: bytes | None = None
     """Where the wanted keys begin, and what they lie before."""
+    tx_ids: bool = False
+    """Whether to look the transactions up in the log, all of which is read for that."""
 
     def batches(self, columns: tuple[str, ...] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Read them; raises ``SnapshotExpiredError`` and what damage raises."""
         rows = Rows(SNAPSHOT, columns, batch_rows)
+        known = TxIds(self.path, self.position, self.partitions) if self.tx_ids else None
         for partition, number, block in self.pairs():
-            _add(rows, block, partition, self.maps[number])
+            _add(rows, block, partition, self.maps[number], known)
             if rows.full:
                 yield from rows.batch()
         yield from rows.batch()
@@ -91,6 +96,19 @@ class Part:
                     wanted = Range(namespace=number, start=self.start, stop=self.stop)
                     for block in _blocks(view, partition, wanted):
                         yield partition, number, block
+
+
+@dataclass(frozen=True, slots=True)
+class Puts:
+    """The data of a part as the changes that made it: what a stream may begin with."""
+
+    part: Part
+    form: ChangeFormat
+
+    def batches(self, columns: tuple[str, ...] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Read them; raises as ``Part.batches`` does."""
+        for batch in self.part.batches(None, batch_rows):
+            yield as_puts(batch, self.form, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +189,12 @@ def parts(
     namespace: str | None,
     tasks: int,
     keys: tuple[bytes, bytes | None] = (b"", None),
+    *,
+    tx_ids: bool = False,
 ) -> list[Part]:
     """Return the parts of a snapshot, of about equal numbers of partitions.
 
-    ``keys`` are where the wanted ones begin, and what they lie before.
+    ``keys`` are where the wanted ones begin, and what they lie before; ``tx_ids`` as in a part.
     """
     live = cut.maps()
     maps = {n: name for n, name in live.items() if namespace in (None, name)}
@@ -185,7 +205,7 @@ def parts(
         )
     size = -(-len(partitions) // max(tasks, 1))
     groups = [tuple(partitions[at : at + size]) for at in range(0, len(partitions), size)]
-    return [Part(path, cut.position, group, maps, *keys) for group in groups]
+    return [Part(path, cut.position, group, maps, *keys, tx_ids) for group in groups]
 
 
 def _opened(path: str) -> ReadOnlyDatabase:
@@ -222,7 +242,7 @@ def _blocks(view: View, partition: int, wanted: Range) -> Iterator[list[Pair]]:
         yield fresh
 
 
-def _add(rows: Rows, block: list[Pair], partition: int, name: str) -> None:
+def _add(rows: Rows, block: list[Pair], partition: int, name: str, known: TxIds | None) -> None:
     count = len(block)
     stored = [value for _, value in block]
     trailers = struct.unpack("<" + "BIQq4x" * count, b"".join(map(cut, stored, repeat(TRAILER))))
@@ -233,6 +253,6 @@ def _add(rows: Rows, block: list[Pair], partition: int, name: str) -> None:
         map(cut, stored, repeat(VALUE)),
         repeat(partition, count),
         trailers[2::4],
-        repeat(None, count),
+        repeat(None, count) if known is None else known.of(partition, trailers[2::4]),
         trailers[3::4],
     )

@@ -14,11 +14,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ..affinity.errors import HistoryTruncatedError, UsageError
-from . import vectors
+from ..affinity.errors import HistoryTruncatedError, SnapshotExpiredError, UsageError
+from . import snapshots, vectors
 from .logs import Cut, Log
 from .options import Options
-from .reads import Task, change_tasks, kept, skipped, start_of, task_bytes
+from .reads import Task, change_tasks, kept, parts_of, skipped, start_of, task_bytes
+from .snapshots import Puts
 from .vectors import Number, Vector
 
 Offset = dict[str, Any]
@@ -131,6 +132,9 @@ class ChangeStream:
 
     Lives as long as the query's runner and remembers where offsets lie in the log; without that,
     after a restart, it looks from the head of a segment on.
+
+    One that begins with the data of a copy begins at the empty vector; the first batch is that data
+    as a whole, and ends at the cut of the copy.
     """
 
     def __init__(self, options: Options, names: Sequence[str] | None = None) -> None:
@@ -143,15 +147,20 @@ class ChangeStream:
 
     def initial(self) -> Offset:
         """Return the offset at which a new query begins."""
+        if self._options.bases:
+            return self._joined([{} for _ in self._logs])
         return self._joined([start_of(log, self._options, "latest") for log in self._logs])
 
     def latest(self, start: Offset, most: int | None) -> Offset:
-        """Return the newest offset, or one about ``most`` changes behind ``start``."""
+        """Return the newest offset, or one about ``most`` changes, or bytes, behind ``start``."""
         found = []
         share = None if most is None else max(most // len(self._logs), 1)
         for place, low in enumerate(self._split(start)):
-            cut = self._next(place, low, share)
-            self._remember(place, cut)
+            if low:
+                cut = self._next(place, low, share)
+                self._remember(place, cut)
+            else:
+                cut = self._base(place)
             found.append(cut.vector())
         return self._joined(found)
 
@@ -170,6 +179,9 @@ class ChangeStream:
         tasks: list[Task] = []
         for place, (low, high) in enumerate(zip(self._split(start), self._split(end), strict=True)):
             log = self._logs[place]
+            if not low:
+                tasks += self._puts(place, high)
+                continue
             try:
                 cut = self._cuts[place].get(_text(high)) or log.at(high)
             except HistoryTruncatedError as error:
@@ -181,12 +193,42 @@ class ChangeStream:
 
     def _next(self, place: int, low: dict[int, Number], most: int | None) -> Cut:
         log, end = self._logs[place], self._ends[place]
+        in_bytes = self._options.most_bytes is not None
         try:
             cut = self._cuts[place].get(_text(low)) or log.at(low)
-            return log.newest(cut, most, end)
+            return log.newest(cut, most, end, in_bytes=in_bytes)
         except HistoryTruncatedError as error:
             skipped(log, self._options, error)
-            return log.newest(log.earliest(), most, end)
+            return log.newest(log.earliest(), most, end, in_bytes=in_bytes)
+
+    def _base(self, place: int) -> Cut:
+        """Return the cut of the copy that a source begins with."""
+        log = self._logs[place]
+        if not self._options.bases:
+            raise UsageError(
+                f"the query over {log.path} began with a copy of it, and has not come behind that",
+                hint="Set initialSnapshot as before.",
+            )
+        copy, cut = snapshots.pin(self._options.bases[place])
+        if (copy.store_id, copy.history_id) != (log.store_id, log.history_id):
+            raise UsageError(
+                f"{copy.path} is no copy of {log.path}, or has a history of its own by now",
+                hint="Begin with a hot copy that nobody has opened for writing.",
+            )
+        return cut
+
+    def _puts(self, place: int, high: Vector) -> list[Task]:
+        """Return the tasks that read the data of a copy, as changes."""
+        options, cut = self._options, self._base(place)
+        if cut.vector() != high:
+            raise SnapshotExpiredError(
+                f"{options.bases[place]} is another copy than the one that the query began with",
+                hint="Put that one in its place, or begin anew.",
+            )
+        if options.namespace is not None and options.namespace not in cut.names.values():
+            return []
+        found = parts_of(options.bases[place], cut, options)
+        return [Task(options, Puts(p, options.form), self._chosen, {}, None) for p in found]
 
     def _remember(self, place: int, cut: Cut) -> None:
         cuts = self._cuts[place]

@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.checkpoints.replay import FIRST_NAMESPACE
 from tidelog.pipeline import columns
-from tidelog.pipeline.changes import Wanted, changes
+from tidelog.pipeline.changes import PUT, Wanted, changes
 from tidelog.pipeline.columns import ChangeFormat
 from tidelog.wal.format import Frame
 from tidelog.wal.records import IdleRecord, Record, RollbackRecord, Run, TxRecord, encode_record
@@ -50,7 +50,7 @@ def twin(records: list[Record], wanted: Wanted) -> list[tuple[Any, ...]]:
         if isinstance(record, TxRecord):
             shown = [update for update in record.updates() if update[3] >= FIRST_NAMESPACE]
             for place, (partition, _, number, of, key, value) in enumerate(shown):
-                op = "delete" if value is None else wanted.put
+                op = "delete" if value is None else PUT[wanted.form]
                 name = NAMES.get(of, str(of))
                 rows.append((partition, number, name, key, op, value, record.tx_id, place,
                              len(shown), record.time))  # fmt: skip

@@ -493,6 +493,125 @@ def test_a_batch_that_is_planned_again_is_the_same(store: Path) -> None:
     assert rows_of(ChangeStream(options).tasks(start, middle)) == once
 
 
+@pytest.mark.parametrize("most", [1, 300, 100_000])
+def test_a_batch_is_of_about_so_many_bytes_of_the_log(store: Path, most: int) -> None:
+    given = {"path": str(store), "view": "changes", "startingCounters": "earliest"}
+    options = parse({**given, "maxBytesPerTrigger": str(most)}, stream=True)
+    following = ChangeStream(options)
+    offset, found = following.initial(), []
+    sizes = []
+    while (end := following.latest(offset, most)) != offset:
+        batch = rows_of(following.tasks(offset, end))
+        sizes.append(sum(len(row["key"]) + len(row["value"] or b"") for row in batch))
+        found += batch
+        offset = end
+    assert found == rows(store, "changes")
+    largest = 6 * 45  # updates of a transaction, which is never split
+    assert max(sizes) <= most + largest
+    assert len(sizes) == (1 if most > 10_000 else 100 if most == 1 else len(sizes))
+    assert most != 300 or 10 < len(sizes) < 60
+
+
+# ------------------------------------------------------------------ streams that begin with data
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> tuple[Path, Path]:
+    """A store, and a hot copy from before its newest changes; nothing older is in its log."""
+    path, copy = tmp_path / "live", tmp_path / "copy"
+    with new_store(path, partitions=4, segment_bytes=1 << 20, retain_bytes=1) as db:
+        fill(db, 1, 60)
+        db.map("stock")[b"large"] = bytes(900_000)
+        db.map("stock")[b"large"] = bytes(900_000)
+        fill(db, 2, 10)
+        db.checkpoint()
+        fill(db, 3, 20)
+        db.backup(copy)
+        fill(db, 4, 30)
+    return path, copy
+
+
+def beginning(path: Path, copy: Path, **options: str) -> ChangeStream:
+    given = {"path": str(path), "view": "changes", "initialSnapshot": str(copy), **options}
+    return ChangeStream(parse(given, stream=True))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_stream_begins_with_the_data_of_a_copy(copied: tuple[Path, Path], restart: bool) -> None:
+    path, copy = copied
+    following = beginning(path, copy)
+    offset = following.initial()
+    assert offset["p"] == {}
+    batches = []
+    while (end := following.latest(offset, 40)) != offset:
+        batches.append(rows_of(following.tasks(offset, end)))
+        if restart:
+            following = beginning(path, copy)
+            assert rows_of(following.tasks(offset, end)) == batches[-1]
+        offset = json.loads(json.dumps(end))
+    data, *changes = batches
+    assert len(changes) > 1
+    assert {row["op"] for row in data} == {"put"}
+    known = {(row["namespace"], row["key"], row["value"], row["counter"]) for row in data}
+    assert known == {
+        (row["namespace"], row["key"], row["value"], row["counter"])
+        for row in rows(copy, "snapshot")
+    }
+    assert replayed(data) == content(copy)
+    assert replayed([row for batch in batches for row in batch]) == content(path)
+    newest = {row["partition"]: row["counter"] for row in rows(path, "changes")}
+    assert {int(p): number for p, (_, number) in offset["p"].items()} == newest
+
+
+def test_a_stream_begins_with_what_is_wanted_of_a_copy(copied: tuple[Path, Path]) -> None:
+    path, copy = copied
+    for wanted in ({"namespace": "stock", "partitions": "1-2"}, {"namespace": "not there yet"}):
+        following = beginning(path, copy, changeFormat="cdf", columns="key,_change_type", **wanted)
+        start = following.initial()
+        found = rows_of(following.tasks(start, following.latest(start, None)))
+        here = rows(copy, "snapshot", **wanted) if "partitions" in wanted else []
+        assert sorted(row["key"] for row in found) == sorted(row["key"] for row in here)
+        assert {row["_change_type"] for row in found} == ({"update_postimage"} if here else set())
+
+
+def test_another_copy_is_not_taken_for_the_one_that_a_query_began_with(
+    copied: tuple[Path, Path], store: Path, tmp_path: Path
+) -> None:
+    path, copy = copied
+    following = beginning(path, copy)
+    start = following.initial()
+    end = following.latest(start, None)
+    with tidelog.open(path) as db:
+        db.backup(tmp_path / "later")
+    with pytest.raises(SnapshotExpiredError, match="another copy"):
+        beginning(path, tmp_path / "later").tasks(start, end)
+    with pytest.raises(UsageError, match="no copy of"):
+        beginning(path, store).latest(start, None)
+    with pytest.raises(UsageError, match="began with a copy"):
+        ChangeStream(parse({"path": str(path), "view": "changes"}, stream=True)).latest(start, None)
+    for rival in ("startingCounters", "startingTimestamp"):
+        with pytest.raises(UsageError, match="speak of one thing"):
+            beginning(path, copy, **{rival: "earliest" if rival[8] == "C" else "2026-01-01"})
+    with pytest.raises(UsageError, match="1 stores, and 2 copies"):
+        beginning(path, copy, initialSnapshot=json.dumps([str(copy), str(copy)]))
+
+
+# ------------------------------------------------------------------ transactions of a snapshot
+
+
+def test_transactions_of_a_snapshot_are_told_as_far_as_the_log_is_kept(
+    copied: tuple[Path, Path],
+) -> None:
+    path, _ = copied
+    changes = {(row["partition"], row["counter"]): row["tx_id"] for row in rows(path, "changes")}
+    found = rows(path, "snapshot", columns="partition,counter,tx_id")
+    told = [row for row in found if row["tx_id"] is not None]
+    assert 0 < len(told) < len(found)
+    for row in found:
+        assert row["tx_id"] == changes.get((row["partition"], row["counter"]))
+    assert {row["tx_id"] for row in rows(path, "snapshot")} == {None}
+
+
 def test_a_stream_follows_a_writer_and_its_new_segments(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with new_store(path, partitions=2, segment_bytes=1 << 20) as db:

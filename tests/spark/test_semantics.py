@@ -93,3 +93,32 @@ def test_open_and_closed_stores_give_the_same(spark: SparkSession, tmp_path: Pat
         for place in (tmp_path / "copy", path)
     )
     assert copied == closed
+
+
+def test_a_stream_begins_with_the_data_of_a_copy(spark: SparkSession, tmp_path: Path) -> None:
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    with new_store(path, partitions=4, retain_bytes=1) as db:
+        fill(db, 1, 30)
+        db.checkpoint()
+        db.backup(copy)
+        fill(db, 2, 30)
+        db.sync()
+        db.maintain()
+        reader = spark.readStream.format("tidelog").options(path=str(path), view="changes")
+        query = (
+            reader.options(initialSnapshot=str(copy), maxChangesPerTrigger="40")
+            .load()
+            .writeStream.format("memory")
+            .queryName("from_a_copy")
+            .option("checkpointLocation", str(tmp_path / "state"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    found = [row.asDict() for row in spark.table("from_a_copy").collect()]
+    for row in found:
+        row["key"] = bytes(row["key"])
+        row["value"] = None if row["value"] is None else bytes(row["value"])
+    assert replayed(found) == content(path)
+    assert sum(row["tx_id"] is None for row in found) == sum(map(len, content(copy).values()))
+    assert len([p for p in query.recentProgress if p["numInputRows"]]) > 2
