@@ -69,7 +69,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Where to write, and how; ``writer`` and ``number`` tell a batch from its repetition."""
+    """Where to write, and how; ``writer`` and ``number`` tell a batch from its repetition.
+
+    ``most_updates`` is how many a transaction may have.
+    """
 
     path: str
     namespace: str | None = None
@@ -77,6 +80,7 @@ class WriteOptions:
     on_conflict: OnConflict = "fail"
     writer: str | None = None
     number: int | None = None
+    most_updates: int | None = None
     target: Target = "store"
 
 
@@ -135,6 +139,7 @@ def parse_write(given: Mapping[str, str], *, stream: bool = False) -> WriteOptio
         ("atomicity", "atomicity", _one_of(Atomicity)),
         ("onConflict", "on_conflict", _one_of(OnConflict)),
         ("txnAppId", "writer", _writer),
+        ("maxOpsPerTx", "most_updates", _positive),
     ]
     if not stream:
         known += [("txnVersion", "number", _natural), ("target", "target", _one_of(Target))]

@@ -145,6 +145,7 @@ def commit(
             groups = [(b"", _rows(path, staged, options))] if staged or replace else []
         else:
             groups = _by_partition(_rows(path, staged, options), db.partitions)
+        _check_size(groups, options.most_updates)
         for part, rows in groups:
             try:
                 db.run(_apply, db, rows, batch, part, options.namespace if replace else None)
@@ -154,6 +155,16 @@ def commit(
     for folder in {one.folder for one in staged}:
         discard(path, folder)
     _sweep(path)
+
+
+def _check_size(groups: Sequence[tuple[bytes, Rows]], most: int | None) -> None:
+    """Raise ``TransactionTooLargeError`` before the first transaction where any has too many."""
+    largest = max((len(rows) for _, rows in groups), default=0)
+    if most is not None and largest > most:
+        raise TransactionTooLargeError(
+            f"{largest} updates would be one transaction, maxOpsPerTx is {most}",
+            hint="Write smaller batches, or set atomicity=partition.",
+        )
 
 
 def discard(path: str, folder: str) -> None:

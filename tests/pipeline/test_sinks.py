@@ -154,6 +154,18 @@ def test_a_key_that_comes_twice_is_refused_or_the_last_one_counts(store: Path) -
     assert content(store)["a"] == {b"1": b"1"}
 
 
+def test_a_transaction_of_too_many_updates_is_refused_before_any_is_written(store: Path) -> None:
+    before = content(store)
+    rows_of_it = [staged(store, 0, *(("a", b"%d" % n, b"x") for n in range(40)))]
+    for atomicity, most in (("batch", 39), ("partition", 3)):
+        few = options(store, atomicity=atomicity, maxOpsPerTx=most)
+        with pytest.raises(TransactionTooLargeError, match=f"maxOpsPerTx is {most}"):
+            sinks.commit(rows_of_it, NOBODY, few)
+        assert content(store) == before
+    sinks.commit(rows_of_it, NOBODY, options(store, maxOpsPerTx=40))
+    assert len(content(store)["a"]) == 40
+
+
 def test_a_map_is_replaced_as_a_whole(store: Path) -> None:
     chosen = options(store, namespace="kept")
     one = staged(store, 0, ("ignored", b"new", b"x"), namespace="kept")
