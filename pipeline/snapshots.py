@@ -1,4 +1,4 @@
-"""The data of a store at one cut, by groups of partitions.
+"""The data of a store at one cut, some partitions to a task.
 
 A snapshot is the data file of a store that nobody writes, or of a hot copy, under the log behind
 it.  Each task opens the store for reading, by itself, and closes it again.

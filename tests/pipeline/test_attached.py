@@ -47,6 +47,15 @@ def test_a_snapshot_has_the_rows(store: Path) -> None:
     assert len(found["cities"]) == len(ROWS)
 
 
+def test_the_rows_of_a_load_belong_to_no_transaction(store: Path) -> None:
+    logged = rows(store, "changes", failOnDataLoss="false")
+    made = {(row["partition"], row["counter"]): row["tx_id"] for row in logged}
+    found = rows(store, "snapshot", columns="partition,counter,tx_id")
+    assert {row["tx_id"] is None for row in found} == {True, False}
+    for row in found:
+        assert row["tx_id"] == made.get((row["partition"], row["counter"]))
+
+
 def test_changes_over_the_numbers_of_a_load_are_an_error_that_says_what_to_do(store: Path) -> None:
     first = 1 + (partition_of(b"ada", 4) == 0)
     for options in ({}, {"namespace": "cities"}, {"partitions": "0"}):
