@@ -125,6 +125,8 @@ class Committer:
         """Errors of puts, for the threads that are about to be woken."""
         self.puts_durable = True
         """Whether a put waits for a sync."""
+        self.at_first: Callable[[], None] | None = None
+        """Called before the first commit; it sets this to None once what it begins has begun."""
         self.in_the_way = False
         """Whether a relaxed update has to queue: a leader, gaps to close, locks, an end."""
         self._ending = False
@@ -146,6 +148,8 @@ class Committer:
         """Commit one transaction and return its receipt; raises what speaks against it."""
         if commit.size > self.transaction_bytes_max:
             raise self._too_large(commit.size)
+        if self.at_first is not None:
+            self.at_first()
         while not (self._alone((commit,)) or self._queue_up(commit)):
             pass
         if commit.error is not None:
@@ -157,6 +161,8 @@ class Committer:
         self, partition: int, namespace: int, full_key: bytes, key: bytes, value: bytes
     ) -> None:
         """Commit one put, of at most ``PUT_BYTES_MAX``; raises what speaks against it."""
+        if self.at_first is not None:
+            self.at_first()
         while True:
             if not (self._leading or length_hint(self._waking)):
                 alone = LonePut(partition, namespace, full_key, key, value, self.puts_durable)
@@ -187,6 +193,8 @@ class Committer:
 
     def commit_all(self, entries: Sequence[Entry]) -> None:
         """Commit several, in order; each gets its receipt or its ``error``."""
+        if self.at_first is not None:
+            self.at_first()
         ready = []
         for entry in entries:
             if entry.size > self.transaction_bytes_max:
@@ -397,6 +405,7 @@ class Committer:
         """Find out whether a relaxed update may go straight into the log; under the mutex."""
         self.in_the_way = bool(
             self._leading
+            or self.at_first is not None
             or self._closing
             or self.locks_held
             or self._ending

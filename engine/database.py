@@ -44,7 +44,8 @@ from . import codecs, outcomes, reads
 from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
 from .catalog import Catalog
 from .entries import Commit, Entry, Receipt
-from .handles import open_handles
+from .environment import BackgroundTask
+from .handles import idle_handles, open_handles
 from .lock_manager import LockedError
 from .maps import Map, map_of
 from .namespaces import OUTCOMES, Namespace, ledger
@@ -118,10 +119,14 @@ class Database:
         store.keeper.ids_in_flight = store.committer.ids_in_flight
         store.committer.note_given_id = self._note_given_id
         store.committer.puts_durable = durability == "always"
-        self._task = store.environment.background(
-            "tidelog-maintenance", store.options.sync_interval, self.maintain
-        )
+        self._task: BackgroundTask | None = None
         open_handles.add(self)
+        if self._unwritten():
+            self._begin_maintenance()
+        else:
+            idle_handles.add(self)
+            store.committer.at_first = self._begin_maintenance
+            store.committer.settle_way()
         log.info(
             "store.opened path=%s clean=%s",
             self.path,
@@ -553,8 +558,28 @@ class Database:
                 self._store.checkpointer.run_while(
                     lambda: overlay.bytes >= 2 * self._limit, "overlay"
                 )
-            else:
+            elif self._task is not None:
                 self._task.wake()
+
+    def _unwritten(self) -> bool:
+        """Whether the data file lacks anything that the log has."""
+        state = self._store.state
+        return bool(self.overlay.bytes or state.touched or state.dropped)
+
+    def _begin_maintenance(self) -> None:
+        """Begin the background work, unless the store is closed.
+
+        Only when there is something to do: whatever thread a process has beside its first one
+        makes each look into LMDB dearer, a scan by a seventh.
+        """
+        committer = self._committer
+        with committer.mutex:
+            if self._task is None and self._closed is None:
+                self._task = self._store.environment.background(
+                    "tidelog-maintenance", self._store.options.sync_interval, self.maintain
+                )
+            committer.at_first = None
+        idle_handles.discard(self)
 
     def maintain(self) -> None:
         """Do what is due: sync relaxed commits, announce what is durable, checkpoint, sweep."""
@@ -665,12 +690,12 @@ class Database:
             self._committer.begin_end()
         if not first:
             return
-        self._task.stop()
+        self._stop_maintenance()
         store = self._store
         try:
             if store.committer.stopped is not None:
                 raise DiskError(f"{store.committer.stopped}; newer relaxed commits may be lost")
-            if self.overlay.bytes or store.state.touched or store.state.dropped:
+            if self._unwritten():
                 store.checkpointer.run("close")
             store.committer.sync()
             store.committer.announce()
@@ -685,10 +710,17 @@ class Database:
 
     def abandon(self) -> None:
         """Let go of the store as a crash would: no checkpoint, no mark of a clean end."""
-        self._task.stop()
+        self._stop_maintenance()
         self._committer.end(self._closed_error)
         self._shut(self._closed_error)
         self._store.release()
+
+    def _stop_maintenance(self) -> None:
+        with self._committer.mutex:
+            self._committer.at_first = None
+            task = self._task
+        if task is not None:
+            task.stop()
 
     def _shut(self, error: Callable[[], TidelogError]) -> None:
         """Let every later call raise; nothing of LMDB is referenced from here any more."""
@@ -699,6 +731,7 @@ class Database:
             snapshot.close()
         self.overlay.view = reads.closed_view(error)
         open_handles.discard(self)
+        idle_handles.discard(self)
 
     def _closed_error(self) -> TidelogError:
         return ClosedError(f"the store {self.path} is closed")

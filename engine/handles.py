@@ -27,6 +27,8 @@ class Handle(Protocol):
 
 
 open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+idle_handles: set[Handle] = set()
+"""Those of the open ones that no thread keeps alive: they are to be closed at the end as well."""
 
 
 def _close_all() -> None:

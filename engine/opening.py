@@ -41,7 +41,7 @@ from . import manifest as manifests
 from .checkpointer import Checkpointer
 from .commit import Committer
 from .copying import copy_file
-from .environment import Disk, Environment, KeyValueEnvironment, LockHandle
+from .environment import BackgroundTask, Disk, Environment, KeyValueEnvironment, LockHandle
 from .kv import DATA_FILE, ENGINE_VERSION
 from .lock_manager import LockManager
 from .log_keeper import LogKeeper
@@ -495,14 +495,16 @@ class _Opening:
             growth=growth,
         )
         checkpointer.on_doubt = self._doubt
-        task = self._environment.background(
-            "tidelog-recovery", 3600.0, lambda: _quietly(checkpointer, overlay, limit)
-        )
+        task: BackgroundTask | None = None
 
         def relieve() -> None:
+            nonlocal task
             if overlay.bytes >= 2 * limit:
                 checkpointer.run_while(lambda: overlay.bytes >= 2 * limit, "recovery")
             elif overlay.bytes >= limit:
+                task = task or self._environment.background(
+                    "tidelog-recovery", 3600.0, lambda: _quietly(checkpointer, overlay, limit)
+                )
                 task.wake()
 
         try:
@@ -515,10 +517,12 @@ class _Opening:
                 relieve=relieve,
             )
         except BaseException:
-            task.stop()
+            if task is not None:
+                task.stop()
             raise
-        # A checkpoint that is still running goes on beside what comes: it has the same mutex.
-        task.stop(wait=False)
+        if task is not None:
+            # A checkpoint that is still running goes on beside what comes: it has the same mutex.
+            task.stop(wait=False)
         # A copy of a running store has no clean end, even where its log ends as it should.
         clean = self._manifest.clean_end == end.position and not self._manifest.copied
         replayed.report.clean = clean

@@ -1,15 +1,20 @@
-"""The background thread beside a disk that fails: it goes on trying, and does not fill the log."""
+"""The background thread: when it begins, and that it goes on trying beside a disk that fails."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from support.real_stores import opened, run_python
 from tidelog.affinity.errors import DiskError
-from tidelog.engine.database import CHECKPOINT_PAUSE
+from tidelog.engine.database import CHECKPOINT_PAUSE, Database
 from tidelog.engine.open import open_with
+from tidelog.engine.transactions import Durability
 from tidelog.testing import FaultyDisk, simulated
+from tidelog.testing.environment import SimulatedEnvironment
 
 
 def count_of(caplog: pytest.LogCaptureFixture, event: str) -> int:
@@ -50,3 +55,70 @@ def test_a_failed_checkpoint_is_tried_again_after_a_pause(
         environment.advance(2 * CHECKPOINT_PAUSE)
         assert db.statistics().overlay_bytes == 0
     assert count_of(caplog, "checkpoint.failed") <= 11
+
+
+def tasks(environment: SimulatedEnvironment) -> list[str]:
+    return [task.name for task in environment.schedule.tasks if not task.stopped]
+
+
+@pytest.mark.parametrize("durability", ["always", "interval", "none"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda db: db.map("numbers").set(b"a", b"1"),
+        lambda db: db.map("numbers").update_many({b"a": b"1", b"b": b"2"}),
+        lambda db: db.map("numbers").discard(b"a"),
+        lambda db: db.run(lambda tx: tx[db.map("numbers")].set(b"a", b"1")),
+        lambda db: db.map("more"),
+        lambda db: db.drop("numbers"),
+    ],
+    ids=["put", "many", "delete", "transaction", "map", "drop"],
+)
+def test_background_work_begins_with_the_first_commit(
+    write: Callable[[Database], object], durability: Durability
+) -> None:
+    # A thread that has nothing to do makes every scan of its process a seventh dearer.
+    environment = simulated(1, FaultyDisk())
+    with open_with(environment, "/store") as db:
+        db.map("numbers")[b"a"] = b"0"
+    with open_with(environment, "/store", durability=durability) as db:
+        assert list(db.map("numbers").items()) == [(b"a", b"0")]
+        with db.snapshot() as snapshot:
+            assert snapshot[db.map("numbers")][b"a"] == b"0"
+        assert tasks(environment) == []
+        write(db)
+        assert tasks(environment) == ["tidelog-maintenance"]
+        environment.advance(1.0)
+        statistics = db.statistics()
+        assert statistics.durable_position == statistics.position or durability == "none"
+    assert tasks(environment) == []
+
+
+def test_background_work_begins_at_once_behind_a_crash() -> None:
+    environment = simulated(1, disk := FaultyDisk())
+    open_with(environment, "/store").map("numbers")[b"a"] = b"1"
+    environment = simulated(2, disk.crash())
+    with open_with(environment, "/store", checkpoint_interval=1.0) as db:
+        assert tasks(environment) == ["tidelog-maintenance"]
+        assert db.statistics().overlay_bytes > 0
+        environment.advance(2.0)
+        assert db.statistics().overlay_bytes == 0
+
+
+def test_a_store_that_is_lost_sight_of_is_closed_at_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = """
+import gc, sys, tidelog
+
+def look():
+    return dict(tidelog.open(sys.argv[1]).map("numbers"))
+
+print(look())
+gc.collect()
+"""
+    with opened(tmp_path / "store") as db:
+        db.map("numbers")[b"a"] = b"1"
+    assert run_python(source, tmp_path / "store").out == "{b'a': b'1'}\n"
+    with caplog.at_level(logging.INFO, "tidelog"), opened(tmp_path / "store"):
+        assert f"store.opened path={tmp_path / 'store'} clean=True" in caplog.text
