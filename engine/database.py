@@ -717,7 +717,6 @@ class Database:
 
     def _stop_maintenance(self) -> None:
         with self._committer.mutex:
-            self._committer.at_first = None
             task = self._task
         if task is not None:
             task.stop()

@@ -69,10 +69,11 @@ def tasks(environment: SimulatedEnvironment) -> list[str]:
         lambda db: db.map("numbers").update_many({b"a": b"1", b"b": b"2"}),
         lambda db: db.map("numbers").discard(b"a"),
         lambda db: db.run(lambda tx: tx[db.map("numbers")].set(b"a", b"1")),
+        lambda db: db.commit_group([db.commit_of(db.map("numbers").namespace, [(b"a", b"1")])]),
         lambda db: db.map("more"),
         lambda db: db.drop("numbers"),
     ],
-    ids=["put", "many", "delete", "transaction", "map", "drop"],
+    ids=["put", "many", "delete", "transaction", "group", "map", "drop"],
 )
 def test_background_work_begins_with_the_first_commit(
     write: Callable[[Database], object], durability: Durability
@@ -91,6 +92,28 @@ def test_background_work_begins_with_the_first_commit(
         environment.advance(1.0)
         statistics = db.statistics()
         assert statistics.durable_position == statistics.position or durability == "none"
+    assert tasks(environment) == []
+
+
+def test_two_first_commits_begin_it_once() -> None:
+    environment = simulated(1, FaultyDisk())
+    with open_with(environment, "/store", durability="none") as db:
+        committer = db._committer
+        begin = committer.at_first
+        assert begin is not None
+        db.map("numbers")[b"a"] = b"1"
+        begin()
+        assert tasks(environment) == ["tidelog-maintenance"]
+        assert committer.at_first is None
+        assert not committer.in_the_way
+
+
+def test_a_first_commit_that_a_close_overtakes_begins_nothing() -> None:
+    environment = simulated(1, FaultyDisk())
+    with open_with(environment, "/store") as db:
+        begin = db._committer.at_first
+    assert begin is not None
+    begin()
     assert tasks(environment) == []
 
 
