@@ -38,8 +38,9 @@ class Options:
 
     ``starting`` and ``ending`` are ``earliest``, ``latest``, or the JSON of a vector; ``ending``
     None is the newest.  ``since`` is a time to start at, in microseconds UTC; ``as_of`` is
-    ``latest``, a time, or the JSON of a vector.  ``most_changes`` and ``most_bytes`` bound a
-    micro-batch.  ``bases`` are copies of the stores, with whose data a stream begins.
+    ``latest``, the id of a checkpoint, a time, or the JSON of a vector.  ``most_changes`` and
+    ``most_bytes`` bound a micro-batch.  ``bases`` are copies of the stores, with whose data a
+    stream begins.
     """
 
     view: View
@@ -296,10 +297,10 @@ def _vector(text: str) -> str:
 
 
 def _moment(text: str) -> str:
-    """``latest``, a time, or a JSON object of numbers by partition."""
+    """``latest``, the id of a checkpoint, a time, or a JSON object of numbers by partition."""
     if text.startswith("{"):
         return _vector(text)
-    if text != "latest":
+    if text != "latest" and not text.isdecimal():
         time_of(text)
     return text
 
