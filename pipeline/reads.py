@@ -129,6 +129,9 @@ def read(options: Options, names: Sequence[str] | None = None) -> list[Task]:
         return [Task(options, Account(path), chosen, {}, None) for path in options.paths]
     if options.view == "snapshot":
         parts = [part for path in options.paths for part in _snapshot(path, options)]
+        if options.bytes_per_second is not None and parts:
+            share = options.bytes_per_second / len(parts)
+            parts = [replace(part, bytes_per_second=share) for part in parts]
         return [Task(options, part, chosen, {}, None) for part in parts]
     logs = [Log(path) for path in options.paths]
     if options.view == "wal":
@@ -184,6 +187,11 @@ def _end(log: Log, options: Options, cut: Cut) -> dict[int, Number]:
 
 def _archived(options: Options, chosen: tuple[str, ...] | None) -> list[Task]:
     """Plan a read of archives."""
+    if options.bytes_per_second is not None:
+        raise UsageError(
+            "archives have no maxReadBytesPerSec",
+            hint="A task reads files of a whole bundle before its first row.",
+        )
     parts: list[ArchivedData | ArchivedChanges] = []
     for path in options.paths:
         if not archives.is_archive(path):

@@ -392,6 +392,8 @@ def test_what_is_no_archive_of_this_store_is_refused(
         rows(archive, "snapshot", partitions="9")
     with pytest.raises(UsageError, match="ends at number"):
         rows(archive, "snapshot", asOf='{"0": 1000000}')
+    with pytest.raises(UsageError, match="have no maxReadBytesPerSec"):
+        rows(archive, "snapshot", maxReadBytesPerSec=100)
 
 
 def test_two_runs_at_once_are_refused(whole: tuple[Path, Path, list[Row]]) -> None:

@@ -73,7 +73,7 @@ def test_a_copy_shows_older_cuts_down_to_its_checkpoint(
     rows = read(spark, copy, "snapshot", asOf=cut, consistency="partition")
     assert Counter(row["value"] for row in rows) == {b"4": len(KEYS) - 1, b"3": 1}
     (number,) = {row["checkpoint_id"] for row in read(spark, copy, "meta")}
-    rows = read(spark, copy, "snapshot", asOf=number)
+    rows = read(spark, copy, "snapshot", asOf=number, maxReadBytesPerSec=1_000_000)
     assert Counter(row["value"] for row in rows) == {b"2": len(KEYS)}
     early = json.dumps({p: 2 * count for p, count in share.items()})
     with pytest.raises(Exception, match=r"SnapshotExpiredError.*has no data as of number"):
