@@ -285,7 +285,8 @@ class ForeignFileError(StorageError):
 class SnapshotExpiredError(StorageError):
     """The snapshot was ended: the store had to grow, or it pinned too much memory.
 
-    Also raised for a map that was attached after the snapshot was taken.
+    Also raised for a map that was attached after the snapshot was taken, and by the pipeline for
+    data that was written since a read was planned, or for a cut that is too old.
     """
 
     code = "TL-STO-008"

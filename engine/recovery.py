@@ -30,7 +30,7 @@ from ..checkpoints.replay import State
 from ..wal.format import HEADER_SIZE, Frame, parse_segment_header, segment_name
 from ..wal.ports import Directory, ReadableDirectory
 from ..wal.reader import Scan, read_records
-from ..wal.records import Record, TxRecord
+from ..wal.records import Record, Run, TxRecord
 from ..wal.segments import segment_numbers
 from ..wal.tail import End
 from .overlay import PAIR_OVERHEAD, Layer, Overlay
@@ -78,6 +78,11 @@ def apply_updates(layer: Layer, state: State, position: int, record: Record, siz
     if not wanted:
         return 0
     assert isinstance(record, TxRecord)
+    return take_over(layer, record, wanted, size)
+
+
+def take_over(layer: Layer, record: TxRecord, wanted: Iterable[tuple[int, Run]], size: int) -> int:
+    """Add the updates of some runs to a layer, given the index of each one's first key."""
     names = record.namespaces
     total = 0
     for index, run in wanted:

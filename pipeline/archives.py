@@ -226,6 +226,11 @@ def moment(archive: Archive, text: str | None, *, whole: bool) -> Moment:
         return Moment(time=archive.time)
     if text.startswith("{"):
         return _at_vector(archive, text, whole=whole)
+    if text.isdecimal():
+        raise UsageError(
+            f"{archive.path} is an archive, which has no checkpoints: asOf={text}",
+            hint="A store has one, and hot copies. A time has dashes, such as 2026-11-22.",
+        )
     time = time_of(text)
     if time > archive.time:
         raise UsageError(

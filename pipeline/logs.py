@@ -235,7 +235,7 @@ class Log:
     def behind_loads(self) -> Cut:
         """Return the lowest cut of the kept log from which on it has the rows of all numbers."""
         cut, behind = self.earliest(), 0
-        for frame in self._between(cut.position, self.durable_end(cut.position)):
+        for frame in self.between(cut.position, self.durable_end(cut.position)):
             try:
                 kinds = {kind for kind, _, _ in split_records(frame.payload)}
             except UndecodableRecordError as error:
@@ -264,7 +264,7 @@ class Log:
     def all_below(self, position: int) -> Cut:
         """Return the fold of everything below a durable position in the last segment."""
         cut = self._head(self._numbers()[-1])
-        for frame in self._between(cut.position, position):
+        for frame in self.between(cut.position, position):
             for _, record in read_records((frame,)):
                 cut.take(frame.position, record)
         cut.position = position
@@ -419,7 +419,7 @@ class Log:
         if cut.position >= end:
             return cut
         waiting: list[tuple[int, Record]] = []
-        for frame in self._between(cut.position, end):
+        for frame in self.between(cut.position, end):
             if most is not None and (cut.position - start if in_bytes else cut.changes) >= most:
                 return cut
             if until is not None and cut.lacking(until) is None:
@@ -437,7 +437,7 @@ class Log:
                 waiting.clear()
         return cut
 
-    def _between(self, start: int, end: int) -> Iterator[Frame]:
+    def between(self, start: int, end: int) -> Iterator[Frame]:
         """Yield the frames between two borders of frames; damage is an error."""
         source = self.source
         scan = Scan(source.directory, start, exact=True, durable=end, log_ids=source.log_ids)

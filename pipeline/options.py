@@ -38,7 +38,8 @@ class Options:
 
     ``starting`` and ``ending`` are ``earliest``, ``latest``, or the JSON of a vector; ``ending``
     None is the newest.  ``since`` is a time to start at, in microseconds UTC; ``as_of`` is
-    ``latest``, a time, or the JSON of a vector.  ``most_changes`` and ``most_bytes`` bound a
+    ``latest``, the id of a checkpoint, a time, or the JSON of a vector.  ``bytes_per_second`` is
+    what all tasks of a snapshot may read together.  ``most_changes`` and ``most_bytes`` bound a
     micro-batch.  ``bases`` are copies of the stores, with whose data a stream begins.
     """
 
@@ -52,6 +53,7 @@ class Options:
     end_key: bytes | None = None
     as_of: str | None = None
     consistency: Consistency = "transaction"
+    bytes_per_second: int | None = None
     starting: str | None = None
     since: int | None = None
     ending: str | None = None
@@ -237,6 +239,7 @@ def _known(view: View, stream: bool | None) -> Known:
             ("endKey", "end_key", _bytes),
             ("asOf", "as_of", _moment),
             ("consistency", "consistency", _one_of(Consistency)),
+            ("maxReadBytesPerSec", "bytes_per_second", _positive),
         ]
     changes: Known = [
         ("startingCounters", "starting", _vector),
@@ -296,10 +299,10 @@ def _vector(text: str) -> str:
 
 
 def _moment(text: str) -> str:
-    """``latest``, a time, or a JSON object of numbers by partition."""
+    """``latest``, the id of a checkpoint, a time, or a JSON object of numbers by partition."""
     if text.startswith("{"):
         return _vector(text)
-    if text != "latest":
+    if text != "latest" and not text.isdecimal():
         time_of(text)
     return text
 

@@ -28,6 +28,7 @@ from .archives import ArchivedChanges, ArchivedData
 from .changes import Wanted, changes
 from .logs import BadFrame, Cut, Log, Slice, attached, check_partitions
 from .options import Options
+from .past import moment
 from .snapshots import Account, Part, Puts
 from .vectors import Number, Vector
 
@@ -127,15 +128,17 @@ def read(options: Options, names: Sequence[str] | None = None) -> list[Task]:
     if options.view == "meta":
         return [Task(options, Account(path), chosen, {}, None) for path in options.paths]
     if options.view == "snapshot":
-        for path in options.paths:
-            tasks += _snapshot(path, options, chosen)
-        return tasks
+        parts = [part for path in options.paths for part in _snapshot(path, options)]
+        if options.bytes_per_second is not None and parts:
+            share = options.bytes_per_second / len(parts)
+            parts = [replace(part, bytes_per_second=share) for part in parts]
+        return [Task(options, part, chosen, {}, None) for part in parts]
     logs = [Log(path) for path in options.paths]
     if options.view == "wal":
         for log in logs:
             start, end = log.extent(permissive=options.mode == "PERMISSIVE")
-            parts = log.slices(start, end, most_bytes=task_bytes(options, end - start))
-            tasks += [Task(options, part, chosen, {}, None) for part in parts]
+            slices = log.slices(start, end, most_bytes=task_bytes(options, end - start))
+            tasks += [Task(options, part, chosen, {}, None) for part in slices]
         return tasks
     for log in logs:
         low = start_of(log, options, "earliest")
@@ -184,6 +187,11 @@ def _end(log: Log, options: Options, cut: Cut) -> dict[int, Number]:
 
 def _archived(options: Options, chosen: tuple[str, ...] | None) -> list[Task]:
     """Plan a read of archives."""
+    if options.bytes_per_second is not None:
+        raise UsageError(
+            "archives have no maxReadBytesPerSec",
+            hint="A task reads files of a whole bundle before its first row.",
+        )
     parts: list[ArchivedData | ArchivedChanges] = []
     for path in options.paths:
         if not archives.is_archive(path):
@@ -218,16 +226,16 @@ def _archived(options: Options, chosen: tuple[str, ...] | None) -> list[Task]:
     return [Task(options, part, chosen, {}, None) for part in parts]
 
 
-def _snapshot(path: str, options: Options, chosen: tuple[str, ...] | None) -> list[Task]:
+def _snapshot(path: str, options: Options) -> list[Part]:
+    """Return the parts of a store's data, as it is now or was."""
+    log, cut = snapshots.pin(path)
+    past = None
     if options.as_of not in (None, "latest"):
-        raise UsageError(
-            f"{path} has its data as it is now: asOf={options.as_of!r} needs an archive",
-            hint="Compact its log into one, and read that: `tidelog spark compact`.",
-        )
-    _, cut = snapshots.pin(path)
+        whole = options.consistency == "transaction"
+        cut, past = moment(log, cut, options.as_of, whole=whole)
     tx_ids = options.columns is not None and "tx_id" in options.columns
     found = parts_of(path, cut, options, _keys(options), tx_ids=tx_ids)
-    return [Task(options, part, chosen, {}, None) for part in found]
+    return found if past is None else [replace(p, past=past.of(p.partitions)) for p in found]
 
 
 def parts_of(

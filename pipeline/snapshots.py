@@ -1,7 +1,8 @@
 """The data of a store at one cut, some partitions to a task.
 
 A snapshot is the data file of a store that nobody writes, or of a hot copy, under the log behind
-it.  Each task opens the store for reading, by itself, and closes it again.
+it: all of that, or what lies below an older cut (``past``).  Each task opens the store for reading,
+by itself, and closes it again.
 
 Invariants:
 
@@ -18,14 +19,16 @@ import os
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ..affinity.errors import AlreadyOpenError, NotFoundError, SnapshotExpiredError, UsageError
 from ..checkpoints.marks import PartitionMark
 from ..engine.disk import RealDisk
+from ..engine.environment import Environment, production
 from ..engine.open import open as open_store
 from ..engine.opening import LOCK_NAME
 from ..engine.overlay import View
@@ -44,6 +47,8 @@ from ..engine.stored import (
 from .changes import as_puts
 from .columns import META, SNAPSHOT, ChangeFormat, Rows
 from .logs import Cut, Log
+from .pace import paced
+from .past import Past
 from .tx_ids import TxIds
 
 if TYPE_CHECKING:
@@ -70,12 +75,27 @@ class Part:
     """Where the wanted keys begin, and what they lie before."""
     tx_ids: bool = False
     """Whether to look the transactions up in the log, all of which is read for that."""
+    past: Past | None = None
+    """The cut to show, where that is older than the position."""
+    bytes_per_second: float | None = None
+    """How much of keys and stored values to read, at most."""
 
-    def batches(self, columns: tuple[str, ...] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """Read them; raises ``SnapshotExpiredError`` and what damage raises."""
+    def batches(
+        self,
+        columns: tuple[str, ...] | None,
+        batch_rows: int,
+        environment: Environment | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Read them; raises ``SnapshotExpiredError`` and what damage raises.
+
+        ``environment`` has the clock to keep a pace by; None is the real one.
+        """
         rows = Rows(SNAPSHOT, columns, batch_rows)
         known = TxIds(self.path, self.position, self.partitions) if self.tx_ids else None
-        for partition, number, block in self.pairs():
+        blocks = self.pairs()
+        if self.bytes_per_second is not None:
+            blocks = paced(blocks, _size, self.bytes_per_second, environment or production())
+        for partition, number, block in blocks:
             _add(rows, block, partition, self.maps[number], known)
             if rows.full:
                 yield from rows.batch()
@@ -83,14 +103,14 @@ class Part:
 
     def pairs(self) -> Iterator[tuple[int, int, list[Pair]]]:
         """Yield (partition, map's id, checked pairs of full key and stored value); raises alike."""
-        with _opened(self.path) as db:
-            if db.position != self.position:
+        opened = _newest(self.path) if self.past is None else self.past.view(self.path)
+        with opened as (view, position):
+            if position != self.position:
                 raise SnapshotExpiredError(
                     f"{self.path} was written since the read was planned: its log has come from "
-                    f"{self.position} to {db.position}",
+                    f"{self.position} to {position}",
                     hint="Read a hot copy: `tidelog db backup STORE DIR`.",
                 )
-            view = db.overlay.view
             for partition in self.partitions:
                 for number in self.maps:
                     wanted = Range(namespace=number, start=self.start, stop=self.stop)
@@ -212,6 +232,18 @@ def _opened(path: str) -> ReadOnlyDatabase:
     db = open_store(path, read_only=True)
     assert isinstance(db, ReadOnlyDatabase)
     return db
+
+
+@contextmanager
+def _newest(path: str) -> Iterator[tuple[View, int]]:
+    """Open a store for a block; return how it is, and where its log ends."""
+    with _opened(path) as db:
+        yield db.overlay.view, db.position
+
+
+def _size(read: tuple[int, int, list[Pair]]) -> int:
+    """Return the bytes of keys and stored values in a block."""
+    return sum(map(len, chain.from_iterable(read[2])))
 
 
 def _blocks(view: View, partition: int, wanted: Range) -> Iterator[list[Pair]]:

@@ -96,6 +96,7 @@ KINDS = {
     "engine/transactions.py": "shell",
     "pipeline/": "disk",
     "pipeline/doctor.py": "shell",
+    "pipeline/pace.py": "shell",
     "pipeline/sketches.py": "pure",
     "testing/": "shell",
     "tools/": "shell",

@@ -17,6 +17,7 @@ from tidelog.affinity.errors import (
     AlreadyOpenError,
     CorruptDataError,
     HistoryTruncatedError,
+    SnapshotExpiredError,
     UsageError,
 )
 from tidelog.engine.disk import RealDisk
@@ -378,8 +379,9 @@ def test_what_is_no_archive_of_this_store_is_refused(
     (tmp_path / "full" / "file").touch()
     with pytest.raises(UsageError, match="no archive's"):
         compact(str(store), str(tmp_path / "full"), HERE)
-    with pytest.raises(UsageError, match="needs an archive"):
+    with pytest.raises(SnapshotExpiredError, match="its checkpoint is at") as raised:
         rows(store, "snapshot", asOf="2020-01-01")
+    assert "tidelog spark compact" in raised.value.hint
     both = json.dumps([str(archive), str(store)])
     with pytest.raises(UsageError, match="is no archive"):
         read(parse({"path": both, "view": "changes"}))
@@ -390,6 +392,8 @@ def test_what_is_no_archive_of_this_store_is_refused(
         rows(archive, "snapshot", partitions="9")
     with pytest.raises(UsageError, match="ends at number"):
         rows(archive, "snapshot", asOf='{"0": 1000000}')
+    with pytest.raises(UsageError, match="have no maxReadBytesPerSec"):
+        rows(archive, "snapshot", maxReadBytesPerSec=100)
 
 
 def test_two_runs_at_once_are_refused(whole: tuple[Path, Path, list[Row]]) -> None:

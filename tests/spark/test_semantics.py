@@ -55,6 +55,31 @@ def test_a_snapshot_never_splits_a_transaction(spark: SparkSession, tmp_path: Pa
     assert Counter(row["value"] for row in rows) == {b"3": len(KEYS) - 1, b"2": 1}
 
 
+def test_a_copy_shows_older_cuts_down_to_its_checkpoint(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # As above: each transaction sets every key. The copy has the last three of six in its log.
+    with new_store(tmp_path / "store", partitions=4) as db:
+        for round_number in range(6):
+            db.map("m").update_many(dict.fromkeys(KEYS, b"%d" % round_number))
+            if round_number == 2:
+                db.checkpoint()
+        db.backup(tmp_path / "copy", verify=False)
+    copy = tmp_path / "copy"
+    share = Counter(row["partition"] for row in read(spark, copy, "snapshot"))
+    cut = json.dumps({p: 5 * count - (p == 1) for p, count in share.items()})
+    rows = read(spark, copy, "snapshot", asOf=cut, minPartitions=3)
+    assert Counter(row["value"] for row in rows) == {b"3": len(KEYS)}
+    rows = read(spark, copy, "snapshot", asOf=cut, consistency="partition")
+    assert Counter(row["value"] for row in rows) == {b"4": len(KEYS) - 1, b"3": 1}
+    (number,) = {row["checkpoint_id"] for row in read(spark, copy, "meta")}
+    rows = read(spark, copy, "snapshot", asOf=number, maxReadBytesPerSec=1_000_000)
+    assert Counter(row["value"] for row in rows) == {b"2": len(KEYS)}
+    early = json.dumps({p: 2 * count for p, count in share.items()})
+    with pytest.raises(Exception, match=r"SnapshotExpiredError.*has no data as of number"):
+        read(spark, copy, "snapshot", asOf=early)
+
+
 def test_changes_ascend_and_lead_to_the_snapshot(spark: SparkSession, tmp_path: Path) -> None:
     path = closed_store(tmp_path / "store")
     changes = read(spark, path, "changes", minPartitions=1)
