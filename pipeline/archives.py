@@ -260,6 +260,21 @@ def _at_vector(archive: Archive, text: str, *, whole: bool) -> Moment:
     return Moment(vector=wanted, time=_newest_time(archive, wanted))
 
 
+def vector_at(archive: Archive, at: Moment) -> Vector:
+    """Return the numbers up to which a cut has the changes."""
+    if at.vector is not None:
+        return at.vector
+    found = archive.vector("earliest", "earliest")
+    for stretch in archive.parts():
+        if stretch.time > at.time:
+            for p, counter, time in _columns(archive, stretch, "partition", "counter", "time"):
+                if time <= at.time and counter > found[p][1]:
+                    found[p] = found[p][0], counter
+            break
+        found = dict(stretch.high)
+    return found
+
+
 def _closed(archive: Archive, wanted: Vector) -> dict[int, Number]:
     """Lower a vector until no transaction has parts on both sides.
 
@@ -309,8 +324,9 @@ def _newest_time(archive: Archive, cut: Vector) -> int:
 
 def _columns(archive: Archive, stretch: Stretch, *names: str) -> Iterator[tuple[Any, ...]]:
     """Yield some columns of all changes of a stretch; ``time`` is in microseconds."""
+    wanted = ["commit_ts" if name == "time" else name for name in names]
     for bundle in stretch.files:
-        for batch in _batches(archive.path, stretch, bundle, 10_000):
+        for batch in _batches(archive.path, stretch, bundle, 10_000, wanted):
             yield from zip(*(_values(batch, name) for name in names), strict=True)
 
 

@@ -7,16 +7,19 @@ Invariants:
 
 - No filter is pushed down: PySpark 4.3 keeps a planned reader for all queries of a DataFrame, and
   would apply the filters of one query to the next.
-- What a read shows is pinned when it is planned: at the first action on a DataFrame.
+- What a read shows is pinned when it is planned: a snapshot by ``load()``, whatever else, and a
+  snapshot that is given a schema, at the first action on a DataFrame.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ..affinity.errors import TidelogError
+from ..affinity.errors import TidelogError, UsageError
 from ..engine.environment import production
 from ..engine.load_files import LoadFile
 from . import load_sinks, sinks
@@ -30,20 +33,24 @@ from .bases import (
     InputPartition,
     WriterCommitMessage,
 )
-from .columns import ddl
+from .columns import Fields, ddl
 from .load_sinks import LoadWriter
 from .options import WriteOptions, is_load, parse, parse_load, parse_write
-from .reads import Task, fields_of, read
+from .reads import Task, fields_of, read, read_snapshot
 from .sinks import Staged
 from .streams import Stream, stream
+from .vectors import Vector
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import TaskContext
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
+
+_CUTS = "tidelog.cuts"
+"""Under this name the first column of a snapshot carries the cuts, as JSON."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,6 +80,7 @@ class TidelogSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._given = dict(options)
+        self._planned: list[Task] | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -80,14 +88,21 @@ class TidelogSource(DataSource):
         return "tidelog"
 
     @_told
-    def schema(self) -> str:
-        """Return the columns of the view."""
-        return ddl(fields_of(parse(self._given, stream=None)))
+    def schema(self) -> StructType | str:
+        """Return the columns of the view; the first of a snapshot tells the cut that it shows."""
+        options = parse(self._given, stream=None)
+        fields = fields_of(options)
+        if options.view == "snapshot":
+            # What stands in the way is told at the first action: nobody may come to that.
+            with contextlib.suppress(TidelogError):
+                self._planned, cuts = read_snapshot(options, [name for name, _ in fields])
+                return _with_cuts(fields, cuts)
+        return ddl(fields)
 
     @_told
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a batch."""
-        return _Reader(self._given, schema.names)
+        return _Reader(self._given, schema.names, self._planned)
 
     @_told
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -116,14 +131,22 @@ class _Part(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, given: dict[str, str], names: Sequence[str]) -> None:
+    def __init__(
+        self, given: dict[str, str], names: Sequence[str], planned: list[Task] | None
+    ) -> None:
         self._options = parse(given)
         self._names = tuple(names)
+        self._planned = planned
 
     @_told
     def partitions(self) -> list[InputPartition]:
-        """Plan the read."""
-        return [_Part(task) for task in read(self._options, self._names)]
+        """Plan the read, unless ``load()`` has."""
+        planned = self._planned
+        return [_Part(task) for task in planned or read(self._options, self._names)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what only the planner needs."""
+        return {**self.__dict__, "_planned": None}
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Read one task; Spark calls this with None where there is none."""
@@ -315,6 +338,45 @@ def _batches(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         except TidelogError as error:
             _note_hint(error)
             raise
+
+
+def _with_cuts(fields: Fields, cuts: Mapping[str, Vector]) -> StructType:
+    """Return fields as a schema whose first column carries the cut of each path."""
+    from pyspark.sql.types import StructType
+
+    plain = {path: {p: n for p, (_, n) in cut.items()} for path, cut in cuts.items()}
+    names = {"int": "integer", "bigint": "long"}
+    return StructType.fromJson(
+        {
+            "fields": [
+                {
+                    "name": name,
+                    "type": names.get(kind, kind),
+                    "nullable": True,
+                    "metadata": {} if place else {_CUTS: json.dumps(plain)},
+                }
+                for place, (name, kind) in enumerate(fields)
+            ]
+        }
+    )
+
+
+def snapshot_vector(frame: DataFrame) -> dict[str, dict[int, int]]:
+    """Return the cut that a snapshot shows: the last update number of each partition, by path.
+
+    ``frame`` is what ``load()`` has returned, without a schema of the caller's.  As JSON the
+    numbers of a path are a value for ``asOf`` and ``startingCounters``.  ``UsageError`` where
+    ``frame`` is nothing of that kind, or its read could not be planned.
+    """
+    for field in frame.schema.fields:
+        if _CUTS in field.metadata:
+            cuts = json.loads(field.metadata[_CUTS])
+            return {path: {int(p): n for p, n in cut.items()} for path, cut in cuts.items()}
+    raise UsageError(
+        "no cut is known of this DataFrame",
+        hint="It has to be what load() of the view snapshot returned: no selection of it, and "
+        "without a schema. `show()` tells whether the store can be read.",
+    )
 
 
 def register(spark: SparkSession) -> None:

@@ -24,7 +24,7 @@ from ..engine.scan import after_prefix
 from ..wal.format import Frame
 from ..wal.records import IngestRecord
 from . import archives, columns, snapshots, vectors
-from .archives import ArchivedChanges, ArchivedData
+from .archives import Archive, ArchivedChanges, ArchivedData
 from .changes import Wanted, changes
 from .logs import BadFrame, Cut, Log, Slice, attached, check_partitions
 from .options import Options
@@ -123,16 +123,12 @@ def read(options: Options, names: Sequence[str] | None = None) -> list[Task]:
     """Plan a read of what there is now; ``names`` are the columns that are wanted."""
     chosen = None if names is None else tuple(names)
     tasks: list[Task] = []
+    if options.view == "snapshot":
+        return read_snapshot(options, chosen)[0]
     if any(map(archives.is_archive, options.paths)):
-        return _archived(options, chosen)
+        return _archived_changes(options, chosen)
     if options.view == "meta":
         return [Task(options, Account(path), chosen, {}, None) for path in options.paths]
-    if options.view == "snapshot":
-        parts = [part for path in options.paths for part in _snapshot(path, options)]
-        if options.bytes_per_second is not None and parts:
-            share = options.bytes_per_second / len(parts)
-            parts = [replace(part, bytes_per_second=share) for part in parts]
-        return [Task(options, part, chosen, {}, None) for part in parts]
     logs = [Log(path) for path in options.paths]
     if options.view == "wal":
         for log in logs:
@@ -185,57 +181,92 @@ def _end(log: Log, options: Options, cut: Cut) -> dict[int, Number]:
     return {**cut.vector(), **vectors.given(options.ending, log.store_id, log.history_id)}
 
 
-def _archived(options: Options, chosen: tuple[str, ...] | None) -> list[Task]:
-    """Plan a read of archives."""
+def read_snapshot(
+    options: Options, names: Sequence[str] | None = None
+) -> tuple[list[Task], dict[str, Vector]]:
+    """Plan a read of view ``snapshot`` as ``read`` does; return the cut of each path, too."""
+    chosen = None if names is None else tuple(names)
+    archived = any(map(archives.is_archive, options.paths))
+    plan = _archived_data if archived else _snapshot
+    parts: list[Part | ArchivedData] = []
+    cuts = {}
+    for path in options.paths:
+        found, cuts[path] = plan(path, options)
+        parts += found
+    return [Task(options, part, chosen, {}, None) for part in _shared(parts, options)], cuts
+
+
+def _shared(parts: list[Part | ArchivedData], options: Options) -> Iterator[Part | ArchivedData]:
+    """Yield the parts of a read, each with its share of the bytes that it may read per second."""
+    for part in parts:
+        if options.bytes_per_second is not None and isinstance(part, Part):
+            part = replace(part, bytes_per_second=options.bytes_per_second / len(parts))
+        yield part
+
+
+def _archived_data(path: str, options: Options) -> tuple[list[ArchivedData], Vector]:
+    """Return what reads the data of an archive at the cut that is wanted, and that cut."""
     if options.bytes_per_second is not None:
         raise UsageError(
             "archives have no maxReadBytesPerSec",
             hint="A task reads files of a whole bundle before its first row.",
         )
-    parts: list[ArchivedData | ArchivedChanges] = []
+    archive = _archive(path, options)
+    at = archives.moment(archive, options.as_of, whole=options.consistency == "transaction")
+    parts = archives.data_tasks(
+        archive,
+        at,
+        namespace=options.namespace,
+        partitions=options.partitions,
+        keys=_keys(options),
+    )
+    return parts, archives.vector_at(archive, at)
+
+
+def _archived_changes(options: Options, chosen: tuple[str, ...] | None) -> list[Task]:
+    """Plan a read of the changes in archives."""
+    parts: list[ArchivedChanges] = []
     for path in options.paths:
-        if not archives.is_archive(path):
-            raise UsageError(f"{path} is no archive", hint="Read archives and stores apart.")
-        archive = archives.load(path)
-        everywhere = range(archive.partitions)
-        check_partitions(path, options.partitions or (), everywhere)
-        if options.view == "snapshot":
-            at = archives.moment(archive, options.as_of, whole=options.consistency == "transaction")
-            parts += archives.data_tasks(
-                archive,
-                at,
-                namespace=options.namespace,
-                partitions=options.partitions,
-                keys=_keys(options),
-            )
-        elif options.view == "changes":
-            wanted = Wanted(
-                low=archive.vector(options.starting, "earliest"),
-                high=archive.vector(options.ending, "latest"),
-                partitions=options.partitions,
-                namespace=options.namespace,
-                rollbacks=options.rollbacks,
-                form=options.form,
-            )
-            parts += archives.change_tasks(archive, wanted, options.since)
-        else:
-            raise UsageError(
-                f"{path} is an archive, which has no view {options.view!r}",
-                hint="It has snapshot and changes.",
-            )
+        archive = _archive(path, options)
+        wanted = Wanted(
+            low=archive.vector(options.starting, "earliest"),
+            high=archive.vector(options.ending, "latest"),
+            partitions=options.partitions,
+            namespace=options.namespace,
+            rollbacks=options.rollbacks,
+            form=options.form,
+        )
+        parts += archives.change_tasks(archive, wanted, options.since)
     return [Task(options, part, chosen, {}, None) for part in parts]
 
 
-def _snapshot(path: str, options: Options) -> list[Part]:
-    """Return the parts of a store's data, as it is now or was."""
+def _archive(path: str, options: Options) -> Archive:
+    """Return what an archive holds, where it has what is asked of it."""
+    if not archives.is_archive(path):
+        raise UsageError(f"{path} is no archive", hint="Read archives and stores apart.")
+    if options.view not in ("snapshot", "changes"):
+        raise UsageError(
+            f"{path} is an archive, which has no view {options.view!r}",
+            hint="It has snapshot and changes.",
+        )
+    archive = archives.load(path)
+    check_partitions(path, options.partitions or (), range(archive.partitions))
+    return archive
+
+
+def _snapshot(path: str, options: Options) -> tuple[list[Part], Vector]:
+    """Return the parts of a store's data, as it is now or was, and the cut that they show."""
     log, cut = snapshots.pin(path)
-    past = None
+    shown, past = cut.vector(), None
     if options.as_of not in (None, "latest"):
         whole = options.consistency == "transaction"
         cut, past = moment(log, cut, options.as_of, whole=whole)
+        shown = {p: (shown[p][0], number) for p, number in past.numbers.items()}
     tx_ids = options.columns is not None and "tx_id" in options.columns
-    found = parts_of(path, cut, options, _keys(options), tx_ids=tx_ids)
-    return found if past is None else [replace(p, past=past.of(p.partitions)) for p in found]
+    parts = parts_of(path, cut, options, _keys(options), tx_ids=tx_ids)
+    if past is not None:
+        parts = [replace(part, past=past.of(part.partitions)) for part in parts]
+    return parts, shown
 
 
 def parts_of(

@@ -25,7 +25,7 @@ from tidelog.pipeline import archives, compaction, jobs
 from tidelog.pipeline.compaction import compact
 from tidelog.pipeline.jobs import Runner
 from tidelog.pipeline.options import parse
-from tidelog.pipeline.reads import read
+from tidelog.pipeline.reads import read, read_snapshot
 
 
 class Remote(Runner):
@@ -67,6 +67,12 @@ def as_maps(found: Iterable[Row]) -> dict[str, dict[bytes, bytes]]:
 def state_of(changes: Iterable[Row]) -> dict[str, dict[bytes, bytes]]:
     """What changes leave behind, maps without keys left out."""
     return {name: pairs for name, pairs in replayed(changes).items() if pairs}
+
+
+def vector_of(path: Path, **options: str) -> dict[int, int]:
+    """The numbers that a snapshot tells as its cut."""
+    _, cuts = read_snapshot(parse({"path": str(path), **options}))
+    return {partition: number for partition, (_, number) in cuts[str(path)].items()}
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +167,15 @@ def test_data_as_of_a_time(whole: tuple[Path, Path, list[Row]]) -> None:
     for time in (times[0], times[1], *times[20::40], times[-1]):
         found = as_maps(rows(archive, "snapshot", asOf=time.isoformat()))
         assert found == state_of([row for row in everything if row["commit_ts"] <= time])
+        cut = vector_of(archive, asOf=time.isoformat())
+        below = {
+            (row["partition"], row["counter"]) for row in everything if row["commit_ts"] <= time
+        }
+        numbers = {(row["partition"], row["counter"]) for row in everything}
+        assert below == {(p, n) for p, n in numbers if n <= cut[p]}
     assert as_maps(rows(archive, "snapshot")) == content(store)
     assert rows(archive, "snapshot", asOf="1999-01-01") == []
+    assert set(vector_of(archive, asOf="1999-01-01").values()) == {0}
     with pytest.raises(UsageError, match="ends at"):
         rows(archive, "snapshot", asOf="2999-01-01")
 
@@ -228,6 +241,7 @@ def test_data_as_of_a_vector_splits_no_transaction(
         ("partition", wanted),
         ("transaction", greatest_closed(everything, wanted)),
     ):
+        assert vector_of(archive, asOf=text, consistency=consistency) == cut
         found = as_maps(rows(archive, "snapshot", asOf=text, consistency=consistency))
         assert found == state_of(
             [row for row in everything if row["counter"] <= cut[row["partition"]]]

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.pipelines import closed_store, content, fill, new_store, replayed
+from tidelog.affinity.errors import UsageError
+from tidelog.pipeline import snapshot_vector
 from tidelog.pipeline.compaction import compact
 from tidelog.pipeline.jobs import Runner
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 KEYS = [b"%d" % number for number in range(40)]
 
@@ -78,6 +80,42 @@ def test_a_copy_shows_older_cuts_down_to_its_checkpoint(
     early = json.dumps({p: 2 * count for p, count in share.items()})
     with pytest.raises(Exception, match=r"SnapshotExpiredError.*has no data as of number"):
         read(spark, copy, "snapshot", asOf=early)
+
+
+def test_a_snapshot_is_pinned_by_load_and_tells_its_cut(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def load(path: object, **options: str) -> DataFrame:
+        return spark.read.format("tidelog").options(path=str(path), **options).load()
+
+    store, copy, archive = tmp_path / "store", tmp_path / "copy", tmp_path / "archive"
+    with new_store(store, partitions=4) as db:
+        for value in (b"0", b"1"):
+            db.map("m").update_many(dict.fromkeys(KEYS, value))
+        db.backup(copy, verify=False)
+    compact(str(store), str(archive), Runner())
+    share = Counter(row["partition"] for row in read(spark, store, "snapshot"))
+    last = {p: 2 * count for p, count in share.items()}
+    early = load(store)
+    for frame, path in ((early, store), (load(copy), copy), (load(archive), archive)):
+        assert snapshot_vector(frame) == {str(path): last}
+    both = load(json.dumps([str(store), str(copy)]))
+    assert snapshot_vector(both) == {str(store): last, str(copy): last}
+    for path in (copy, archive):
+        frame = load(path, asOf=json.dumps(share), columns="key,value")
+        assert snapshot_vector(frame) == {str(path): dict(share)}
+        assert {bytes(row["value"]) for row in frame.collect()} == {b"0"}
+    with new_store(store, partitions=4) as db:
+        db.map("m")[b"more"] = b"2"
+        late = load(store)
+    # Nothing else is shown in the place of what was pinned; what could not be is pinned later.
+    with pytest.raises(Exception, match=r"SnapshotExpiredError.*was written since"):
+        early.collect()
+    assert late.count() == len(KEYS) + 1
+    given = spark.read.format("tidelog").option("path", str(store)).schema("key binary").load()
+    for frame in (late, given, early.select("value")):
+        with pytest.raises(UsageError, match="no cut is known"):
+            snapshot_vector(frame)
 
 
 def test_changes_ascend_and_lead_to_the_snapshot(spark: SparkSession, tmp_path: Path) -> None:
