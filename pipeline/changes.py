@@ -259,8 +259,11 @@ class _Updates:
         values = cache(lambda: pa.array(self._values, pa.binary()))
 
         def op() -> pa.Array:
-            put = pa.repeat(self._put, rows)
-            return pc.if_else(values().is_valid(), put, "delete") if None in self._values else put
+            # Arrow looks for modules that may know the type where it has to find one by itself.
+            put, delete = (pa.scalar(text, pa.string()) for text in (self._put, "delete"))
+            if values().null_count:
+                return pc.if_else(values().is_valid(), put, delete)
+            return pa.repeat(put, rows)
 
         found: dict[str, Callable[[], pa.Array]] = {
             "partition": lambda: partition,
