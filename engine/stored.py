@@ -70,6 +70,10 @@ _CHECK_XOR = _zeroing_constant()
 _BODY = slice(None, -CHECK_SIZE)
 VALUE = slice(None, -TRAILER_SIZE)
 TRAILER = slice(-TRAILER_SIZE, None)
+COUNTER = (5, 13)
+TIME = (13, 21)
+"""Where in a trailer counter and commit time lie, each an integer of 64 bits."""
+
 cut = cast("Callable[[bytes, slice], bytes]", getitem)
 
 

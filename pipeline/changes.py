@@ -249,18 +249,21 @@ class _Updates:
         partition = pa.array(self._runs[::4], pa.int32())
         number = pa.array(self._runs[2::4], pa.int64())
         if len(counts) != rows:  # some runs have more than one update
-            of_run, place = _spread(counts)
+            of_run, place = spread(counts)
             partition, number = partition.take(of_run), pc.add(number.take(of_run), place)
-        of_tx, place_in_tx = _spread(self._sizes)
+        of_tx, place_in_tx = spread(self._sizes)
         # Each transaction brings one map at least.
         one_each = len(self._maps) == len(self._sizes)
-        of_map = of_tx if one_each else _spread(self._map_counts)[0]
+        of_map = of_tx if one_each else spread(self._map_counts)[0]
         names = [self._names.get(number, str(number)) for number in self._maps]
         values = cache(lambda: pa.array(self._values, pa.binary()))
 
         def op() -> pa.Array:
-            put = pa.repeat(self._put, rows)
-            return pc.if_else(values().is_valid(), put, "delete") if None in self._values else put
+            # Arrow looks for modules that may know the type where it has to find one by itself.
+            put, delete = (pa.scalar(text, pa.string()) for text in (self._put, "delete"))
+            if values().null_count:
+                return pc.if_else(values().is_valid(), put, delete)
+            return pa.repeat(put, rows)
 
         found: dict[str, Callable[[], pa.Array]] = {
             "partition": lambda: partition,
@@ -294,7 +297,7 @@ def _where(mask: pa.Array, shown: object, make: Callable[[], pa.Array]) -> pa.Ar
     return pc.if_else(mask, pa.scalar(shown, column.type), column)
 
 
-def _spread(counts: Sequence[int]) -> tuple[pa.Array, pa.Array]:
+def spread(counts: Sequence[int]) -> tuple[pa.Array, pa.Array]:
     """Return for each row which of the counts it is counted in, and its place there."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -459,7 +459,7 @@ class Log:
     # -------------------------------------------------------------- slices
 
     def slices(self, start: int, end: int, *, most_bytes: int) -> list[Slice]:
-        """Return slices, of about ``most_bytes`` or less, that cover ``start .. end - 1``.
+        """Return slices, of about ``most_bytes`` at most, that cover ``start .. end - 1``.
 
         ``start`` and ``end`` are borders of frames.
         """
@@ -470,7 +470,8 @@ class Log:
                 first = segment.first_position
             low = max(first, start)
             if low < stop:
-                pieces = -(-(stop - low) // most_bytes)
+                # Up to an eighth more: a task costs more than reading that.
+                pieces = -(-(stop - low) // (most_bytes + most_bytes // 8))
                 borders = [low + (stop - low) * place // pieces for place in range(pieces + 1)]
                 found += [
                     Slice(path=self.path, segment=number, low=a, high=b, end=stop, exact=a == low)

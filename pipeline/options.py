@@ -28,7 +28,7 @@ Target = Literal["store", "files"]
 Known = list[tuple[str, str, Callable[[str], Any]]]
 """Options: name, field, and what reads the text."""
 
-TASK_BYTES = 16 << 20
+TASK_BYTES = 64 << 20
 WRITER_BYTES_MAX = 200
 
 

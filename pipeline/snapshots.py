@@ -16,12 +16,11 @@ Left out: the log itself (``logs``).
 from __future__ import annotations
 
 import os
-import struct
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -35,20 +34,13 @@ from ..engine.overlay import View
 from ..engine.partition_store import read_marks
 from ..engine.reading import ReadOnlyDatabase
 from ..engine.scan import Range
-from ..engine.stored import (
-    PREFIX_SIZE,
-    TRAILER,
-    TRAILER_SIZE,
-    VALUE,
-    check_block,
-    cut,
-    is_tombstone,
-)
+from ..engine.stored import TRAILER_SIZE, check_block, is_tombstone
 from .changes import as_puts
-from .columns import META, SNAPSHOT, ChangeFormat, Rows
+from .columns import META, ChangeFormat, Rows
 from .logs import Cut, Log
 from .pace import paced
 from .past import Past
+from .stored_rows import StoredRows
 from .tx_ids import TxIds
 
 if TYPE_CHECKING:
@@ -90,13 +82,13 @@ class Part:
 
         ``environment`` has the clock to keep a pace by; None is the real one.
         """
-        rows = Rows(SNAPSHOT, columns, batch_rows)
         known = TxIds(self.path, self.position, self.partitions) if self.tx_ids else None
+        rows = StoredRows(columns, batch_rows, known)
         blocks = self.pairs()
         if self.bytes_per_second is not None:
             blocks = paced(blocks, _size, self.bytes_per_second, environment or production())
         for partition, number, block in blocks:
-            _add(rows, block, partition, self.maps[number], known)
+            rows.add(block, partition, self.maps[number])
             if rows.full:
                 yield from rows.batch()
         yield from rows.batch()
@@ -272,19 +264,3 @@ def _blocks(view: View, partition: int, wanted: Range) -> Iterator[list[Pair]]:
     fresh = [pair for pair in newer.items() if not is_tombstone(pair[1])]
     if fresh:
         yield fresh
-
-
-def _add(rows: Rows, block: list[Pair], partition: int, name: str, known: TxIds | None) -> None:
-    count = len(block)
-    stored = [value for _, value in block]
-    trailers = struct.unpack("<" + "BIQq4x" * count, b"".join(map(cut, stored, repeat(TRAILER))))
-    rows.add(
-        count,
-        repeat(name, count),
-        [key[PREFIX_SIZE:] for key, _ in block],
-        map(cut, stored, repeat(VALUE)),
-        repeat(partition, count),
-        trailers[2::4],
-        repeat(None, count) if known is None else known.of(partition, trailers[2::4]),
-        trailers[3::4],
-    )
