@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from ..affinity import errors
 from ..affinity.errors import NotFoundError, StorageError, TidelogError, UsageError
-from ..affinity.partitions import partitions_of
 from ..engine.load_files import LoadManifest, read_manifest
 from .columns import BATCH_ROWS
+from .frames import partition_of, places
 from .jobs import Format, Runner
 from .load_sinks import LoadWriter
 from .options import parse_load
@@ -109,14 +109,6 @@ def _our_error(text: str) -> TidelogError | None:
     return kind(told[2], hint=told[3])
 
 
-def places(keys: pa.Array, partitions: int) -> pa.Array:
-    """Return the partition of each key; without one it is any, for the sink to find."""
-    import pyarrow as pa
-
-    known = keys.fill_null(b"") if keys.null_count else keys
-    return pa.array(partitions_of(known.to_pylist(), partitions), pa.int32())
-
-
 # --------------------------------------------------------------------------------------- Spark
 
 
@@ -126,17 +118,14 @@ def arrange(frame: DataFrame, partitions: int, files: int | None = None) -> Data
     Each task has whole partitions, next to each other, of a store that has so many.
     """
     from pyspark.sql import functions as f
-    from pyspark.sql.pandas.functions import arrow_udf
 
     wanted = files or 2 * frame.sparkSession.sparkContext.defaultParallelism
-    # Its stubs want to be told a kind of function, of which it then warns.
-    place = arrow_udf(lambda keys: places(keys, partitions), "int")  # type: ignore[call-overload]
     tasks = min(wanted, partitions)
     # Bytes in front of the key and not a column of their own: Spark compares the first eight bytes
     # of the first column by themselves, and all columns one by one only where these are the same.
     full_key = "concat(to_binary(lpad(hex(partition), 4, '0'), 'hex'), key)"
     return (
-        frame.select("key", "value", place("key").alias("partition"))
+        frame.select("key", "value", partition_of("key", partitions).alias("partition"))
         .repartitionById(tasks, f.expr(f"int(partition * {tasks} div {partitions})"))
         .sortWithinPartitions(f.expr(full_key), "value")
         .select("key", "value")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.pipelines import closed_store, content, fill, new_store, replayed
+from support.pipelines import Row, closed_store, content, fill, new_store, replayed
 from tidelog.affinity.errors import UsageError
-from tidelog.pipeline import snapshot_vector
+from tidelog.pipeline import partition_of, snapshot_vector, with_preimages
 from tidelog.pipeline.compaction import compact
 from tidelog.pipeline.jobs import Runner
 
@@ -185,3 +185,63 @@ def test_a_stream_begins_with_the_data_of_a_copy(spark: SparkSession, tmp_path: 
     assert replayed(found) == content(path)
     assert sum(row["tx_id"] is None for row in found) == sum(map(len, content(copy).values()))
     assert len([p for p in query.recentProgress if p["numInputRows"]]) > 2
+
+
+def test_keys_of_any_length_lie_where_the_store_has_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "store"
+    with new_store(path, partitions=1024) as db:
+        db.map("m").update_many({bytes(range(length)): b"" for length in range(34)})
+    frame = spark.read.format("tidelog").option("path", str(path)).load()
+    found = frame.select("partition", partition_of("key", 1024).alias("told")).collect()
+    assert len(found) == 34
+    assert all(row["partition"] == row["told"] for row in found)
+
+
+def preimages_of(changes: list[Row], before: dict[tuple[str, bytes], bytes]) -> list[Row]:
+    """Changes in the order of the log, each with the value that it replaced."""
+    found = []
+    for row in sorted(changes, key=itemgetter("partition", "counter")):
+        place = row["namespace"], row["key"]
+        found.append({**row, "preimage": before.get(place)})
+        before = {**before, place: row["value"]}
+    return found
+
+
+@pytest.mark.parametrize("form", ["tidelog", "cdf"])
+def test_changes_tell_what_they_replaced(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    path, copy = tmp_path / "store", tmp_path / "copy"
+    with new_store(path, partitions=4) as db:
+        fill(db, 1, 60)
+        db.backup(copy)
+        fill(db, 2, 60)
+    load = spark.read.format("tidelog").option("path", str(copy)).load
+    base = load()
+    before = {(row["namespace"], row["key"]): row["value"] for row in read(spark, copy, "snapshot")}
+    cut = json.dumps(snapshot_vector(base)[str(copy)])
+    wanted = preimages_of(read(spark, path, "changes", startingCounters=cut), before)
+    assert {row["op"] for row in wanted if row["preimage"] is None} == {"put", "delete"}
+    assert {row["op"] for row in wanted if row["preimage"] is not None} == {"put", "delete"}
+    options = {"path": str(path), "view": "changes", "startingCounters": cut, "changeFormat": form}
+    changes = spark.read.format("tidelog").options(**options).load()
+    told = [
+        {name: bytes(v) if isinstance(v, bytearray) else v for name, v in row.asDict().items()}
+        for row in with_preimages(changes, base).collect()
+    ]
+    if form == "tidelog":
+        assert sorted(told, key=itemgetter("partition", "counter")) == wanted
+        return
+    expected: list[tuple[int, int, str, bytes | None]] = []
+    for row in wanted:
+        place = row["partition"], row["counter"]
+        if row["op"] == "delete":
+            expected.append((*place, "delete", row["preimage"]))
+        elif row["preimage"] is None:
+            expected.append((*place, "insert", row["value"]))
+        else:
+            expected.append((*place, "update_postimage", row["value"]))
+            expected.append((*place, "update_preimage", row["preimage"]))
+    names = ("partition", "_commit_version", "_change_type", "value")
+    assert sorted(map(itemgetter(*names), told), key=itemgetter(0, 1, 2)) == expected
+    assert set(told[0]) == set(changes.columns)
