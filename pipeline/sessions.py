@@ -24,8 +24,6 @@ def local_session(master: str = "local[*]", **conf: str) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master(master).appName("tidelog")
-    # All that is read goes from the workers into Java, which by TCP takes more time.
-    builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
     for name, value in conf.items():
         builder = builder.config(name.replace("__", "."), value)
     session = builder.getOrCreate()
