@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/spark.py --write
 
-Everything runs on the same records; sessions of Spark have processes of their own, are warmed up,
-and measure in turn; the best of the rounds counts.  `--write` replaces the table of docs/spark.md.
+Everything runs on the same records; sessions of Spark have processes of their own, are warmed up
+by two rounds, and measure all in turn in each; the best of the rounds counts.  `--write` replaces the table of docs/spark.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -77,15 +77,15 @@ def prepare(folder: Path, records: int) -> None:
         jobs.export(given, str(folder / f"{view}.parquet"), "parquet", Runner())
 
 
-def best(measure: Callable[[], object], rounds: int) -> float:
-    """The seconds of the best of some rounds, behind one that does not count."""
-    measure()
-    taken = []
-    for _ in range(rounds):
-        begin = perf_counter()
-        measure()
-        taken.append(perf_counter() - begin)
-    return min(taken)
+def best(measures: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """The seconds of the best of some rounds, all in turn in each; two before do not count."""
+    taken: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in range(2 + rounds):
+        for name, measure in measures.items():
+            begin = perf_counter()
+            measure()
+            taken[name].append(perf_counter() - begin)
+    return {name: min(seconds[2:]) for name, seconds in taken.items()}
 
 
 def in_spark(folder: Path, cores: int, rounds: int) -> dict[str, float]:
@@ -130,7 +130,7 @@ def in_spark(folder: Path, cores: int, rounds: int) -> dict[str, float]:
         "sorted parquet": sorted_parquet,
         "load": lambda: bulk_load(folder, runner, tasks),
     }
-    return {name: best(measure, rounds) for name, measure in measures.items()}
+    return best(measures, rounds)
 
 
 def in_process(folder: Path, rounds: int) -> dict[str, float]:
@@ -157,13 +157,14 @@ def in_process(folder: Path, rounds: int) -> dict[str, float]:
         for row in zip(*_plain(batch), strict=True)
     )
     updates = b"".join(_FRAME.pack(len(body), crc32c(body)) + body for body in bodies)
-    return {
-        "process": best(drain("store"), rounds),
-        "three copies": best(drain("store", "copy0", "copy1"), rounds),
-        "per update": best(lambda: decode_one_by_one(updates), rounds),
-        "decode": best(drain("store", view="changes"), rounds),
-        "process load": best(lambda: bulk_load(folder, Runner(), 1), rounds),
+    measures = {
+        "process": drain("store"),
+        "three copies": drain("store", "copy0", "copy1"),
+        "per update": lambda: decode_one_by_one(updates),
+        "decode": drain("store", view="changes"),
+        "process load": lambda: bulk_load(folder, Runner(), 1),
     }
+    return best(measures, rounds)
 
 
 def bulk_load(folder: Path, runner: Runner, files: int) -> None:
