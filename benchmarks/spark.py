@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/spark.py --write
 
 Everything runs on the same records; sessions of Spark have processes of their own, are warmed up
-by two rounds, and measure all in turn in each; the best of the rounds counts.  `--write` replaces the table of docs/spark.md.
+by two rounds, and measure all in turn in each; the best of the rounds counts.  `--write` replaces
+the table of docs/spark.md.
 """
 
 from __future__ import annotations
