@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 import tidelog
-from support.pipelines import Row, content, fill, new_store, replayed, rows
+from support.pipelines import Row, content, fill, greatest_closed, new_store, replayed, rows
 from tidelog.affinity.errors import (
     AlreadyOpenError,
     CorruptDataError,
@@ -211,22 +211,6 @@ def test_data_of_one_map_some_partitions_and_a_range_of_keys(
         assert mine
     with pytest.raises(UsageError, match="no map 'stok'"):
         rows(archive, "snapshot", namespace="stok")
-
-
-def greatest_closed(changes: list[Row], wanted: dict[int, int]) -> dict[int, int]:
-    """The greatest vector at or below another that splits no transaction, by brute force."""
-    cut = dict(wanted)
-    while True:
-        above = {row["tx_id"] for row in changes if row["counter"] > cut[row["partition"]]}
-        split = [
-            row
-            for row in changes
-            if row["tx_id"] in above and row["counter"] <= cut[row["partition"]]
-        ]
-        if not split:
-            return cut
-        for row in split:
-            cut[row["partition"]] = min(cut[row["partition"]], row["counter"] - 1)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 
 import tidelog
 from support.loads import make_load, rows_of as load_rows
-from support.pipelines import Row, content, fill, new_store, rows, rows_of
+from support.pipelines import Row, content, fill, greatest_closed, new_store, rows, rows_of
 from tidelog.affinity.errors import DiskFullError, SnapshotExpiredError, UsageError
 from tidelog.affinity.partitions import partition_of
 from tidelog.engine import checkpointer
@@ -102,22 +102,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def random_cut(world: World, seed: int) -> dict[int, int]:
     rng = random.Random(seed)
     return {p: rng.randint(world.low[p], world.high[p]) for p in world.low}
-
-
-def greatest_closed(changes: list[Row], wanted: dict[int, int]) -> dict[int, int]:
-    """The greatest numbers at or below others that split no transaction, by brute force."""
-    cut = dict(wanted)
-    while True:
-        above = {row["tx_id"] for row in changes if row["counter"] > cut[row["partition"]]}
-        split = [
-            row
-            for row in changes
-            if row["tx_id"] in above and row["counter"] <= cut[row["partition"]]
-        ]
-        if not split:
-            return cut
-        for row in split:
-            cut[row["partition"]] = min(cut[row["partition"]], row["counter"] - 1)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -83,6 +83,22 @@ def replayed(changes: Iterable[Row]) -> dict[str, dict[bytes, bytes]]:
     return found
 
 
+def greatest_closed(changes: list[Row], wanted: dict[int, int]) -> dict[int, int]:
+    """The greatest vector at or below another that splits no transaction, by brute force."""
+    cut = dict(wanted)
+    while True:
+        above = {row["tx_id"] for row in changes if row["counter"] > cut[row["partition"]]}
+        split = [
+            row
+            for row in changes
+            if row["tx_id"] in above and row["counter"] <= cut[row["partition"]]
+        ]
+        if not split:
+            return cut
+        for row in split:
+            cut[row["partition"]] = min(cut[row["partition"]], row["counter"] - 1)
+
+
 def load_content(directory: Path) -> dict[bytes, bytes]:
     """The pairs of a load, all of whose files are looked at."""
     manifest = read_manifest(str(directory))
