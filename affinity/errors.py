@@ -175,6 +175,7 @@ class RolledBackError(TransactionError):
     """The transaction was rolled back, for the reason in the text; it had no effect."""
 
     code = "TL-TX-006"
+    retryable = True
 
 
 class CommitUnknownError(TransactionError):

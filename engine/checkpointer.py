@@ -42,7 +42,7 @@ from .environment import Environment, KeyValueEnvironment
 from .kv import KvFullError
 from .map_growth import MapGrowth
 from .overlay import Overlay, merged
-from .partition_store import STORE_KEY, Flush, Piece, flush_piece, write_mark
+from .partition_store import STORE_KEY, Flush, Piece, flush_piece, read_marks, write_mark
 
 BATCH_UPDATES = 16_384
 """Updates after which a checkpoint begins another LMDB transaction, at the end of a piece."""
@@ -87,6 +87,9 @@ class Source(Protocol):
     def turn(self) -> AbstractContextManager[object]:
         """Taken while a part of a checkpoint is written; threads that never wait pass it on."""
 
+    def check_writable(self) -> None:
+        """Raise if what is in memory must not be carried over any more; under the mutex."""
+
     def sync(self, position: int) -> object:
         """Make the log durable up to a position."""
 
@@ -109,6 +112,8 @@ class Checkpointer:
     ) -> None:
         self.figures = CheckpointFigures(position=position)
         self.marks = marks
+        self._marks_hold = True
+        """Whether ``marks`` are those of the data file; False while it is written."""
         self.position = position
         self.error: TidelogError | None = None
         self.doubtful: DiskError | None = None
@@ -200,41 +205,43 @@ class Checkpointer:
     def _checkpoint(self) -> tuple[int, int]:
         committer = self._committer
         state = committer.state
-        with committer.mutex:
-            layers = committer.overlay.begin_flush()
-            position = committer.applied_position
-            parts = merged(layers)
-            dropped = tuple(sorted(state.dropped))
-            touched = state.touched
-            flushes = [
-                self._flush_of(partition, parts.get(partition, {}), position)
-                for partition in (range(state.partitions) if dropped else sorted(parts))
-            ]
-            mark = StoreMark(
-                store_id=state.store_id,
-                position=position,
-                time=state.time,
-                namespaces=tuple(state.namespaces.values()),
-                next_namespace=state.next_namespace,
-                dropped=(),
-            )
-            moved = [
-                self._flush_of(partition, {}, position)
-                for partition in sorted(touched.difference(parts))
-                if not dropped
-            ]
-            state.touched = set()
+        touched = state.touched
         try:
+            with committer.mutex:
+                committer.check_writable()
+                layers = committer.overlay.begin_flush()
+                position = committer.applied_position
+                parts = merged(layers)
+                dropped = tuple(sorted(state.dropped))
+                flushes = [
+                    self._flush_of(partition, parts.get(partition, {}), position)
+                    for partition in (range(state.partitions) if dropped else sorted(parts))
+                ]
+                mark = StoreMark(
+                    store_id=state.store_id,
+                    position=position,
+                    time=state.time,
+                    namespaces=tuple(state.namespaces.values()),
+                    next_namespace=state.next_namespace,
+                    dropped=(),
+                )
+                touched = state.touched
+                moved = [
+                    self._flush_of(partition, {}, position)
+                    for partition in sorted(touched.difference(parts))
+                    if not dropped
+                ]
+                state.touched = set()
             committer.sync(position)
             self._write(flushes, moved, mark, dropped)
+            with committer.mutex:
+                committer.overlay.end_flush(layers, self._growth.begin())
+                state.dropped.difference_update(dropped)
         except BaseException:
             with committer.mutex:
-                committer.overlay.abandon_flush(layers)
+                committer.overlay.abandon_flush()
                 state.touched |= touched
             raise
-        with committer.mutex:
-            committer.overlay.end_flush(layers, self._growth.begin())
-            state.dropped.difference_update(dropped)
         self.position = position
         self._note(position)
         return position, sum(len(flush.updates) for flush in flushes)
@@ -265,8 +272,11 @@ class Checkpointer:
 
     def _commit(self, batch: list[Piece], mark: StoreMark | None, dropped: tuple[int, ...]) -> None:
         """Write partitions in one transaction, with a larger map if this one is full."""
+        if not self._marks_hold:
+            self._read_marks()
         while True:
             try:
+                self._marks_hold = False
                 with self._store.write() as txn:
                     done = {
                         piece.flush.partition: flush_piece(
@@ -288,8 +298,16 @@ class Checkpointer:
                 self.on_doubt()
                 raise
         self.marks.update(done)
+        self._marks_hold = True
         with self._committer.mutex:
             self._committer.overlay.refresh(self._growth.begin())
+
+    def _read_marks(self) -> None:
+        """Learn anew what the data file holds: an interrupt may come behind a commit of LMDB."""
+        _, marks = read_marks(self._store.begin())
+        self.marks.clear()
+        self.marks.update(marks)
+        self._marks_hold = True
 
     def _note(self, position: int) -> None:
         """Leave a CHECKPOINT record; it is a courtesy to readers of the log, so no error."""

@@ -19,11 +19,19 @@ Invariants:
 - While a group is in flight nobody else appends, so updates apply in log order.
 - A group that failed to reach the log leaves its numbers in ``_closing``: a ROLLBACK at the head
   of the next frame closes them.
-- Whoever has queued does not leave before the outcome, not even for Ctrl-C, which is raised
-  afterwards: the queue may have made it the next leader.  Python raises it behind calls and jumps
-  only, so what has to happen together stands here without a call in between.
 - After a failed sync ``stopped`` is set: no commit is accepted any more, what was in flight is
   answered with ``CommitUnknownError``, and reading goes on.
+
+Ctrl-C, and whatever else a signal raises, may come at any line of the main thread.  So:
+
+- ``changing`` names what the holder of the mutex is in the middle of, and is None before it is
+  given up.  Whoever takes the mutex and finds a name there knows that an earlier holder went away
+  halfway: the store stops writing, for the log alone is surely right then.
+- What a group does to memory is done again, at once, if it was cut short: it may be done twice.
+- A thread that was interrupted takes back what it had queued, unless a leader has it already; then
+  it waits for the outcome, and raises afterwards.
+- The main thread wakes nobody but as a leader, and whoever waits looks up now and then: nobody
+  waits for a thread that has gone.
 
 Left out: locks of pessimistic transactions (``lock_manager``), checkpoints (``checkpointer``).
 """
@@ -31,9 +39,9 @@ Left out: locks of pessimistic transactions (``lock_manager``), checkpoints (``c
 from __future__ import annotations
 
 import errno
+import logging
 import threading
-from _thread import LockType, allocate_lock
-from collections import deque
+from _thread import LockType, allocate_lock, get_ident
 from collections.abc import Callable, Iterable, Sequence
 from operator import length_hint
 
@@ -64,9 +72,14 @@ from .environment import Environment
 from .overlay import Overlay
 from .puts import PUTS_MAX, LonePut, Put, Puts
 from .updates import NoUpdates
+from .wakes import WakeChain, wake as wake_up
 
 GROUP_BYTES_MAX = 1 << 20
+PATIENCE = 0.25
+"""Seconds after which who waits looks whether anybody is left to wake it."""
 _NOWHERE = 1 << 63
+
+log = logging.getLogger("tidelog.store")
 
 
 class Committer:
@@ -89,6 +102,10 @@ class Committer:
         self.writer = writer
         self.stopped: str | None = None
         """Why nothing is written any more, or None."""
+        self.changing: str | None = None
+        """What the holder of the mutex is in the middle of."""
+        self.interrupted = False
+        """Whether the store stopped since a thread went away in the middle of a change."""
         self.transaction_bytes_max = transaction_bytes_max
         self.in_flight: Sequence[Entry] = ()
         self.applied_position = writer.position
@@ -113,16 +130,18 @@ class Committer:
         self._leading = False
         self._heir: object = None
         """The put or ticket whose thread is to lead and has not begun yet."""
-        self._wakes: list[LockType] = []
-        self._waking = iter(self._wakes)
-        self._releases = map(LockType.release, self._waking)
-        """Wakes one more of those whose group has ended, each time it is asked for the next.
-
-        Whoever is woken wakes the following one: two at once would only fight for the interpreter.
-        The heir comes last, so that those before it are back in the queue when it looks there.
-        """
+        self._deserter: object = None
+        """What a thread had queued that was interrupted, and may have gone."""
+        self._group: _Group | None = None
+        """The group on its way, from the moment it is taken until it has ended."""
+        self._orphan: _Group | None = None
+        """A group whose leader went away before its end."""
+        self._chain = WakeChain()
+        self._main = threading.main_thread().ident
         self._errors: dict[LockType, BaseException] = {}
         """Errors of puts, for the threads that are about to be woken."""
+        self._apart: LockType | None = None
+        """What the main thread waits for: it is woken beside the chain, for it may go away."""
         self.puts_durable = True
         """Whether a put waits for a sync."""
         self.at_first: Callable[[], None] | None = None
@@ -164,28 +183,25 @@ class Committer:
         if self.at_first is not None:
             self.at_first()
         while True:
-            if not (self._leading or length_hint(self._waking)):
+            if not (self._leading or length_hint(self._chain.left)):
                 alone = LonePut(partition, namespace, full_key, key, value, self.puts_durable)
                 if self._carry(_Group((alone,))):
                     if alone.error is not None:
                         raise alone.error
                     return
-            put: Put | None = None
+            wake = _held_lock()
+            put = (partition, namespace, full_key, key, value, wake)
             try:
                 with self.mutex:
-                    wake = self._wake()
-                    if wake is not None:
-                        put = (partition, namespace, full_key, key, value, wake)
+                    queued = self._may_queue(wake)
+                    if queued:
                         self._puts += (put,)
-                        if not self._leading:
-                            self._heir = put
-                            self._leading = self.in_the_way = True
-                if put is None:
+                        self._queued(put)
+                if not queued:
                     continue
-                error = self._see_through(put, put[5])
+                error = self._see_through(put, wake)
             except BaseException:
-                if put is not None:
-                    self._see_through(put, put[5])
+                self._leave(put, wake)
                 raise
             if error is not None:
                 raise error
@@ -211,60 +227,109 @@ class Committer:
         )
 
     def _alone(self, entries: Sequence[Entry]) -> bool:
-        """Carry entries at once; False, and nothing done, where others are about."""
+        """Carry entries at once; False, and nothing done, if others are about."""
         # Without the mutex this is a glance, which spares taking it twice; `_carry` looks again.
-        return not (self._leading or length_hint(self._waking)) and self._carry(_Group(entries))
+        busy = self._leading or length_hint(self._chain.left)
+        return not busy and self._carry(_Group(entries))
+
+    # -------------------------------------------------------------- the queue
 
     def _queue_up(self, ticket: Commit | Batch) -> bool:
-        """Queue a ticket and return when it has ended; False where it is best to lead at once."""
-        wake: LockType | None = None
-        queued = False
+        """Queue a ticket and return when it has ended; False if it is best to lead at once."""
+        ticket.wake = wake = _held_lock()
         try:
             with self.mutex:
-                wake = self._wake()
-                if wake is not None:
-                    ticket.wake = wake
+                queued = self._may_queue(wake)
+                if queued:
                     self._tickets += (ticket,)
-                    if not self._leading:
-                        self._heir = ticket
-                        self._leading = self.in_the_way = True
-                    queued = True
-            if wake is not None:
+                    self._queued(ticket)
+            if queued:
                 self._see_through(ticket, wake)
         except BaseException:
-            if queued:
-                self._see_through(ticket, ticket.wake)
+            self._leave(ticket, wake)
             raise
         return queued
 
-    def _wake(self) -> LockType | None:
-        """Return what to wait for, a lock that is held; None where it is best to lead at once.
+    def _may_queue(self, wake: LockType) -> bool:
+        """Tell whether to queue, under the mutex; if not, it is best to lead at once.
 
         While those of the last group are still being woken whoever comes first waits for that:
         by then most of them are back, and one sync serves all.
         """
-        wake = allocate_lock()
-        wake.acquire()
         if not self._leading:
-            self._wakes.append(wake)
-            if not length_hint(self._waking):
-                return None  # they have been woken meanwhile
-        return wake
+            self._chain.join(wake)
+            if not length_hint(self._chain.left):
+                return False  # they have been woken meanwhile
+        if get_ident() == self._main:
+            self._apart = wake
+        return True
+
+    def _queued(self, queued: Put | Commit | Batch) -> None:
+        """Let what has just been queued lead, if nobody does; under the mutex."""
+        if not self._leading:
+            self._heir, self._leading, self.in_the_way = queued, True, True
 
     def _see_through(self, queued: Put | Commit | Batch, wake: LockType) -> BaseException | None:
         """Wait until what this thread has queued has ended, leading its group if that is its turn.
 
-        Returns the error of a put.  Called a second time, after an interrupt, it does what is
-        left to do.
+        Returns the error of a put.
         """
-        with wake:
-            pass
-        next(self._releases, None)
+        while not wake.acquire(timeout=PATIENCE):
+            if self._look_after(queued):
+                break
+        self._chain.wake_next()
         if self._heir is queued:
             group = _Group((), queued)
             self._carry(group)
             return None if group.puts is None else group.puts.error_of(wake)
         return self._errors.pop(wake, None) if self._errors else None
+
+    def _look_after(self, queued: Put | Commit | Batch) -> bool:
+        """See whether anybody is left to wake this thread; True if it is to lead itself."""
+        with self.mutex:
+            self.check_whole()
+            if self._heir is not None and self._heir is self._deserter:
+                self._withdraw(self._deserter)
+            elif self._heir is None and self._group is None:
+                self._pass_lead()
+            self._chain.wake_next()
+            return self._heir is queued
+
+    def _leave(self, queued: Put | Commit | Batch, wake: LockType) -> None:
+        """Behind an interrupt: take back what is queued still, else wait for its outcome."""
+        self._deserter = queued
+        with self.mutex:
+            self.check_whole()
+            self._withdraw(queued)
+            taken = self._group is not None and self._group.has(queued)
+        self._chain.wake_next()
+        if taken:
+            self._see_through(queued, wake)
+
+    def _withdraw(self, queued: object) -> None:
+        """Take something out of the queue, and the lead from its thread; under the mutex."""
+        self._puts = [put for put in self._puts if put is not queued]
+        self._tickets = [ticket for ticket in self._tickets if ticket is not queued]
+        if self._heir is queued:
+            self._pass_lead()
+
+    def _next_heir(self) -> tuple[Put | Commit | Batch | None, LockType | None]:
+        """Return whose turn it is to lead, and the lock that its thread waits for."""
+        if self._puts:
+            return self._puts[0], self._puts[0][5]
+        if self._tickets:
+            return self._tickets[0], self._tickets[0].wake
+        return None, None
+
+    def _pass_lead(self) -> None:
+        """Let the first of the queue lead, at once; under the mutex."""
+        heir, wake = self._next_heir()
+        self._heir, self._leading = heir, heir is not None
+        self.settle_way()
+        if wake is not None:
+            wake_up(wake)
+
+    # -------------------------------------------------------------- for those in the queue
 
     def new_id(self) -> bytes:
         """Return the next automatic transaction id."""
@@ -331,12 +396,16 @@ class Committer:
         """
         with self.mutex:
             writer = self.writer
+            self.check_whole()
             idle = not self._leading and self.stopped is None
             if idle and writer.synced == writer.position and writer.announced < writer.synced:
+                self.changing = "the log"
                 try:
                     self._append(encode_record(IdleRecord()))
                 except (OSError, LogFailedError):
+                    self.changing = None
                     return
+                self.changing = None
                 self.applied_position = writer.position
                 # Nothing depends on this frame: it counts as announced, and needs no sync.
                 writer.announced = writer.position
@@ -372,6 +441,39 @@ class Committer:
                 self.writer.sync()
                 self.syncs.note(self._now() - start)
 
+    def check_whole(self) -> None:
+        """Stop the store if an earlier holder of the mutex went away in the middle of a change.
+
+        Called by whoever has just taken the mutex to change anything.
+        """
+        if self.changing is None and self._orphan is None:
+            return
+        what, self.changing = self.changing or "a commit", None
+        self.in_the_way = self.interrupted = True
+        if self.stopped is None:
+            self.stopped = f"a thread was interrupted in the middle of a change of {what}"
+        group, self._orphan = self._orphan, None
+        if group is not None and not group.ended:
+            self._fail_orphan(group)
+        log.error("store.interrupted what=%s", what, extra={"event": "store.interrupted"})
+
+    def check_writable(self) -> None:
+        """Raise if the store stopped in the middle of a change; under the mutex."""
+        self.check_whole()
+        if self.interrupted:
+            raise self.refusal()
+
+    def _fail_orphan(self, group: _Group) -> None:
+        """Answer those whose leader went away, and let somebody else lead."""
+        cause = self.refusal()
+        logged = bool(self.in_flight) and self.writer.position > self._frame_at
+        for entry in group.taken:
+            if entry in group.passed and logged:
+                entry.unknown(cause)
+            else:
+                entry.fail(cause)
+        self._end_group(group)
+
     def _stop(self, error: BaseException) -> TidelogError:
         """A sync failed: nothing is written from here on."""
         self.in_the_way = True
@@ -384,22 +486,24 @@ class Committer:
         """Return the error for a write to a store that has stopped writing."""
         if self._ended is not None:
             return self._ended()
+        if self.interrupted:
+            return ReadOnlyError(
+                f"{self.stopped}: nothing is written any more",
+                hint="Close the store and open it again; nothing that was acknowledged is lost.",
+            )
         return ReadOnlyError(
             self.stopped or "the store has stopped writing",
             hint="Check the disk; close the store, open it again, and ask `db.outcome` "
             "about commits whose outcome is unknown.",
         )
 
-    # -------------------------------------------------------------- the leader, mutex held
+    # -------------------------------------------------------------- the group in flight
 
-    def wait_applied(self) -> None:
-        """Give up the mutex until the group in flight has ended."""
-        waiter = allocate_lock()
-        waiter.acquire()
-        self._waiters.append(waiter)
-        self.mutex.release()
-        waiter.acquire()
-        self.mutex.acquire()
+    def applied_soon(self) -> LockType:
+        """Return a lock that can be taken once the group in flight has ended; under the mutex."""
+        waiter = _held_lock()
+        self._waiters += (waiter,)
+        return waiter
 
     def settle_way(self) -> None:
         """Find out whether a relaxed update may go straight into the log; under the mutex."""
@@ -425,8 +529,13 @@ class Committer:
             self._ended = error
             self.stopped = self.stopped or "the store is closed"
             self.begin_end()
-            while self._leading:
-                self.wait_applied()
+        while True:
+            with self.mutex:
+                self.check_whole()
+                if not self._leading:
+                    return
+                waiter = self.applied_soon()
+            waiter.acquire(timeout=PATIENCE)
 
     def _carry(self, group: _Group) -> bool:
         """Carry a group into log and overlay, and pass the lead on.
@@ -434,132 +543,181 @@ class Committer:
         One that nobody queued leads at once; False, and nothing done, where others are about.
         Little is called from here: between two syncs all code runs from cold caches.
         """
-        leads = group.own is not None
         state, writer, passed = self.state, self.writer, group.passed
         try:
             with self.mutex:
-                if leads:
-                    self._heir = None
-                    self._take(group)
-                elif self._leading or length_hint(self._waking):
+                if self.changing is not None or self._orphan is not None:
+                    self.check_whole()
+                if group.own is not None:
+                    self._heir, self._group, self.changing = None, group, "a commit"
+                elif self._leading or length_hint(self._chain.left):
                     return False
                 else:
-                    self._leading = self.in_the_way = leads = True
-                time = self.clock()
-                if time < state.time:
-                    time = state.time
-                self._first_in_flight = self.last_id + 1
-                records = []
-                for entry in group.taken:
-                    record = entry.prepare(self, passed, time)
-                    if record is not None:
-                        passed.append(entry)
-                        records.append(record)
-                if records:
-                    state.time = time
-                    self._frame_at = writer.position
-                    self.in_flight = passed
-                    payload = records[0] if len(records) == 1 else b"".join(records)
-                    if payload:
-                        self._append(payload)
+                    self._leading, self._group, self.changing = True, group, "a commit"
+                    self.in_the_way = True
+                try:
+                    if group.own is not None:
+                        self._take(group)
+                    time = self.clock()
+                    if time < state.time:
+                        time = state.time
+                    self._first_in_flight = self.last_id + 1
+                    records = []
+                    for entry in group.taken:
+                        record = entry.prepare(self, passed, time)
+                        if record is not None:
+                            passed.append(entry)
+                            records.append(record)
+                    if records:
+                        state.time = time
+                        self._frame_at = writer.position
+                        self.in_flight = passed
+                        payload = records[0] if len(records) == 1 else b"".join(records)
+                        if payload:
+                            self._append(payload)
+                except BaseException as error:
+                    self._give_up(group, error)
+                    self.changing = None
+                    if isinstance(error, (OSError, LogFailedError)):
+                        return True
+                    raise
+                self.changing = None
             self._land(group)
         except (OSError, LogFailedError) as error:
-            with self.mutex:
-                self._fail(passed, error)
-                self._end_group(group)
+            self._fail_landing(group, error)
         except BaseException as error:
-            if leads:
-                self._clean_up(group, error)
+            if self._group is group:
+                self._land_again(group, error)
             raise
+        finally:
+            if self._group is group:
+                self._orphan = group
         return True
 
-    def _clean_up(self, group: _Group, error: BaseException) -> None:
-        """See a group through that a bug, Ctrl-C or a simulated crash cut short.
+    def _give_up(self, group: _Group, error: BaseException) -> None:
+        """End a group that did not reach the log; leave alone one that did; under the mutex."""
+        if self.in_flight and self.writer.position > self._frame_at:
+            self._close_reserved()  # its frame may have closed gaps
+            return
+        if isinstance(error, (OSError, LogFailedError)):
+            self._fail(group.passed, error)
+        else:
+            if group.own is not None:
+                group.take()  # it may have come no further
+            shared = _for_others(error)
+            self._fail(group.passed, shared)
+            for entry in group.taken:
+                entry.error = entry.error or shared
+        self._end_group(group)
 
-        Nobody may wait for ever.  Behind its frame a group is synced and applied after all; where
-        that fails too, its numbers are used but may not be closed, so nothing is written any more
+    def _fail_landing(self, group: _Group, error: BaseException) -> None:
+        """End a group whose sync failed."""
+        with self.mutex:
+            self.changing = "a commit"
+            self._fail(group.passed, error)
+            self._end_group(group)
+            self.changing = None
+
+    def _land_again(self, group: _Group, error: BaseException) -> None:
+        """See a group that is in the log through, after a bug or Ctrl-C cut that short.
+
+        If that fails too, its numbers are used but may not be closed: nothing is written any more
         until the log has been read again.
         """
-        logged = bool(self.in_flight) and self.writer.position > self._frame_at
-        if logged and not group.applied:
-            try:
-                self._land(group)
-            except BaseException:
-                with self.mutex:
-                    if not group.applied:
-                        self.stopped = f"a commit was interrupted: {error!r}"
-                        for entry in group.passed:
-                            entry.unknown(error)
-        with self.mutex:
-            if not group.applied and not logged:
-                shared = _for_others(error)
-                self._fail(group.passed, shared)
-                for entry in group.taken:
-                    entry.error = entry.error or shared
-            if not group.ended:
+        try:
+            self._land(group)
+        except BaseException:
+            with self.mutex:
+                self.changing = "a commit"
+                if not group.applied:
+                    self._stop_by(error)
+                    for entry in group.passed:
+                        entry.unknown(error)
                 self._end_group(group)
+                self.changing = None
+
+    def _stop_by(self, error: BaseException) -> None:
+        """Write nothing any more, for it is not known what an interrupted commit left behind."""
+        self.in_the_way = self.interrupted = True
+        self.stopped = self.stopped or f"a commit was interrupted ({error!r})"
 
     def _land(self, group: _Group) -> None:
         """Sync what was logged, where anybody asked for that, and let it take effect."""
-        passed, end, overlay = group.passed, self.writer.position, self.overlay
-        for entry in passed:
+        for entry in group.passed:
             if entry.durable:
-                self._sync_to(end)
+                self._sync_to(self.writer.position)
                 break
         with self.mutex:
-            if passed:
-                overlay.applying = True
-                try:
-                    for entry in passed:
-                        entry.apply(self, end)
-                finally:
-                    overlay.changes += 1
-                    overlay.applying = False
-                self.applied_position = end
-                self.grouped += len(passed)
-                self.groups += 1
-            group.applied = True
-            self._end_group(group)
+            self.changing = "a commit"
+            try:
+                self._take_effect(group)
+            except Exception:
+                raise
+            except BaseException:
+                # Before the mutex is given up: nobody may see half of it.
+                self._take_effect(group)
+                self.changing = None
+                raise
+            self.changing = None
+
+    def _take_effect(self, group: _Group) -> None:
+        """Apply what has passed, and end the group; done twice it does the same."""
+        passed, end, overlay = group.passed, self.writer.position, self.overlay
+        if passed and not group.applied:
+            overlay.applying = True
+            try:
+                for entry in passed:
+                    entry.apply(self, end)
+            finally:
+                overlay.changes += 1
+                overlay.applying = False
+            self.applied_position = end
+            self.grouped += len(passed)
+            self.groups += 1
+        group.applied = True
+        self._end_group(group)
 
     def _take(self, group: _Group) -> None:
         """Take from the heads of the queues, up to the size of a group."""
         puts, tickets = self._puts, self._tickets
-        if puts:
-            count = min(len(puts), PUTS_MAX)
-            group.take_puts(puts[:count], self.puts_durable)
-            self._puts = puts[count:]
         size = count = 0
         for ticket in tickets:
             size += ticket.size
             if count and size > GROUP_BYTES_MAX:
                 break
             count += 1
-            group.take_ticket(ticket)
-        self._tickets = tickets[count:]
+        first = Puts(puts[:PUTS_MAX], self.puts_durable) if puts else None
+        taken, puts, tickets = tickets[:count], puts[PUTS_MAX:], tickets[count:]
+        group.puts, group.tickets, self._puts, self._tickets = first, taken, puts, tickets
+        group.take()
 
     def _end_group(self, group: _Group) -> None:
-        """Wake those whose outcome is known, and pass the lead on."""
+        """Wake those whose outcome is known, and pass the lead on; done twice it does the same."""
         self.in_flight = ()
-        if group.puts is not None:
-            group.puts.leave_errors(self._errors, group.own)
-        if self._waiters:
-            deque(map(LockType.release, self._waiters), maxlen=0)
-            self._waiters = []
-        wakes, group.wakes = group.wakes, []
-        if self._puts:
-            self._heir = self._puts[0]
-            wakes.append(self._puts[0][5])
-        elif self._tickets:
-            self._heir = self._tickets[0]
-            wakes.append(self._tickets[0].wake)
-        else:
-            self._leading = False
+        if not group.ended:
+            if group.puts is not None:
+                group.puts.leave_errors(self._errors, group.own)
+            heir, last = self._next_heir()
+            wakes = group.wakes()
+            if self._apart in wakes:
+                group.apart = self._apart
+                wakes.remove(self._apart)
+            if last is not None:
+                wakes.append(last)
+            if length_hint(self._chain.left):
+                self._chain.wake_all()  # at its end by now, unless its heir was interrupted
+            chain = WakeChain(wakes)
+            self._heir, self._leading, self._chain, group.ended = heir, bool(last), chain, True
+        self._group = None
+        if self._heir is None:
             self.settle_way()
-        # The chain of the group before has come to its end: its heir, who led this one, was last.
-        self._wakes, self._waking = wakes, iter(wakes)
-        self._releases = map(LockType.release, self._waking)
-        group.ended = True
-        next(self._releases, None)
+        if group.apart is not None:
+            wake_up(group.apart)
+        if self._waiters:
+            for waiter in self._waiters:
+                wake_up(waiter)
+            self._waiters = []
+        self._chain.wake_next()
 
     def _append(self, payload: bytes) -> None:
         """Append a frame, in a new segment where it does not fit."""
@@ -577,10 +735,14 @@ class Committer:
             self._frame_at = self.writer.position
             self.writer.append(payload)
         if self._closing:
-            for run in self._closing:
-                self.state.counters[run.partition].update(run.first - 1, run.count)
-                self.state.touched.add(run.partition)
-            self._closing = []
+            self._close_reserved()
+
+    def _close_reserved(self) -> None:
+        """Count the numbers of failed groups as closed, now that a record says so."""
+        for run in self._closing:
+            self.state.counters[run.partition].update(run.first - 1, run.count)
+            self.state.touched.add(run.partition)
+        self._closing = []
 
     def _rotate(self) -> None:
         """Begin a new segment; its position is that of the end of the old one."""
@@ -630,31 +792,39 @@ class _Group:
     ``own`` is what its thread has queued; None where it queued nothing.
     """
 
-    __slots__ = ("applied", "ended", "own", "passed", "puts", "taken", "wakes")
+    __slots__ = ("apart", "applied", "ended", "own", "passed", "puts", "taken", "tickets")
 
     def __init__(self, taken: Iterable[Entry], own: Put | Commit | Batch | None = None) -> None:
         self.own = own
         self.puts: Puts | None = None
+        self.tickets: Sequence[Commit | Batch] = ()
         self.applied = self.ended = False
         self.taken = list(taken)
         self.passed: list[Entry] = []
-        self.wakes: list[LockType] = []
-        """The locks of the others."""
+        self.apart: LockType | None = None
+        """What the main thread waits for, if it is one of the others."""
 
-    def take_puts(self, puts: Sequence[Put], durable: bool) -> None:
-        """Take puts, ahead of all tickets."""
-        self.puts = Puts(puts, durable)
-        self.taken.append(self.puts)
-        self.wakes += self.puts.waiters(self.own)
+    def take(self) -> None:
+        """Take in hand what is in puts and tickets, the puts ahead of all tickets."""
+        taken: list[Entry] = [] if self.puts is None else [self.puts]
+        for ticket in self.tickets:
+            if isinstance(ticket, Batch):
+                taken += ticket.entries
+            else:
+                taken.append(ticket)
+        self.taken = taken
 
-    def take_ticket(self, ticket: Commit | Batch) -> None:
-        """Take what one thread brought."""
-        if isinstance(ticket, Batch):
-            self.taken += ticket.entries
-        else:
-            self.taken.append(ticket)
-        if ticket is not self.own:
-            self.wakes.append(ticket.wake)
+    def wakes(self) -> list[LockType]:
+        """Return what the others wait for."""
+        wakes = [] if self.puts is None else self.puts.waiters(self.own)
+        wakes += [ticket.wake for ticket in self.tickets if ticket is not self.own]
+        return wakes
+
+    def has(self, queued: object) -> bool:
+        """Tell whether something that was queued is in it."""
+        if any(ticket is queued for ticket in self.tickets):
+            return True
+        return self.puts is not None and self.puts.has(queued)
 
 
 def _for_others(error: BaseException) -> BaseException:
@@ -662,6 +832,13 @@ def _for_others(error: BaseException) -> BaseException:
     if isinstance(error, Exception):
         return error
     return RolledBackError(f"the thread that wrote it with others was interrupted: {error!r}")
+
+
+def _held_lock() -> LockType:
+    """Return a lock to wait for: whoever wakes releases it."""
+    lock = allocate_lock()
+    lock.acquire()
+    return lock
 
 
 class SyncTimes:

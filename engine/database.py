@@ -113,6 +113,8 @@ class Database:
         self._last_checkpoint = self._checkpoint_again = self.now()
         self._last_sweep = self.now()
         self._closed: Callable[[], TidelogError] | None = None
+        self._closing = threading.Lock()
+        self._released = False
         store.locks.name_of = self._catalog.name_of
         store.growth.expire = self._expire_snapshots
         store.keeper.ids = store.committer.ids
@@ -408,14 +410,12 @@ class Database:
         """Return a snapshot if that takes neither waiting nor much work, else None."""
         self._check_open()
         mutex = self._committer.mutex
-        if not mutex.acquire(blocking=False):
+        if mutex.locked():  # no attempt to take it: an interrupt could come behind that
             return None
-        try:
+        with mutex:
             if self.overlay.newer_bytes > MERGED_NOWAIT_MAX:
                 return None
-            position, taken = self._committer.applied_position, self.overlay.snapshot()
-        finally:
-            mutex.release()
+            position, taken = self._committer.applied_position, self._taken()
         snapshot = Snapshot(self, position, taken)
         self._snapshots.add(snapshot)
         return snapshot
@@ -423,7 +423,12 @@ class Database:
     def take_view(self) -> tuple[View, Layer]:
         """Return a view that does not change, and its boundary."""
         with self._committer.mutex:
-            return self.overlay.snapshot()
+            return self._taken()
+
+    def _taken(self) -> tuple[View, Layer]:
+        committer = self._committer
+        committer.check_whole()
+        return self.overlay.frozen() if committer.interrupted else self.overlay.snapshot()
 
     def _expire_snapshots(self, why: str) -> None:
         for snapshot in self._snapshots:
@@ -472,7 +477,8 @@ class Database:
             if self._closed is not None or not namespace.alive:
                 self._check_open()
                 namespace.check_alive()
-            if overlay.active.bytes >= limit or overlay.sealed_bytes:
+            layers = overlay.view.layers
+            if layers[0].bytes >= limit or len(layers) > 1:
                 self.make_room()
             partition = murmur3(key, 0, False) % count
             full_key = prefixes[partition] + key
@@ -682,38 +688,53 @@ class Database:
     def close(self) -> None:
         """Make everything durable, take a checkpoint, and let go of the store.
 
-        Closing twice is fine.  Open snapshots and transactions end.  If the disk fails, what was
-        acknowledged as durable still is, the store is let go of, and the error is raised.
+        Closing twice is fine, and what an interrupt left undone is done then.  Open snapshots and
+        transactions end.  If the disk fails, what was acknowledged as durable still is, the store
+        is let go of, and the error is raised.
         """
-        with self._committer.mutex:
-            first, self._closed = self._closed is None, self._closed or self._closed_error
-            self._committer.begin_end()
-        if not first:
-            return
-        self._stop_maintenance()
-        store = self._store
-        try:
-            if store.committer.stopped is not None:
-                raise DiskError(f"{store.committer.stopped}; newer relaxed commits may be lost")
+        with self._closing:
+            if self._released:
+                return
+            with self._committer.mutex:
+                self._closed = self._closed or self._closed_error
+                self._committer.begin_end()
+            try:
+                self._stop_maintenance()
+                self._end()
+            finally:
+                self._let_go()
+            log.info("store.closed path=%s", self.path, extra={"event": "store.closed"})
+
+    def _end(self) -> None:
+        """Make everything durable, and the end a clean one unless the store has stopped before."""
+        store, committer = self._store, self._committer
+        if committer.interrupted:
+            committer.sync()  # the next open has it all from the log
+        elif committer.stopped is not None:
+            raise DiskError(f"{committer.stopped}; newer relaxed commits may be lost")
+        else:
             if self._unwritten():
                 store.checkpointer.run("close")
-            store.committer.sync()
-            store.committer.announce()
+            committer.sync()
+            committer.announce()
             # First the end of all writing, then the sync: what the manifest calls durable is.
-            store.committer.end(self._closed_error)
-            store.committer.sync()
-            store.end_cleanly()
-        finally:
-            self._shut(self._closed_error)
-            store.release()
-            log.info("store.closed path=%s", self.path, extra={"event": "store.closed"})
+            committer.end(self._closed_error)
+            committer.sync()
+            if not committer.interrupted:
+                store.end_cleanly()
+
+    def _let_go(self) -> None:
+        """Let every later call raise, and give up files and lock; done twice it does the same."""
+        self._stop_maintenance()
+        self._shut(self._closed_error)
+        self._store.release()
+        self._released = True
 
     def abandon(self) -> None:
         """Let go of the store as a crash would: no checkpoint, no mark of a clean end."""
-        self._stop_maintenance()
-        self._committer.end(self._closed_error)
-        self._shut(self._closed_error)
-        self._store.release()
+        with self._closing:
+            self._committer.end(self._closed_error)
+            self._let_go()
 
     def _stop_maintenance(self) -> None:
         with self._committer.mutex:
@@ -737,6 +758,8 @@ class Database:
 
     def forked(self) -> None:
         """In the child of a fork: nothing of this store may be touched."""
+        self._closing = threading.Lock()  # another thread may have held it at the fork
+        self._released = True
         self._closed = self._forked_error
         self.overlay.view = reads.closed_view(self._forked_error)
         for snapshot in self._snapshots:

@@ -139,10 +139,10 @@ class Commit:
         if self.receipt is not None:
             return
         self.updates.apply(committer.overlay.active, committer.state, self._time)
-        home = self._runs[0] if self._runs else 0
-        self.receipt = Receipt(self.tx_id or b"", end, self._time, home)
         if self.then is not None:
             self.then()
+        home = self._runs[0] if self._runs else 0
+        self.receipt = Receipt(self.tx_id or b"", end, self._time, home)
 
     def fail(self, error: BaseException) -> None:
         """End it without effect."""

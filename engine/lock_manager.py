@@ -6,7 +6,8 @@ same key has been applied, so what is read under a lock is the newest there will
 
 Invariants:
 
-- The lock table is touched under the commit mutex only.
+- The lock table is touched under the commit mutex only.  A change of it that an interrupt cuts
+  short is made good before the mutex is given up; a second interrupt in that stops the store.
 - A thread waits for at most one lock, with a time limit, holding no mutex.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import _thread
 from collections.abc import Callable, Iterable
+from itertools import count
 
 from ..affinity.errors import (
     DeadlineError,
@@ -23,9 +25,12 @@ from ..affinity.errors import (
     TidelogError,
 )
 from ..tx.locks import Deadlock, Granted, KeyLock, LockTable, Want
-from .commit import Committer
+from .commit import PATIENCE, Committer
+from .entries import Entry
 from .environment import Environment
 from .stored import shown_key, split_key
+
+_TABLE = "the table of locks"
 
 
 class LockedError(TidelogError):
@@ -43,7 +48,7 @@ class LockManager:
         """The name of the map with an id, for errors."""
         self._monotonic = environment.monotonic
         self._committer = committer
-        self._owners = 0
+        self._owners = count(1)
         self._waiting: dict[int, _thread.LockType] = {}
         self._victims: set[int] = set()
         self._interrupted: set[int] = set()
@@ -57,35 +62,56 @@ class LockManager:
 
     def new_owner(self) -> int:
         """Return the number of a new transaction; later ones are younger."""
-        with self._committer.mutex:
-            self._owners += 1
-            return self._owners
+        return next(self._owners)
 
     def acquire(self, owner: int, want: Want, *, timeout: float, deadline: float | None) -> None:
         """Take a lock for ``owner``, waiting up to ``timeout`` seconds.
 
-        ``deadline`` is a time of the monotonic clock.  Raises ``DeadlockError`` where this
-        transaction must end so that others can go on, ``LockTimeoutError`` and ``DeadlineError``.
+        ``deadline`` is a time of the monotonic clock.  Raises ``DeadlockError`` if this
+        transaction must end so that others can go on, ``LockTimeoutError``, ``DeadlineError``, and
+        ``ReadOnlyError`` once the store has stopped in the middle of a change.
         """
-        mutex = self._committer.mutex
-        mutex.acquire()
-        try:
-            outcome = self.table.request(owner, want)
-            if not isinstance(outcome, Granted):
-                if isinstance(outcome, Deadlock):
-                    self._end_victims(owner, outcome)
-                # What the victims held may have been all that was in the way.
-                if self.table.blockers(owner):
-                    self._wait(owner, want, timeout, deadline)
-            self._note_busy()
-            while self._in_flight(want):
-                self._committer.wait_applied()
-        finally:
-            mutex.release()
+        wake = self._request(owner, want)
+        if wake is not None:
+            self._wait(owner, want, wake, timeout, deadline)
+        while (waiter := self._in_flight(want)) is not None:
+            waiter.acquire(timeout=PATIENCE)
 
-    def _end_victims(self, owner: int, deadlock: Deadlock) -> None:
-        if owner in deadlock.victims:
-            raise DeadlockError("this transaction waits for one that waits for it")
+    def _request(self, owner: int, want: Want) -> _thread.LockType | None:
+        """Ask for a lock; return what to wait for, None if it is granted."""
+        committer, wake = self._committer, None
+        with committer.mutex:
+            committer.check_writable()
+            committer.changing = _TABLE
+            try:
+                outcome = self.table.request(owner, want)
+                if isinstance(outcome, Deadlock):
+                    if owner in outcome.victims:
+                        raise DeadlockError("this transaction waits for one that waits for it")
+                    self._end_victims(outcome)
+                # What the victims held may have been all that was in the way.
+                if not isinstance(outcome, Granted) and self.table.blockers(owner):
+                    wake = _thread.allocate_lock()
+                    wake.acquire()
+                    self._waiting[owner] = wake
+                self._note_busy()
+            except BaseException as error:
+                self._restore(error)
+                raise
+            committer.changing = None
+        if wake is not None and owner in self._interrupted:
+            self.interrupt(owner)
+        return wake
+
+    def _restore(self, error: BaseException) -> None:
+        """Behind an exception in a change of the table, under the mutex: make it whole again."""
+        if not isinstance(error, TidelogError):  # these change nothing
+            self.table.restore()
+            self._wake([owner for owner in self._waiting if not self.table.waits(owner)])
+            self._note_busy()
+        self._committer.changing = None
+
+    def _end_victims(self, deadlock: Deadlock) -> None:
         for victim in deadlock.victims:
             self._victims.add(victim)
             # Its thread raises as soon as it runs; nobody has to wait for that.
@@ -94,35 +120,47 @@ class LockManager:
             if waiting is not None:
                 waiting.release()
 
-    def _wait(self, owner: int, want: Want, timeout: float, deadline: float | None) -> None:
-        """Wait for a queued request; the mutex is held before and after, not meanwhile."""
-        wake = _thread.allocate_lock()
-        wake.acquire()
-        self._waiting[owner] = wake
-        if owner in self._interrupted:
-            self.interrupt(owner)
+    def _wait(
+        self,
+        owner: int,
+        want: Want,
+        wake: _thread.LockType,
+        timeout: float,
+        deadline: float | None,
+    ) -> None:
+        """Wait for a queued request."""
         left = timeout
         if deadline is not None:
             left = min(left, deadline - self._monotonic())
-        self._committer.mutex.release()
         try:
             wake.acquire(timeout=max(left, 0.0))
         finally:
-            self._committer.mutex.acquire()
-        # Whoever granted the lock, or chose this owner as a victim, took it off the list.
-        granted = self._waiting.pop(owner, None) is None
+            granted = self._waited(owner)
         if owner in self._interrupted:
-            self._wake(self.table.cancel(owner))
             raise RolledBackError("the wait for a lock was interrupted")
         if owner in self._victims:
             self._victims.discard(owner)
-            self._wake(self.table.cancel(owner))
             raise DeadlockError("this transaction waited for one that waited for it")
         if not granted:
-            self._wake(self.table.cancel(owner))
             if deadline is not None and self._monotonic() >= deadline:
                 raise DeadlineError("the deadline passed while waiting for a lock")
             raise LockTimeoutError(f"{self._shown(want)} was not granted within {timeout} seconds")
+
+    def _waited(self, owner: int) -> bool:
+        """Tell whether a request was granted, and take it back if it was not."""
+        with self._committer.mutex:
+            self._committer.check_writable()
+            # Whoever granted the lock, or chose this owner as a victim, took it off the list.
+            granted = self._waiting.pop(owner, None) is None
+            if not granted or owner in self._interrupted or owner in self._victims:
+                self._committer.changing = _TABLE
+                try:
+                    self._wake(self.table.cancel(owner))
+                except BaseException as error:
+                    self._restore(error)
+                    raise
+                self._committer.changing = None
+            return granted
 
     def _shown(self, want: Want) -> str:
         """Return a lock as errors name it."""
@@ -147,10 +185,20 @@ class LockManager:
 
     def release(self, owner: int) -> None:
         """Release everything that ``owner`` holds, and wake those who get it."""
-        with self._committer.mutex:
-            self._interrupted.discard(owner)
-            self._wake(self.table.release(owner))
-            self._note_busy()
+        committer = self._committer
+        with committer.mutex:
+            committer.check_whole()
+            if committer.interrupted:
+                return  # nobody gets a lock any more
+            committer.changing = _TABLE
+            try:
+                self._interrupted.discard(owner)
+                self._wake(self.table.release(owner))
+                self._note_busy()
+            except BaseException as error:
+                self._restore(error)
+                raise
+            committer.changing = None
 
     def _wake(self, owners: list[int]) -> None:
         for owner in owners:
@@ -163,12 +211,16 @@ class LockManager:
         self._committer.locks_held = not self.table.idle
         self._committer.settle_way()
 
-    def _in_flight(self, want: Want) -> bool:
-        """Tell whether the group on its way to the log changes what the lock covers."""
-        for commit in self._committer.in_flight:
-            if isinstance(want, KeyLock):
-                if commit.changed({want.key}):
-                    return True
-            elif any(key in want for key in commit.full_keys()):
-                return True
-        return False
+    def _in_flight(self, want: Want) -> _thread.LockType | None:
+        """Return what to wait for if a group on its way changes what the lock covers, else None."""
+        with self._committer.mutex:
+            self._committer.check_writable()
+            if any(_covers(want, entry) for entry in self._committer.in_flight):
+                return self._committer.applied_soon()
+        return None
+
+
+def _covers(want: Want, entry: Entry) -> bool:
+    if isinstance(want, KeyLock):
+        return bool(entry.changed({want.key}))
+    return any(key in want for key in entry.full_keys())

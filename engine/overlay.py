@@ -80,14 +80,13 @@ class Layer:
         return keys
 
     def absorb(self, other: Layer) -> None:
-        """Take over the newer updates of ``other``."""
+        """Take over the newer updates of ``other``, which hides the same ones until it is gone."""
         for partition, updates in other.parts.items():
             mine = self.parts.get(partition)
             if mine is None:
                 self.parts[partition] = dict(updates)
             else:
                 mine.update(updates)
-        self.bytes += other.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,66 +112,73 @@ class View:
 
 
 class Overlay:
-    """The chain of layers and the view that readers take."""
+    """The chain of layers and the view that readers take.
+
+    The view is the whole chain, and the only place where it is kept: every change makes a new one
+    and puts it in the place of the old one at the very end.  So a thread that is interrupted in a
+    change leaves the chain as it was, or as it was to be.
+    """
 
     def __init__(self, txn: KvTransaction) -> None:
-        self._layers: list[Layer] = [Layer()]
-        self.active = self._layers[0]
-        self.sealed_bytes = 0
+        self.view = View((Layer(),), txn)
         self.applying = False
         """Whether a commit is half in the active layer: readers without the mutex wait."""
         self.changes = 0
         """How many times something was applied."""
         self.settle: Callable[[], None] = _settled
-        self.view = View((self.active,), txn)
         self.ended: deque[Layer] = deque()
         """Boundaries of snapshots that have ended. Filled without the mutex, since a finalizer
         may run anywhere, even under it; taken up when the next snapshot or flush begins."""
 
     @property
+    def active(self) -> Layer:
+        """The layer that takes every new update."""
+        return self.view.layers[0]
+
+    @property
     def bytes(self) -> int:
         """Memory that the updates of all layers take, roughly."""
-        return self.sealed_bytes + self.active.bytes
+        return sum(layer.bytes for layer in self.view.layers)
 
     @property
     def newer_bytes(self) -> int:
         """Memory of all layers but the oldest: the most that merging layers can copy."""
-        return sum(layer.bytes for layer in self._layers[1:])
+        return sum(layer.bytes for layer in self.view.layers[:-1])
 
     @property
     def layers(self) -> int:
         """How many layers there are."""
-        return len(self._layers)
-
-    def _publish(self, txn: KvTransaction | None = None) -> None:
-        self.view = View(tuple(reversed(self._layers)), txn or self.view.txn)
+        return len(self.view.layers)
 
     def seal(self) -> Layer | None:
         """Close the active layer and begin a new one; return the newest sealed layer, if any."""
-        active = self.active
+        view = self.view
+        active = view.layers[0]
         if active.parts:
             fresh = Layer()
             active.newer = fresh
-            self.sealed_bytes += active.bytes
-            self._layers.append(fresh)
-            self.active = fresh
-            self._publish()
-        return self._layers[-2] if len(self._layers) > 1 else None
+            self.view = View((fresh, *view.layers), view.txn)
+            return active
+        return view.layers[1] if len(view.layers) > 1 else None
 
     def snapshot(self) -> tuple[View, Layer]:
         """Return a view that does not change, and its boundary for ``ended`` and ``since``.
 
-        The boundary is the newest layer of the view; None where no layer is sealed.
+        The boundary is the newest layer of the view; an empty one if no layer is sealed.
         """
         self.take_up_ended()
         newest = self.seal()
         if newest is None:
             # Nothing in memory, only LMDB. The boundary is an empty layer before what comes.
             newest = Layer()
-            newest.newer = self.active
+            newest.newer = self.view.layers[0]
             return View((), self.view.txn), newest
         newest.snapshots += 1
         return View(self.view.layers[1:], self.view.txn), newest
+
+    def frozen(self) -> tuple[View, Layer]:
+        """Return what ``snapshot`` does, for a chain that nobody changes any more."""
+        return self.view, Layer()
 
     def take_up_ended(self) -> None:
         """Merge layers that only ended snapshots kept apart."""
@@ -185,51 +191,51 @@ class Overlay:
         if not boundary.snapshots:
             return
         boundary.snapshots -= 1
-        if boundary.snapshots or boundary.flushing or boundary not in self._layers:
-            return
-        newer = boundary.newer
-        assert newer is not None
-        if newer.flushing:
-            return
-        was_active = newer is self.active
-        if not was_active:
-            self.sealed_bytes -= newer.bytes
-        self.sealed_bytes -= boundary.bytes
-        boundary.absorb(newer)
-        self._layers.remove(newer)
-        boundary.newer = newer.newer
-        boundary.snapshots = newer.snapshots
-        newer.heir = boundary
-        if was_active:
-            self.active = boundary
-        else:
-            self.sealed_bytes += boundary.bytes
-        self._publish()
+        self._merge(boundary)
+
+    def _merge(self, older: Layer) -> bool:
+        """Let a layer take over the next newer one; False, and nothing done, if they stay apart."""
+        layers = self.view.layers
+        newer = older.newer
+        if older.snapshots or older.flushing or older not in layers:
+            return False
+        if newer is None or newer.flushing or newer not in layers:
+            return False
+        older.absorb(newer)
+        size = older.bytes + newer.bytes
+        view = View(tuple(layer for layer in layers if layer is not newer), self.view.txn)
+        # In one statement without a call: an interrupt comes before all of it, or behind it.
+        newer.heir, older.snapshots, older.bytes, older.newer, self.view = (
+            older, newer.snapshots, size, newer.newer, view,
+        )  # fmt: skip
+        return True
 
     def begin_flush(self) -> list[Layer]:
         """Seal, mark all sealed layers as being flushed, and return them, oldest first."""
         self.take_up_ended()
         self.seal()
-        flushed = self._layers[:-1]
+        flushed = list(reversed(self.view.layers[1:]))
         for layer in flushed:
             layer.flushing = True
         return flushed
 
     def refresh(self, txn: KvTransaction) -> None:
         """Let readers see LMDB as ``txn`` does."""
-        self._publish(txn)
+        self.view = View(self.view.layers, txn)
 
     def end_flush(self, flushed: list[Layer], txn: KvTransaction) -> None:
         """Drop flushed layers: LMDB, as ``txn`` sees it, holds them now."""
         gone = set(map(id, flushed))
-        self._layers = [layer for layer in self._layers if id(layer) not in gone]
-        self.sealed_bytes = sum(layer.bytes for layer in self._layers[:-1])
-        self._publish(txn)
+        self.view = View(tuple(layer for layer in self.view.layers if id(layer) not in gone), txn)
 
-    def abandon_flush(self, flushed: list[Layer]) -> None:
-        """The flush failed: the layers stay, to be flushed again."""
-        for layer in flushed:
+    def abandon_flush(self) -> None:
+        """The flush failed: the layers stay, as few as can be, to be flushed again."""
+        sealed = list(reversed(self.view.layers[1:]))
+        for layer in sealed:
             layer.flushing = False
+        for layer in sealed:
+            while self._merge(layer):
+                pass
 
 
 def since(boundary: Layer) -> Iterator[Layer]:

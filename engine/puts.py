@@ -145,6 +145,10 @@ class Puts:
                 if error is not None and put is not own:
                     place[put[5]] = error
 
+    def has(self, queued: object) -> bool:
+        """Tell whether a put is one of them."""
+        return any(put is queued for put in self._puts)
+
     def waiters(self, own: object) -> list[Any]:
         """Return who waits for any put but the one given."""
         return [put[5] for put in self._puts if put is not own]

@@ -67,6 +67,9 @@ class Replayed:
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     report: RecoveryReport = field(default_factory=RecoveryReport)
 
+    def check_writable(self) -> None:
+        """A recovery that is interrupted ends."""
+
     def log(self, records: Iterable[Record]) -> int:
         """Leave no CHECKPOINT record: the log is not open for writing yet."""
         return self.applied_position

@@ -52,7 +52,7 @@ def relaxed_setter(
         """Let a put that is logged take effect; done twice it does the same."""
         counters[partition].apply_one(number)
         state.time = time
-        layer = overlay.active
+        layer = overlay.view.layers[0]
         part = layer.parts.get(partition)
         if part is None:
             part = layer.part(partition)
@@ -64,14 +64,14 @@ def relaxed_setter(
     def set_one(key: bytes, value: bytes | None) -> None:
         if value is None or len(value) > PUT_BYTES_MAX:
             return otherwise(key, value)
-        if overlay.active.bytes >= limit:
+        if overlay.view.layers[0].bytes >= limit:
             room()
         if not committer.last_id & TURN_MASK:
             committer.pass_turn()
         partition = murmur3(key, 0, False) % count
         full_key = prefixes[partition] + key
         with mutex:
-            if not committer.in_the_way and namespace.alive:
+            if not committer.in_the_way and committer.changing is None and namespace.alive:
                 counter = counters[partition]
                 number = counter.hwm + 1
                 epoch = epochs[partition]
@@ -90,8 +90,10 @@ def relaxed_setter(
                     raise committer.disk_error(error) from error
                 except BaseException:
                     # Ctrl-C behind the frame: it takes effect all the same.
+                    committer.changing = "a commit"
                     if writer.position != before:
                         land(partition, full_key, value, epoch, number, time)
+                    committer.changing = None
                     raise
         return otherwise(key, value)
 

@@ -192,17 +192,17 @@ class LiveSnapshots:
     """The snapshots that are in use, without keeping them alive; shared by threads."""
 
     def __init__(self) -> None:
-        # Not a WeakSet: while one is walked, no other thread may add to it.
-        self._refs: dict[int, weakref.ref[Snapshot]] = {}
+        # Not a WeakSet: while one is walked, no other thread may add to it.  What takes a reference
+        # out is C, so that no signal can come in between.
+        self._refs: set[weakref.ref[Snapshot]] = set()
 
     def add(self, snapshot: Snapshot) -> None:
         """Add a snapshot; it goes when nobody refers to it any more."""
-        refs, key = self._refs, id(snapshot)
-        refs[key] = weakref.ref(snapshot, lambda _: refs.pop(key, None))
+        self._refs.add(weakref.ref(snapshot, self._refs.discard))
 
     def __iter__(self) -> Iterator[Snapshot]:
-        """Iterate over those that are there now, oldest first."""
-        found = [ref() for ref in list(self._refs.values())]
+        """Iterate over those that are there now."""
+        found = [ref() for ref in list(self._refs)]
         return iter([snapshot for snapshot in found if snapshot is not None])
 
 

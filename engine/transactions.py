@@ -158,11 +158,11 @@ class Transaction:
 
     def rollback(self) -> None:
         """End the transaction without any effect; after its end this does nothing."""
-        if self._open:
-            self._open = False
-            self._end()
+        self._open = False
+        self._end()
 
     def _end(self) -> None:
+        """Let go of snapshot and locks; done twice, as after an interrupt, it does the same."""
         self._maps.clear()  # they refer to this transaction: let both go without the collector
         if self._reading is not None:
             self._reading.close()
@@ -182,11 +182,10 @@ class Transaction:
         trace: TracebackType | None,
     ) -> None:
         """Commit, or roll back if the block raised; after ``commit`` or ``rollback`` do nothing."""
-        if self._open:
-            if kind is None:
-                self.commit()
-            else:
-                self.rollback()
+        if self._open and kind is None:
+            self.commit()
+        else:
+            self.rollback()
 
     def _check_open(self) -> None:
         if not self._open:

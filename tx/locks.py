@@ -180,6 +180,41 @@ class LockTable:
                 return key, min(holders)
         return None
 
+    def restore(self) -> None:
+        """Make whole what an exception in the middle of any other call left behind.
+
+        What each owner holds is the truth, and changes in one step; all else follows from it.
+        Requests that wait are granted if nothing blocks them, as if they came anew in their order:
+        ask ``waits`` which ones are left.
+        """
+        self._exclusive = SortedDict()
+        self._shared, self._ranges = {}, {}
+        held, self._held = self._held, {}
+        for owner, mine in held.items():
+            mine.shared -= mine.exclusive
+            for key in mine.exclusive:
+                self._exclusive[key] = owner
+            for key in mine.shared:
+                self._shared.setdefault(key, set()).add(owner)
+            mine.ranges = {group: ranges for group, ranges in mine.ranges.items() if ranges}
+            for group in mine.ranges:
+                self._ranges.setdefault(group, set()).add(owner)
+            ranges = sum(map(len, mine.ranges.values()))
+            mine.count = len(mine.exclusive) + len(mine.shared) + ranges
+            if mine.count:
+                self._held[owner] = mine
+        waiting, self._waiting = self._waiting, {}
+        for request in waiting.values():
+            request.blockers = self._blockers(request.owner, request.want)
+            if request.blockers:
+                self._waiting[request.owner] = request
+            elif not self._covers(request.owner, request.want):
+                self._grant(request.owner, request.want)
+
+    def waits(self, owner: int) -> bool:
+        """Tell whether a request of an owner is still queued."""
+        return owner in self._waiting
+
     def __repr__(self) -> str:
         locks = sum(held.count for held in self._held.values())
         return f"<LockTable owners={len(self._held)} locks={locks} waiting={len(self._waiting)}>"
@@ -217,12 +252,12 @@ class LockTable:
             held.ranges.setdefault(group, []).append(want)
             self._ranges.setdefault(group, set()).add(owner)
         elif want.exclusive:
+            held.exclusive.add(want.key)
+            self._exclusive[want.key] = owner
             if want.key in held.shared:
                 held.shared.remove(want.key)
                 held.count -= 1
                 self._unshare(owner, want.key)
-            held.exclusive.add(want.key)
-            self._exclusive[want.key] = owner
         else:
             held.shared.add(want.key)
             self._shared.setdefault(want.key, set()).add(owner)

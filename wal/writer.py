@@ -129,6 +129,7 @@ class LogWriter:
         """Write zeros ahead of ``end``, so that syncs need not make the file grow each time."""
         ahead = FILL_AHEAD_MAPPED if self._mapped else FILL_AHEAD
         target = max(min(end + ahead, self._limit), end)
+        self._bytes = None  # an interrupt below must not leave a mapping here that is gone
         try:
             while self._filled < target:
                 size = min(PIECE, target - self._filled)

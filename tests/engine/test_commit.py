@@ -152,7 +152,7 @@ def test_what_comes_during_a_sync_is_one_group_with_one_frame_and_one_sync(
         assert [size for size in sizes if size] == [1, 5]
 
 
-def test_who_saw_nobody_waits_where_a_group_has_ended_meanwhile_and_its_threads_are_being_woken(
+def test_a_newcomer_waits_until_those_of_the_last_group_are_awake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     glanced = threading.Semaphore(0)
@@ -172,16 +172,17 @@ def test_who_saw_nobody_waits_where_a_group_has_ended_meanwhile_and_its_threads_
             thread.start()
             assert glanced.acquire(timeout=WAIT)
             group = commits._Group(())
-            for lock in woken:
+            group.tickets = [Batch([]), Batch([])]
+            for lock, ticket in zip(woken, group.tickets, strict=True):
                 lock.acquire()
-                group.wakes.append(lock)
+                ticket.wake = lock
             committer._end_group(group)
         assert woken[0].acquire(timeout=WAIT)
         # It has looked again, under the mutex, and queues behind those that are being woken.
         assert glanced.acquire(timeout=WAIT)
-        next(committer._releases)
+        committer._chain.wake_next()
         assert woken[1].acquire(blocking=False)
-        next(committer._releases, None)
+        committer._chain.wake_next()
         thread.join(WAIT)
         assert not thread.is_alive()
         assert list(users) == [b"late"]

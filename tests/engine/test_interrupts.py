@@ -190,7 +190,7 @@ def test_what_was_not_checked_yet_when_a_stopped_store_was_interrupted_has_an_er
     committer = store.parts.committer
     entries = [Commit(NoUpdates(), True), Commit(NoUpdates(), True)]
     group = commit._Group(entries)
-    committer._clean_up(group, KeyboardInterrupt())
+    committer._give_up(group, KeyboardInterrupt())
     assert [type(entry.error) for entry in entries] == [RolledBackError, RolledBackError]
     store.database.abandon()
 

@@ -252,15 +252,15 @@ def test_a_lock_is_used_only_after_the_group_in_flight_has_been_applied(
         assert go.acquire(timeout=WAIT)
         sync()
 
-    wait_applied = store.parts.committer.wait_applied
+    applied_soon = store.parts.committer.applied_soon
 
-    def waits() -> None:
+    def waits() -> Any:
         go.release()
-        wait_applied()
+        return applied_soon()
 
     with monkeypatch.context() as patch:
         patch.setattr(file, "sync", held)
-        patch.setattr(store.parts.committer, "wait_applied", waits)
+        patch.setattr(store.parts.committer, "applied_soon", waits)
         thread = threading.Thread(target=lambda: users.__setitem__(b"a", b"new"))
         thread.start()
         assert syncing.acquire(timeout=WAIT)

@@ -1,0 +1,47 @@
+"""The threads whose commits have ended, woken one after the other.
+
+Whoever is woken wakes the next: two at once would only fight for the interpreter.  The last one is
+the heir, who leads the next group: those before it are back in the queue when it looks there.
+
+Left out: who is in the chain (``commit``).
+"""
+
+from __future__ import annotations
+
+from _thread import LockType
+from collections import deque
+from collections.abc import Iterable
+from operator import length_hint
+
+
+class WakeChain:
+    """Locks on which threads wait, each to be released once, in order."""
+
+    __slots__ = ("_locks", "_releases", "left")
+
+    def __init__(self, locks: Iterable[LockType] = ()) -> None:
+        self._locks = list(locks)
+        self.left = iter(self._locks)
+        """Those that wait still; its ``length_hint`` is how many."""
+        self._releases = map(LockType.release, self.left)
+
+    def __repr__(self) -> str:
+        return f"<WakeChain left={length_hint(self.left)}>"
+
+    def join(self, lock: LockType) -> None:
+        """Add one more at the end."""
+        self._locks += (lock,)
+
+    def wake_next(self) -> None:
+        """Wake the next one, if there is one."""
+        next(self._releases, None)
+
+    def wake_all(self) -> None:
+        """Wake all that are left at once."""
+        deque(self._releases, maxlen=0)
+
+
+def wake(lock: LockType) -> None:
+    """Wake who waits on a lock; done twice it does the same."""
+    if lock.locked():
+        lock.release()
