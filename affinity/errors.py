@@ -176,6 +176,7 @@ class RolledBackError(TransactionError):
 
     code = "TL-TX-006"
     retryable = True
+    hint = "Run the transaction again."
 
 
 class CommitUnknownError(TransactionError):

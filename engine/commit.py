@@ -651,8 +651,6 @@ class Committer:
             self.changing = "a commit"
             try:
                 self._take_effect(group)
-            except Exception:
-                raise
             except BaseException:
                 # Before the mutex is given up: nobody may see half of it.
                 self._take_effect(group)

@@ -194,14 +194,14 @@ class LiveSnapshots:
     def __init__(self) -> None:
         # Not a WeakSet: while one is walked, no other thread may add to it.  What takes a reference
         # out is C, so that no signal can come in between.
-        self._refs: set[weakref.ref[Snapshot]] = set()
+        self._refs: dict[weakref.ref[Snapshot], None] = {}
 
     def add(self, snapshot: Snapshot) -> None:
         """Add a snapshot; it goes when nobody refers to it any more."""
-        self._refs.add(weakref.ref(snapshot, self._refs.discard))
+        self._refs[weakref.ref(snapshot, self._refs.pop)] = None
 
     def __iter__(self) -> Iterator[Snapshot]:
-        """Iterate over those that are there now."""
+        """Iterate over those that are there now, oldest first."""
         found = [ref() for ref in list(self._refs)]
         return iter([snapshot for snapshot in found if snapshot is not None])
 

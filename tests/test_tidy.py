@@ -63,6 +63,7 @@ KINDS = {
     "engine/snapshots.py": "pure",
     "engine/statistics.py": "pure",
     "engine/stored.py": "pure",
+    "engine/wakes.py": "shell",
     "engine/tuple_codec.py": "pure",
     "engine/updates.py": "pure",
     "engine/access.py": "disk",
@@ -108,7 +109,7 @@ OUTSIDE_WORLD = ("engine/environment.py", "tools/")
 # Where every exception is caught on purpose, as path:function, and why.
 BROAD_HANDLERS = {
     "engine/codecs.py:_registered": "foreign code: whatever it raises, the codec is not there",
-    "engine/commit.py:Committer._clean_up": "what was interrupted is interrupted again",
+    "engine/commit.py:Committer._land_again": "what was interrupted is interrupted again",
     "engine/log_thread.py:LogThread._commit": "tasks wait for an outcome, and a bug must be one",
     "engine/namespaces.py:Namespace.check_encoded": "foreign code, again: any exception refuses",
     "pipeline/doctor.py:_session": "whatever Java, Spark and the workers say is what was found",
