@@ -114,7 +114,7 @@ class Database:
         self._last_sweep = self.now()
         self._closed: Callable[[], TidelogError] | None = None
         self._closing = threading.Lock()
-        self._released = False
+        self._leaving = self._released = False
         store.locks.name_of = self._catalog.name_of
         store.growth.expire = self._expire_snapshots
         store.keeper.ids = store.committer.ids
@@ -699,8 +699,9 @@ class Database:
                 self._closed = self._closed or self._closed_error
                 self._committer.begin_end()
             try:
-                self._stop_maintenance()
-                self._end()
+                if not self._leaving:
+                    self._stop_maintenance()
+                    self._end()
             finally:
                 self._let_go()
             log.info("store.closed path=%s", self.path, extra={"event": "store.closed"})
@@ -725,6 +726,7 @@ class Database:
 
     def _let_go(self) -> None:
         """Let every later call raise, and give up files and lock; done twice it does the same."""
+        self._leaving = True
         self._stop_maintenance()
         self._shut(self._closed_error)
         self._store.release()

@@ -121,7 +121,11 @@ def open_with(
             options=_options(limits),
             mapped=durability != "always",
         )
-    return Database(store, durability, list(codecs))
+    try:
+        return Database(store, durability, list(codecs))
+    except BaseException:
+        store.release()
+        raise
 
 
 def _open_reading(

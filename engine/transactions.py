@@ -162,7 +162,15 @@ class Transaction:
         self._end()
 
     def _end(self) -> None:
-        """Let go of snapshot and locks; done twice, as after an interrupt, it does the same."""
+        """Let go of snapshot and locks, also if an interrupt comes in between."""
+        try:
+            self._let_go()
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _let_go(self) -> None:
+        """Let go of snapshot and locks; done twice it does the same."""
         self._maps.clear()  # they refer to this transaction: let both go without the collector
         if self._reading is not None:
             self._reading.close()

@@ -1,0 +1,92 @@
+"""Raises an exception at a chosen line of the package, as a signal does in the main thread.
+
+CPython looks for signals behind calls, at jumps backwards and at the begin of a function.  The one
+place where a line begins and no signal can ever come is the end of a ``with`` block: the call of
+``__exit__`` follows without a look.  It is left out here, all other lines are tried.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import tidelog
+
+ROOT = str(Path(tidelog.__file__).parent) + "/"
+FOLDERS = tuple(ROOT + name for name in ("affinity/", "wal/", "tx/", "checkpoints/", "engine/"))
+
+Line = tuple[str, int]
+"""(file within the package, line)."""
+
+
+class Interrupt(BaseException):
+    """What the handler of a signal raised."""
+
+
+class Tracer:
+    """Counts the lines of the package that this thread begins; raises at one of them.
+
+    ``at`` is the line and how many times it is passed before.  ``where`` tells where that was;
+    it stays empty if the line was not met so often.
+    """
+
+    def __init__(self, at: tuple[Line, int] | None = None) -> None:
+        self.lines: Counter[Line] = Counter()
+        self.where = ""
+        self._wanted, self._left = at if at is not None else (None, 0)
+        self._ends: dict[CodeType, frozenset[int]] = {}
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Do some work under this tracer."""
+        before = sys.gettrace()
+        sys.settrace(self._call)
+        try:
+            work()
+        finally:
+            sys.settrace(before)
+
+    def _call(self, frame: FrameType, _event: str, _arg: object) -> Any:
+        if not frame.f_code.co_filename.startswith(FOLDERS):
+            return None
+        if self._wanted is not None and frame.f_code.co_filename != ROOT + self._wanted[0]:
+            return None
+        return self._line
+
+    def _line(self, frame: FrameType, event: str, _arg: object) -> Any:
+        if event != "line" or self._at_exit(frame):
+            return self._line
+        line = (frame.f_code.co_filename[len(ROOT) :], frame.f_lineno)
+        if self._wanted is None:
+            self.lines[line] += 1
+        elif line == self._wanted:
+            if self._left == 0 and not self.where:
+                self.where = f"{line[0]}:{line[1]} in {frame.f_code.co_name}"
+                raise Interrupt
+            self._left -= 1
+        return self._line
+
+    def _at_exit(self, frame: FrameType) -> bool:
+        ends = self._ends.get(frame.f_code)
+        if ends is None:
+            ends = self._ends[frame.f_code] = _exits(frame.f_code)
+        return frame.f_lasti in ends
+
+
+def _exits(code: CodeType) -> frozenset[int]:
+    """Return where in a function a ``with`` block ends, with or without an exception."""
+    found = set()
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PRECALL")]
+    for place, step in enumerate(steps):
+        ahead = steps[place : place + 4]
+        names = [s.opname for s in ahead]
+        nones = all(s.argval is None for s in ahead[:3])
+        if names == ["LOAD_CONST"] * 3 + ["CALL"] and nones:
+            found.add(step.offset)
+        if names[:2] == ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]:
+            found.add(step.offset)
+    return frozenset(found)
