@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shlex
 from collections.abc import Iterator
 from enum import IntEnum
 
@@ -90,12 +92,16 @@ _SYSTEM_HINTS: dict[Exit, str] = {
 }
 
 
+_DAMAGE_HINT = "Restore from a backup; `tidelog db salvage STORE DIR` writes what can be read into a new store."
+
 # Where the hint of the library speaks of the API, the command line has another one.
 _HINTS: dict[type[errors.TidelogError], str] = {
     errors.AlreadyOpenError: "End that process; commands that only read work beside it.",
     errors.TransactionTooLargeError: "Give a smaller --batch.",
     errors.CommitUnknownError: "Run `tidelog wal dump STORE --tx ID` to see whether it is there.",
     errors.SnapshotExpiredError: "Run it again.",
+    errors.CorruptLogError: _DAMAGE_HINT,
+    errors.CorruptDataError: _DAMAGE_HINT,
 }
 
 
@@ -133,7 +139,14 @@ def error_lines(error: BaseException, where: str | None) -> Iterator[str]:
         yield f"  where: {where}"
     hint = hint_for(error)
     if hint:
-        yield f"  next:  {hint}"
+        yield f"  next:  {_with_store(hint, where)}"
+
+
+def _with_store(hint: str, where: str | None) -> str:
+    """Return a hint with the store that the command is about, where it is one, in its commands."""
+    if not where or where.endswith(".log"):
+        return hint
+    return re.sub(r"\bSTORE\b", lambda _match: shlex.quote(where), hint)
 
 
 def hint_for(error: BaseException) -> str:
