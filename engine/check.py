@@ -25,7 +25,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..affinity.errors import CorruptDataError, HistoryTruncatedError, StorageError
+from ..affinity.errors import CodecError, CorruptDataError, HistoryTruncatedError, StorageError
 from ..affinity.partitions import partition_of
 from ..checkpoints.continuity import Continuity, is_free
 from ..checkpoints.marks import EpochTable, PartitionMark, epoch_of
@@ -41,11 +41,12 @@ from ..wal.records import (
 )
 from ..wal.tail import EndKind
 from .access import ReadAccess
+from .codecs import codec_named
 from .environment import Environment, KvTransaction, production
 from .kv import DATA_FILE, open_lmdb, verify_file
 from .log_source import WAL_NAME
 from .manifest import Manifest
-from .namespaces import INTERNAL
+from .namespaces import INTERNAL, decoded_key
 from .opening import DATA_NAME, Options
 from .overlay import Layer, View
 from .partition_store import STORE_KEY, mark_key, read_marks
@@ -58,6 +59,7 @@ from .stored import (
     checked,
     is_tombstone,
     pack_prefix,
+    shown_key,
     split_key,
     version_of,
     xor_trailers,
@@ -287,7 +289,7 @@ class _Check:
                 if problem and namespace in (*INTERNAL, *self._state.namespaces):
                     self.found.note(
                         f"segment {frame.segment}, offset {frame.offset}: update {counter} of "
-                        f"partition {partition} {problem} (key {full_key[PREFIX_SIZE:].hex()})"
+                        f"partition {partition} {problem}: {self._place(full_key)}"
                     )
             elif value is None and frame.position < self._marks[partition].written:
                 # A piece of an unfinished checkpoint may have carried this delete over.
@@ -323,11 +325,11 @@ class _Check:
         if state.namespaces != history.namespaces:
             note("the maps of the checkpoint are not those of the log")
         for full_key, number in self._deleted.items():
-            partition, namespace, key = split_key(full_key)
+            partition, namespace, _ = split_key(full_key)
             if namespace in self._live:
                 note(
                     f"update {number} of partition {partition} is missing in the data file, "
-                    f"and nothing deleted it (key {key.hex()})"
+                    f"and nothing deleted it: {self._place(full_key)}"
                 )
 
     # -------------------------------------------------------------- the data file
@@ -386,11 +388,11 @@ class _Check:
     ) -> str | None:
         try:
             check_pair(full_key, value)
-        except CorruptDataError as error:
-            return str(error)
+        except CorruptDataError:
+            return f"a stored value does not match its checksum: {self._place(full_key)}"
         partition, namespace, key = split_key(full_key)
         epoch, number, _ = version_of(value)
-        where = f"partition {partition}, namespace {namespace}, key {key.hex()}"
+        where = self._place(full_key)
         if partition_of(key, self._partitions) != partition:
             return f"{where} belongs to partition {partition_of(key, self._partitions)}"
         if is_tombstone(value):
@@ -402,6 +404,20 @@ class _Check:
         if namespace not in self._known:
             return f"{where} belongs to no map"
         return None
+
+    def _place(self, full_key: bytes) -> str:
+        """Return a full key as the user knows it: map and key, where these can be told."""
+        if len(full_key) < PREFIX_SIZE:
+            return f"key {shown_key(full_key)}"
+        partition, number, key = split_key(full_key)
+        record = self._state.namespaces.get(number)
+        if record is None:
+            return f"namespace {number}, key {shown_key(key)} (partition {partition})"
+        try:
+            shown = decoded_key(codec_named(record.key_codec, record.key_version), key)
+        except CodecError:
+            shown = shown_key(key)
+        return f"map {record.name!r}, key {shown} (partition {partition})"
 
     def _check_recent(self, partition: int, recent: Counter[int]) -> None:
         """Compare the newest values with those that the kept log wrote: none may be made up."""

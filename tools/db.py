@@ -20,7 +20,7 @@ from ..engine.backup import BackupReport, BackupSource, back_up
 from ..engine.check import inspect_store
 from ..engine.environment import production
 from ..engine.recovery import newest_durable
-from .commands import LazyGroup, json_options, settings_of, store_argument
+from .commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
 from .inspection import check_version, clear_dead_slots, describe, inspected, reader_slots
 from .stores import check_new_directory, check_store, reading, without_writer
@@ -135,7 +135,7 @@ def check_readers(ctx: click.Context, store: str, form: str) -> None:
 
 @db.command()
 @store_argument()
-@click.argument("directory", type=click.Path(path_type=str))
+@click.argument("directory", type=PATH)
 @click.option("--no-verify", is_flag=True, help="Do not open and check the copy.")
 @json_options
 @click.pass_context
@@ -152,9 +152,7 @@ def backup(ctx: click.Context, store: str, directory: str, no_verify: bool, form
 
 @db.command()
 @store_argument()
-@click.option(
-    "--out", required=True, type=click.Path(path_type=str), help="Directory of the new store."
-)
+@click.option("--out", required=True, type=PATH, help="Directory of the new store.")
 @json_options
 @click.pass_context
 def compact(ctx: click.Context, store: str, out: str, form: str) -> None:

@@ -41,6 +41,18 @@ class Exit(IntEnum):
     DISK = 10
     PERMISSION = 11
     INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: the command ends as by Ctrl-C."""
+
+
+class ClosingError(errors.StorageError):
+    """A store could not be closed behind what a command had committed."""
+
+    code = "TL-CLI-002"
+    hint = "What was committed is in the log, and is there at the next open. Check the disk."
 
 
 class RefusedError(errors.UsageError):
@@ -92,7 +104,10 @@ _SYSTEM_HINTS: dict[Exit, str] = {
 }
 
 
-_DAMAGE_HINT = "Restore from a backup; `tidelog db salvage STORE DIR` writes what can be read into a new store."
+_DAMAGE_HINT = (
+    "Restore from a backup, or write what can be read into a new store: "
+    "`tidelog db salvage STORE DIR`."
+)
 
 # Where the hint of the library speaks of the API, the command line has another one.
 _HINTS: dict[type[errors.TidelogError], str] = {

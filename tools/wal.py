@@ -22,7 +22,6 @@ import click
 
 from ..affinity.errors import CorruptLogError, NotFoundError, UsageError
 from ..affinity.partitions import PARTITIONS_MAX
-from ..checkpoints.continuity import Continuity
 from ..engine.byte_text import parse_bytes
 from ..engine.log_source import LogSource, find_log
 from ..wal.format import segment_name
@@ -266,6 +265,8 @@ def verify(ctx: click.Context, path: str, form: str) -> None:
     Ends with 0 for a whole log, a torn tail included (nobody was told that it was durable), with
     3 for damage, and with 8 where a later version of tidelog is needed.
     """
+    from ..checkpoints.continuity import Continuity  # with counters, which no other one needs
+
     settings, source = settings_of(ctx), find_log(path)
     tell_notes(settings, source)
     tally, problems, later = Tally(), list[str](), False

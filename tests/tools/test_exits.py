@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tidelog.affinity import errors
 from tidelog.tools.commands import RootGroup
-from tidelog.tools.exits import CODES, Exit, RefusedError, exit_code
+from tidelog.tools.exits import CODES, Exit, RefusedError, error_lines, exit_code
 
 CORRUPT = {"kind": "damaged", "segment": 3, "offset": 128}
 
