@@ -33,7 +33,7 @@ from ..engine.kv import DATA_FILE
 from ..engine.log_source import WAL_NAME
 from ..engine.manifest import NAME as MANIFEST_NAME
 from ..engine.maps import Map
-from ..engine.opening import DATA_NAME, LOCK_NAME, owner_of
+from ..engine.opening import DATA_NAME, LOCK_NAME, READERS_NAME, owner_of
 from ..engine.reading import ReadOnlyDatabase
 from ..engine.transactions import Durability
 from ..wal.records import NamespaceRecord
@@ -72,11 +72,49 @@ def _holds_data(path: str) -> bool:
 
 def check_new_directory(path: str) -> None:
     """Raise ``RefusedError`` where something is that a command would write over."""
-    if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
+    if os.path.lexists(path) and not (os.path.isdir(path) and _holds_no_file(path)):
         raise RefusedError(
             f"{path} is there already, and not an empty directory",
             hint="Name an empty directory, or one that does not exist yet.",
         )
+
+
+def _holds_no_file(path: str) -> bool:
+    """Tell whether a directory is empty but for the empty folders of a copy that was not made."""
+    return all(
+        name in (WAL_NAME, DATA_NAME, READERS_NAME)
+        and os.path.isdir(os.path.join(path, name))
+        and not os.listdir(os.path.join(path, name))
+        for name in os.listdir(path)
+    )
+
+
+@contextmanager
+def new_directory(path: str) -> Iterator[None]:
+    """Take the empty folders away that a failure leaves, if the directory was not there before."""
+    new = not os.path.lexists(path)
+    try:
+        yield
+    except BaseException:
+        if new:
+            for name in (WAL_NAME, DATA_NAME, READERS_NAME, ""):
+                with suppress(OSError):
+                    os.rmdir(os.path.join(path, name))
+        raise
+
+
+def map_like(db: Database, record: NamespaceRecord) -> AnyMap:
+    """Return the map of a record in another store, made where needed; its codecs may be unknown."""
+    stand_ins = {codec.name: codec for codec in _placeholders(record)}
+
+    def codec(name: str, version: int) -> Codec[Any]:
+        return stand_ins.get(name) or codec_named(name, version)
+
+    return db.map(
+        record.name,
+        key=codec(record.key_codec, record.key_version),
+        value=codec(record.value_codec, record.value_version),
+    )
 
 
 @contextmanager
@@ -89,8 +127,14 @@ def reading(path: str, codecs: Sequence[Codec[Any]] = ()) -> Iterator[ReadOnlyDa
 
 @contextmanager
 def without_writer(path: str) -> Iterator[None]:
-    """Keep writers away; ``AlreadyOpenError`` where there is one."""
+    """Keep writers away; ``AlreadyOpenError`` where there is one.
+
+    A store without a lock has no writer; none is made in it.
+    """
     environment = production()
+    if not os.path.isfile(os.path.join(path, LOCK_NAME)):
+        yield
+        return
     try:
         lock = environment.disk.lock(os.path.join(path, LOCK_NAME), shared=True)
     except BlockingIOError as error:
