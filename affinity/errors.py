@@ -257,10 +257,16 @@ class CorruptLogError(StorageError):
 
 
 class CorruptDataError(StorageError):
-    """A stored value, a counter or a file of the store does not match its checksum."""
+    """A stored value, a counter or a file of the store does not match its checksum.
+
+    Where it is about one value, ``map`` is the name of its map and ``key`` its encoded key.
+    """
 
     code = "TL-STO-005"
     hint = "Run `tidelog db verify STORE`; restore from a backup."
+    map: str | None = None
+    key: bytes | None = None
+    full_key: bytes | None = None
 
 
 class FormatVersionError(StorageError):

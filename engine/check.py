@@ -25,8 +25,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..affinity.errors import CorruptDataError, HistoryTruncatedError, StorageError
+from ..affinity.errors import CodecError, CorruptDataError, HistoryTruncatedError, StorageError
 from ..affinity.partitions import partition_of
+from ..checkpoints.continuity import Continuity, is_free
 from ..checkpoints.marks import EpochTable, PartitionMark, epoch_of
 from ..checkpoints.replay import State
 from ..tx.counter import PartitionUpdateCounter
@@ -34,22 +35,18 @@ from ..wal.format import Frame
 from ..wal.ports import ReadableDirectory
 from ..wal.reader import Scan, read_records
 from ..wal.records import (
-    DropNamespaceRecord,
-    EpochRecord,
     IngestRecord,
-    NamespaceRecord,
     Record,
-    RollbackRecord,
-    Run,
-    StateRecord,
     TxRecord,
 )
+from ..wal.tail import EndKind
 from .access import ReadAccess
+from .codecs import codec_named
 from .environment import Environment, KvTransaction, production
 from .kv import DATA_FILE, open_lmdb, verify_file
 from .log_source import WAL_NAME
 from .manifest import Manifest
-from .namespaces import INTERNAL
+from .namespaces import INTERNAL, decoded_key
 from .opening import DATA_NAME, Options
 from .overlay import Layer, View
 from .partition_store import STORE_KEY, mark_key, read_marks
@@ -62,6 +59,7 @@ from .stored import (
     checked,
     is_tombstone,
     pack_prefix,
+    shown_key,
     split_key,
     version_of,
     xor_trailers,
@@ -69,6 +67,12 @@ from .stored import (
 
 if TYPE_CHECKING:
     from .database import Database
+
+_REFUSALS = {
+    EndKind.DAMAGED: "the log is damaged",
+    EndKind.GAP: "the log has a gap",
+    EndKind.FOREIGN: "the log has a segment of another log",
+}
 
 BLOCK = 1000
 PROBLEMS_MAX = 100
@@ -165,82 +169,6 @@ def check_database(database: Database) -> list[str]:
     return check.found.problems
 
 
-class _History:
-    """The fold of the kept log from its head on; knows nothing of checkpoints."""
-
-    def __init__(self, partitions: int, found: Inspection) -> None:
-        self.numbers: list[PartitionUpdateCounter] = []
-        self.epochs: list[int] = []
-        self.namespaces: dict[int, NamespaceRecord] = {}
-        self.bases: list[PartitionUpdateCounter] = []
-        self._partitions = partitions
-        self._found = found
-        self._time = 0
-
-    def take(self, frame: Frame, record: Record) -> None:
-        """Fold one record in, and note what is wrong with it."""
-        match record:
-            case StateRecord():
-                self._take_state(frame, record)
-            case TxRecord() | RollbackRecord() | IngestRecord():
-                self._check_time(frame, record.time)
-                for run in record.runs:
-                    self._take_run(frame, run)
-            case EpochRecord():
-                last = record.first_partition + len(record.epochs)
-                self.epochs[record.first_partition : last] = record.epochs
-            case NamespaceRecord():
-                self.namespaces[record.id] = record
-            case DropNamespaceRecord():
-                self.namespaces.pop(record.id, None)
-            case _:
-                pass
-
-    def _take_state(self, frame: Frame, record: StateRecord) -> None:
-        namespaces = {namespace.id: namespace for namespace in record.namespaces}
-        if len(record.lwms) != self._partitions:
-            self._wrong(frame, f"the state of {len(record.lwms)} partitions")
-        elif not self.numbers:
-            for partition, lwm in enumerate(record.lwms):
-                ranges = record.ranges.get(partition, ())
-                self.numbers.append(PartitionUpdateCounter(lwm, ranges, max_ranges=1 << 30))
-                self.bases.append(PartitionUpdateCounter(lwm, ranges, max_ranges=1 << 30))
-            self.epochs, self.namespaces = list(record.epochs), namespaces
-        elif record.epochs != self.epochs or namespaces != self.namespaces:
-            self._wrong(frame, "a state with other epochs or namespaces than the log before it")
-        elif any(
-            lwm > numbers.highest_applied
-            for lwm, numbers in zip(record.lwms, self.numbers, strict=True)
-        ):
-            self._wrong(frame, "a state with higher counters than the log before it")
-
-    def _check_time(self, frame: Frame, time: int) -> None:
-        if time < self._time:
-            self._wrong(frame, f"commit time {time} after {self._time}")
-        self._time = max(time, self._time)
-
-    def _take_run(self, frame: Frame, run: Run) -> None:
-        if run.partition >= len(self.numbers):
-            self._wrong(frame, f"partition {run.partition} of {len(self.numbers)}")
-            return
-        if run.epoch != self.epochs[run.partition]:
-            self._wrong(
-                frame,
-                f"partition {run.partition}, number {run.first} in epoch {run.epoch} "
-                f"instead of {self.epochs[run.partition]}",
-            )
-        numbers = self.numbers[run.partition]
-        if not is_free(numbers, run.first, run.count):
-            last = run.first + run.count - 1
-            self._wrong(
-                frame, f"partition {run.partition}, numbers {run.first}..{last} for a second time"
-            )
-        numbers.update(run.first - 1, run.count)
-
-    def _wrong(self, frame: Frame, what: str) -> None:
-        self._found.note(f"segment {frame.segment}, offset {frame.offset}: {what}")
-
-
 class _Check:
     """One check of one state of the data file, and the log beside it."""
 
@@ -258,7 +186,7 @@ class _Check:
         self._wal = wal
         self._until = until
         self._partitions = manifest.partitions
-        self._history = _History(manifest.partitions, self.found)
+        self._history = Continuity(self.found.note, manifest.partitions)
         self._layer = Layer()
         self._deleted: dict[bytes, int] = {}
         """Keys that the data file lacks, with the highest number at which the log sets them."""
@@ -326,7 +254,7 @@ class _Check:
             found.position = frame.end
         else:
             if scan.end.refused:
-                found.note(f"the log is {scan.end.kind}: {scan.end}")
+                found.note(f"{_REFUSALS[scan.end.kind]}: {scan.end}")
                 return False
         for name, position in (
             ("the data file", state.durable), ("the overlay", self._until or 0)
@@ -361,7 +289,7 @@ class _Check:
                 if problem and namespace in (*INTERNAL, *self._state.namespaces):
                     self.found.note(
                         f"segment {frame.segment}, offset {frame.offset}: update {counter} of "
-                        f"partition {partition} {problem} (key {full_key[PREFIX_SIZE:].hex()})"
+                        f"partition {partition} {problem}: {self._place(full_key)}"
                     )
             elif value is None and frame.position < self._marks[partition].written:
                 # A piece of an unfinished checkpoint may have carried this delete over.
@@ -397,11 +325,11 @@ class _Check:
         if state.namespaces != history.namespaces:
             note("the maps of the checkpoint are not those of the log")
         for full_key, number in self._deleted.items():
-            partition, namespace, key = split_key(full_key)
+            partition, namespace, _ = split_key(full_key)
             if namespace in self._live:
                 note(
                     f"update {number} of partition {partition} is missing in the data file, "
-                    f"and nothing deleted it (key {key.hex()})"
+                    f"and nothing deleted it: {self._place(full_key)}"
                 )
 
     # -------------------------------------------------------------- the data file
@@ -460,11 +388,11 @@ class _Check:
     ) -> str | None:
         try:
             check_pair(full_key, value)
-        except CorruptDataError as error:
-            return str(error)
+        except CorruptDataError:
+            return f"a stored value does not match its checksum: {self._place(full_key)}"
         partition, namespace, key = split_key(full_key)
         epoch, number, _ = version_of(value)
-        where = f"partition {partition}, namespace {namespace}, key {key.hex()}"
+        where = self._place(full_key)
         if partition_of(key, self._partitions) != partition:
             return f"{where} belongs to partition {partition_of(key, self._partitions)}"
         if is_tombstone(value):
@@ -476,6 +404,20 @@ class _Check:
         if namespace not in self._known:
             return f"{where} belongs to no map"
         return None
+
+    def _place(self, full_key: bytes) -> str:
+        """Return a full key as the user knows it: map and key, where these can be told."""
+        if len(full_key) < PREFIX_SIZE:
+            return f"key {shown_key(full_key)}"
+        partition, number, key = split_key(full_key)
+        record = self._state.namespaces.get(number)
+        if record is None:
+            return f"namespace {number}, key {shown_key(key)} (partition {partition})"
+        try:
+            shown = decoded_key(codec_named(record.key_codec, record.key_version), key)
+        except CodecError:
+            shown = shown_key(key)
+        return f"map {record.name!r}, key {shown} (partition {partition})"
 
     def _check_recent(self, partition: int, recent: Counter[int]) -> None:
         """Compare the newest values with those that the kept log wrote: none may be made up."""
@@ -540,16 +482,6 @@ class _Check:
 def shape(counter: PartitionUpdateCounter) -> tuple[int, list[tuple[int, int]]]:
     """Return what is applied; HWM may be higher where reservations never reached the log."""
     return counter.lwm, counter.out_of_order
-
-
-def is_free(counter: PartitionUpdateCounter, first: int, count: int) -> bool:
-    """Tell whether none of the numbers from ``first`` on was applied."""
-    last = first + count - 1
-    if first <= counter.lwm:
-        return False
-    if first > counter.highest_applied:
-        return True
-    return all(last <= start or start + delta < first for start, delta in counter.out_of_order)
 
 
 def seen(stored: bytes | None) -> bytes | None:

@@ -366,7 +366,7 @@ class Database:
                 winner=tx_id,
             )
         partition = outcomes.home_of(tx_id, self.partitions)
-        found = read_view(self.overlay.view, partition, key)
+        found = read_view(self.overlay.view, None, partition, key)
         if found is None:
             return None
         return Receipt(tx_id, 0, outcomes.decode_outcome(found), partition)

@@ -35,7 +35,7 @@ from ..affinity.errors import (
     TidelogError,
 )
 from .environment import KvTransaction
-from .kv_pages import CHECKED_BYTES_MAX, check_pages, tree_of
+from .kv_pages import CHECKED_BYTES_MAX, Tree, check_pages, tree_of
 
 DATA_FILE = "data.mdb"
 READERS_MAX = 1022
@@ -268,7 +268,24 @@ def check_structure(file: str, *, pages: bool = False) -> None:
                 raise
 
 
-def _mapped(fd: int) -> mmap.mmap:
+def trees_of(head: bytes) -> list[tuple[Tree, Tree]]:
+    """Return the trees (free pages, data) of the meta pages that can be read, newest first.
+
+    The older ones are those of the commit before: LMDB has not written over any page of it.
+    """
+    found = []
+    for page in (0, 1):
+        meta = head[page * _PAGE + _META_OFFSET : (page + 1) * _PAGE]
+        if len(meta) < _META.size:
+            continue
+        magic, version, _, _, free, main, _, txn_id = _META.unpack_from(meta)
+        if magic == _META_MAGIC and version & 0xFFFF == 1:
+            with suppress(CorruptDataError):
+                found.append((txn_id, (tree_of("free", free), tree_of("main", main))))
+    return [trees for _, trees in sorted(found, reverse=True)]
+
+
+def mapped(fd: int) -> mmap.mmap:
     """Return the bytes of a file, however large it is, without taking memory for them."""
     return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
 
@@ -314,7 +331,7 @@ def _check_structure(file: str, pages: bool) -> None:
         return
     trees = tree_of("free", newest[2]), tree_of("main", newest[3])
     try:
-        with open(file, "rb") as stream, _mapped(stream.fileno()) as content:
+        with open(file, "rb") as stream, mapped(stream.fileno()) as content:
             check_pages(cast(bytes, content), count, *trees)
     except CorruptDataError as error:
         if size >= needed:

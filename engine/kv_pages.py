@@ -28,15 +28,15 @@ PAGE = 4096
 CHECKED_BYTES_MAX = 4 << 20
 """At 10 us a page this is what an open may take longer."""
 
-_HEADER = struct.Struct("<QHHHH")
-_NODE = struct.Struct("<HHHH")
+HEADER = struct.Struct("<QHHHH")
+NODE = struct.Struct("<HHHH")
 _TREE = struct.Struct("<IHHQQQQQ")
 _PAGE_NUMBER = struct.Struct("<Q")
 
-_BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
-_BIG = 1
-_NO_PAGE = (1 << 64) - 1
-_DEPTH_MAX = 32
+BRANCH, LEAF, OVERFLOW = 1, 2, 4
+BIG = 1
+NO_PAGE = (1 << 64) - 1
+DEPTH_MAX = 32
 _INTEGER_KEYS = 8
 _SIGNS = {"free": (PAGE, _INTEGER_KEYS), "main": (0, 0)}
 """Padding, which is the size of pages for one of them, and flags."""
@@ -89,8 +89,8 @@ class _Walk:
         """Go through one tree."""
         self._free = tree.name == "free"
         self._entries = 0
-        if tree.root != _NO_PAGE:
-            if not 1 <= tree.depth <= _DEPTH_MAX:
+        if tree.root != NO_PAGE:
+            if not 1 <= tree.depth <= DEPTH_MAX:
                 raise _damage(tree.root, f"the tree {tree.name} has depth {tree.depth}")
             self._page(tree.root, tree.depth, None, None)
         if self._entries != tree.entries:
@@ -118,17 +118,17 @@ class _Walk:
         """Check a page of a tree, and those below; its keys lie from ``low`` to before ``high``."""
         self._take(number, "part of a tree", self._pages)
         base = number * PAGE
-        found, _, flags, lower, upper = _HEADER.unpack_from(self._data, base)
-        kind = _LEAF if depth == 1 else _BRANCH
+        found, _, flags, lower, upper = HEADER.unpack_from(self._data, base)
+        kind = LEAF if depth == 1 else BRANCH
         if found != number or flags != kind:
             raise _damage(number, f"its header says page {found}, kind {flags:#x}")
-        if not _HEADER.size < lower <= upper <= PAGE or lower % 2:
+        if not HEADER.size < lower <= upper <= PAGE or lower % 2:
             raise _damage(number, f"its free space is from {lower} to {upper}")
-        count = (lower - _HEADER.size) // 2
-        places = struct.unpack_from(f"<{count}H", self._data, base + _HEADER.size)
-        if min(places) < upper or max(places) > PAGE - _NODE.size:
+        count = (lower - HEADER.size) // 2
+        places = struct.unpack_from(f"<{count}H", self._data, base + HEADER.size)
+        if min(places) < upper or max(places) > PAGE - NODE.size:
             raise _damage(number, "a node lies outside of it")
-        if kind == _LEAF:
+        if kind == LEAF:
             keys = [self._leaf_node(number, base + place) for place in places]
             self._entries += count
             self._check_order(number, keys, low, high)
@@ -151,36 +151,36 @@ class _Walk:
             raise _damage(number, "its keys are out of order")
 
     def _branch_node(self, number: int, at: int) -> tuple[bytes, int]:
-        low, high, top, size = _NODE.unpack_from(self._data, at)
-        end = at + _NODE.size + size
+        low, high, top, size = NODE.unpack_from(self._data, at)
+        end = at + NODE.size + size
         if end > (number + 1) * PAGE:
             raise _damage(number, "a key reaches beyond it")
-        return self._data[at + _NODE.size : end], low | high << 16 | top << 32
+        return self._data[at + NODE.size : end], low | high << 16 | top << 32
 
     def _leaf_node(self, number: int, at: int) -> bytes:
-        low, high, flags, size = _NODE.unpack_from(self._data, at)
+        low, high, flags, size = NODE.unpack_from(self._data, at)
         length = low | high << 16
-        start = at + _NODE.size + size
-        end = start + (_PAGE_NUMBER.size if flags == _BIG else length)
-        if flags & ~_BIG or not size or end > (number + 1) * PAGE:
+        start = at + NODE.size + size
+        end = start + (_PAGE_NUMBER.size if flags == BIG else length)
+        if flags & ~BIG or not size or end > (number + 1) * PAGE:
             raise _damage(number, f"a node has flags {flags:#x} and {size} + {length} bytes")
-        if flags == _BIG:
+        if flags == BIG:
             (first,) = _PAGE_NUMBER.unpack_from(self._data, start)
             start = self._overflow(first, length)
             end = start + length
         if self._free:
             self.values.append(self._data[start:end])
-        return self._data[at + _NODE.size : at + _NODE.size + size]
+        return self._data[at + NODE.size : at + NODE.size + size]
 
     def _overflow(self, first: int, length: int) -> int:
         """Check the pages of a large value; return where it begins."""
-        count = (_HEADER.size + length + PAGE - 1) // PAGE
+        count = (HEADER.size + length + PAGE - 1) // PAGE
         for number in range(first, first + count):
             self._take(number, "part of a large value", self._pages)
-        found, _, flags, low, high = _HEADER.unpack_from(self._data, first * PAGE)
-        if found != first or flags != _OVERFLOW or low | high << 16 != count:
+        found, _, flags, low, high = HEADER.unpack_from(self._data, first * PAGE)
+        if found != first or flags != OVERFLOW or low | high << 16 != count:
             raise _damage(first, f"its header says page {found}, kind {flags:#x}")
-        return first * PAGE + _HEADER.size
+        return first * PAGE + HEADER.size
 
 
 def _damage(number: int, what: str) -> CorruptDataError:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..affinity.errors import (
     CodecError,
+    CorruptDataError,
     KeyTooLargeError,
     NotFoundError,
     UsageError,
@@ -14,7 +15,7 @@ from ..affinity.errors import (
 )
 from ..wal.records import NamespaceRecord
 from .codecs import Bytes, Codec, ValueCodec, codec_named
-from .stored import KEY_BYTES_MAX, pack_prefix
+from .stored import KEY_BYTES_MAX, PREFIX_SIZE, pack_prefix, shown_key, split_key
 
 NAME_BYTES_MAX = 255
 VALUE_BYTES_MAX = 32 << 20
@@ -76,6 +77,33 @@ class Namespace:
             raise NotFoundError(
                 f"the map {self.name!r} was dropped", hint="Ask `db.map` for a new one."
             )
+
+
+def named(error: CorruptDataError, namespace: Namespace) -> CorruptDataError:
+    """Return an error about a stored value with map and key as the user knows them.
+
+    What is about a value of another namespace, or none, comes back as it is.
+    """
+    if error.map is not None or error.full_key is None or len(error.full_key) < PREFIX_SIZE:
+        return error
+    partition, number, key = split_key(error.full_key)
+    if number != namespace.id:
+        return error
+    what = str(error).partition(":")[0]
+    shown = decoded_key(namespace.key_codec, key)
+    found = CorruptDataError(
+        f"{what}: map {namespace.name!r}, key {shown} (partition {partition})", hint=error.hint
+    )
+    found.full_key, found.map, found.key = error.full_key, namespace.name, key
+    return found
+
+
+def decoded_key(codec: Codec[Any], key: bytes) -> str:
+    """Return an encoded key as errors show it: decoded where that can be done."""
+    try:
+        return repr(codec.decode(key))
+    except CodecError:
+        return shown_key(key)
 
 
 def ledger(partitions: int) -> Namespace:

@@ -28,6 +28,7 @@ from .stored import (
     TRAILER_SIZE,
     check_pair,
     checked,
+    damage_at,
     is_tombstone,
     pack_prefix,
     stored_value,
@@ -92,7 +93,7 @@ def check_before(cursor: Cursor, full_key: bytes) -> None:
 
 def misplaced(full_key: bytes) -> CorruptDataError:
     """Return the error for a tree in which keys do not lie where they are looked for."""
-    return CorruptDataError(f"the data file is out of order around key {full_key.hex()}")
+    return damage_at(full_key, "the data file is out of order there")
 
 
 @translated("reading the store's mark")

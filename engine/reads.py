@@ -20,9 +20,9 @@ from typing import NoReturn, Protocol, cast
 from crc32c import crc32c
 from mmh3 import hash as murmur3
 
-from ..affinity.errors import TidelogError
+from ..affinity.errors import CorruptDataError, TidelogError
 from .kv import KvReadError, read_error
-from .namespaces import Namespace
+from .namespaces import Namespace, named
 from .overlay import View
 from .partition_store import check_neighbours
 from .stored import TOMBSTONE, TRAILER_SIZE, check_block, damaged_pair
@@ -102,10 +102,13 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
             source.settle()
             return get(key)
         if stored is None:
-            check_neighbours(view.txn, full_key)
+            try:
+                check_neighbours(view.txn, full_key)
+            except CorruptDataError as error:
+                raise named(error, namespace) from error
             return None
         if crc32c(full_key + stored):
-            raise damaged_pair(full_key)
+            raise named(damaged_pair(full_key), namespace)
         return stored[:-TRAILER_SIZE]
 
     return get
@@ -137,5 +140,8 @@ def _get_all(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[by
     if None in stored:
         return list(map(getter(source, namespace), keys))
     found = cast("list[bytes]", stored)
-    check_block(full_keys, found)
+    try:
+        check_block(full_keys, found)
+    except CorruptDataError as error:
+        raise named(error, namespace) from error
     return [value[:-TRAILER_SIZE] for value in found]

@@ -20,7 +20,7 @@ Left out: decoding, and what a transaction must remember of its reads.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import itemgetter
@@ -35,6 +35,7 @@ from .stored import (
     TRAILER_SIZE,
     check_block,
     check_pair,
+    is_damaged,
     is_tombstone,
     pack_prefix,
 )
@@ -51,6 +52,7 @@ KEY_GAUGED = PREFIX_SIZE + 32
 """As much of a key is taken for a number when the rest of a range is guessed."""
 
 Pair = tuple[bytes, bytes]
+Damaged = Callable[[bytes], None]
 
 _FIRST = itemgetter(0)
 
@@ -85,12 +87,17 @@ def scan(
     reverse: bool = False,
     writes: Writes | None = None,
     block: int = BLOCK_FIRST,
+    damaged: Damaged | None = None,
 ) -> Iterator[list[Pair]]:
     """Yield blocks of (user key, value), in order; ``writes`` are a transaction's own.
 
-    ``block`` is about how many pairs are wanted first.
+    ``block`` is about how many pairs are wanted first.  ``damaged`` is told the full keys of pairs
+    of LMDB that do not match their checksums, which are left out then; without it they raise
+    ``CorruptDataError``.
     """
-    sources = [_Source(view, partition, wanted, reverse, writes) for partition in partitions]
+    sources = [
+        _Source(view, partition, wanted, reverse, writes, damaged) for partition in partitions
+    ]
     count = max(len(sources), 1)
     most = min(max(PAIRS_IN_HAND // count, BLOCK_MIN), BLOCK_MAX)
     block = min(block, max(block // count, BLOCK_LEAST), most)
@@ -133,8 +140,8 @@ def _round(live: list[_Source], reverse: bool) -> list[Pair]:
 class _Source:
     """One partition's part of a range: a block in hand (ascending), and what is behind it."""
 
-    __slots__ = ("_held", "_high", "_items", "_left", "_low", "_reverse", "_stretches", "_whole",
-                 "more", "pairs")  # fmt: skip
+    __slots__ = ("_damaged", "_held", "_high", "_items", "_left", "_low", "_reverse",
+                 "_stretches", "_whole", "more", "pairs")  # fmt: skip
 
     def __init__(
         self,
@@ -143,7 +150,9 @@ class _Source:
         wanted: Range,
         reverse: bool,
         writes: Writes | None,
+        damaged: Damaged | None = None,
     ) -> None:
+        self._damaged = damaged
         self._low, self._high = wanted.bounds(partition)
         self._reverse = reverse
         self.pairs: list[Pair] = []
@@ -168,10 +177,11 @@ class _Source:
         reverse = self._reverse
         edge = self._high if reverse else self._low
         placed = cursor.set_range(edge)
-        if placed and reverse:
+        strict = self._damaged is None
+        if placed and reverse and strict:
             check_pair(*cursor.item())
         found = cursor.prev() if placed else cursor.last()
-        if found:
+        if found and strict:
             check_before(cursor, edge)
         if reverse:
             return cursor.iterprev() if found else iter(())
@@ -202,6 +212,8 @@ class _Source:
         size = min(size, self._left)
         items = list(islice(self._items, size))
         self._whole = len(items) == size
+        if self._damaged is not None:
+            items = self._readable(items, self._damaged)
         if items:
             if self._reverse:
                 items.reverse()
@@ -220,6 +232,23 @@ class _Source:
             if self._whole:
                 self._left = self._guess(items[0][0], items[-1][0], size)
         return items
+
+    def _readable(self, items: list[Pair], damaged: Damaged) -> list[Pair]:
+        """Return the pairs that are as they were written; tell the others, if of this range.
+
+        A key that is damaged itself may say anything: it counts by where it lies.
+        """
+        good = [not is_damaged(key, value) for key, value in items]
+        inside = [self._low <= key < self._high for key, _ in items]
+        reached = max((at for at, sound in enumerate(good) if sound and inside[at]), default=-1)
+        for at, (key, _) in enumerate(items):
+            if not good[at] and (inside[at] or at < reached) and not self._replaced(key):
+                damaged(key)
+        return [item for item, sound in zip(items, good, strict=True) if sound]
+
+    def _replaced(self, key: bytes) -> bool:
+        """Tell whether a newer layer has the key."""
+        return any(stretch.holds(key) for stretch in self._stretches)
 
     def _guess(self, first: bytes, last: bytes, count: int) -> int:
         """Return how many pairs are left if they lie as close as ``count`` of them did."""
@@ -294,6 +323,10 @@ class _Stretch:
     def __len__(self) -> int:
         """Return how many pairs are left."""
         return self._last - self._first
+
+    def holds(self, key: bytes) -> bool:
+        """Tell whether the layer has a key, taken already or not."""
+        return key in self._pairs
 
     def end(self, size: int, reverse: bool) -> bytes | None:
         """Return the last of the next ``size`` keys; None where there are no more than these."""

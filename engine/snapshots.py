@@ -15,14 +15,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from ..affinity.errors import ClosedError, ReadOnlyError, SnapshotExpiredError, TidelogError
+from ..affinity.errors import (
+    ClosedError,
+    CorruptDataError,
+    ReadOnlyError,
+    SnapshotExpiredError,
+    TidelogError,
+)
 from ..affinity.partitions import partition_of
 from .kv import KvReadError, read_error
 from .maps import Map, map_of
-from .namespaces import Namespace
+from .namespaces import Namespace, named
 from .overlay import Layer, View
 from .partition_store import check_neighbours
-from .scan import Pair, Range, scan
+from .scan import Damaged, Pair, Range, scan
 from .stored import TRAILER_SIZE, check_pair, is_tombstone
 from .updates import Writes
 
@@ -140,7 +146,7 @@ class Snapshot:
 
         def get(key: bytes) -> bytes | None:
             partition = partition_of(key, count)
-            return read_view(self.view(), partition, prefixes[partition] + key)
+            return read_view(self.view(), namespace, partition, prefixes[partition] + key)
 
         return get
 
@@ -153,14 +159,33 @@ class Snapshot:
     ) -> Iterator[list[Pair]]:
         """Yield blocks of encoded pairs, in order."""
         wanted = Range(namespace=namespace.id, start=start, stop=stop)
-        return self.scan(wanted, reverse=reverse, block=size)
+        try:
+            yield from self.scan(wanted, reverse=reverse, block=size)
+        except CorruptDataError as error:
+            raise named(error, namespace) from error
 
     def scan(
-        self, wanted: Range, *, reverse: bool, block: int, writes: Writes | None = None
+        self,
+        wanted: Range,
+        *,
+        reverse: bool,
+        block: int,
+        writes: Writes | None = None,
+        damaged: Damaged | None = None,
     ) -> Iterator[list[Pair]]:
-        """Yield blocks of encoded pairs of all partitions, in order, under ``writes``."""
-        everywhere = range(self._database.partitions)
-        blocks = scan(self.view(), everywhere, wanted, reverse=reverse, writes=writes, block=block)
+        """Yield blocks of encoded pairs of all partitions, in order, under ``writes``.
+
+        ``damaged`` is told of pairs that do not match their checksums, which are left out then.
+        """
+        blocks = scan(
+            self.view(),
+            range(self._database.partitions),
+            wanted,
+            reverse=reverse,
+            writes=writes,
+            block=block,
+            damaged=damaged,
+        )
         try:
             for pairs in blocks:
                 # Ended meanwhile, its layers may have been merged with newer ones.
@@ -206,8 +231,13 @@ class LiveSnapshots:
         return iter([snapshot for snapshot in found if snapshot is not None])
 
 
-def read_view(view: View, partition: int, full_key: bytes) -> bytes | None:
-    """Return the user's value of a key in a view, checked; None where there is none."""
+def read_view(
+    view: View, namespace: Namespace | None, partition: int, full_key: bytes
+) -> bytes | None:
+    """Return the user's value of a key in a view, checked; None where there is none.
+
+    ``namespace``, that of the key, is for errors.
+    """
     for layer in view.layers:
         part = layer.parts.get(partition)
         if part is not None:
@@ -218,10 +248,13 @@ def read_view(view: View, partition: int, full_key: bytes) -> bytes | None:
         stored = view.txn.get(full_key)
     except KvReadError as error:
         raise read_error(error) from error
-    if stored is None:
-        check_neighbours(view.txn, full_key)
-        return None
-    check_pair(full_key, stored)
+    try:
+        if stored is None:
+            check_neighbours(view.txn, full_key)
+            return None
+        check_pair(full_key, stored)
+    except CorruptDataError as error:
+        raise error if namespace is None else named(error, namespace) from error
     return stored[:-TRAILER_SIZE]
 
 

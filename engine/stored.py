@@ -120,6 +120,11 @@ def check_pair(full_key: bytes, stored: bytes) -> None:
         raise damaged_pair(full_key)
 
 
+def is_damaged(full_key: bytes, stored: bytes) -> bool:
+    """Tell whether a pair is not as it was written."""
+    return bool(crc32c(stored, crc32c(full_key))) or len(stored) < TRAILER_SIZE
+
+
 def check_block(full_keys: Sequence[bytes], stored: Sequence[bytes]) -> None:
     """Raise ``CorruptDataError``, naming the key, unless all pairs are as they were written."""
     joined = b"".join(chain.from_iterable(zip(full_keys, stored, strict=True)))
@@ -131,12 +136,19 @@ def check_block(full_keys: Sequence[bytes], stored: Sequence[bytes]) -> None:
 
 def damaged_pair(full_key: bytes) -> CorruptDataError:
     """Return the error for a pair that does not match its checksum."""
+    return damage_at(full_key, "a stored value does not match its checksum")
+
+
+def damage_at(full_key: bytes, what: str) -> CorruptDataError:
+    """Return the error for damage at a full key; ``namespaces.named`` tells it in users' terms."""
     if len(full_key) >= PREFIX_SIZE:
-        partition, namespace = _PREFIX.unpack_from(full_key)
-        where = f"partition {partition}, namespace {namespace}, key {full_key[PREFIX_SIZE:].hex()}"
+        partition, namespace, key = split_key(full_key)
+        where = f"namespace {namespace}, key {shown_key(key)} (partition {partition})"
     else:
-        where = f"key {full_key.hex()}"
-    return CorruptDataError(f"a stored value does not match its checksum: {where}")
+        where = f"key {shown_key(full_key)}"
+    error = CorruptDataError(f"{what}: {where}")
+    error.full_key = full_key
+    return error
 
 
 def split_key(full_key: bytes) -> tuple[int, int, bytes]:

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from mmh3 import hash as murmur3
 
-from ..affinity.errors import ClosedError, DeadlineError, UsageError
+from ..affinity.errors import ClosedError, CorruptDataError, DeadlineError, UsageError
 from ..tx.locks import KeyLock, RangeLock
 from ..tx.validation import RangeRead, ReadSet, Validated, first_common, read_rule
 from .entries import Commit, Entry, Receipt
 from .maps import Map, map_of
-from .namespaces import Namespace
+from .namespaces import Namespace, named
 from .overlay import since
 from .scan import Pair, Range
 from .snapshots import Snapshot, read_view
@@ -237,7 +237,7 @@ class Transaction:
             if rule.read_locks:
                 self._lock(KeyLock(full_key, exclusive=False))
             view = self._database.overlay.view
-        return read_view(view, partition, full_key)
+        return read_view(view, namespace, partition, full_key)
 
     def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
         """Return a function that sets an encoded key, or deletes it where the value is None."""
@@ -296,6 +296,8 @@ class Transaction:
                 yield block
                 self._check_open()
             read.finish()
+        except CorruptDataError as error:
+            raise named(error, namespace) from error
         finally:
             if snapshot is not self._reading:
                 snapshot.close()

@@ -28,6 +28,9 @@ from .terminal import Settings, logging_to_stderr, show_error
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+PATH = click.Path(path_type=str, readable=False)
+"""A path; what stands in its way is told by whoever opens it, with a code of its own."""
+
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -189,7 +192,7 @@ def store_argument(name: str = "store") -> Callable[[F], F]:
         settings_of(ctx).where = value
         return value
 
-    return click.argument(name, type=click.Path(path_type=str), callback=remember)
+    return click.argument(name, type=PATH, callback=remember)
 
 
 def json_options(command: F) -> F:

@@ -4,7 +4,8 @@ Invariants:
 
 - ``info``, ``verify`` and ``check-readers`` work beside a live writer; of the store they touch
   nothing but ``readers/`` and LMDB's lock file.
-- ``backup`` and ``compact`` write a new directory and leave the store as it is.
+- ``backup``, ``compact`` and ``salvage`` write a new directory and leave the store as it is.
+- Where one of them fails, the directory can be used for the next try.
 
 Left out: the log alone (``wal``), and single keys (``kv``).
 """
@@ -12,20 +13,34 @@ Left out: the log alone (``wal``), and single keys (``kv``).
 from __future__ import annotations
 
 import os
+from collections import Counter
 from typing import Any
 
 import click
 
+from ..affinity.errors import UsageError
 from ..engine.backup import BackupReport, BackupSource, back_up
+from ..engine.byte_text import shown_bytes
 from ..engine.check import inspect_store
 from ..engine.environment import production
 from ..engine.recovery import newest_durable
-from .commands import LazyGroup, json_options, settings_of, store_argument
+from ..engine.salvage import Lost, Salvaged, batches, salvage as read_remains
+from .commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
 from .inspection import check_version, clear_dead_slots, describe, inspected, reader_slots
-from .stores import check_new_directory, check_store, reading, without_writer
-from .terminal import Settings, note, write_fields, write_json, write_rows
+from .stores import (
+    check_new_directory,
+    check_store,
+    map_like,
+    new_directory,
+    reading,
+    without_writer,
+    writing,
+)
+from .terminal import Settings, note, progress, write_fields, write_json, write_rows
 from .wal_records import SCHEMA
+
+SALVAGE_BATCH = 2000
 
 
 @click.group(cls=LazyGroup)
@@ -135,7 +150,7 @@ def check_readers(ctx: click.Context, store: str, form: str) -> None:
 
 @db.command()
 @store_argument()
-@click.argument("directory", type=click.Path(path_type=str))
+@click.argument("directory", type=PATH)
 @click.option("--no-verify", is_flag=True, help="Do not open and check the copy.")
 @json_options
 @click.pass_context
@@ -145,16 +160,14 @@ def backup(ctx: click.Context, store: str, directory: str, no_verify: bool, form
     Others may read and write meanwhile; the copy is checked as `tidelog db verify` does.
     """
     check_new_directory(directory)
-    with reading(store) as reader:
+    with reading(store) as reader, new_directory(directory):
         report = reader.backup(directory, verify=not no_verify)
     tell_copy(settings_of(ctx), report, form, "backup")
 
 
 @db.command()
 @store_argument()
-@click.option(
-    "--out", required=True, type=click.Path(path_type=str), help="Directory of the new store."
-)
+@click.option("--out", required=True, type=PATH, help="Directory of the new store.")
 @json_options
 @click.pass_context
 def compact(ctx: click.Context, store: str, out: str, form: str) -> None:
@@ -163,7 +176,7 @@ def compact(ctx: click.Context, store: str, out: str, form: str) -> None:
     Nobody may have the store open for writing. To use the copy in its place, move it there.
     """
     check_new_directory(out)
-    with reading(store) as reader, without_writer(store):
+    with reading(store) as reader, without_writer(store), new_directory(out):
         access = reader.access
         manifest = access.manifest()
         source = BackupSource(
@@ -180,6 +193,75 @@ def compact(ctx: click.Context, store: str, out: str, form: str) -> None:
         report = back_up(source, os.path.abspath(out), verify=True)
         before = access.kv.size_used()
     tell_copy(settings_of(ctx), report, form, "compact", data_bytes_before=before)
+
+
+@db.command()
+@store_argument()
+@click.argument("directory", type=PATH)
+@json_options
+@click.pass_context
+def salvage(ctx: click.Context, store: str, directory: str, form: str) -> None:
+    """Write what can be read of a damaged STORE into a new store in DIRECTORY.
+
+    \b
+    Tells everything that is lost. Ends with 0 where all that the store held is in the new one,
+    with 3 where something is not. STORE stays as it is; nobody may have it open for writing.
+    """
+    settings = settings_of(ctx)
+    check_new_directory(directory)
+    if os.path.commonpath([os.path.abspath(store), os.path.abspath(directory)]) == os.path.abspath(
+        store
+    ):
+        raise UsageError(f"{directory} lies in the store that is to be salvaged")
+    with without_writer(store), new_directory(directory):
+        found = read_remains(store)
+        counts = write_salvaged(settings, found, directory)
+    if form == "text":
+        for one in found.lost:
+            click.echo(f"{'harmless' if one.harmless else 'lost'}: {one.text}")
+        write_rows(settings, ("map", "keys"), counts)
+        word = "all of it" if found.complete else "what could be read"
+        note(settings, f"wrote {word} to {directory}")
+    else:
+        write_json(
+            {
+                "v": SCHEMA,
+                "type": "salvage",
+                "complete": found.complete,
+                "path": directory,
+                "maps": counts,
+                "lost": [lost_document(one) for one in found.lost],
+            }
+        )
+    if not found.complete:
+        ctx.exit(Exit.FOUND)
+
+
+def write_salvaged(
+    settings: Settings, found: Salvaged, directory: str
+) -> list[dict[str, str | int]]:
+    """Make a store of what was salvaged; return how many keys each map has got."""
+    keys: Counter[str] = Counter()
+    with (
+        writing(directory, create=True, durability="none", partitions=found.partitions) as target,
+        progress(settings, "writing") as advance,
+    ):
+        for record, pairs in batches(found, SALVAGE_BATCH):
+            target.set_many(map_like(target, record).namespace, pairs)
+            keys[record.name] += len(pairs)
+            advance(len(pairs))
+        for _, record in sorted(found.maps.items()):
+            map_like(target, record)
+            keys[record.name] += 0
+    return [{"map": name, "keys": count} for name, count in sorted(keys.items())]
+
+
+def lost_document(one: Lost) -> dict[str, Any]:
+    """Return what ``--json`` prints about something that is lost."""
+    fields = {"kind": one.kind, "text": one.text, "harmless": one.harmless}
+    more = {"map": one.map, "partition": one.partition, "first": one.first, "last": one.last}
+    fields |= {name: value for name, value in more.items() if value is not None}
+    return fields if one.key is None else fields | {"key": shown_bytes(one.key)}
 
 
 def tell_copy(settings: Settings, report: BackupReport, form: str, kind: str, **more: int) -> None:

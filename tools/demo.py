@@ -28,7 +28,7 @@ from ..engine import open as opens
 from ..engine.check import check_store
 from ..engine.database import Database
 from . import demo_data
-from .commands import ToolCommand, json_options, settings_of
+from .commands import PATH, ToolCommand, json_options, settings_of
 from .demo_check import Found, Model, find_problems
 from .demo_data import Record, cities_of, index_of, index_pairs, moves_of
 from .exits import Exit
@@ -61,9 +61,7 @@ class Report:
 
 
 @click.command(cls=ToolCommand)
-@click.option(
-    "--dir", "directory", type=click.Path(path_type=str), help="Make the store here and keep it."
-)
+@click.option("--dir", "directory", type=PATH, help="Make the store here and keep it.")
 @click.option(
     "--threads",
     type=click.IntRange(1, 64),

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shlex
 from collections.abc import Iterator
 from enum import IntEnum
 
@@ -39,6 +41,18 @@ class Exit(IntEnum):
     DISK = 10
     PERMISSION = 11
     INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came: the command ends as by Ctrl-C."""
+
+
+class ClosingError(errors.StorageError):
+    """A store could not be closed behind what a command had committed."""
+
+    code = "TL-CLI-002"
+    hint = "What was committed is in the log, and is there at the next open. Check the disk."
 
 
 class RefusedError(errors.UsageError):
@@ -90,12 +104,19 @@ _SYSTEM_HINTS: dict[Exit, str] = {
 }
 
 
+_DAMAGE_HINT = (
+    "Restore from a backup, or write what can be read into a new store: "
+    "`tidelog db salvage STORE DIR`."
+)
+
 # Where the hint of the library speaks of the API, the command line has another one.
 _HINTS: dict[type[errors.TidelogError], str] = {
     errors.AlreadyOpenError: "End that process; commands that only read work beside it.",
     errors.TransactionTooLargeError: "Give a smaller --batch.",
     errors.CommitUnknownError: "Run `tidelog wal dump STORE --tx ID` to see whether it is there.",
     errors.SnapshotExpiredError: "Run it again.",
+    errors.CorruptLogError: _DAMAGE_HINT,
+    errors.CorruptDataError: _DAMAGE_HINT,
 }
 
 
@@ -133,7 +154,14 @@ def error_lines(error: BaseException, where: str | None) -> Iterator[str]:
         yield f"  where: {where}"
     hint = hint_for(error)
     if hint:
-        yield f"  next:  {hint}"
+        yield f"  next:  {_with_store(hint, where)}"
+
+
+def _with_store(hint: str, where: str | None) -> str:
+    """Return a hint with the store that the command is about, where it is one, in its commands."""
+    if not where or where.endswith(".log"):
+        return hint
+    return re.sub(r"\bSTORE\b", lambda _match: shlex.quote(where), hint)
 
 
 def hint_for(error: BaseException) -> str:

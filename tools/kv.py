@@ -5,15 +5,19 @@ Invariants:
 - Reading commands see one snapshot, and print the exact bytes beside what the codecs make of them.
 - Each writing command is one transaction (``import`` states its own rule) and prints its id.
 
-Left out: import and export (``kv_transfer``).
+- A command that fails makes neither a store nor a map.
+
+Left out: import and export (``kv_import``, ``kv_export``).
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -23,19 +27,25 @@ from ..engine.codecs import Codec, KeyRange, codec_named
 from ..engine.database import Database
 from ..engine.entries import Receipt
 from ..engine.load_files import read_manifest
+from ..engine.namespaces import Namespace, check_name, named
 from ..engine.reading import ReadOnlyDatabase
-from .commands import LazyGroup, json_options, settings_of, store_argument
-from .stores import AnyMap, check_map, reading, reading_map, writing
-from .terminal import note, write_json, write_rows
+from ..engine.scan import Range
+from ..engine.stored import damaged_pair
+from ..wal.records import NamespaceRecord
+from .commands import PATH, LazyGroup, json_options, settings_of, store_argument
+from .exits import Exit
+from .stores import AnyMap, check_map, check_store, is_store, reading, reading_map, writing
+from .terminal import note, tell_beside, write_json, write_json_list, write_rows
 from .text import inline, parse_value, shown_pair_part
 from .wal_filters import key_range
-from .wal_records import SCHEMA
+from .wal_records import FIRST_USER_NAMESPACE, SCHEMA
 
+F = TypeVar("F", bound=Callable[..., Any])
 Pair = tuple[bytes, bytes]
 
 _LAZY = {
-    "import": ("tidelog.tools.kv_transfer:import_records", "Load JSON lines or CSV into a map."),
-    "export": ("tidelog.tools.kv_transfer:export_records", "Write a map as JSON lines or CSV."),
+    "import": ("tidelog.tools.kv_import:import_records", "Load JSON lines or CSV into a map."),
+    "export": ("tidelog.tools.kv_export:export_records", "Write a map as JSON lines or CSV."),
 }
 
 
@@ -51,6 +61,34 @@ def kv() -> None:
 
 
 # ------------------------------------------------------------------ reading
+
+
+def skip_damaged_option(command: F) -> F:
+    """Add the option to go on past values that do not match their checksums."""
+    return click.option(
+        "--skip-damaged",
+        is_flag=True,
+        help="Go on past damaged values: each is told, and the command ends with 3.",
+    )(command)
+
+
+class Skipped:
+    """Counts and tells the damaged values that a command went past."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def tell(self, namespace: Namespace, full_key: bytes) -> None:
+        """Tell one of them, by map and key."""
+        self.count += 1
+        tell_beside(f"skipped: {named(damaged_pair(full_key), namespace)}")
+
+
+def leave_skipped(ctx: click.Context, skipped: Skipped | None) -> None:
+    """End the command with 3 where it went past damaged values."""
+    if skipped is not None and skipped.count:
+        tell_beside(f"skipped {skipped.count} damaged values")
+        ctx.exit(Exit.FOUND)
 
 
 @kv.command()
@@ -88,6 +126,7 @@ def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
 @click.option("--reverse", is_flag=True, help="Backwards.")
 @click.option("--limit", type=click.IntRange(0), help="At most this many.")
 @click.option("--keys-only", is_flag=True, help="Without values.")
+@skip_damaged_option
 @json_options
 @click.pass_context
 def scan(
@@ -99,6 +138,7 @@ def scan(
     reverse: bool,
     limit: int | None,
     keys_only: bool,
+    skip_damaged: bool,
     form: str,
     **bounds: str | None,
 ) -> None:
@@ -106,32 +146,40 @@ def scan(
     with reading_map(store, map_name) as (db, mapping):
         codec = mapping.namespace.key_codec
         wanted = bounds_of(codec, **bounds)
-        pairs = pairs_of(db, mapping, wanted, reverse=reverse, partition=partition)
+        skipped = Skipped() if skip_damaged else None
+        pairs = pairs_of(db, mapping, wanted, reverse=reverse, partition=partition, skipped=skipped)
         pairs = islice(pairs, limit)
         if form == "text":
             for key, value in pairs:
                 columns = [inline(key, codec)]
                 columns += [] if keys_only else [inline(value, mapping.namespace.value_codec)]
                 click.echo("\t".join(columns))
-            return
-        documents = (
-            pair_document(mapping, key, None if keys_only else value) for key, value in pairs
-        )
-        if form == "jsonl":
-            for document in documents:
-                write_json(document)
         else:
-            write_json({"v": SCHEMA, "type": "pairs", "pairs": list(documents)})
+            documents = (
+                pair_document(mapping, key, None if keys_only else value) for key, value in pairs
+            )
+            if form == "jsonl":
+                for document in documents:
+                    write_json(document)
+            else:
+                write_json_list({"v": SCHEMA, "type": "pairs"}, "pairs", documents)
+    leave_skipped(ctx, skipped)
 
 
 @kv.command()
 @store_argument()
 @click.argument("map_names", metavar="[MAP]...", nargs=-1)
 @click.option("--prefix", help="Keys that begin with this.")
+@skip_damaged_option
 @json_options
 @click.pass_context
 def count(
-    ctx: click.Context, store: str, map_names: tuple[str, ...], prefix: str | None, form: str
+    ctx: click.Context,
+    store: str,
+    map_names: tuple[str, ...],
+    prefix: str | None,
+    skip_damaged: bool,
+    form: str,
 ) -> None:
     """Count the keys of each MAP, or of all maps."""
     with reading(store) as db:
@@ -139,10 +187,11 @@ def count(
         for name in map_names:
             check_map(db, name)
     rows = []
+    skipped = Skipped() if skip_damaged else None
     for name in names:
         with reading_map(store, name) as (reader, mapping):
             wanted = bounds_of(mapping.namespace.key_codec, prefix=prefix)
-            total = sum(1 for _ in pairs_of(reader, mapping, wanted, block=2048))
+            total = sum(1 for _ in pairs_of(reader, mapping, wanted, block=2048, skipped=skipped))
         rows.append({"map": name, "keys": total})
     if form == "json":
         write_json({"v": SCHEMA, "type": "counts", "counts": rows})
@@ -151,6 +200,7 @@ def count(
             write_json({"v": SCHEMA, "type": "count", **row})
     else:
         write_rows(settings_of(ctx), ("map", "keys"), rows)
+    leave_skipped(ctx, skipped)
 
 
 def bounds_of(
@@ -185,15 +235,25 @@ def pairs_of(
     reverse: bool = False,
     partition: int | None = None,
     block: int = 64,
+    skipped: Skipped | None = None,
 ) -> Iterator[Pair]:
-    """Yield the encoded pairs of one snapshot, in order."""
+    """Yield the encoded pairs of one snapshot, in order; past damaged ones with ``skipped``."""
     if partition is not None and partition >= db.partitions:
         raise UsageError(
             f"there is no partition {partition}", hint=f"The store has {db.partitions} partitions."
         )
     low, high = wanted
     with db.snapshot() as snapshot:
-        for pairs in snapshot.blocks(mapping.namespace, low, high, reverse, block):
+        if skipped is None:
+            blocks = snapshot.blocks(mapping.namespace, low, high, reverse, block)
+        else:
+            blocks = snapshot.scan(
+                Range(namespace=mapping.namespace.id, start=low, stop=high),
+                reverse=reverse,
+                block=block,
+                damaged=partial(skipped.tell, mapping.namespace),
+            )
+        for pairs in blocks:
             for pair in pairs:
                 if partition is None or partition_of(pair[0], db.partitions) == partition:
                     yield pair
@@ -238,36 +298,31 @@ def put(
     form: str,
 ) -> None:
     """Set KEY to VALUE in one transaction; VALUE - reads the stored bytes from standard input."""
+    given = key_codec, value_codec
     codecs = codec_given(key_codec, "str"), codec_given(value_codec, "msgpack")
-    if create:
-        check_texts(codecs, key, value)
-    with writing(store, create=create, partitions=partitions) as db:
-        mapping = map_for_writing(db, map_name, create, codecs, (key_codec, value_codec))
-        namespace = mapping.namespace
-        encoded_key = parse_value(key, namespace.key_codec, "key")
-        encoded_value = value_bytes(value, namespace.value_codec)
+    data = sys.stdin.buffer.read() if value == "-" else None
+    if not create:
+        check_store(store)
+    with ExitStack() as stack:
+        # What can be refused is refused before anything is made.
+        there = is_store(store)
+        db = stack.enter_context(writing(store, partitions=partitions)) if there else None
+        if db is not None and not create:
+            check_map(db, map_name)
+        namespace = namespace_for_writing(db, map_name, codecs, given)
+        for_key, for_value = namespace.key_codec, namespace.value_codec
+        new_key = for_key.decode(parse_value(key, for_key, "key"))
+        encoded = parse_value(value, for_value, "value") if data is None else data
+        new_value = for_value.decode(encoded)
+        namespace.encode_key(new_key)
+        namespace.encode_value(new_value)
+        if db is None:
+            db = stack.enter_context(writing(store, create=create, partitions=partitions))
+        mapping = map_for_writing(db, map_name, create, codecs, given)
         with db.transaction(tag=tag) as tx:
-            tx[mapping][namespace.key_codec.decode(encoded_key)] = namespace.value_codec.decode(
-                encoded_value
-            )
+            tx[mapping][new_key] = new_value
             receipt = tx.commit()
-    tell_receipt(ctx, receipt, form)
-
-
-def check_texts(codecs: tuple[Codec[Any], Codec[Any]], key: str, value: str) -> None:
-    """Refuse what cannot be a key or value of a new map before anything is made."""
-    parse_value(key, codecs[0], "key")
-    if value != "-":
-        parse_value(value, codecs[1], "value")
-
-
-def value_bytes(text: str, codec: Codec[Any]) -> bytes:
-    """Return the encoded bytes of a value; those of standard input for ``-``."""
-    if text != "-":
-        return parse_value(text, codec, "value")
-    data = sys.stdin.buffer.read()
-    codec.decode(data)
-    return data
+        tell_receipt(ctx, receipt, form)
 
 
 @kv.command(name="del")
@@ -303,12 +358,12 @@ def delete(
                     )
                 inside.discard(key)
             receipt = tx.commit()
-    tell_receipt(ctx, receipt, form)
+        tell_receipt(ctx, receipt, form)
 
 
 @kv.command()
 @store_argument()
-@click.argument("directory", type=click.Path(path_type=str))
+@click.argument("directory", type=PATH)
 @click.option("--map", "map_name", help="Name of the new map.  [default: what the load says]")
 @json_options
 @click.pass_context
@@ -317,10 +372,10 @@ def attach(ctx: click.Context, store: str, directory: str, map_name: str | None,
     with writing(store) as db:
         rows = read_manifest(directory).rows
         name = db.attach(directory, map_name).name
-    if form == "text":
-        note(settings_of(ctx), f"attached {name!r} with {rows:,} rows")
-    else:
-        write_json({"v": SCHEMA, "type": "attached", "map": name, "rows": rows})
+        if form == "text":
+            note(settings_of(ctx), f"attached {name!r} with {rows:,} rows")
+        else:
+            write_json({"v": SCHEMA, "type": "attached", "map": name, "rows": rows})
 
 
 def tell_receipt(ctx: click.Context, receipt: Receipt, form: str) -> None:
@@ -363,3 +418,28 @@ def map_for_writing(
     if not create:
         check_map(db, name)
     return db.map(name, key=codecs[0], value=codecs[1])
+
+
+def namespace_for_writing(
+    db: Database | None,
+    name: str,
+    codecs: tuple[Codec[Any], Codec[Any]],
+    given: tuple[str | None, str | None],
+) -> Namespace:
+    """Return what a map is, or will be once it is made; nothing is made here.
+
+    Codecs that were given have to be those of a map that is there.
+    """
+    check_name(name)
+    if db is not None and name in db.maps():
+        return map_for_writing(db, name, False, codecs, given).namespace
+    key, value = codecs
+    record = NamespaceRecord(
+        id=FIRST_USER_NAMESPACE,
+        name=name,
+        key_codec=key.name,
+        key_version=key.version,
+        value_codec=value.name,
+        value_version=value.version,
+    )
+    return Namespace(record, key, value, 1)

@@ -34,7 +34,7 @@ from ..pipeline import (
     wal_stats as statistics,
 )
 from ..pipeline.jobs import Row, Runner
-from .commands import LazyGroup, json_options, settings_of, store_argument
+from .commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
 from .stores import reading, reading_map, writing
 from .terminal import note, progress, write_json, write_rows
@@ -108,7 +108,7 @@ def doctor(master: str, no_session: bool, form: str) -> None:
 
 @spark.command()
 @store_argument()
-@click.argument("target", type=click.Path(path_type=str))
+@click.argument("target", type=PATH)
 @click.option(
     "--view", type=click.Choice(["snapshot", "changes", "wal", "meta"]), default="snapshot",
     help="What to export.",
@@ -156,7 +156,7 @@ def _pair(text: str) -> tuple[str, str]:
 @store_argument()
 @click.argument("name", metavar="MAP")
 @click.argument("key")
-@click.option("--archive", type=click.Path(path_type=str), help="An archive of the log, too.")
+@click.option("--archive", type=PATH, help="An archive of the log, too.")
 @engine_options
 @json_options
 def history(
@@ -185,7 +185,7 @@ def history(
 
 @spark.command()
 @store_argument()
-@click.argument("archive", type=click.Path(path_type=str))
+@click.argument("archive", type=PATH)
 @engine_options
 @json_options
 def compact(store: str, archive: str, engine: str, master: str, form: str) -> None:
@@ -201,7 +201,7 @@ def compact(store: str, archive: str, engine: str, master: str, form: str) -> No
 
 @spark.command()
 @click.argument("source", metavar="INPUT")
-@click.argument("target", metavar="DIR", type=click.Path(path_type=str))
+@click.argument("target", metavar="DIR", type=PATH)
 @click.option("--map", "name", required=True, metavar="NAME", help="The map that it is for.")
 @click.option(
     "--partitions", type=click.IntRange(1),
@@ -279,7 +279,7 @@ def load(
 
 
 @spark.command()
-@click.argument("copies", nargs=-1, required=True, type=click.Path(path_type=str))
+@click.argument("copies", nargs=-1, required=True, type=PATH)
 @click.option("--tasks", type=click.IntRange(1), default=4, help="How many parts to compare.")
 @engine_options
 @json_options
@@ -294,8 +294,8 @@ def verify(copies: tuple[str, ...], tasks: int, engine: str, master: str, form: 
 
 
 @spark.command("replay-check")
-@click.argument("older", type=click.Path(path_type=str))
-@click.argument("newer", type=click.Path(path_type=str))
+@click.argument("older", type=PATH)
+@click.argument("newer", type=PATH)
 @click.option("--tasks", type=click.IntRange(1), default=4, help="How many parts to compare.")
 @engine_options
 @json_options
@@ -326,7 +326,7 @@ _TABLES = {
 
 
 @spark.command("wal-stats")
-@click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=str))
+@click.argument("logs", nargs=-1, required=True, type=PATH)
 @click.option("--top", type=click.IntRange(0), default=10, help="How many hot keys of each log.")
 @click.option("--tasks", type=click.IntRange(1), default=4, help="How many parts of each log.")
 @engine_options

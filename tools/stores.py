@@ -14,47 +14,107 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-from ..affinity.errors import AlreadyOpenError, CodecError, NotFoundError, UsageError
+from ..affinity.errors import (
+    AlreadyOpenError,
+    CodecError,
+    CorruptDataError,
+    NotFoundError,
+    StorageError,
+    UsageError,
+)
 from ..engine import open as opens
 from ..engine.codecs import Codec, codec_named
 from ..engine.database import Database
 from ..engine.environment import production
+from ..engine.kv import DATA_FILE
+from ..engine.log_source import WAL_NAME
 from ..engine.manifest import NAME as MANIFEST_NAME
 from ..engine.maps import Map
-from ..engine.opening import LOCK_NAME, owner_of
+from ..engine.opening import DATA_NAME, LOCK_NAME, READERS_NAME, owner_of
 from ..engine.reading import ReadOnlyDatabase
 from ..engine.transactions import Durability
 from ..wal.records import NamespaceRecord
-from .exits import RefusedError
+from .exits import ClosingError, RefusedError
 from .wal_records import FIRST_USER_NAMESPACE
 
 AnyMap = Map[Any, Any]
+
+
+def is_store(path: str) -> bool:
+    """Tell whether a path has the manifest of a store."""
+    return os.path.exists(os.path.join(path, MANIFEST_NAME))
 
 
 def check_store(path: str) -> None:
     """Raise unless a store is at a path: ``NotFoundError``, or ``UsageError`` for a file."""
     if os.path.lexists(path) and not os.path.isdir(path):
         raise UsageError(f"{path} is not a directory", hint="Name the directory of a store.")
-    if not os.path.exists(os.path.join(path, MANIFEST_NAME)):
-        empty = not os.path.isdir(path) or not os.listdir(path)
-        if not empty and os.path.isdir(os.path.join(path, "wal")):
-            return  # a store that lost its manifest: opening it tells more
+    if not is_store(path):
+        if _holds_data(path):
+            raise CorruptDataError(f"{path} holds the data of a store, but no manifest")
         raise NotFoundError(
             f"there is no store at {path}",
             hint="Check the path; `tidelog kv put` and `kv import` make a store with --create.",
         )
 
 
+def _holds_data(path: str) -> bool:
+    """Tell whether a directory has what only a store has, beside its manifest."""
+    log = os.path.join(path, WAL_NAME)
+    segments = os.listdir(log) if os.path.isdir(log) else []
+    return any(name.endswith(".log") for name in segments) or os.path.exists(
+        os.path.join(path, DATA_NAME, DATA_FILE)
+    )
+
+
 def check_new_directory(path: str) -> None:
     """Raise ``RefusedError`` where something is that a command would write over."""
-    if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
+    if os.path.lexists(path) and not (os.path.isdir(path) and _holds_no_file(path)):
         raise RefusedError(
             f"{path} is there already, and not an empty directory",
             hint="Name an empty directory, or one that does not exist yet.",
         )
+
+
+def _holds_no_file(path: str) -> bool:
+    """Tell whether a directory is empty but for the empty folders of a copy that was not made."""
+    return all(
+        name in (WAL_NAME, DATA_NAME, READERS_NAME)
+        and os.path.isdir(os.path.join(path, name))
+        and not os.listdir(os.path.join(path, name))
+        for name in os.listdir(path)
+    )
+
+
+@contextmanager
+def new_directory(path: str) -> Iterator[None]:
+    """Take the empty folders away that a failure leaves, if the directory was not there before."""
+    new = not os.path.lexists(path)
+    try:
+        yield
+    except BaseException:
+        if new:
+            for name in (WAL_NAME, DATA_NAME, READERS_NAME, ""):
+                with suppress(OSError):
+                    os.rmdir(os.path.join(path, name))
+        raise
+
+
+def map_like(db: Database, record: NamespaceRecord) -> AnyMap:
+    """Return the map of a record in another store, made where needed; its codecs may be unknown."""
+    stand_ins = {codec.name: codec for codec in _placeholders(record)}
+
+    def codec(name: str, version: int) -> Codec[Any]:
+        return stand_ins.get(name) or codec_named(name, version)
+
+    return db.map(
+        record.name,
+        key=codec(record.key_codec, record.key_version),
+        value=codec(record.value_codec, record.value_version),
+    )
 
 
 @contextmanager
@@ -67,8 +127,14 @@ def reading(path: str, codecs: Sequence[Codec[Any]] = ()) -> Iterator[ReadOnlyDa
 
 @contextmanager
 def without_writer(path: str) -> Iterator[None]:
-    """Keep writers away; ``AlreadyOpenError`` where there is one."""
+    """Keep writers away; ``AlreadyOpenError`` where there is one.
+
+    A store without a lock has no writer; none is made in it.
+    """
     environment = production()
+    if not os.path.isfile(os.path.join(path, LOCK_NAME)):
+        yield
+        return
     try:
         lock = environment.disk.lock(os.path.join(path, LOCK_NAME), shared=True)
     except BlockingIOError as error:
@@ -93,8 +159,17 @@ def writing(
     """Open a store for writing, making it only where ``create`` says so."""
     if not create:
         check_store(path)
-    with opens.open(path, create=create, durability=durability, partitions=partitions) as db:
+    db = opens.open(path, create=create, durability=durability, partitions=partitions)
+    try:
         yield db
+    except BaseException:
+        with suppress(StorageError):  # the failure that is on its way tells more
+            db.close()
+        raise
+    try:
+        db.close()
+    except StorageError as error:
+        raise ClosingError(f"what was told is committed; closing failed: {error}") from error
 
 
 @contextmanager

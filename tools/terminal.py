@@ -22,7 +22,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -69,12 +69,19 @@ def show_error(settings: Settings, error: BaseException) -> None:
     color = wants_color(settings, sys.stderr)
     head = click.style("error:", fg="red", bold=True) if color else "error:"
     lines = list(error_lines(error, settings.where))
-    click.echo("\n".join([f"{head} {lines[0]}", *lines[1:]]), err=True, color=color)
+    with suppress(OSError):
+        click.echo("\n".join([f"{head} {lines[0]}", *lines[1:]]), err=True, color=color)
 
 
 def note(settings: Settings, text: str) -> None:
     """Tell something beside the result, unless ``-q`` was given."""
     if not settings.quiet:
+        tell_beside(text)
+
+
+def tell_beside(text: str) -> None:
+    """Write a line to stderr; where nobody takes it, the command goes on."""
+    with suppress(OSError):
         click.echo(text, err=True)
 
 
@@ -102,6 +109,16 @@ def logging_to_stderr(settings: Settings) -> Iterator[None]:
 def write_json(document: object, *, indent: int | None = None) -> None:
     """Print one JSON document: on one line, or indented for people."""
     click.echo(json.dumps(document, ensure_ascii=False, indent=indent))
+
+
+def write_json_list(head: Mapping[str, object], name: str, documents: Iterable[object]) -> None:
+    """Print one JSON document whose last field is a list, without holding the list."""
+    start = json.dumps({**head, name: []}, ensure_ascii=False)
+    click.echo(start.removesuffix("]}"), nl=False)
+    for number, document in enumerate(documents):
+        text = json.dumps(document, ensure_ascii=False)
+        click.echo(f", {text}" if number else text, nl=False)
+    click.echo("]}")
 
 
 def write_rows(settings: Settings, columns: Sequence[str], rows: Iterable[Row]) -> None:

@@ -168,6 +168,16 @@ def inline(data: bytes, codec: Codec[Any] | None) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def exact(data: bytes, codec: Codec[Any]) -> str:
+    """Return a key or value as text of which ``parse_value`` makes the very same bytes."""
+    text = inline(data, codec)
+    try:
+        same = parse_value(text, codec, "value") == data
+    except UsageError:
+        same = False
+    return text if same else f"hex:{data.hex()}"
+
+
 # ------------------------------------------------------------------ times, ranges
 
 

@@ -55,7 +55,7 @@ from .wal_records import (
     lines,
 )
 from .wal_segments import describe_segments
-from .wal_summary import Continuity, Tally
+from .wal_summary import Tally
 
 F = TypeVar("F", bound=Callable[..., Any])
 Wanted = tuple[Entry, list[Update]]
@@ -265,18 +265,26 @@ def verify(ctx: click.Context, path: str, form: str) -> None:
     Ends with 0 for a whole log, a torn tail included (nobody was told that it was durable), with
     3 for damage, and with 8 where a later version of tidelog is needed.
     """
+    from ..checkpoints.continuity import Continuity  # with counters, which no other one needs
+
     settings, source = settings_of(ctx), find_log(path)
     tell_notes(settings, source)
-    names, tally, continuity = Names(), Tally(), Continuity()
+    tally, problems, later = Tally(), list[str](), False
+    continuity = Continuity(problems.append)
     scan = source.scan()
     with progress(settings, "verifying", bytes_of(source)) as advance:
         for frame in scan:
             advance(len(frame.payload))
             for entry in entries_of(frame):
-                names.learn(entry.record)
                 tally.add(entry, ())
-                continuity.add(entry)
+                if isinstance(entry.record, BadRecord):
+                    later |= entry.record.later
+                    place = f"segment {frame.segment}, offset {frame.offset}"
+                    problems.append(f"{place}: {entry.record.problem}")
+                else:
+                    continuity.take(frame, entry.record)
     end = scan.end
+    whole = not (end.refused or problems)
     facts = {
         "segments": len(segment_numbers(source.directory)),
         "frames": tally.frames,
@@ -284,22 +292,22 @@ def verify(ctx: click.Context, path: str, form: str) -> None:
         "newest": None if tally.newest is None else shown_time(tally.newest),
     }
     if form == "text":
-        verdict = "REFUSED" if end.refused or continuity.problems else "whole"
+        verdict = "whole" if whole else "damaged"
         write_fields(settings, {"log": verdict, "end": str(end.kind), "detail": str(end), **facts})
-        for problem in continuity.problems:
+        for problem in problems:
             click.echo(f"problem: {problem}")
     else:
         write_json(
             {
                 "v": SCHEMA,
                 "type": "verdict",
-                "whole": not (end.refused or continuity.problems),
+                "whole": whole,
                 **facts,
-                "problems": continuity.problems,
+                "problems": problems,
                 "end": end_document(end),
             }
         )
-    leave(ctx, end, later=continuity.later_version, bad=bool(continuity.problems))
+    leave(ctx, end, later=later, bad=bool(problems))
 
 
 @wal.command()

@@ -1,13 +1,13 @@
 """Counts over a log: what ``wal stat`` and ``wal verify`` tell.
 
-Owns ``Tally``, a fold over records, and ``Continuity``, which sees that update numbers go on
-without an overlap.
+Owns ``Tally``, a fold over records.
 
 Invariants:
 
 - Memory grows with the number of maps and partitions, not with the log.
 
-Left out: reading the log, and judging its end (``wal.tail``).
+Left out: reading the log, whether its records fit each other (``checkpoints.continuity``), and
+judging its end (``wal.tail``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..wal.records import EpochRecord, NumberedRecord, RollbackRecord, Run, StateRecord
 from ..wal.tallies import MapTally
 from .text import shown_time
-from .wal_records import BadRecord, Entry, Names, Update, time_of, type_of
+from .wal_records import Entry, Names, Update, time_of, type_of
 
 
 @dataclass(slots=True)
@@ -116,54 +115,3 @@ class Tally:
 
 def _ratio(part: int, whole: int) -> float:
     return round(part / whole, 2) if whole else 0.0
-
-
-class Continuity:
-    """Sees that no update number is given twice, and that records can be read.
-
-    Numbers that are missing are no problem by themselves: a group that failed leaves some, and an
-    opening after a crash goes on in a new epoch.
-    """
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self.later_version = False
-        self._next: dict[int, int] = {}
-
-    def add(self, entry: Entry) -> None:
-        """Look at one record; what is wrong is added to ``problems``."""
-        match entry.record:
-            case BadRecord(later=True) as bad:
-                self.later_version = True
-                self._tell(entry, bad.problem)
-            case BadRecord() as bad:
-                self._tell(entry, f"{bad.problem}")
-            case StateRecord() as state:
-                self._check_state(entry, state)
-            case EpochRecord() as record:
-                for index, start in enumerate(record.starts):
-                    self._next[record.first_partition + index] = start
-            case record if isinstance(record, NumberedRecord):
-                for run in record.runs:
-                    self._check_run(entry, run)
-            case _:
-                pass
-
-    def _check_state(self, entry: Entry, state: StateRecord) -> None:
-        for partition, hwm in enumerate(state.hwms):
-            below = self._next.get(partition, 1) - 1
-            if hwm < below:
-                self._tell(entry, f"partition {partition}: STATE says {hwm}, the log {below}")
-            self._next[partition] = max(hwm + 1, below + 1)
-
-    def _check_run(self, entry: Entry, run: Run) -> None:
-        rollback = isinstance(entry.record, RollbackRecord)
-        expected = self._next.get(run.partition, run.first)
-        if run.first < expected and not rollback:
-            last = run.first + run.count - 1
-            self._tell(entry, f"partition {run.partition}: {run.first}..{last} were given before")
-        self._next[run.partition] = max(expected, run.first + run.count)
-
-    def _tell(self, entry: Entry, text: str) -> None:
-        frame = entry.frame
-        self.problems.append(f"segment {frame.segment}, offset {frame.offset}: {text}")

@@ -15,7 +15,15 @@ from tidelog.wal.format import (
     segment_name,
 )
 from tidelog.wal.reader import Scan
-from tidelog.wal.records import IdleRecord, Record, Run, StateRecord, TxRecord, encode_record
+from tidelog.wal.records import (
+    IdleRecord,
+    NamespaceRecord,
+    Record,
+    Run,
+    StateRecord,
+    TxRecord,
+    encode_record,
+)
 from tidelog.wal.tail import End
 
 LOG_ID = bytes(range(16))
@@ -87,6 +95,7 @@ class LogBuilder:
         self.directory = MemoryDirectory()
         self.frames: list[Frame] = []
         self.counters = [0] * self.partitions
+        self.namespaces: dict[int, NamespaceRecord] = {}
         self.transactions = 0
         self.position = self.first_position
         self.synced = self.first_position
@@ -117,7 +126,7 @@ class LogBuilder:
         counters = list(self.counters)
         return StateRecord(
             time=1_000 + self.transactions,
-            namespaces=[],
+            namespaces=list(self.namespaces.values()),
             epochs=[1] * self.partitions,
             lwms=counters,
             hwms=counters,
@@ -126,6 +135,7 @@ class LogBuilder:
 
     def add(self, *records: Record, payload: bytes | None = None) -> Frame:
         """Append one frame and put it over whatever lies at the end of the log."""
+        self.namespaces |= {r.id: r for r in records if isinstance(r, NamespaceRecord)}
         payload = payload or b"".join(encode_record(record) for record in records)
         frame = Frame(self.position, self.synced, payload, self.number, self.offset)
         data = encode_frame(log_seed(self.log_id), self.position, self.synced, payload)

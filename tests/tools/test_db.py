@@ -161,7 +161,7 @@ DAMAGE: list[tuple[str, Callable[[Path], object], int]] = [
     ("the data file of zeros", lambda s: (s / "data" / "data.mdb").write_bytes(bytes(9000)), 3),
     ("the manifest", lambda s: spoil(s / "manifest", b"store_id"), 3),
     ("the log cut", lambda s: os.truncate(s / "wal" / segment_name(1), HEADER_SIZE), 3),
-    ("no manifest", lambda s: (s / "manifest").unlink(), 4),
+    ("no manifest", lambda s: (s / "manifest").unlink(), 3),
     ("no data file", lambda s: (s / "data" / "data.mdb").unlink(), 4),
 ]
 

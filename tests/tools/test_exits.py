@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tidelog.affinity import errors
 from tidelog.tools.commands import RootGroup
-from tidelog.tools.exits import CODES, Exit, RefusedError, exit_code
+from tidelog.tools.exits import CODES, Exit, RefusedError, error_lines, exit_code
 
 CORRUPT = {"kind": "damaged", "segment": 3, "offset": 128}
 
@@ -109,3 +109,10 @@ def test_debug_shows_the_traceback() -> None:
     assert done.exit_code == Exit.NOT_FOUND
     assert "Traceback" in done.stderr
     assert done.stderr.splitlines()[-2].startswith("error: nothing")
+
+
+def test_a_hint_names_the_store_that_the_command_is_about() -> None:
+    error = errors.CorruptDataError("a value does not match")
+    lines = list(error_lines(error, "my shop.tl"))
+    assert "`tidelog db salvage 'my shop.tl' DIR`" in lines[-1]
+    assert "STORE" in list(error_lines(error, None))[-1]

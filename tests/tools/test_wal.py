@@ -417,7 +417,7 @@ def test_a_number_that_is_given_twice_is_a_problem(tmp_path: Path, run: Run) -> 
     log.idle()
     done = run("wal", "verify", written(log, tmp_path / "log"))
     assert done.exit_code == 3
-    assert "partition 0: 2..2 were given before" in done.stdout
+    assert "partition 0, numbers 2..2 for a second time" in done.stdout
 
 
 # ------------------------------------------------------------------ bad input

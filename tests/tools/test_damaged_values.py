@@ -1,0 +1,119 @@
+"""Damaged values: how errors name them, and commands that go on past them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+import tidelog
+from tidelog import codecs
+from tidelog.affinity.errors import CorruptDataError
+
+Run = Callable[..., Result]
+
+DAMAGED = (7, 150)
+COUNT = 200
+
+
+def value_of(number: int) -> str:
+    return f"value-{number:05}-of-the-map"
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """A store whose map ``m`` has two damaged values, and a whole map beside it."""
+    path = tmp_path / "damaged.tl"
+    with tidelog.open(path, partitions=4) as db:
+        db.map("m", key=codecs.I64, value=codecs.Str).update_many(
+            [(number, value_of(number)) for number in range(COUNT)]
+        )
+        db.map("whole", key=codecs.Str, value=codecs.Str)["a"] = "b"
+    file = path / "data" / "data.mdb"
+    content = file.read_bytes()
+    for number in DAMAGED:
+        text = value_of(number).encode()
+        content = content.replace(text, text.replace(b"value", b"valve"))
+    file.write_bytes(content)
+    return path
+
+
+def test_an_error_about_a_value_names_map_and_key(damaged: Path) -> None:
+    # It named the number of the map, and the encoded key in hex.
+    with tidelog.open(damaged, read_only=True) as db:
+        mapping = db.map("m")
+        for read in (
+            lambda: mapping[7],
+            lambda: mapping.get_many([1, 7]),
+            lambda: list(mapping.items()),
+            lambda: db.snapshot()[mapping][7],
+            lambda: list(db.snapshot()[mapping].range(5, 9)),
+        ):
+            with pytest.raises(CorruptDataError, match=r"map 'm', key (7|150) ") as caught:
+                read()
+            assert caught.value.map == "m"
+            assert caught.value.key in map(codecs.I64.encode, DAMAGED)
+    with tidelog.open(damaged) as db, db.transaction() as tx:
+        inside = tx[db.map("m")]
+        for read in (lambda: inside[7], lambda: list(inside.items())):
+            with pytest.raises(CorruptDataError, match=r"map 'm', key (7|150) "):
+                read()
+
+
+def test_a_check_names_map_and_key(damaged: Path, run: Run) -> None:
+    problems = json.loads(run("db", "verify", damaged, "--json").stdout)["problems"]
+    for number in DAMAGED:
+        assert any(f"map 'm', key {number} " in problem for problem in problems), problems
+
+
+def test_a_scan_goes_on_past_damaged_values_when_told_to(damaged: Path, run: Run) -> None:
+    assert run("kv", "scan", damaged, "m").exit_code == 3
+    for options in ([], ["--reverse"], ["--json"], ["--jsonl"]):
+        done = run("kv", "scan", damaged, "m", "--skip-damaged", *options)
+        assert done.exit_code == 3
+        assert done.stdout.count("value-") in (COUNT - 2, 2 * (COUNT - 2))
+        skipped = [line for line in done.stderr.splitlines() if line.startswith("skipped: ")]
+        assert ["map 'm', key 7 " in line for line in sorted(skipped)].count(True) == 1
+        assert len(skipped) == 2
+        assert done.stderr.splitlines()[-1] == "skipped 2 damaged values"
+
+
+def test_only_damage_in_the_range_is_told(damaged: Path, run: Run) -> None:
+    done = run("kv", "scan", damaged, "m", "--skip-damaged", "--start", "10", "--stop", "20")
+    assert (done.exit_code, len(done.stdout.splitlines()), done.stderr) == (0, 10, "")
+
+
+def test_a_count_goes_on_past_damaged_values_when_told_to(damaged: Path, run: Run) -> None:
+    assert run("kv", "count", damaged).exit_code == 3
+    done = run("kv", "count", damaged, "--skip-damaged", "--json")
+    counts = {row["map"]: row["keys"] for row in json.loads(done.stdout)["counts"]}
+    assert (done.exit_code, counts) == (3, {"m": COUNT - 2, "whole": 1})
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_an_export_goes_on_past_damaged_values_when_told_to(
+    kind: str, damaged: Path, tmp_path: Path, run: Run
+) -> None:
+    file = tmp_path / f"out.{kind}"
+    assert run("kv", "export", damaged, "m", "-o", file).exit_code == 3
+    assert not file.exists()
+    done = run("kv", "export", damaged, "m", "-o", file, "--skip-damaged")
+    assert done.exit_code == 3
+    assert len(file.read_text().splitlines()) == 1 + COUNT - 2
+    assert run("kv", "export", damaged, "whole", "--skip-damaged").exit_code == 0
+
+
+def test_a_damaged_value_that_was_written_over_is_not_told(damaged: Path, run: Run) -> None:
+    with tidelog.open(damaged) as db:
+        mapping = db.map("m")
+        for number in (*DAMAGED, COUNT, COUNT + 1):  # each sync is told by the next frame
+            mapping[number] = "again"
+        db.abandon()
+    done = run("kv", "count", damaged, "m", "--skip-damaged", "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    with tidelog.open(damaged):
+        pass
+    assert run("db", "verify", damaged).exit_code == 0

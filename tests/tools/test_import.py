@@ -1,0 +1,282 @@
+"""``tidelog kv import`` and ``export``: forms of files, errors by line, and what failures leave."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from click.testing import Result
+from hypothesis import given, settings, strategies as st
+
+import tidelog
+from tidelog import codecs
+from tidelog.affinity.errors import UsageError
+from tidelog.engine.codecs import Codec
+from tidelog.engine.namespaces import Namespace
+from tidelog.tools import record_files
+from tidelog.tools.kv_export import _write_csv, _write_jsonl
+from tidelog.tools.kv_import import Fields, pairs_of_records, split_head
+from tidelog.tools.record_files import format_of, numbered_records
+from tidelog.wal.records import NamespaceRecord
+
+Run = Callable[..., Result]
+
+
+def records(data: bytes, kind: str = "jsonl") -> list[tuple[int, dict[str, Any]]]:
+    return list(numbered_records(io.BytesIO(data), kind))
+
+
+def refusal(data: bytes, kind: str = "jsonl") -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        records(data, kind)
+    return caught.value
+
+
+def maps_of(path: Path) -> list[str]:
+    with tidelog.open(path, read_only=True) as db:
+        return db.maps()
+
+
+# ------------------------------------------------------------------ nothing is made by a failure
+
+
+FAILURES: list[tuple[str, list[str], str]] = [
+    ("a key that is no text", ["--key-field", "id"], '{"id": 1, "n": "x"}'),
+    ("a key that is too long", [], json.dumps({"key": "x" * 481, "value": 1})),
+    ("no such field", [], '{"id": 1}'),
+    ("no JSON", [], "{"),
+    ("a bad second record", [], '{"key": "a", "value": 1}\n{"key": 5, "value": 1}'),
+    ("a value of another codec", ["--value-codec", "i64"], '{"key": "a", "value": "x"}'),
+    ("no name for a map", ["--map", "a\nb"], '{"key": "a", "value": 1}'),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "text"), FAILURES)
+def test_an_import_that_fails_at_once_makes_no_map(
+    name: str, options: list[str], text: str, shop: Path, run: Run
+) -> None:
+    # The map was there afterwards, with codecs that nobody could change.
+    before = maps_of(shop)
+    assert run("kv", "import", shop, "--map", "m", *options, input=text).exit_code == 2
+    assert maps_of(shop) == before
+
+
+@pytest.mark.parametrize(("name", "options", "text"), FAILURES)
+def test_an_import_that_fails_at_once_makes_no_store(
+    name: str, options: list[str], text: str, tmp_path: Path, run: Run
+) -> None:
+    store = tmp_path / "new.tl"
+    done = run("kv", "import", store, "--map", "m", "--create", *options, input=text)
+    assert done.exit_code == 2
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_right_codecs_can_be_given_after_a_failure(shop: Path, run: Run) -> None:
+    command = ["kv", "import", shop, "--map", "towns", "--key-field", "id"]
+    failed = run(*command, input='{"id": 1}')
+    assert "--key-codec" in failed.stderr
+    assert run(*command, "--key-codec", "i64", input='{"id": 1}').exit_code == 0
+    assert run("kv", "get", shop, "towns", "1").stdout == '{"id": 1}\n'
+
+
+@pytest.mark.slow
+def test_a_first_batch_that_is_too_large_leaves_no_map(shop: Path, run: Run) -> None:
+    lines = [json.dumps({"key": str(n), "value": "x" * (25 << 20)}) for n in range(3)]
+    done = run("kv", "import", shop, "--map", "m", input="\n".join(lines))
+    assert done.exit_code == 2
+    assert "--batch" in done.stderr
+    assert "m" not in maps_of(shop)
+
+
+PUTS: list[tuple[str, list[str]]] = [
+    ("a value that is no JSON", ["b", "k", "hello"]),
+    ("a key that is too long", ["b", "x" * 481, "1"]),
+    ("a key of another codec", ["b", "x", "1", "--key-codec", "i64"]),
+    ("bytes that do not decode", ["b", "k", "-"]),
+    ("bytes that do not decode, as text", ["b", "k", "hex:c1"]),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), PUTS)
+def test_a_put_that_fails_makes_nothing(
+    name: str, arguments: list[str], shop: Path, tmp_path: Path, run: Run
+) -> None:
+    before = maps_of(shop)
+    for store in (shop, tmp_path / "new.tl"):
+        done = run("kv", "put", store, *arguments, "--create", input=b"\xc1")
+        assert done.exit_code == 2, done.stderr
+    assert maps_of(shop) == before
+    assert os.listdir(tmp_path) == ["shop.tl"]
+
+
+# ------------------------------------------------------------------ what other programs write
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"\xef\xbb\xbfkey,value\r\na,1\r\n", {"key": "a", "value": "1"}),
+        (b"key;value\r\na;1\r\n", {"key": "a", "value": "1"}),
+        (b"key\tvalue\na\t1\n", {"key": "a", "value": "1"}),
+        (b'"a;b"\n1\n', {"a;b": "1"}),
+        (b'key,value\n"a\nb","x ""y"""\n', {"key": "a\nb", "value": 'x "y"'}),
+        (b"key,value\n" + b"a," + b"x" * 200_000, {"key": "a", "value": "x" * 200_000}),
+    ],
+    ids=["mark", "semicolon", "tab", "one column", "quotes", "long"],
+)
+def test_csv_as_other_programs_write_it(data: bytes, expected: dict[str, str]) -> None:
+    assert [record for _, record in records(data, "csv")] == [expected]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_record() -> None:
+    assert records(b'\xef\xbb\xbf{"key": 1}') == [(1, {"key": 1})]
+    assert "Save it as UTF-8" in refusal('{"key": 1}'.encode("utf-16")).hint
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("a.csv", "csv"), ("A.CSV", "csv"), ("a.tsv", "csv"), ("a.jsonl", "jsonl"), ("-", "jsonl"),
+     ("a.csv/b", "jsonl"), ("data", "jsonl")],
+)  # fmt: skip
+def test_the_ending_of_a_file_says_its_form(path: str, kind: str) -> None:
+    assert format_of(path) == kind
+
+
+def test_a_csv_file_needs_no_option(shop: Path, tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "big.csv"
+    file.write_bytes(b"\xef\xbb\xbfkey,value\r\na,1\r\n")
+    assert run("kv", "import", shop, file, "--map", "m").exit_code == 0
+    assert run("kv", "get", shop, "m", "a").stdout == "1\n"
+    out = tmp_path / "out.csv"
+    assert run("kv", "export", shop, "m", "-o", out).exit_code == 0
+    assert out.read_text().splitlines() == ["key,value", "a,1"]
+
+
+# ------------------------------------------------------------------ errors
+
+
+LINES: list[tuple[str, bytes, str, str]] = [
+    ("UTF-8", b'{"key": 1}\n{"key": "\xff"}\n', "jsonl", "line 2: it is not UTF-8"),
+    ("UTF-8 in CSV", b"key,value\na,b\nc,\xff\n", "csv", "line 3: it is not UTF-8"),
+    ("a field twice", b'{"a": 1, "b": 2, "a": 3}', "jsonl", "line 1: no JSON: the field 'a'"),
+    ("a field twice inside", b'{"a": {"b": 1, "b": 2}}', "jsonl", "the field 'b' is there twice"),
+    ("a column twice", b"a,b,a\n1,2,3\n", "csv", "line 1: the head line names the field 'a' twice"),
+    ("a long line", b'{"key": "' + b"x" * 300 + b'"}', "jsonl", "line 1: it is longer than 200"),
+    ("no end", b'{"key": "abc', "jsonl", "line 1: no JSON: Unterminated string"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "kind", "told"), LINES)
+def test_an_error_names_its_line_and_the_reason(
+    name: str, data: bytes, kind: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_files, "LINE_BYTES_MAX", 200)
+    assert told in str(refusal(data, kind))
+
+
+def test_a_record_without_its_key_names_the_option(shop: Path, run: Run) -> None:
+    done = run("kv", "import", shop, "--map", "m", input='{"id": 1, "n": 2}')
+    assert "line 1: there is no field 'key'; the record has id, n" in done.stderr
+    assert "--key-field" in done.stderr
+    done = run("kv", "import", shop, "--map", "m", "--value", "v", input='{"key": "1"}')
+    assert "--value-field" in done.stderr
+
+
+def test_a_key_that_is_too_long_names_its_line(shop: Path, run: Run) -> None:
+    text = '{"key": "a", "value": 1}\n' + json.dumps({"key": "x" * 481, "value": 1})
+    done = run("kv", "import", shop, "--map", "m", input=text)
+    assert "line 2: a key of 481 bytes, 480 are allowed" in done.stderr
+
+
+# ------------------------------------------------------------------ there and back
+
+
+def documents(depth: int = 2) -> st.SearchStrategy[Any]:
+    plain = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text() | st.floats()
+    return st.recursive(
+        plain,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=depth * 3,
+    )
+
+
+KEYS: dict[str, tuple[Codec[Any], st.SearchStrategy[Any]]] = {
+    "str": (codecs.Str, st.text(max_size=60)),
+    "bytes": (codecs.Bytes, st.binary(max_size=60)),
+    "i64": (codecs.I64, st.integers(-(2**63), 2**63 - 1)),
+    "u64": (codecs.U64, st.integers(0, 2**64 - 1)),
+    "tuple": (
+        codecs.Tuple,
+        st.lists(
+            st.none()
+            | st.booleans()
+            | st.integers(-(2**63), 2**63 - 1)
+            | st.text(max_size=9)
+            | st.binary(max_size=9)
+            | st.floats(allow_nan=False),
+            max_size=4,
+        ).map(tuple),
+    ),
+}
+VALUES: dict[str, tuple[Codec[Any], st.SearchStrategy[Any]]] = KEYS | {
+    "float": (codecs.Float, st.floats()),
+    "msgpack": (
+        codecs.Msgpack,
+        documents() | st.binary() | st.dictionaries(st.text(), st.binary()),
+    ),
+    "json": (codecs.Json, documents()),
+}
+
+
+def encoded(codec: Codec[Any], value: Any) -> bytes | None:
+    try:
+        return codec.encode(value)
+    except tidelog.errors.CodecError:
+        return None
+
+
+def namespace_of(key: Codec[Any], value: Codec[Any]) -> Namespace:
+    record = NamespaceRecord(
+        id=16,
+        name="m",
+        key_codec=key.name,
+        key_version=key.version,
+        value_codec=value.name,
+        value_version=value.version,
+    )
+    return Namespace(record, key, value, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("value", sorted(VALUES))
+@pytest.mark.parametrize("key", sorted(KEYS))
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_an_import_of_an_export_has_every_byte(
+    key: str, value: str, kind: str, data: st.DataObject
+) -> None:
+    (key_codec, keys), (value_codec, values) = KEYS[key], VALUES[value]
+    made = data.draw(st.dictionaries(keys, values, max_size=4))
+    pairs = {encoded(key_codec, one): encoded(value_codec, other) for one, other in made.items()}
+    if None in pairs or None in pairs.values():
+        return
+    expected = cast("dict[bytes, bytes]", pairs)
+    namespace = namespace_of(key_codec, value_codec)
+    stream = io.StringIO(newline="")
+    write = _write_csv if kind == "csv" else _write_jsonl
+    write(
+        stream, cast("Any", SimpleNamespace(namespace=namespace)), expected.items(), lambda _: None
+    )
+    _, found = split_head(numbered_records(io.BytesIO(stream.getvalue().encode()), kind))
+    fields = Fields(key=("key",), value=None)
+    back = pairs_of_records(found, namespace, fields, kind == "csv")
+    assert {
+        namespace.encode_key(one): namespace.encode_value(other) for one, other in back
+    } == expected
