@@ -55,6 +55,8 @@ BLOCK_BYTES = 4 << 20
 
 _FEW = 32
 _LARGE = 32 << 10
+"""Pairs taken at a time, and bytes of a value beyond which there is one."""
+
 _KEY = itemgetter(0)
 
 
@@ -271,17 +273,21 @@ def _blocks(view: View, partition: int, wanted: Range, rows: int) -> Iterator[li
 
 
 def _bounded(pairs: Iterator[Pair], rows: int) -> Iterator[list[Pair]]:
-    """Yield blocks of at most so many pairs, and of about ``BLOCK_BYTES`` at most."""
+    """Yield blocks of at most so many pairs, each of which ends where ``BLOCK_BYTES`` are there.
+
+    Pairs are taken a few at a time, and one at a time where they are large.
+    """
     block: list[Pair] = []
     size, few = 0, min(rows, _FEW)
     while some := list(islice(pairs, few)):
-        block += some
         weight = sum([len(value) for _, value in some])
-        size += weight
-        # Large values one by one, so that a block has no more than one of them too much.
-        few = min(rows - len(block), 1 if weight > _LARGE * len(some) else _FEW)
-        if size >= BLOCK_BYTES or few <= 0:
-            yield block
-            block, size, few = [], 0, few or min(rows, _FEW)
+        large = weight > _LARGE * len(some)
+        for piece in ([pair] for pair in some) if large else (some,):
+            block += piece
+            size += len(piece[0][1]) if large else weight
+            if size >= BLOCK_BYTES or len(block) >= rows:
+                yield block
+                block, size = [], 0
+        few = min(rows - len(block), 1 if large else _FEW)
     if block:
         yield block
