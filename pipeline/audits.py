@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from operator import add
 from typing import Any, NamedTuple
@@ -27,7 +27,8 @@ from ..affinity.errors import UsageError
 from ..engine.stored import CHECK_SIZE, PREFIX_SIZE, VALUE, cut, pack_prefix, split_key, version_of
 from ..wal.format import Frame
 from ..wal.records import IngestRecord, RecordType
-from . import columns, snapshots
+from . import archives, columns, snapshots
+from .archives import Archive
 from .jobs import Row, Runner
 from .logs import Cut, Log, Slice, attached
 from .snapshots import Part
@@ -67,6 +68,29 @@ def verify(paths: Sequence[str], runner: Runner, *, tasks: int = 4) -> list[Row]
             raise UsageError(f"{log.path} has another number of partitions than {first.path}")
     found = runner.run(_differences, _by_partitions(pinned, tasks))
     return sorted(found, key=lambda row: (row["partition"], row["namespace"], row["key"]))
+
+
+def verify_archives(paths: Sequence[str], runner: Runner) -> list[Row]:
+    """Return the files of archives that are not what was written.
+
+    A row has ``archive``, ``file``, and ``problem``.  Raises ``CorruptDataError`` where the account
+    of an archive is damaged, and ``UsageError`` for what is none.
+    """
+    work = []
+    for path in paths:
+        if not archives.is_archive(path):
+            raise UsageError(
+                f"{path} is no archive", hint="Verify archives, and copies of a store, apart."
+            )
+        archive = archives.load(path)
+        alone = replace(archive, base=None, events=(), maps={})
+        work += [replace(alone, stretches=(stretch,)) for stretch in archive.parts()]
+    return list(runner.run(_damaged, work))
+
+
+def _damaged(archive: Archive) -> Iterator[Row]:
+    for file, problem in archives.check(archive):
+        yield {"archive": archive.path, "file": file, "problem": problem}
 
 
 def _check_same_store(first: Log, other: Log) -> None:
@@ -225,4 +249,4 @@ def _check_attached(work: _Replay, record: IngestRecord) -> None:
         work.low[run.partition][1] < run.first <= work.high[run.partition][1] for run in record.runs
     )
     if between and record.namespace in newer.maps:
-        raise attached(newer.path, newer.maps, record)
+        raise attached(newer.path, newer.maps[record.namespace], record)

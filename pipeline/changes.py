@@ -2,9 +2,10 @@
 
 Invariants:
 
-- Memory is bounded by the rows of a batch and one record, whatever the size of a segment.
+- Memory is bounded by the rows and bytes of a batch and one record, whatever the size of a segment.
 - Updates come out in the order of the log, so the numbers of a partition ascend.
 - Update numbers that no user sees (closed gaps, internal maps) make no row unless asked for.
+- A row has the name that its map had when it was committed, whoever plans the read, and when.
 - Rows that were attached from files are in no log: whoever reads over their numbers hears of it.
 
 Left out: what a batch is called and typed (``columns``), where frames come from (``logs``).
@@ -23,10 +24,12 @@ from ..tx.counter import COUNTER_MAX
 from ..wal.format import Frame
 from ..wal.records import (
     HIDDEN,
+    DropNamespaceRecord,
     IngestRecord,
     RecordType,
     RollbackRecord,
     Run,
+    StateRecord,
     TxFields,
     UndecodableRecordError,
     corrupt_record,
@@ -35,8 +38,8 @@ from ..wal.records import (
     flatten,
     split_records,
 )
-from .columns import BATCH_ROWS, CHANGE_FIELDS, CHANGES, ChangeFormat, arrow_schema
-from .logs import BadFrame
+from .columns import BATCH_BYTES, BATCH_ROWS, CHANGE_FIELDS, CHANGES, ChangeFormat, arrow_schema
+from .logs import CATALOG, BadFrame, CatalogRecord, learn
 from .vectors import Vector
 
 if TYPE_CHECKING:
@@ -51,7 +54,10 @@ CLOSED = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which changes make rows: numbers in ``(low, high]`` per partition, and filters."""
+    """Which changes make rows: numbers in ``(low, high]`` per partition, and filters.
+
+    ``catalog`` is a stretch of the log whose drops and renames of maps make rows, too.
+    """
 
     low: Vector
     high: Vector
@@ -59,15 +65,16 @@ class Wanted:
     namespace: str | None = None
     rollbacks: bool = False
     form: ChangeFormat = "tidelog"
+    catalog: tuple[int, int] = (0, 0)
 
-    def has_load(self, name: str | None) -> bool:
-        """Tell whether the map of a load may be wanted, by its name as a ``Cut`` has it.
+    def has_load(self, name: str) -> bool:
+        """Tell whether the map of a load may be wanted, by its first name.
 
         One that is hidden has no name yet; one that was dropped hidden has closed numbers only.
         """
         if name == "":
             return False
-        return name is None or name.startswith(HIDDEN) or self.namespace in (None, name)
+        return name.startswith(HIDDEN) or self.namespace in (None, name)
 
     def borders(self) -> tuple[list[int], list[int]]:
         """Return the two borders by partition; where nothing is wanted no number lies between."""
@@ -102,14 +109,15 @@ def changes(
     frames: Iterable[Frame | BadFrame],
     names: dict[int, str],
     wanted: Wanted,
-    attached: Callable[[IngestRecord], None],
+    attached: Callable[[IngestRecord, int], None],
     *,
     columns: Sequence[str] | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted updates in the frames; an update of an unknown map has its id as name.
+    """Yield the wanted updates in the frames, which begin where maps have these names.
 
-    ``attached`` hears of what is wanted and not there, with the runs that are wanted.
+    An update of an unknown map has none: that comes behind what cannot be read.  ``attached`` hears
+    of what is wanted and not there, with the runs that are wanted, and the position of its frame.
     """
     import pyarrow as pa
 
@@ -118,6 +126,7 @@ def changes(
     # What is wanted depends on the first three.
     built = [place for place, (name, _) in enumerate(fields) if place < 3 or name in chosen]
     schema = arrow_schema([fields[place] for place in built])
+    names = dict(names)
     updates = _Updates(names, PUT[wanted.form])
     low, high = wanted.borders()
     filtered = wanted.filter()
@@ -131,6 +140,7 @@ def changes(
             if batch.num_rows:
                 yield batch.select(chosen)
 
+    size = 0
     for frame in frames:
         assert isinstance(frame, Frame), "damage is refused before"
         try:
@@ -145,13 +155,70 @@ def changes(
                     record = decode_record(kind, flags, body)
                     assert isinstance(record, IngestRecord)
                     runs = tuple(run for run in record.runs if _between(run, low, high))
-                    if runs and wanted.has_load(names.get(record.namespace)):
-                        attached(replace(record, runs=runs))
-                if len(updates.keys) >= batch_rows:
+                    if runs:
+                        attached(replace(record, runs=runs), frame.position)
+                elif kind in CATALOG:
+                    record = decode_record(kind, flags, body)
+                    assert isinstance(record, CatalogRecord)
                     yield from ready()
+                    row = catalog_row(names, record, frame.position, wanted)
+                    if row is not None:
+                        yield catalog_batch([row], wanted.form).select(chosen)
+                    learn(names, record)
+                size += len(body)
+                if len(updates.keys) >= batch_rows or size >= BATCH_BYTES:
+                    yield from ready()
+                    size = 0
         except UndecodableRecordError as error:
             raise corrupt_record(error, frame.segment, frame.offset) from error
     yield from ready()
+
+
+CatalogRow = tuple[int, str | None, int, str, bytes | None, int | None]
+"""Position, name, id, ``drop`` or ``rename``, the new name as bytes, microseconds UTC or None."""
+
+
+def catalog_row(
+    names: Mapping[int, str], record: CatalogRecord, position: int, wanted: Wanted
+) -> CatalogRow | None:
+    """Return what a record does to a map that had one of these names, if it is a wanted row."""
+    if isinstance(record, StateRecord):
+        return None
+    old = names.get(record.id)
+    row: CatalogRow
+    if isinstance(record, DropNamespaceRecord):
+        row = (position, old, record.id, "drop", None, record.time)
+    else:
+        row = (position, old, record.id, "rename", record.name.encode(), None)
+    hidden = old is None or old.startswith(HIDDEN)
+    return None if hidden or not wants(wanted, row) else row
+
+
+def wants(wanted: Wanted, row: CatalogRow) -> bool:
+    """Tell whether a drop, or a rename that is one, is among what is wanted."""
+    position, old, _, op, new, _ = row
+    low, high = wanted.catalog
+    names = {old, None if new is None else new.decode()}
+    return (
+        low <= position < high
+        and (op == "drop" or len(names) > 1)
+        and (wanted.namespace is None or wanted.namespace in names)
+    )
+
+
+def catalog_batch(rows: Sequence[CatalogRow], form: ChangeFormat) -> pa.RecordBatch:
+    """Return what became of maps as rows of the changes."""
+    import pyarrow as pa
+
+    schema = arrow_schema(CHANGE_FIELDS[form])
+    places = {"counter": 0, "namespace": 1, "map_id": 2, "op": 3, "value": 4, "commit_ts": 5}
+    arrays = [
+        pa.array([row[places[name]] for row in rows], field.type)
+        if name in places
+        else pa.nulls(len(rows), field.type)
+        for (name, _), field in zip(CHANGES, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def as_puts(
@@ -255,7 +322,7 @@ class _Updates:
         # Each transaction brings one map at least.
         one_each = len(self._maps) == len(self._sizes)
         of_map = of_tx if one_each else spread(self._map_counts)[0]
-        names = [self._names.get(number, str(number)) for number in self._maps]
+        names = [self._names.get(number) for number in self._maps]
         values = cache(lambda: pa.array(self._values, pa.binary()))
 
         def op() -> pa.Array:
@@ -269,6 +336,7 @@ class _Updates:
             "partition": lambda: partition,
             "counter": lambda: number,
             "namespace": lambda: pa.array(names, pa.string()).take(of_map),
+            "map_id": lambda: pa.array(self._maps, pa.int64()).take(of_map),
             "key": lambda: pa.array(self.keys, pa.binary()),
             "op": op,
             "value": values,
@@ -284,7 +352,7 @@ class _Updates:
         return found
 
 
-_OF_CLOSED = {"namespace": None, "op": "rollback", "tx_seq": None, "tx_size": None}
+_OF_CLOSED = {"namespace": None, "map_id": None, "op": "rollback", "tx_seq": None, "tx_size": None}
 """What the columns of a number that was closed show."""
 
 

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Memory is bounded by the rows of a batch and one record, whatever the size of a segment.
+- Memory is bounded by the rows and bytes of a batch and one record, whatever the size of a segment.
 
 Left out: the view ``changes``, of which there is more to do (``changes``).
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 4_000
+BATCH_BYTES = 16 << 20
+"""A batch ends with the row that brings it here: Arrow takes no 2 GiB in a column, nor memory."""
 
 Fields = Sequence[tuple[str, str]]
 
@@ -38,6 +40,7 @@ CHANGES = (
     ("partition", "int"),
     ("counter", "bigint"),
     ("namespace", "string"),
+    ("map_id", "bigint"),
     ("key", "binary"),
     ("op", "string"),
     ("value", "binary"),
@@ -60,6 +63,7 @@ CHANGE_FIELDS: dict[ChangeFormat, Fields] = {
 
 SNAPSHOT = (
     ("namespace", "string"),
+    ("map_id", "bigint"),
     ("key", "binary"),
     ("value", "binary"),
     ("partition", "int"),
@@ -134,10 +138,12 @@ class Rows:
         ]
         self._rows = rows
         self._added = 0
+        self._bytes = 0
 
-    def add(self, count: int, *values: Iterable[Any]) -> None:
-        """Append ``count`` values to each column, in order."""
+    def add(self, count: int, *values: Iterable[Any], size: int = 0) -> None:
+        """Append ``count`` values to each column, in order; ``size`` is that of large ones."""
         self._added += count
+        self._bytes += size
         for take, more in zip(self._takers, values, strict=True):
             if take is not None:
                 take(more)
@@ -145,7 +151,7 @@ class Rows:
     @property
     def full(self) -> bool:
         """Whether a batch is due."""
-        return self._added >= self._rows
+        return self._added >= self._rows or self._bytes >= BATCH_BYTES
 
     def batch(self) -> Iterator[pa.RecordBatch]:
         """Yield what there is, if anything."""
@@ -157,7 +163,7 @@ class Rows:
                 for name, _ in self._fields
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-            self._added = 0
+            self._added = self._bytes = 0
             for column in self._columns.values():
                 column.clear()
 
@@ -190,13 +196,14 @@ def wal(
                 *repeat(nothing, 7),
             )  # fmt: skip
         else:
-            _add_records(rows, frame, node, payloads)
+            yield from _add_records(rows, frame, node, payloads)
         if rows.full:
             yield from rows.batch()
     yield from rows.batch()
 
 
-def _add_records(rows: Rows, frame: Frame, node: str, payloads: bool) -> None:
+def _add_records(rows: Rows, frame: Frame, node: str, payloads: bool) -> Iterator[pa.RecordBatch]:
+    """Take the records of a frame; yield batches that are due."""
     try:
         parts = [
             (kind, body, *_head_of(kind, body)) for kind, _, body in split_records(frame.payload)
@@ -220,7 +227,10 @@ def _add_records(rows: Rows, frame: Frame, node: str, payloads: bool) -> None:
             repeat(tx_id, count),
             repeat(None, count),
             payload,
+            size=len(body) if payloads else 0,
         )
+        if rows.full:
+            yield from rows.batch()
 
 
 _NAMES = {int(kind): kind.name for kind in RecordType}

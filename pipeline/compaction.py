@@ -7,7 +7,8 @@ Invariants:
 
 - A run takes up where the one before ended, and stops at what is durable.
 - Dying at any moment leaves the archive as it was.
-- A task holds at most ``ROWS`` changes of each bundle in memory.
+- A task holds at most ``ROWS`` changes of each bundle in memory, and of all about
+  ``WAITING_BYTES``.
 
 Left out: reading (``archives``).
 """
@@ -16,29 +17,31 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from ..affinity.errors import AlreadyOpenError, UsageError
 from ..engine.disk import RealDisk
 from ..engine.environment import production
 from ..wal.format import Frame
+from ..wal.reader import read_records
 from ..wal.records import (
     DropNamespaceRecord,
     IngestRecord,
     NamespaceRecord,
-    RecordType,
-    TxRecord,
+    NumberedRecord,
+    StateRecord,
 )
 from . import archives, columns, snapshots
-from .archives import Archive, Event, Stretch
+from .archives import Archive, Event, File, Stretch
 from .changes import Wanted, as_puts, changes
 from .jobs import Row, Runner
-from .logs import Cut, Log, Slice, attached
+from .logs import Cut, Log, Slice, attached, catalog_records
+from .private import make_folder, new_file, size_and_crc
 from .snapshots import Part
 
 if TYPE_CHECKING:
@@ -51,6 +54,9 @@ T = TypeVar("T")
 ROWS = 20_000
 """Rows of a row group of a file."""
 
+WAITING_BYTES = 64 << 20
+"""What a task holds of all bundles before it writes."""
+
 _UNFINISHED = ".unfinished"
 _ANEW = "Compact into a new folder: that archive begins with the data as it is now."
 _OWN = (archives.NAME, LOCK_NAME, "base", "changes-")
@@ -58,15 +64,13 @@ _OWN = (archives.NAME, LOCK_NAME, "base", "changes-")
 
 @dataclass(slots=True)
 class _Written:
-    """What one task has written, and the catalog's records that it saw."""
+    """What one task has written, and where it saw the catalog's records."""
 
-    files: dict[int, str]
-    rows: int = 0
-    first: int = 0
+    files: dict[int, File]
     time: int = 0
-    """Times of the oldest and the newest change, in microseconds; 0 where there is none."""
-    events: list[tuple[int | None, int, str | None]] = field(default_factory=list)
-    """Like ``Event``; the time is None where the next transaction lies in a later slice."""
+    """The time of the newest change, in microseconds; 0 where there is none."""
+    catalog: list[int] = field(default_factory=list)
+    """Positions of frames."""
 
 
 def compact(store: str, archive: str, runner: Runner, *, task_bytes: int = 64 << 20) -> Row:
@@ -79,7 +83,7 @@ def compact(store: str, archive: str, runner: Runner, *, task_bytes: int = 64 <<
     where a new archive needs the data of a store that is open.
     """
     log = Log(store)
-    os.makedirs(archive, exist_ok=True)
+    make_folder(archive)
     if any(not name.startswith(_OWN) for name in os.listdir(archive)):
         raise UsageError(f"{archive} holds what is no archive's", hint="Name a new folder.")
     try:
@@ -115,20 +119,22 @@ def _compact(log: Log, path: str, runner: Runner, task_bytes: int) -> Row:
     name = f"changes-{len(known.stretches) + 1:08d}"
     slices = log.slices(begin, cut.position, most_bytes=task_bytes)
     folder = os.path.join(path, name + _UNFINISHED)
-    work = partial(_write_slice, folder, known.bundle_size, wanted, cut.names)
+    work = partial(_write_slice, folder, known.bundle_size, wanted)
     found = _carry_out(path, name, runner, work, list(enumerate(slices)))
-    events = list(_events(found, start, fresh=not known.stretches))
-    newest = max([start.state.time, *(one.time for one in found)])
     stretch = Stretch(
         folder=name,
         low=low,
         high=high,
         position=cut.position,
-        time=max([newest, *(event.time for event in events)]),
-        rows=sum(one.rows for one in found),
+        time=max([start.state.time, *(one.time for one in found)]),
         files=_by_bundle(found),
     )
-    known = archives.with_stretch(known, stretch, events)
+    catalog = {position for one in found for position in one.catalog}
+    known = replace(
+        known,
+        stretches=(*known.stretches, stretch),
+        events=tuple(_events(log, known.events, begin, cut.position, catalog)),
+    )
     _save(known)
     return _told(known, stretch.rows, sum(map(len, stretch.files.values())))
 
@@ -165,6 +171,7 @@ def _begun(log: Log, path: str, start: Cut, runner: Runner) -> Archive:
         store_id=log.store_id,
         history_id=log.history_id,
         partitions=len(start.state.counters),
+        maps=start.maps(),
     )
     if not any(number for _, number in start.vector().values()):
         return archive
@@ -174,9 +181,7 @@ def _begun(log: Log, path: str, start: Cut, runner: Runner) -> Archive:
     bundles = [list(everywhere[at : at + size]) for at in everywhere[::size]]
     numbered = []
     for bundle, partitions in enumerate(bundles):
-        for part in snapshots.parts(log.path, cut, partitions, None, 1):
-            maps = {number: str(number) for number in part.maps}
-            numbered.append((bundle, replace(part, maps=maps)))
+        numbered += [(bundle, part) for part in snapshots.parts(log.path, cut, partitions, None, 1)]
     work = partial(_write_part, os.path.join(path, "base" + _UNFINISHED))
     found = _carry_out(path, "base", runner, work, numbered)
     base = Stretch(
@@ -185,7 +190,6 @@ def _begun(log: Log, path: str, start: Cut, runner: Runner) -> Archive:
         high=cut.vector(),
         position=cut.position,
         time=cut.state.time,
-        rows=sum(one.rows for one in found),
         files=_by_bundle(found),
     )
     return replace(archive, base=base)
@@ -207,7 +211,6 @@ def _write_slice(
     folder: str,
     bundle_size: int,
     wanted: Wanted,
-    names: dict[int, str],
     numbered: tuple[int, Slice],
 ) -> Iterator[_Written]:
     """Write the changes of one slice, by bundle."""
@@ -215,69 +218,101 @@ def _write_slice(
     import pyarrow.compute as pc
 
     number, part = numbered
+    log = Log(part.path)
 
-    def refuse(record: IngestRecord) -> None:
-        if wanted.has_load(names.get(record.namespace)):
-            raise attached(part.path, names, record, hint=_ANEW)
+    def refuse(record: IngestRecord, position: int) -> None:
+        name = log.name_of_load(record.namespace, position)
+        if wanted.has_load(name):
+            raise attached(part.path, name, record, hint=_ANEW)
 
-    with _Files(folder, number) as files, closing(Log(part.path).frames(part)) as frames:
-        watched = _watched(frames, files.written.events)
-        # Without names maps are shown by id.
-        for batch in changes(watched, {}, wanted, refuse, batch_rows=ROWS):
+    with _Files(folder, number) as files, closing(log.frames(part)) as frames:
+        watched = _watched(frames, files.written.catalog)
+        names = log.names_below(part)
+        for batch in changes(watched, names, wanted, refuse, batch_rows=ROWS):
             bundles = pc.divide(batch.column("partition"), pa.scalar(bundle_size, pa.int32()))
             for bundle in pc.unique(bundles).to_pylist():
                 files.write(bundle, batch.filter(pc.equal(bundles, bundle)))
     yield files.written
 
 
-def _watched(
-    frames: Iterable[object], events: list[tuple[int | None, int, str | None]]
-) -> Iterator[Frame]:
-    """Pass frames on, and note the catalog's records in them.
-
-    Names have no time of their own: they hold from the next transaction on.
-    """
-    waiting: list[tuple[int, str | None]] = []
-    kinds = (RecordType.NAMESPACE, RecordType.DROP_NAMESPACE)
+def _watched(frames: Iterable[object], found: list[int]) -> Iterator[Frame]:
+    """Pass frames on, and note where maps come, go, or get other names."""
     for frame in frames:
         assert isinstance(frame, Frame), "damage is refused before"
-        for record in columns.records(frame, (*kinds, RecordType.TX) if waiting else kinds):
-            if isinstance(record, NamespaceRecord):
-                waiting += [] if record.hidden else [(record.id, record.name)]
-            elif isinstance(record, DropNamespaceRecord):
-                waiting = [names for names in waiting if names[0] != record.id]
-                events.append((record.time, record.id, None))
-            elif isinstance(record, TxRecord):
-                events += [(record.time, *names) for names in waiting]
-                waiting.clear()
+        if any(not isinstance(record, StateRecord) for record in catalog_records(frame)):
+            found.append(frame.position)
         yield frame
-    events += [(None, *names) for names in waiting]
 
 
-def _events(found: Sequence[_Written], start: Cut, *, fresh: bool) -> Iterator[Event]:
-    """Return what slices have seen of the catalog, in order, with the times that they lacked."""
-    if fresh:
-        for number, first_name in start.maps().items():
-            yield Event(time=0, map=number, name=first_name)
-    end = max([start.state.time, *(one.time for one in found)])
-    for place, one in enumerate(found):
-        later = next((after.first for after in found[place + 1 :] if after.rows), end)
-        for time, number, name in one.events:
-            yield Event(time=later if time is None else time, map=number, name=name)
+def _events(
+    log: Log, known: Sequence[Event], begin: int, end: int, catalog: Collection[int]
+) -> Iterator[Event]:
+    """Return what is known of maps by now: what was before a position, and what lies behind it.
+
+    ``catalog`` are the positions of all frames from there on that tell of maps.
+    """
+    waiting = [event for event in known if event.next is None]
+    yield from known[: len(known) - len(waiting)]
+    if not waiting and not catalog:
+        return
+    seen: dict[int, int] = {}
+    for event in known:
+        seen.update(event.moved)
+    # From the head of a segment on, so that all numbers are known.
+    cut = log.head_below(begin if waiting else min(catalog))
+    for frame in log.between(cut.position, end):
+        if not catalog and not waiting:
+            return
+        for _, record in read_records((frame,)):
+            if frame.position >= begin:
+                if isinstance(record, NumberedRecord):
+                    yield from (replace(event, next=record.time) for event in waiting)
+                    waiting = []
+                elif isinstance(record, NamespaceRecord | DropNamespaceRecord):
+                    waiting += _event(cut, frame.position, record, seen)
+            cut.take(frame.position, record)
+        if not waiting and frame.position >= max(catalog, default=begin):
+            return
+    yield from waiting
+
+
+def _event(
+    cut: Cut, position: int, record: NamespaceRecord | DropNamespaceRecord, seen: dict[int, int]
+) -> Iterator[Event]:
+    """Yield what a record says of a map that people see; ``seen`` are the numbers told before."""
+    known = cut.state.namespaces.get(record.id)
+    before = None if known is None or known.hidden else known.name
+    if isinstance(record, DropNamespaceRecord):
+        name, time, shown = None, record.time, before is not None
+    else:
+        name, time, shown = record.name, None, not record.hidden
+    if shown:
+        here = {p: counter.lwm for p, counter in enumerate(cut.state.counters) if counter.lwm}
+        moved = {p: number for p, number in here.items() if seen.get(p) != number}
+        seen.update(moved)
+        yield Event(
+            position=position, map=record.id, name=name, before=before, moved=moved, time=time
+        )
 
 
 # ---------------------------------------------------------------------------------------- files
 
 
 class _Files:
-    """The files of one task, by bundle; durable when the block has ended."""
+    """The files of one task, by bundle; durable when the block has ended.
+
+    What waits to be written is bounded in rows and in bytes, for one bundle and for all of them.
+    """
 
     def __init__(self, folder: str, number: int) -> None:
         # A name of its own for each attempt: a slow one must not write into that of another.
         self._name = f"{number:05d}-{production().new_id().hex()}"
         self._folder = folder
         self._writers: dict[int, ParquetWriter] = {}
+        self._sinks: dict[int, BinaryIO] = {}
         self._waiting: defaultdict[int, list[pa.RecordBatch]] = defaultdict(list)
+        self._bytes = 0
+        self._rows: Counter[int] = Counter()
         self.written = _Written(files={})
 
     def write(self, bundle: int, batch: pa.RecordBatch) -> None:
@@ -289,11 +324,16 @@ class _Files:
             return
         written, waiting = self.written, self._waiting[bundle]
         bounds = pc.min_max(batch.column("commit_ts").cast(pa.int64())).as_py()
-        written.first = min(written.first or bounds["min"], bounds["min"])
         written.time = max(written.time, bounds["max"])
-        written.rows += batch.num_rows
+        self._rows[bundle] += batch.num_rows
         waiting.append(batch)
-        if sum(one.num_rows for one in waiting) >= ROWS:
+        self._bytes += batch.nbytes
+        if sum(one.nbytes for one in waiting) >= columns.BATCH_BYTES:
+            self._flush(bundle)
+        elif self._bytes >= WAITING_BYTES:
+            for other in sorted(self._waiting):
+                self._flush(other)
+        elif sum(one.num_rows for one in waiting) >= ROWS:
             self._flush(bundle)
 
     def _flush(self, bundle: int) -> None:
@@ -301,11 +341,16 @@ class _Files:
         from pyarrow.parquet import ParquetWriter
 
         waiting = self._waiting.pop(bundle)
+        self._bytes -= sum(one.nbytes for one in waiting)
         if bundle not in self._writers:
-            name = self.written.files[bundle] = f"bundle-{bundle:02d}-{self._name}.parquet"
-            place = os.path.join(self._folder, name)
-            self._writers[bundle] = ParquetWriter(place, waiting[0].schema, compression="zstd")
+            sink = self._sinks[bundle] = new_file(os.path.join(self._folder, self._named(bundle)))
+            self._writers[bundle] = ParquetWriter(
+                sink, waiting[0].schema, compression="zstd", write_page_checksum=True
+            )
         self._writers[bundle].write_table(pa.Table.from_batches(waiting))
+
+    def _named(self, bundle: int) -> str:
+        return f"bundle-{bundle:02d}-{self._name}.parquet"
 
     def __enter__(self) -> _Files:
         return self
@@ -314,10 +359,21 @@ class _Files:
         if kind is None:
             for bundle in sorted(self._waiting):
                 self._flush(bundle)
-        for bundle, writer in self._writers.items():
-            writer.close()
-            with open(os.path.join(self._folder, self.written.files[bundle]), "rb") as file:
-                os.fsync(file.fileno())
+        with ExitStack() as sinks:
+            for sink in self._sinks.values():
+                sinks.enter_context(sink)
+            with ExitStack() as writers:
+                for writer in self._writers.values():
+                    writers.enter_context(writer)
+            for sink in self._sinks.values():
+                sink.flush()
+                os.fsync(sink.fileno())
+        for bundle in self._writers:
+            name = self._named(bundle)
+            with open(os.path.join(self._folder, name), "rb") as file:
+                size, crc = size_and_crc(file)
+            rows = self._rows[bundle]
+            self.written.files[bundle] = File(name=name, size=size, crc=crc, rows=rows)
 
 
 def _carry_out(
@@ -329,7 +385,7 @@ def _carry_out(
 ) -> list[_Written]:
     """Run tasks that write into a folder, which gets its name when all of them have ended."""
     folder = os.path.join(path, name)
-    os.makedirs(folder + _UNFINISHED)
+    make_folder(folder + _UNFINISHED)
     found = list(runner.run(work, tasks))
     _sync_directory(folder + _UNFINISHED)
     os.rename(folder + _UNFINISHED, folder)
@@ -337,12 +393,12 @@ def _carry_out(
     return found
 
 
-def _by_bundle(found: Iterable[_Written]) -> dict[int, list[str]]:
-    """Return names of files by bundle, in the order of the log."""
-    files: dict[int, list[str]] = {}
+def _by_bundle(found: Iterable[_Written]) -> dict[int, list[File]]:
+    """Return files by bundle, in the order of the log."""
+    files: dict[int, list[File]] = {}
     for one in found:
-        for bundle, name in one.files.items():
-            files.setdefault(bundle, []).append(name)
+        for bundle, file in one.files.items():
+            files.setdefault(bundle, []).append(file)
     return files
 
 
@@ -353,8 +409,8 @@ def _sync_directory(path: str) -> None:
 def _save(archive: Archive) -> None:
     """Replace the account of an archive."""
     place = os.path.join(archive.path, archives.NAME)
-    with open(place + _UNFINISHED, "w", encoding="utf-8") as file:
-        file.write(archive.to_json())
+    with new_file(place + _UNFINISHED) as file:
+        file.write(archive.to_json().encode())
         file.flush()
         os.fsync(file.fileno())
     os.replace(place + _UNFINISHED, place)
@@ -366,5 +422,5 @@ def _remove_leftovers(path: str) -> None:
     known = archives.load(path) if archives.is_archive(path) else None
     named = set() if known is None else {one.folder for one in known.parts()}
     for entry in list(os.scandir(path)):
-        if entry.is_dir() and entry.name not in named:
+        if entry.is_dir(follow_symlinks=False) and entry.name not in named:
             shutil.rmtree(entry.path)

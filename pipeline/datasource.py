@@ -35,8 +35,8 @@ from .bases import (
 )
 from .columns import Fields, ddl
 from .load_sinks import LoadWriter
-from .options import WriteOptions, is_load, parse, parse_load, parse_write
-from .reads import Task, fields_of, read, read_snapshot
+from .options import Options, WriteOptions, is_load, parse, parse_load, parse_write
+from .reads import Task, check_fields, fields_of, read, read_snapshot
 from .sinks import Staged
 from .streams import Stream, stream
 from .vectors import Vector
@@ -102,12 +102,12 @@ class TidelogSource(DataSource):
     @_told
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a batch."""
-        return _Reader(self._given, schema.names, self._planned)
+        return _Reader(self._given, _asked(parse(self._given), schema), self._planned)
 
     @_told
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads a stream."""
-        return _StreamReader(self._given, schema.names)
+        return _StreamReader(self._given, _asked(parse(self._given, stream=True), schema))
 
     @_told
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -320,6 +320,12 @@ def _context() -> TaskContext:
     context = TaskContext.get()
     assert context is not None, "only tasks write"
     return context
+
+
+def _asked(options: Options, schema: StructType) -> list[str]:
+    """Return the names of columns that a reader is asked for, all of them columns of the view."""
+    check_fields(options, list(_kinds(schema).items()))
+    return list(schema.names)
 
 
 def _messages(given: list[WriterCommitMessage | None]) -> list[_Message]:

@@ -46,15 +46,14 @@ def with_preimages(changes: DataFrame, base: DataFrame) -> DataFrame:
     ``changeFormat=cdf`` it gets the rows of Delta Lake instead: ``insert``, ``update_preimage``
     and ``update_postimage``, and ``delete`` with the value that was deleted.
 
-    Keys are told apart by the name of their map: one that was renamed since the cut was empty
-    there, and one that has the name of a dropped one had its values.
+    Keys are told apart by the id of their map, whatever it is called.
     """
     from pyspark.sql import Window, functions as f
 
     delta = "_change_type" in changes.columns
     op, counter = ("_change_type", "_commit_version") if delta else ("op", "counter")
-    before = base.select("namespace", "key", "value", base["counter"].alias(counter))
-    window = Window.partitionBy("namespace", "key").orderBy(counter)
+    before = base.select("map_id", "key", "value", base["counter"].alias(counter))
+    window = Window.partitionBy("map_id", "key").orderBy(counter)
     told = (
         changes.unionByName(before.withColumn(op, f.lit(_BASE)), allowMissingColumns=True)
         .withColumn("preimage", f.lag("value").over(window))

@@ -29,6 +29,7 @@ from ..engine.byte_text import shown_bytes
 from . import columns
 from .logs import Log
 from .options import parse
+from .private import make_folder, new_file
 from .reads import Task, fields_of, read
 
 if TYPE_CHECKING:
@@ -106,26 +107,30 @@ def history(
     ``key`` is encoded as its map does.  Of a map that was attached from files the log holds later
     versions only, which a warning says.  Raises ``UsageError`` for a path without a log.
     """
-    count = len(Log(path).newest().state.counters)
+    log = Log(path)
+    cut = log.newest()
     given = {
         "view": "changes",
-        "namespace": namespace,
-        "partitions": str(partition_of(key, count)),
+        "partitions": str(partition_of(key, len(cut.state.counters))),
         "failOnDataLoss": "false",
     }
+    # Also what it had under other names, if it is still there.
+    wanted = frozenset(number for number, name in cut.maps().items() if name == namespace)
     found: dict[int, Row] = {}
     for place in filter(None, (archive, path)):
         tasks = read(parse({**given, "path": json.dumps([place])}))
-        for row in runner.run(partial(_versions, key), tasks):
+        for row in runner.run(partial(_versions, namespace, wanted, key), tasks):
             found[row["counter"]] = row
     return [found[number] for number in sorted(found)]
 
 
-def _versions(key: bytes, task: Task) -> Iterator[Row]:
+def _versions(name: str, maps: frozenset[int], key: bytes, task: Task) -> Iterator[Row]:
     import pyarrow.compute as pc
 
     for batch in task.batches():
-        yield from batch.filter(pc.equal(batch.column("key"), key)).to_pylist()
+        for row in batch.filter(pc.equal(batch.column("key"), key)).to_pylist():
+            if row["namespace"] == name or row["map_id"] in maps:
+                yield row
 
 
 # -------------------------------------------------------------------------------------- export
@@ -146,7 +151,7 @@ def export(
         raise UsageError(f"{target} is there already", hint="Name a folder that is not there yet.")
     tasks = list(enumerate(read(parse(given))))
     unfinished = f"{target}.unfinished"
-    os.makedirs(unfinished, exist_ok=True)
+    make_folder(unfinished)
     for name in os.listdir(unfinished):  # of a job that died
         os.unlink(os.path.join(unfinished, name))
     rows, names = 0, []
@@ -173,7 +178,7 @@ def _write_file(
     folder: str, form: Format, number: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> tuple[str, int]:
     name, rows = f"part-{number:05d}.{form}", 0
-    with open(os.path.join(folder, name), "wb") as file, _WRITERS[form](file, schema) as write:
+    with new_file(os.path.join(folder, name)) as file, _WRITERS[form](file, schema) as write:
         for batch in batches:
             write(batch)
             rows += batch.num_rows

@@ -43,6 +43,7 @@ from ..engine.namespaces import VALUE_BYTES_MAX, Namespace, bound
 from ..engine.stored import KEY_BYTES_MAX
 from ..wal.records import NamespaceRecord
 from .options import LoadOptions
+from .private import make_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,7 +84,7 @@ class LoadWriter:
         comes twice; what the codecs did not make raises as ``Namespace.check_encoded`` does.
         """
         folder = self._staging()
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        make_folder(folder)
         rows: Iterator[Row] = chain.from_iterable(_rows(batches, _namespace(self._options)))
         if self._options.on_conflict == "last":
             rows = _last_of_each(rows)
@@ -103,7 +104,7 @@ class LoadWriter:
                 raise UsageError(f"partition {part.partition} comes from two tasks", hint=_ARRANGE)
             found.add(part.partition)
         options = self._options
-        os.makedirs(options.path, mode=0o700, exist_ok=True)
+        make_folder(options.path)
         files = [self._named(number, file) for number, file in enumerate(staged) if file.partitions]
         directory = RealDirectory(options.path)
         directory.sync()  # the names of the files, before one that counts on them

@@ -17,7 +17,7 @@ Left out: LMDB, and what becomes of the records (``columns``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -47,6 +47,7 @@ from ..wal.records import (
     UndecodableRecordError,
     corrupt_record,
     decode_payload,
+    decode_record,
     split_records,
 )
 from ..wal.segments import Segment, later_frames, open_segment, probe, segment_numbers, walk
@@ -94,7 +95,7 @@ class Cut:
 
     def compare(self, record: StateRecord) -> None:
         """Learn from the head of a later segment what unreadable frames may have hidden."""
-        self.names.update((namespace.id, namespace.name) for namespace in record.namespaces)
+        self.names.update(_names(record))
         self.state.epochs = list(record.epochs)
         for counter, lwm in zip(self.state.counters, record.lwms, strict=True):
             if lwm > counter.hwm:
@@ -121,10 +122,9 @@ _SHOWN = 16
 
 
 def attached(
-    path: str, names: Mapping[int, str], record: IngestRecord, hint: str = _SKIP
+    path: str, name: str, record: IngestRecord, hint: str = _SKIP
 ) -> HistoryTruncatedError:
     """Return the error for numbers whose rows came from the files of a load, and are in no log."""
-    name = names.get(record.namespace, HIDDEN)
     shown = f"map {record.namespace}" if name.startswith(HIDDEN) else f"map {name!r}"
     numbers = [f"{run.partition}: {run.first}..{run.first + run.count - 1}" for run in record.runs]
     more = f", and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
@@ -177,6 +177,39 @@ class BadFrame(NamedTuple):
             expected=self.expected,
             found=self.found,
         )
+
+
+CatalogRecord = StateRecord | NamespaceRecord | DropNamespaceRecord
+
+CATALOG = (RecordType.STATE, RecordType.NAMESPACE, RecordType.DROP_NAMESPACE)
+"""The records that say what maps there are."""
+
+
+def catalog_records(frame: Frame) -> Iterator[CatalogRecord]:
+    """Yield the records of a frame that say what maps there are; raises ``CorruptLogError``."""
+    try:
+        for kind, flags, body in split_records(frame.payload):
+            if kind in CATALOG:
+                record = decode_record(kind, flags, body)
+                assert isinstance(record, CatalogRecord)
+                yield record
+    except UndecodableRecordError as error:
+        raise corrupt_record(error, frame.segment, frame.offset) from error
+
+
+def learn(names: dict[int, str], record: CatalogRecord) -> None:
+    """Bring names of maps by id up to date with a record."""
+    if isinstance(record, StateRecord):
+        names.clear()
+        names.update(_names(record))
+    elif isinstance(record, NamespaceRecord):
+        names[record.id] = record.name
+    else:
+        names.pop(record.id, None)
+
+
+def _names(record: StateRecord) -> dict[int, str]:
+    return {namespace.id: namespace.name for namespace in record.namespaces}
 
 
 def check_partitions(path: str, wanted: Iterable[int], here: Collection[int]) -> None:
@@ -337,6 +370,13 @@ class Log:
             hint=_KEEP_MORE,
         )
 
+    def head_below(self, position: int) -> Cut:
+        """Return the cut at the highest head of a segment at or below a position."""
+        for cut in self._heads():
+            if cut.position <= position:
+                return cut
+        raise self._gone(position)
+
     def until(self, time: int) -> Cut:
         """Return the highest cut below which all was committed before a time, microseconds UTC.
 
@@ -399,8 +439,8 @@ class Log:
             for frame in walk(segment, segment.first_position):
                 for record in decode_payload(frame.payload):
                     if isinstance(record, StateRecord):
-                        names = {n.id: n.name for n in record.namespaces}
-                        return Cut(position=frame.end, state=State.from_record(record), names=names)
+                        state = State.from_record(record)
+                        return Cut(position=frame.end, state=state, names=_names(record))
                 break
             raise self._bad(segment, segment.first_position, segment.first_position + 1)
 
@@ -455,6 +495,65 @@ class Log:
             f"the log of {self.path} does not go back to position {position} any more",
             hint=_KEEP_MORE,
         )
+
+    # -------------------------------------------------------------- maps
+
+    def names(self, cut: Cut) -> dict[int, str]:
+        """Return the last names of the maps below a cut, dropped ones included.
+
+        One that came and went within a segment that is not the last one is not among them.
+        """
+        heads = [head.names for head in self._heads() if head.position <= cut.position]
+        found: dict[int, str] = {}
+        for names in (*reversed(heads), cut.names):
+            found |= names
+        return found
+
+    def has_map(self, name: str) -> bool:
+        """Tell whether any map had a name in the kept log; reads all of it."""
+        first, end = self.extent(permissive=True)
+        return any(
+            record.name == name
+            for _, record in self._catalog(first, end)
+            if isinstance(record, NamespaceRecord)
+        )
+
+    def name_of_load(self, number: int, position: int) -> str:
+        """Return the first name that the map of a load gets behind a position.
+
+        Empty for one that was dropped without; hidden for one that has none yet.
+        """
+        _, end = self.extent(permissive=True)
+        for _, record in self._catalog(position, end):
+            if isinstance(record, NamespaceRecord) and record.id == number and not record.hidden:
+                return record.name
+            if isinstance(record, DropNamespaceRecord) and record.id == number:
+                return ""
+        return HIDDEN
+
+    def names_below(self, part: Slice) -> dict[int, str]:
+        """Return the names that maps have where a slice begins, by id.
+
+        The head of its segment has them, and what lies between: so they depend on nothing else.
+        """
+        with self._segment(part.segment) as segment:
+            first = segment.first_position
+        names: dict[int, str] = {}
+        before = replace(part, low=first, high=part.low, exact=True)
+        for _, record in self._catalog_of(before):
+            learn(names, record)
+        return names
+
+    def _catalog(self, start: int, end: int) -> Iterator[tuple[int, CatalogRecord]]:
+        """Yield what can be read of the records of maps, each with its position."""
+        for part in self.slices(start, end, most_bytes=end):
+            yield from self._catalog_of(part)
+
+    def _catalog_of(self, part: Slice) -> Iterator[tuple[int, CatalogRecord]]:
+        for frame in self.frames(part, permissive=True):
+            if isinstance(frame, Frame):
+                for record in catalog_records(frame):
+                    yield frame.position, record
 
     # -------------------------------------------------------------- slices
 

@@ -58,6 +58,7 @@ class Options:
     since: int | None = None
     ending: str | None = None
     rollbacks: bool = False
+    catalog: bool = False
     form: ChangeFormat = "tidelog"
     fail_on_data_loss: bool = True
     most_changes: int | None = None
@@ -246,6 +247,7 @@ def _known(view: View, stream: bool | None) -> Known:
         ("startingTimestamp", "since", time_of),
         ("changeFormat", "form", _one_of(ChangeFormat)),
         ("includeRollbacks", "rollbacks", _flag),
+        ("includeCatalog", "catalog", _flag),
         ("failOnDataLoss", "fail_on_data_loss", _flag),
     ]
     if stream is not False:
@@ -285,9 +287,13 @@ def _numbers(text: str) -> frozenset[int]:
     """Numbers and ranges, such as ``0-15,40``."""
     found: set[int] = set()
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.strip().isdigit() or not (last or first).strip().isdigit():
+        first, _, last = (side.strip() for side in part.partition("-"))
+        if not (first.isdecimal() and (last or first).isdecimal()):
             raise ValueError("numbers and ranges, such as 0-15,40")
+        if max(len(first), len(last)) > 9 or max(int(first), int(last or 0)) >= PARTITIONS_MAX:
+            raise ValueError(f"no store has more than {PARTITIONS_MAX:,} partitions")
+        if int(last or first) < int(first):
+            raise ValueError(f"{part.strip()} ends before it begins")
         found.update(range(int(first), int(last or first) + 1))
     return frozenset(found)
 

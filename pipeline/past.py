@@ -8,9 +8,9 @@ Invariants:
 
 - Whatever cannot be shown as it was is a ``SnapshotExpiredError``: a partition whose data file is
   newer, even by a part of a checkpoint, and a map that was there and whose rows have been removed.
-- A vector ends where its last number moved.  Maps have the names that they had there; where nothing
-  was committed since, those that they have now.  A map that is dropped behind it is there.  A time
-  has all that was committed or dropped by then.
+- A vector ends where its last number moved.  Maps have the names that they had there, and one that
+  is dropped behind it is there.  A time has all that was committed or dropped by then; names count
+  with the number that follows, or where none does, as they are now.
 - The rows of a load count from their numbers on, under the first name that their map gets.
 
 Left out: what a newest cut shows (``snapshots``), and archives, which have cuts of their own.
@@ -264,8 +264,8 @@ class _Base:
         found = {number: record for number, record in everything.items() if not record.hidden}
         named: dict[int, NamespaceRecord] = {}
         dropped: dict[int, int] = {}
-        # Whether no number has moved since the cut, and nothing else has ended it.
-        still = cut.state is not self.state
+        # Whether no number has moved since a time, and nothing else has ended it.
+        still = time is not None
         for frame, record in self._records(cut.position):
             if isinstance(record, NamespaceRecord) and not record.hidden:
                 if record.id in everything and everything[record.id].hidden:
@@ -274,7 +274,7 @@ class _Base:
                     named[record.id] = record
             elif isinstance(record, DropNamespaceRecord):
                 dropped.setdefault(record.id, frame)
-                if still and time is not None and record.time <= time:
+                if still and record.time <= (time or 0):
                     found |= named
                     found.pop(record.id, None)
                     named.clear()

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from ..engine.scan import after_prefix
 from ..wal.format import Frame
 from ..wal.records import IngestRecord
 from . import archives, columns, snapshots, vectors
-from .archives import Archive, ArchivedChanges, ArchivedData
+from .archives import Archive, ArchivedCatalog, ArchivedChanges, ArchivedData
 from .changes import Wanted, changes
 from .logs import BadFrame, Cut, Log, Slice, attached, check_partitions
 from .options import Options
@@ -51,15 +51,24 @@ class Task:
     """What one task reads: a part that knows how, or a slice of a log and what is wanted of it."""
 
     options: Options
-    part: Slice | Part | Puts | Account | ArchivedData | ArchivedChanges
+    part: Slice | Part | Puts | Account | ArchivedData | ArchivedChanges | ArchivedCatalog
     columns: tuple[str, ...] | None
-    names: dict[int, str]
-    wanted: Wanted | None
+    """The columns that are wanted, in this order; None is all of them."""
+    wanted: Wanted | None = None
+    names: Mapping[int, str] = field(default_factory=dict)
+    """Names of maps by id, for what lies behind damage, where nothing else tells them."""
     damage: frozenset[tuple[int, int]] = frozenset()
     """Segment and offset of what was found unreadable when the changes were planned."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read it; raises ``StorageError``: damage, or what was planned is gone."""
+        columns = self.columns
+        with closing(self._batches()) as batches:
+            for batch in batches:
+                ordered = columns is None or batch.schema.names == [*columns]
+                yield batch if ordered else batch.select(columns)
+
+    def _batches(self) -> Generator[pa.RecordBatch, None, None]:
         options = self.options
         if not isinstance(self.part, Slice):
             yield from self.part.batches(self.columns, options.batch_rows)
@@ -74,7 +83,7 @@ class Task:
             else:
                 yield from changes(
                     frames,
-                    self.names,
+                    {**self.names, **log.names_below(self.part)},
                     self.wanted,
                     self._attached,
                     columns=self.columns,
@@ -83,9 +92,12 @@ class Task:
         finally:
             frames.close()
 
-    def _attached(self, record: IngestRecord) -> None:
+    def _attached(self, record: IngestRecord, position: int) -> None:
         assert isinstance(self.part, Slice)
-        _skip(self.options, attached(self.part.path, self.names, record))
+        assert self.wanted is not None
+        name = Log(self.part.path).name_of_load(record.namespace, position)
+        if self.wanted.has_load(name):
+            _skip(self.options, attached(self.part.path, name, record))
 
     def _frames(self, log: Log, part: Slice) -> Generator[Frame | BadFrame, None, None]:
         """Return the frames to read; those of changes without damage that was known before."""
@@ -110,31 +122,43 @@ def fields_of(options: Options) -> columns.Fields:
     if options.columns is None:
         return fields
     kinds = dict(fields)
-    unknown = [name for name in options.columns if name not in kinds]
+    check_fields(options, [(name, kinds.get(name, "")) for name in options.columns])
+    return [(name, kinds[name]) for name in options.columns]
+
+
+def check_fields(options: Options, asked: columns.Fields) -> None:
+    """Raise ``UsageError`` unless columns, with their Spark types, are some of a view's."""
+    kinds = dict(_FIELDS.get(options.view, columns.CHANGE_FIELDS[options.form]))
+    unknown = [name for name, _ in asked if name not in kinds]
     if unknown:
         raise UsageError(
             f"view {options.view!r} has no column {', '.join(unknown)}",
             hint=f"Its columns are {', '.join(kinds)}.",
         )
-    return [(name, kinds[name]) for name in options.columns]
+    wrong = [f"{name} is {kinds[name]}, not {kind}" for name, kind in asked if kind != kinds[name]]
+    if wrong:
+        raise UsageError(
+            f"columns of view {options.view!r} have other types: {', '.join(wrong)}",
+            hint="Give them as they are, and cast them behind the read.",
+        )
 
 
 def read(options: Options, names: Sequence[str] | None = None) -> list[Task]:
-    """Plan a read of what there is now; ``names`` are the columns that are wanted."""
-    chosen = None if names is None else tuple(names)
+    """Plan a read of what there is now; ``names`` are the columns that are wanted, in order."""
+    chosen = options.columns if names is None else tuple(names)
     tasks: list[Task] = []
     if options.view == "snapshot":
         return read_snapshot(options, chosen)[0]
     if any(map(archives.is_archive, options.paths)):
         return _archived_changes(options, chosen)
     if options.view == "meta":
-        return [Task(options, Account(path), chosen, {}, None) for path in options.paths]
+        return [Task(options, Account(path), chosen) for path in options.paths]
     logs = [Log(path) for path in options.paths]
     if options.view == "wal":
         for log in logs:
             start, end = log.extent(permissive=options.mode == "PERMISSIVE")
             slices = log.slices(start, end, most_bytes=task_bytes(options, end - start))
-            tasks += [Task(options, part, chosen, {}, None) for part in slices]
+            tasks += [Task(options, part, chosen) for part in slices]
         return tasks
     for log in logs:
         low = start_of(log, options, "earliest")
@@ -143,7 +167,9 @@ def read(options: Options, names: Sequence[str] | None = None) -> list[Task]:
             continue
         cut = log.newest()
         high = _end(log, options, cut)
-        cut.check_reaches(high, log.path)
+        for vector in (low, high):
+            cut.check_reaches(vector, log.path)
+        check_map(log, options, cut)
         tasks += change_tasks(log, options, chosen, low, high, cut)
     return tasks
 
@@ -166,10 +192,12 @@ def _readable_changes(
                 extra={"event": "changes.stopped"},
             )
     here, wanted = cut.vector(), _end(log, options, cut)
+    check_map(log, options, cut)
     high = {p: min(here[p], wanted[p], key=itemgetter(1)) for p in here}
     found = frozenset((error.segment, error.offset) for error in damage)
     tasks = change_tasks(log, options, chosen, low, high, cut)
-    return [replace(task, damage=found) for task in tasks]
+    names = {number: name for number, name in log.names(cut).items() if name}
+    return [replace(task, damage=found, names=names) for task in tasks]
 
 
 def _end(log: Log, options: Options, cut: Cut) -> dict[int, Number]:
@@ -185,7 +213,7 @@ def read_snapshot(
     options: Options, names: Sequence[str] | None = None
 ) -> tuple[list[Task], dict[str, Vector]]:
     """Plan a read of view ``snapshot`` as ``read`` does; return the cut of each path, too."""
-    chosen = None if names is None else tuple(names)
+    chosen = options.columns if names is None else tuple(names)
     archived = any(map(archives.is_archive, options.paths))
     plan = _archived_data if archived else _snapshot
     parts: list[Part | ArchivedData] = []
@@ -193,7 +221,7 @@ def read_snapshot(
     for path in options.paths:
         found, cuts[path] = plan(path, options)
         parts += found
-    return [Task(options, part, chosen, {}, None) for part in _shared(parts, options)], cuts
+    return [Task(options, part, chosen) for part in _shared(parts, options)], cuts
 
 
 def _shared(parts: list[Part | ArchivedData], options: Options) -> Iterator[Part | ArchivedData]:
@@ -225,7 +253,7 @@ def _archived_data(path: str, options: Options) -> tuple[list[ArchivedData], Vec
 
 def _archived_changes(options: Options, chosen: tuple[str, ...] | None) -> list[Task]:
     """Plan a read of the changes in archives."""
-    parts: list[ArchivedChanges] = []
+    parts: list[ArchivedChanges | ArchivedCatalog] = []
     for path in options.paths:
         archive = _archive(path, options)
         wanted = Wanted(
@@ -236,8 +264,8 @@ def _archived_changes(options: Options, chosen: tuple[str, ...] | None) -> list[
             rollbacks=options.rollbacks,
             form=options.form,
         )
-        parts += archives.change_tasks(archive, wanted, options.since)
-    return [Task(options, part, chosen, {}, None) for part in parts]
+        parts += archives.change_tasks(archive, wanted, options.since, catalog=options.catalog)
+    return [Task(options, part, chosen) for part in parts]
 
 
 def _archive(path: str, options: Options) -> Archive:
@@ -304,10 +332,18 @@ def change_tasks(
     high: Vector,
     cut: Cut,
 ) -> list[Task]:
-    """Return the tasks that read what lies between two vectors; ``cut`` holds the second."""
+    """Return the tasks that read what lies between two vectors; ``cut`` holds the second.
+
+    What became of maps lies between two vectors where some number lies that is above the first,
+    and below or at the second, behind it.
+    """
     here = cut.vector()
     if all(high[p][1] <= low[p][1] for p in here):
         return []
+    catalog = (0, 0)
+    if options.catalog:
+        at_end = all(high[p][1] >= here[p][1] for p in here)
+        catalog = log.at(low).position, cut.position if at_end else log.at(high).position
     wanted = Wanted(
         low=low,
         high=high,
@@ -315,11 +351,22 @@ def change_tasks(
         namespace=options.namespace,
         rollbacks=options.rollbacks,
         form=options.form,
+        catalog=catalog,
     )
     start = log.before(low).position
     size = task_bytes(options, cut.position - start)
     parts = log.slices(start, cut.position, most_bytes=size)
-    return [Task(options, part, chosen, cut.names, wanted) for part in parts]
+    return [Task(options, part, chosen, wanted) for part in parts]
+
+
+def check_map(log: Log, options: Options, cut: Cut) -> None:
+    """Raise ``UsageError`` for a map that the kept log does not know."""
+    name = options.namespace
+    if name is not None and name not in log.names(cut).values() and not log.has_map(name):
+        raise UsageError(
+            f"there is no map {name!r} in {log.path}",
+            hint=f"There are {', '.join(sorted(cut.maps().values())) or 'none'}.",
+        )
 
 
 def task_bytes(options: Options, size: int) -> int:

@@ -9,6 +9,7 @@ Invariants:
 - All tasks of a read see the same position of the log; a store that was written in between raises
   ``SnapshotExpiredError``.
 - Every value is checked, and each key comes once.
+- Memory is bounded by a batch, by rows and by bytes, and what the log has behind the checkpoint.
 
 Left out: the log itself (``logs``).
 """
@@ -49,6 +50,12 @@ if TYPE_CHECKING:
 Pair = tuple[bytes, bytes]
 
 BLOCK = 1_000
+BLOCK_BYTES = 4 << 20
+"""A block ends with the pair that brings it here."""
+
+_FEW = 32
+_LARGE = 32 << 10
+"""Pairs taken at a time, and bytes of a value beyond which there is one."""
 
 _KEY = itemgetter(0)
 
@@ -84,17 +91,20 @@ class Part:
         """
         known = TxIds(self.path, self.position, self.partitions) if self.tx_ids else None
         rows = StoredRows(columns, batch_rows, known)
-        blocks = self.pairs()
+        blocks = self.pairs(min(BLOCK, batch_rows))
         if self.bytes_per_second is not None:
             blocks = paced(blocks, _size, self.bytes_per_second, environment or production())
         for partition, number, block in blocks:
-            rows.add(block, partition, self.maps[number])
+            rows.add(block, partition, number, self.maps[number])
             if rows.full:
                 yield from rows.batch()
         yield from rows.batch()
 
-    def pairs(self) -> Iterator[tuple[int, int, list[Pair]]]:
-        """Yield (partition, map's id, checked pairs of full key and stored value); raises alike."""
+    def pairs(self, rows: int | None = None) -> Iterator[tuple[int, int, list[Pair]]]:
+        """Yield (partition, map's id, checked pairs of full key and stored value); raises alike.
+
+        At most so many at a time.
+        """
         opened = _newest(self.path) if self.past is None else self.past.view(self.path)
         with opened as (view, position):
             if position != self.position:
@@ -106,7 +116,7 @@ class Part:
             for partition in self.partitions:
                 for number in self.maps:
                     wanted = Range(namespace=number, start=self.start, stop=self.stop)
-                    for block in _blocks(view, partition, wanted):
+                    for block in _blocks(view, partition, wanted, rows or BLOCK):
                         yield partition, number, block
 
 
@@ -238,7 +248,7 @@ def _size(read: tuple[int, int, list[Pair]]) -> int:
     return sum(map(len, chain.from_iterable(read[2])))
 
 
-def _blocks(view: View, partition: int, wanted: Range) -> Iterator[list[Pair]]:
+def _blocks(view: View, partition: int, wanted: Range, rows: int) -> Iterator[list[Pair]]:
     """Yield blocks of checked pairs: those of the data file that are current, then the newer."""
     low, high = wanted.bounds(partition)
     if low >= high:
@@ -248,19 +258,36 @@ def _blocks(view: View, partition: int, wanted: Range) -> Iterator[list[Pair]]:
         part = layer.parts.get(partition, {})
         newer.update({key: part[key] for key in part if low <= key < high})
     cursor = view.txn.cursor()
-    items = cursor.iternext() if cursor.set_range(low) else iter(())
-    more = True
-    while more:
-        block = list(islice(items, BLOCK))
-        more = len(block) == BLOCK
-        if block:
-            check_block([key for key, _ in block], [value for _, value in block])
-            if block[-1][0] >= high:
-                block, more = block[: bisect_left(block, high, key=_KEY)], False
+    for block in _bounded(cursor.iternext() if cursor.set_range(low) else iter(()), rows):
+        check_block([key for key, _ in block], [value for _, value in block])
+        last = block[-1][0] >= high
+        if last:
+            block = block[: bisect_left(block, high, key=_KEY)]
         if newer:
             block = [pair for pair in block if pair[0] not in newer]
         if block:
             yield block
-    fresh = [pair for pair in newer.items() if not is_tombstone(pair[1])]
-    if fresh:
-        yield fresh
+        if last:
+            break
+    yield from _bounded((pair for pair in newer.items() if not is_tombstone(pair[1])), rows)
+
+
+def _bounded(pairs: Iterator[Pair], rows: int) -> Iterator[list[Pair]]:
+    """Yield blocks of at most so many pairs, each of which ends where ``BLOCK_BYTES`` are there.
+
+    Pairs are taken a few at a time, and one at a time where they are large.
+    """
+    block: list[Pair] = []
+    size, few = 0, min(rows, _FEW)
+    while some := list(islice(pairs, few)):
+        weight = sum([len(value) for _, value in some])
+        large = weight > _LARGE * len(some)
+        for piece in ([pair] for pair in some) if large else (some,):
+            block += piece
+            size += len(piece[0][1]) if large else weight
+            if size >= BLOCK_BYTES or len(block) >= rows:
+                yield block
+                block, size = [], 0
+        few = min(rows - len(block), 1 if large else _FEW)
+    if block:
+        yield block

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Memory is bounded by the rows of a batch and one block.
+- Memory is bounded by the rows and bytes of a batch and one block.
 - Nothing is looked at but what the columns asked for need; whoever adds pairs has checked them.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..engine.stored import COUNTER, PREFIX_SIZE, TIME, TRAILER_SIZE
 from .changes import spread
-from .columns import SNAPSHOT, arrow_schema
+from .columns import BATCH_BYTES, SNAPSHOT, arrow_schema
 from .tx_ids import TxIds
 
 if TYPE_CHECKING:
@@ -40,12 +40,17 @@ class StoredRows:
         self._stored: list[bytes] = []
         self._partitions: list[int] = []
         self._names: list[str] = []
+        self._maps: list[int] = []
+        self._bytes = 0
         self._counts: list[int] = []
 
-    def add(self, block: list[tuple[bytes, bytes]], partition: int, name: str) -> None:
+    def add(self, block: list[tuple[bytes, bytes]], partition: int, number: int, name: str) -> None:
         """Take pairs of full key and stored value, all of one partition and one map."""
+        stored = [value for _, value in block]
         self._keys += [key for key, _ in block]
-        self._stored += [value for _, value in block]
+        self._stored += stored
+        self._bytes += sum(map(len, stored))
+        self._maps.append(number)
         self._partitions.append(partition)
         self._names.append(name)
         self._counts.append(len(block))
@@ -53,7 +58,7 @@ class StoredRows:
     @property
     def full(self) -> bool:
         """Whether a batch is due."""
-        return len(self._keys) >= self._rows
+        return len(self._keys) >= self._rows or self._bytes >= BATCH_BYTES
 
     def batch(self) -> Iterator[pa.RecordBatch]:
         """Yield what there is, if anything."""
@@ -89,6 +94,7 @@ class StoredRows:
 
         return {
             "namespace": lambda: pa.array(self._names, pa.string()).take(block()),
+            "map_id": lambda: pa.array(self._maps, pa.int64()).take(block()),
             "key": lambda: pc.binary_slice(pa.array(self._keys, pa.binary()), PREFIX_SIZE, _FAR),
             "value": lambda: pc.binary_slice(stored(), 0, -TRAILER_SIZE),
             "partition": lambda: pa.array(self._partitions, pa.int32()).take(block()),

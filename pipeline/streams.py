@@ -18,7 +18,7 @@ from ..affinity.errors import HistoryTruncatedError, SnapshotExpiredError, Usage
 from . import snapshots, vectors
 from .logs import Cut, Log
 from .options import Options
-from .reads import Task, change_tasks, kept, parts_of, skipped, start_of, task_bytes
+from .reads import Task, change_tasks, check_map, kept, parts_of, skipped, start_of, task_bytes
 from .snapshots import Puts
 from .vectors import Number, Vector
 
@@ -101,7 +101,7 @@ class WalStream:
         """Return the tasks that read what lies between two offsets."""
         pairs = zip(self._logs, self._split(start), self._split(end), strict=True)
         return [
-            Task(self._options, part, self._chosen, {}, None)
+            Task(self._options, part, self._chosen)
             for log, low, high in pairs
             if low < high
             for part in log.slices(low, high, most_bytes=task_bytes(self._options, high - low))
@@ -149,7 +149,12 @@ class ChangeStream:
         """Return the offset at which a new query begins."""
         if self._options.bases:
             return self._joined([{} for _ in self._logs])
-        return self._joined([start_of(log, self._options, "latest") for log in self._logs])
+        starts = [start_of(log, self._options, "latest") for log in self._logs]
+        for log, start in zip(self._logs, starts, strict=True):
+            cut = log.newest()
+            cut.check_reaches(start, log.path)
+            check_map(log, self._options, cut)
+        return self._joined(starts)
 
     def latest(self, start: Offset, most: int | None) -> Offset:
         """Return the newest offset, or one about ``most`` changes, or bytes, behind ``start``."""
@@ -228,7 +233,7 @@ class ChangeStream:
         if options.namespace is not None and options.namespace not in cut.names.values():
             return []
         found = parts_of(options.bases[place], cut, options)
-        return [Task(options, Puts(p, options.form), self._chosen, {}, None) for p in found]
+        return [Task(options, Puts(p, options.form), self._chosen) for p in found]
 
     def _remember(self, place: int, cut: Cut) -> None:
         cuts = self._cuts[place]

@@ -143,7 +143,7 @@ def wal_stats(
         log = Log(path)
         start, end = log.extent(permissive=False)
         slices += log.slices(start, end, most_bytes=max(-(-(end - start) // tasks), 1))
-        names[path] = log.newest(end=end).names
+        names[path] = log.names(log.newest(end=end))
     capacity = max(keys_counted, top)
     segments: dict[tuple[str, int], _Segment] = {}
     nodes = {path: _Node(HeavyHitters(capacity)) for path in paths}

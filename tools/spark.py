@@ -33,6 +33,7 @@ from ..pipeline import (
     submit as submits,
     wal_stats as statistics,
 )
+from ..pipeline.archives import is_archive
 from ..pipeline.jobs import Row, Runner
 from .commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
@@ -284,9 +285,21 @@ def load(
 @engine_options
 @json_options
 def verify(copies: tuple[str, ...], tasks: int, engine: str, master: str, form: str) -> None:
-    """Compare copies of a store, key by key where they differ."""
+    """Compare copies of a store, key by key where they differ.
+
+    Of archives, of which there may be one, look at every byte of every file.
+    """
     ctx = click.get_current_context()
     paths = list(map(os.path.abspath, copies))
+    if any(map(is_archive, paths)):
+        with _runner(ctx, engine, master, paths, "parts") as runner:
+            rows = audits.verify_archives(paths, runner)
+        _show(ctx, form, "damaged", ("archive", "file", "problem"), rows)
+        damaged = "one file is damaged" if len(rows) == 1 else f"{len(rows):,} files are damaged"
+        note(settings_of(ctx), damaged if rows else "all files are what was written")
+        if rows:
+            ctx.exit(Exit.FOUND)
+        return
     with _runner(ctx, engine, master, paths, "parts") as runner:
         rows = audits.verify(paths, runner, tasks=tasks)
     _show(ctx, form, "differences", ("partition", "namespace", "key", "copies"), rows)

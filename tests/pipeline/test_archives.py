@@ -405,7 +405,7 @@ def test_two_runs_at_once_are_refused(whole: tuple[Path, Path, list[Row]]) -> No
         lock.release()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"v": 9}', '{"v": 1, "store": "zz"}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"v": 9}', '{"v": 2, "store": "zz"}'])
 def test_a_damaged_account_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / archives.NAME).write_text(text)
     with pytest.raises(CorruptDataError, match="no account of an archive"):

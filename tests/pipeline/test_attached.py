@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,7 @@ def test_a_stream_stops_at_a_load_that_is_on_its_way(
         db.map("users")[b"ada"] = b"x"
         options = parse({"path": str(tmp_path / "store"), "view": "changes", "namespace": "cities"})
         follower = stream(options)
-        start = follower.initial()
+        start = stream(replace(options, namespace=None)).initial()
         add, errors = Checkpointer.add, []
 
         def follow(*args: object) -> None:

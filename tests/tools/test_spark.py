@@ -16,7 +16,7 @@ import pytest
 from click.testing import Result
 
 import tidelog
-from support.pipelines import load_content
+from support.pipelines import flip, load_content
 from tidelog.affinity.errors import UsageError
 from tidelog.pipeline import doctor, submit
 from tidelog.tools.exits import Exit
@@ -119,6 +119,25 @@ def test_a_load_may_become_a_map_at_once(run: Run, shop: Path, tmp_path: Path) -
     assert f"2 rows in 1 files in {target}, and in {shop}" in done.stderr
     with tidelog.open(shop, read_only=True) as db:
         assert dict(db.map("cities").items()) == {"Oslo": b"1", "Rome": b"2"}
+
+
+def test_verify_ends_with_3_where_an_archive_is_damaged(
+    run: Run, shop: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "archive"
+    run("spark", "compact", shop, archive)
+    good = run("spark", "verify", archive)
+    assert good.exit_code == Exit.DONE, good.output
+    assert "all files are what was written" in good.stderr
+    file = next(archive.glob("*/*.parquet"))
+    flip(file, 40)
+    done = run("spark", "verify", archive, "--jsonl")
+    assert done.exit_code == Exit.FOUND
+    assert "one file is damaged" in done.stderr
+    (row,) = map(json.loads, done.stdout.splitlines())
+    assert row["file"] == f"{file.parent.name}/{file.name}"
+    mixed = run("spark", "verify", archive, shop)
+    assert mixed.exit_code == Exit.USAGE
 
 
 def test_verify_ends_with_3_where_copies_differ(run: Run, shop: Path, copy: Path) -> None:
