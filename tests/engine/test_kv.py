@@ -47,6 +47,28 @@ def filled(path: Path, keys: int = 50) -> Path:
     return path / "data.mdb"
 
 
+# ------------------------------------------------------------------ durability
+
+
+def test_commits_are_synced_and_so_is_their_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[lmdb.Environment] = []
+    real = lmdb.open
+
+    def kept(*args: Any, **named: Any) -> lmdb.Environment:
+        made.append(real(*args, **named))
+        return made[-1]
+
+    monkeypatch.setattr(lmdb, "open", kept)
+    filled(tmp_path, 0)
+    kv = opened(tmp_path)
+    flags = made[-1].flags()
+    assert (flags["sync"], flags["metasync"]) == (True, True)
+    assert (flags["writemap"], flags["map_async"]) == (False, False)
+    kv.close()
+
+
 # ------------------------------------------------------------------ the file before LMDB sees it
 
 
