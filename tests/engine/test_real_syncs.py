@@ -16,7 +16,9 @@ import pytest
 import tidelog
 from support.real_stores import in_child, opened
 from support.system_calls import Call, Disk, calls_of, trace
+from tidelog.engine.log_source import find_log
 from tidelog.testing import check_store
+from tidelog.wal.format import HEADER_SIZE
 
 PROGRAM = """
 import os, sys
@@ -86,7 +88,7 @@ tell("close")
 RECOVERY = (
     PROGRAM
     + """
-with opened(sys.argv[2], checkpoint_bytes=20_000) as db:
+with opened(sys.argv[2], checkpoint_bytes=int(sys.argv[3])) as db:
     tell("open")
     assert len(db.map("stock")) == 100
 """
@@ -146,8 +148,9 @@ def test_a_program_with_a_mistake_is_seen_through(tmp_path: Path, plant: str, to
         raise AssertionError(early)
 
 
-@pytest.mark.slow
-def test_a_recovery_builds_on_nothing_that_a_dead_process_has_not_synced(tmp_path: Path) -> None:
+@pytest.fixture
+def unsynced(tmp_path: Path) -> tuple[Path, int]:
+    """A store whose process was killed: its log, up to a position, is in the page cache only."""
     path = tmp_path / "store"
 
     def die() -> None:
@@ -158,9 +161,34 @@ def test_a_recovery_builds_on_nothing_that_a_dead_process_has_not_synced(tmp_pat
         os.kill(os.getpid(), signal.SIGKILL)
 
     assert in_child(die) == -signal.SIGKILL
+    scan = find_log(str(path)).scan()
+    assert len(list(scan)) > 100
+    return path, HEADER_SIZE + scan.end.position
+
+
+@pytest.mark.slow
+def test_a_recovery_makes_the_tail_durable_before_it_appends(unsynced: tuple[Path, int]) -> None:
+    path, end = unsynced
+    calls = [c for c in trace(RECOVERY, "nothing", path, 1 << 20) if c.path.endswith(".log")]
+    appended = next(n for n, c in enumerate(calls) if c.kind == "write" and c.start >= end)
+    rewritten = [n for n, c in enumerate(calls[:appended]) if c.kind == "write"]
+    reached = calls[rewritten[0]].start
+    assert reached < 1000
+    for place in rewritten:
+        assert calls[place].start <= reached
+        reached = calls[place].stop
+    assert reached == end
+    assert "sync" in [call.kind for call in calls[rewritten[-1] : appended]]
+
+
+@pytest.mark.slow
+def test_a_recovery_builds_on_nothing_that_a_dead_process_has_not_synced(
+    tmp_path: Path, unsynced: tuple[Path, int]
+) -> None:
+    path, _ = unsynced
     newest = max((path / "wal").glob("*.log"))
     disk = Disk(tmp_path, stale={str(newest)})
-    assert disk.replay(trace(RECOVERY, "nothing", path)) == []
+    assert disk.replay(trace(RECOVERY, "nothing", path, 20_000)) == []
     assert disk.counts["root"] >= 2
     assert disk.stale == set()
     with tidelog.open(path, read_only=True) as db:
@@ -248,8 +276,8 @@ def test_calls_are_read_as_strace_tells_them() -> None:
 7 unlinkat(5</s/wal>, "1.idx", 0) = 0
 7 +++ exited with 0 +++"""
     assert list(calls_of(told.splitlines())) == [
-        Call("write", "/s/data/data.mdb", through=True),
-        Call("write", "/s/wal/2.log"),
+        Call("write", "/s/data/data.mdb", through=True, start=4128, stop=4248),
+        Call("write", "/s/wal/2.log", start=175, stop=221),
         Call("sync", "/s/wal/2.log"),
         Call("rename", "/s/wal/next.tmp", "/s/wal/3.log"),
         Call("tell", "pipe:[5]", "put 1"),

@@ -40,13 +40,15 @@ class Call(NamedTuple):
     """One call that succeeded: ``write``, ``sync``, ``rename``, ``unlink``, ``cut`` or ``tell``.
 
     ``path`` is the file, ``other`` the new name of a rename or the text that was told; ``through``
-    says that the write itself is durable.
+    says that the write itself is durable; ``start`` and ``stop`` are the bytes of a ``pwrite``.
     """
 
     kind: str
     path: str
     other: str = ""
     through: bool = False
+    start: int = 0
+    stop: int = 0
 
 
 def trace(program: str, *arguments: object) -> list[Call]:
@@ -90,7 +92,11 @@ def calls_of(lines: Sequence[str]) -> Iterator[Call]:
             if "O_DSYNC" in arguments or "O_SYNC" in arguments:
                 durable.add(result)
         else:
-            yield _call(name, arguments, durable)
+            call = _call(name, arguments, durable)
+            if name == "pwrite64":
+                start = int(arguments.rsplit(", ", 1)[1])
+                call = call._replace(start=start, stop=start + int(result))
+            yield call
 
 
 def _call(name: str, arguments: str, durable: set[str]) -> Call:
