@@ -7,12 +7,12 @@ BIN := .venv/bin
 LAYERS_COVERED := wal tx checkpoints
 TESTS_COVERING := $(wildcard $(addprefix tests/,affinity wal tx checkpoints engine))
 
-.PHONY: demo test fast check format coverage nightly bench bench-spark wheel-check java clean
+.PHONY: demo test fast check format coverage nightly bench bench-spark wheel-check java strace clean
 
 demo: .venv/.demo
 	$(BIN)/tidelog demo
 
-test: .venv/.ready java
+test: .venv/.ready java strace
 	$(BIN)/python -m pytest -n 2
 
 fast: .venv/.ready
@@ -62,6 +62,13 @@ java:
 			&& apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless >/dev/null; }; \
 		ok || { echo "The Spark tests need a full Java 17 or newer, on PATH or in JAVA_HOME" >&2; \
 			exit 1; }
+
+# With it tests/engine/test_real_syncs.py sees what the real disk is asked for.
+strace:
+	@ok() { command -v strace >/dev/null; }; \
+		ok || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+			&& apt-get install -y -qq --no-install-recommends strace >/dev/null; }; \
+		ok || { echo "tests/engine/test_real_syncs.py needs strace on PATH" >&2; exit 1; }
 
 # ------------------------------------------------------------------ the virtual environment
 

@@ -71,6 +71,16 @@ def test_bytes_that_are_no_mark_are_damage(
         kind.from_bytes(data)
 
 
+@pytest.mark.parametrize(("mark", "needed"), [(PARTITION, 5), (STORE, 6)])
+def test_a_mark_with_a_field_less_than_it_needs_is_damage(
+    mark: PartitionMark | StoreMark, needed: int
+) -> None:
+    fields = msgpack.unpackb(mark.to_bytes(), strict_map_key=False)
+    for count in range(needed):
+        with pytest.raises(CorruptDataError, match="too few fields"):
+            type(mark).from_bytes(msgpack.packb(fields[:count]))
+
+
 @pytest.mark.parametrize("mark", [PARTITION, STORE], ids=["partition", "store"])
 def test_a_mark_that_ends_early_is_damage(mark: PartitionMark | StoreMark) -> None:
     data = mark.to_bytes()

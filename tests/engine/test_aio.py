@@ -117,6 +117,16 @@ async def test_what_is_too_large_is_refused_before_anything_is_queued() -> None:
         assert await data.count() == 30
 
 
+async def test_a_single_put_is_no_larger_than_a_transaction_may_be() -> None:
+    async with opened(transaction_bytes_max=1200) as db:
+        data = db.map("data")
+        await data.ensure()
+        await data.set(b"x" * 480, b"y" * 600)
+        with pytest.raises(TransactionTooLargeError):
+            await data.set(b"x" * 480, b"y" * 1000)
+        assert await data.get(b"x" * 480) == b"y" * 600
+
+
 @pytest.mark.parametrize("durability", ["interval", "none"])
 async def test_relaxed_stores_commit_without_a_sync(durability: str) -> None:
     async with opened(durability=durability) as db:

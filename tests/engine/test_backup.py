@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,20 @@ import pytest
 
 import tidelog
 from tidelog import errors
-from tidelog.engine import manifest as manifests
-from tidelog.engine.backup import BackupReport
+from tidelog.engine import checkpointer as checkpointers, manifest as manifests
+from tidelog.engine.backup import BackupReport, back_up, source_of
 from tidelog.engine.database import Database
 from tidelog.engine.manifest import Manifest
 from tidelog.engine.open import open_with
 from tidelog.engine.reading import ReadOnlyDatabase
-from tidelog.testing import FaultyDisk, check_database, check_store, crash_points, simulated
+from tidelog.testing import (
+    FaultyDisk,
+    MemoryKv,
+    check_database,
+    check_store,
+    crash_points,
+    simulated,
+)
 from tidelog.testing.crash import error_points
 from tidelog.wal.segments import open_segment, segment_numbers
 
@@ -84,6 +92,50 @@ def test_a_copy_holds_what_was_committed_before() -> None:
     assert check_database(db) == []
     db.close()
     assert check_store(STORE, simulated(4, disk)) == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_checkpoint_beside_a_copy_leaves_its_data_no_newer_than_its_log(
+    monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    disk = FaultyDisk()
+    db = filled(disk)
+    source = source_of(db._store, db.maps(), lambda _position: None)
+    monkeypatch.setattr(checkpointers, "BATCH_UPDATES", 1)
+    real, left = MemoryKv.write, [1000 if whole else 2]
+
+    def write(kv: MemoryKv) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise errors.DiskFullError("no space for the third partition")
+        return real(kv)
+
+    def overtaken(known: int) -> int:
+        """Tell the end of the log, which a checkpoint has left behind when it is used."""
+        end = source.durable(known)
+        db.map("users")[b"meanwhile"] = b"x"
+        monkeypatch.setattr(MemoryKv, "write", write)
+        with nullcontext() if whole else pytest.raises(errors.DiskFullError):
+            db.checkpoint()
+        monkeypatch.setattr(MemoryKv, "write", real)
+        return end
+
+    report = back_up(replace(source, durable=overtaken), COPY, verify=True)
+    assert report.position >= report.checkpoint_position
+    expected = content(db)
+    with opened(disk, COPY, 2) as copy:
+        assert content(copy) == expected
+    assert check_store(COPY, simulated(3, disk)) == []
+    db.close()
+
+
+def test_a_copy_leaves_no_file_open(tmp_path: Path) -> None:
+    with tidelog.open(tmp_path / "store") as db:
+        db.map("m")[b"k"] = b"v"
+        db.backup(tmp_path / "first")
+        before = len(os.listdir("/proc/self/fd"))
+        db.backup(tmp_path / "second", verify=False)
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_copy_that_is_not_verified_says_so() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.loads import make_load, rows_of
 from support.stores import PATH, Opened, expect_sound, open_store, opened
 from tidelog.affinity.errors import CorruptLogError, DiskError, DiskFullError
 from tidelog.engine import checkpointer as checkpointers, manifest as manifests
@@ -193,6 +195,46 @@ def test_a_checkpoint_without_space_is_tried_again() -> None:
         store.database.map("users")[b"more"] = b"1"
         store.database.checkpoint()
         assert len(content(store)) == 41
+
+
+def test_what_a_failed_checkpoint_had_to_write_the_next_one_writes() -> None:
+    # Epochs rose without any data: only `touched` says which marks are stale.
+    store = open_store()
+    fill(store, 4)
+    store.database.abandon()
+    with opened(store.disk, seed=2) as again:
+        again.disk.fail_at(again.disk.operations + 1, "ENOSPC", kind="commit")
+        with pytest.raises(DiskFullError):
+            again.database.checkpoint()
+        again.database.checkpoint()
+        state = again.parts.state
+        assert [again.parts.checkpointer.marks[p].epochs for p in range(4)] == state.epoch_tables
+        assert {epochs[-1][0] for epochs in state.epoch_tables} == {2}
+
+
+def test_failed_checkpoints_leave_no_more_layers_than_one_has() -> None:
+    with opened() as store:
+        for number in range(6):
+            fill(store, 3, b"%d" % number)
+            store.disk.fail_at(store.disk.operations + 1, "ENOSPC", kind="commit")
+            with pytest.raises(DiskFullError):
+                store.database.checkpoint()
+            with store.database.snapshot() as snapshot:
+                assert len(dict(snapshot[store.database.map("users")].items())) == 3
+        assert len(store.database.overlay.view.layers) <= 3
+
+
+def test_nothing_is_attached_to_a_data_file_that_is_in_doubt(tmp_path: Path) -> None:
+    store = open_store()
+    fill(store)
+    store.disk.fail_at(store.disk.operations + 1, "EIO", kind="commit")
+    with pytest.raises(DiskError):
+        store.database.checkpoint()
+    before = commits(store)
+    with pytest.raises(DiskError, match="no checkpoint is taken any more"):
+        store.database.attach(make_load(tmp_path / "load", rows_of(20)))
+    assert commits(store) == before
+    store.database.abandon()
 
 
 def test_a_note_that_cannot_be_left_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:

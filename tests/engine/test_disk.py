@@ -74,6 +74,25 @@ def test_the_parent_is_synced_even_where_the_directory_exists(
     assert synced == [str(tmp_path)] * 2
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_sync_of_a_file_is_one_of_the_kernel(
+    tmp_path: Path, directory: Directory, monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
+    synced: list[str] = []
+
+    def record(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+
+    monkeypatch.setattr(os, "fdatasync", record)
+    file = directory.create("a", mapped=mapped)
+    file.write(0, b"x")
+    assert synced == []
+    file.sync()
+    file.sync()
+    assert synced == [str(tmp_path / "a")] * 2
+    file.close()
+
+
 def test_a_relative_path_has_a_parent_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     DISK.make_directory("store")

@@ -47,6 +47,45 @@ def filled(path: Path, keys: int = 50) -> Path:
     return path / "data.mdb"
 
 
+def test_two_large_values_may_not_share_their_pages(tmp_path: Path) -> None:
+    kv = opened(tmp_path)
+    with kv.write() as txn:
+        for key in (b"a", b"b"):
+            txn.put(key, key * 9000)
+    kv.close()
+    file = tmp_path / "data.mdb"
+    data = bytearray(file.read_bytes())
+    # A node that points at pages of its own: length, 2 bytes of flags, size of the key, the key.
+    first, second = (data.index(b"\x01\x00\x01\x00" + key) + 5 for key in (b"a", b"b"))
+    assert data[first : first + 8] != data[second : second + 8]
+    data[second : second + 8] = data[first : first + 8]
+    file.write_bytes(data)
+    with pytest.raises(CorruptDataError, match="part of a large value"):
+        check_structure(str(file), pages=True)
+
+
+# ------------------------------------------------------------------ durability
+
+
+def test_commits_are_synced_and_so_is_their_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[lmdb.Environment] = []
+    real = lmdb.open
+
+    def kept(*args: Any, **named: Any) -> lmdb.Environment:
+        made.append(real(*args, **named))
+        return made[-1]
+
+    monkeypatch.setattr(lmdb, "open", kept)
+    filled(tmp_path, 0)
+    kv = opened(tmp_path)
+    flags = made[-1].flags()
+    assert (flags["sync"], flags["metasync"]) == (True, True)
+    assert (flags["writemap"], flags["map_async"]) == (False, False)
+    kv.close()
+
+
 # ------------------------------------------------------------------ the file before LMDB sees it
 
 

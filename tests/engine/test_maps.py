@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
+import lmdb
 import pytest
 
 from support.stores import Opened, opened
 from tidelog.affinity.errors import (
     CodecError,
+    CorruptDataError,
+    DiskError,
     KeyTooLargeError,
     NotFoundError,
     ReadOnlyError,
@@ -22,6 +25,7 @@ from tidelog.engine import codecs
 from tidelog.engine.maps import BytesMap, Items, Map
 from tidelog.engine.namespaces import NAME_BYTES_MAX, VALUE_BYTES_MAX
 from tidelog.engine.stored import KEY_BYTES_MAX
+from tidelog.testing.kv import MemoryTransaction
 
 
 @pytest.fixture
@@ -453,6 +457,42 @@ def test_a_dropped_map_is_gone_and_its_name_is_free(store: Opened, checkpointed:
     assert dict(kept) == {b"a": b"1"}
     # Two pairs, four marks of partitions and that of the store.
     assert store.parts.kv.entries() == 7
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_many_keys_are_looked_at_as_one_is(store: Opened, checkpointed: bool) -> None:
+    mapping = plain(store)
+    mapping[b"a"] = b"1"
+    if checkpointed:
+        store.database.checkpoint()
+    wrong: Any = "text"
+    for keys, error in (([b"a", wrong], CodecError), ([b"a", b"x" * 481], KeyTooLargeError)):
+        with pytest.raises(error):
+            mapping.get_many(keys)
+        with pytest.raises(error):
+            mapping.get(keys[1])
+    assert mapping.get_many([b"a", b"x" * 480]) == {b"a": b"1"}
+
+
+@pytest.mark.parametrize(
+    ("met", "raised"),
+    [(lmdb.CorruptedError("torn"), CorruptDataError), (lmdb.DiskError("gone"), DiskError)],
+)
+def test_a_data_file_that_cannot_be_read_is_told_for_one_key_as_for_many(
+    store: Opened, monkeypatch: pytest.MonkeyPatch, met: Exception, raised: type[Exception]
+) -> None:
+    mapping = plain(store)
+    mapping[b"a"] = b"1"
+    store.database.checkpoint()
+
+    def get(_txn: MemoryTransaction, _key: bytes, _default: object = None) -> bytes:
+        raise met
+
+    monkeypatch.setattr(MemoryTransaction, "get", get)
+    for look in (lambda: mapping[b"a"], lambda: mapping.get_many([b"a"])):
+        with pytest.raises(raised):
+            look()
+    monkeypatch.undo()
 
 
 # ------------------------------------------------------------------ snapshots

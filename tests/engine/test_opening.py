@@ -331,6 +331,23 @@ def test_a_data_file_whose_sync_failed_is_copied_and_checked() -> None:
         assert any("data.tmp" in operation.path for operation in store.disk.trace)
 
 
+def test_a_data_file_whose_sync_failed_in_a_recovery_is_copied_and_checked() -> None:
+    store = open_store(durability="none")
+    for number in range(40):
+        put(store, b"%d" % number)
+    store.database.abandon()
+    disk = store.disk
+    disk.fail_at(disk.operations + 1, "EIO", kind="commit")
+    with pytest.raises(DiskError):
+        open_store(disk, seed=2, checkpoint_bytes=500)
+    directory = disk.directory(PATH)
+    assert manifests.read(directory).rebuild
+    with opened(disk, seed=3) as again:
+        assert len(content(again)) == 40
+        assert not manifests.read(directory).rebuild
+        assert any("data.tmp" in operation.path for operation in disk.trace)
+
+
 # ------------------------------------------------------------------ errors while opening
 
 

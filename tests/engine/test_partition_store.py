@@ -24,6 +24,7 @@ from tidelog.engine.partition_store import (
 )
 from tidelog.engine.stored import TRAILER_SIZE, pack_prefix, xor_trailers
 from tidelog.testing import FaultyDisk, MemoryKv
+from tidelog.testing.kv_cursor import MemoryCursor
 
 STORE_MARK = StoreMark(
     store_id=b"s" * 16, position=99, time=7, namespaces=(), next_namespace=16, dropped=()
@@ -293,3 +294,19 @@ def test_a_mark_is_a_stored_value_like_any() -> None:
     stored = checked_get(store.kv.begin(), mark_key(2))
     assert stored is not None
     assert PartitionMark.from_bytes(stored[:-TRAILER_SIZE]) == store.marks[2]
+
+
+def test_a_tree_that_gives_an_earlier_key_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB looks a key up in pages whose order it trusts."""
+    store = Partitions()
+    for partition in range(2):
+        store.flush(partition, {b"a": b"1"})
+    real = MemoryCursor.set_range
+
+    def misled(cursor: MemoryCursor, key: bytes) -> bool:
+        return real(cursor, mark_key(0) if key == mark_key(1) else key)
+
+    monkeypatch.setattr(MemoryCursor, "set_range", misled)
+    monkeypatch.setattr(MemoryCursor, "prev", lambda _cursor: False)
+    with pytest.raises(CorruptDataError, match="out of order"):
+        read_marks(store.kv.begin())

@@ -823,3 +823,18 @@ def test_the_folder_of_a_reader_is_opened_for_reading_only(tmp_path: Path) -> No
         assert isinstance(wal, RealDirectory)
         with pytest.raises(OSError, match="opened for reading only"):
             wal.unlink(wal.names()[0])
+
+
+def test_a_reader_that_is_outrun_again_and_again_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def outrun(_reader: ReadOnlyDatabase, _manifest: object, _base: object) -> object:
+        raise errors.HistoryTruncatedError("a segment is gone")
+
+    with world() as w:
+        w.users[b"ann"] = b"1"
+        w.announce()
+        with w.reader() as reader:
+            monkeypatch.setattr(ReadOnlyDatabase, "_grown", outrun)
+            w.users[b"bob"] = b"2"
+            w.announce()
+            with pytest.raises(errors.HistoryTruncatedError, match="faster than it can be read"):
+                reader.refresh()

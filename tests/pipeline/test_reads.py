@@ -835,3 +835,28 @@ def test_records_that_are_gone_are_missed(tmp_path: Path) -> None:
         following = wal_stream(path)
         with pytest.raises(HistoryTruncatedError):
             following.tasks(start, following.latest(start, None))
+
+
+def test_what_can_be_read_of_several_stores_is_read_of_each(tmp_path: Path) -> None:
+    stores = [closed_store(tmp_path / name) for name in ("first", "second")]
+    both = read(
+        parse({"path": json.dumps(list(map(str, stores))), "view": "changes", "mode": "PERMISSIVE"})
+    )
+    alone = [rows(store, "changes", mode="PERMISSIVE") for store in stores]
+    assert all(alone)
+    assert rows_of(both) == [row for found in alone for row in found]
+
+
+def test_the_history_of_a_log_is_that_of_its_newest_segment(tmp_path: Path) -> None:
+    store, copy = closed_store(tmp_path / "store"), tmp_path / "copy"
+    with new_store(store) as db:
+        fill(db, 3, 5)
+        db.backup(copy)
+    with new_store(copy) as db:
+        fill(db, 4, 5)
+    assert len(list((copy / "wal").glob("*.log"))) == 2
+    original, continued = Log(str(store)), Log(str(copy))
+    assert continued.store_id == original.store_id
+    assert continued.history_id != original.history_id
+    with tidelog.open(copy, read_only=True) as reader:
+        assert continued.history_id.hex() == reader.access.manifest().history_id

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -119,6 +120,25 @@ def test_a_segment_behind_a_kept_one_is_kept_with_it() -> None:
     assert found.droppable == (1,)
     assert found.held[2] == ("history",)
     assert found.held[3] == ("segment 2",)
+
+
+def test_what_keeps_a_segment_is_the_first_kept_one_before_it() -> None:
+    infos = [
+        replace(segment, newest=NOW if segment.number == 1 else 0)
+        for segment in [
+            *segments(),
+            SegmentInfo(number=5, first_position=400, end_position=500, size_bytes=10, newest=0),
+        ]
+    ]
+    found = plan_retention(
+        infos,
+        limits=RetentionLimits(age_seconds=50),
+        holders=Holders(checkpoint=10_000),
+        now=NOW,
+    )
+    assert [found.held[number] for number in (1, 2, 3, 4)] == [
+        ("history",), ("segment 1",), ("segment 1",), ("segment 1",)
+    ]  # fmt: skip
 
 
 def test_without_segments_there_is_nothing_to_drop() -> None:
