@@ -24,9 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..affinity.errors import CorruptDataError, UsageError
-from ..wal.format import HEADER_SIZE, segment_name
+from ..wal.format import HEADER_SIZE, SEAL_MAGIC, segment_name
 from ..wal.ports import ReadableDirectory
-from ..wal.segments import open_segment, segment_numbers
+from ..wal.segments import open_segment, probe, segment_numbers
 from . import manifest as manifests
 from .check import inspect_store
 from .copying import copy_file
@@ -223,10 +223,22 @@ def _copy_log(source: BackupSource, target_path: str, start: int, end: int) -> i
     for first, number in firsts:
         if first < end:
             size = HEADER_SIZE + min(stop, end) - first
+            if stop < end:
+                size += _seal_bytes(source.wal, number, stop)
             total += copy_file(source.wal, segment_name(number), target, size=size)
         stop = first
     target.sync()
     return total
+
+
+def _seal_bytes(wal: ReadableDirectory, number: int, position: int) -> int:
+    """Return how long the seal of a segment is whose last frame ends at ``position``, or 0."""
+    segment = open_segment(wal, number)
+    try:
+        seal = probe(segment, position, SEAL_MAGIC).frame
+    finally:
+        segment.file.close()
+    return seal.end - position if seal else 0
 
 
 def _verified(environment: Environment, report: BackupReport) -> BackupReport:
