@@ -69,9 +69,17 @@ class Slot:
 class ReadAccess:
     """A store's files, opened for reading beside whoever writes them."""
 
-    def __init__(self, environment: Environment, path: str, map_size: int) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        path: str,
+        map_size: int,
+        manifest: Manifest | None = None,
+    ) -> None:
+        """Open them; ``manifest`` is for a copy that has none of its own yet."""
         self.environment = environment
         self.path = path
+        self._given = manifest
         check_place(environment, path)
         self.manifest()
         self.slot: Slot | None = None
@@ -98,7 +106,7 @@ class ReadAccess:
 
     def manifest(self) -> Manifest:
         """Return the manifest as it is now."""
-        return read_manifest(self.environment, self.path)
+        return self._given or read_manifest(self.environment, self.path)
 
     def raise_slot(self, position: int) -> None:
         """Say that nothing of the log below ``position`` is needed any more."""

@@ -2,14 +2,15 @@
 
 The order, and why: the log is pinned, so that nothing which the copy needs is dropped; its durable
 end is taken, so that the rows of every map which has its name there are in the data file; LMDB
-copies that file, as of one checkpoint; then the log from that checkpoint to that end is copied; the
-manifest comes last and makes the copy a store.
+copies that file, as of one checkpoint; then the log from that checkpoint to that end is copied; all
+of that is checked; the manifest comes last and makes the copy a store.
 
 Invariants:
 
 - A copy is consistent at the position that is reported, and everything in it is synced.
 - It shares no bytes with the store: nothing is ever hard-linked.
-- A crash or an error leaves no manifest, so nobody takes half a copy for a store.
+- A crash, an error or a check that fails leaves no manifest, so nobody takes a copy that failed for
+  a store.  Where we can, nothing of it is left: the next try may go to the same place.
 - The original is not changed, and works on.
 
 A copy keeps the ids of its store until it is opened for writing: then it gets a log and a history
@@ -24,9 +25,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..affinity.errors import CorruptDataError, UsageError
-from ..wal.format import HEADER_SIZE, segment_name
+from ..wal.format import HEADER_SIZE, SEAL_MAGIC, segment_name
 from ..wal.ports import ReadableDirectory
-from ..wal.segments import open_segment, segment_numbers
+from ..wal.segments import open_segment, probe, segment_numbers
 from . import manifest as manifests
 from .check import inspect_store
 from .copying import copy_file
@@ -122,11 +123,14 @@ def back_up(source: BackupSource, directory: str, *, verify: bool) -> BackupRepo
     try:
         with translated_disk(f"copying the store to {directory}"):
             report = _copied(source, directory)
+        manifest = replace(source.manifest, copied=True, rebuild=False, clean_end=report.position)
+        if verify:
+            report = _verified(environment, report, manifest)
+        with translated_disk(f"making a store of the copy in {directory}"):
+            manifests.write(environment.disk.directory(directory), manifest)
     except BaseException:
         _clear(environment.disk, directory)
         raise
-    if verify:
-        report = _verified(environment, report)
     return replace(report, seconds=environment.monotonic() - start)
 
 
@@ -180,10 +184,6 @@ def _copied(source: BackupSource, directory: str) -> BackupReport:
     source.pin(start)
     end = max(end, reached)
     log_bytes = _copy_log(source, os.path.join(directory, WAL_NAME), start, end)
-    manifests.write(
-        disk.directory(directory),
-        replace(source.manifest, copied=True, rebuild=False, clean_end=end),
-    )
     return BackupReport(
         path=directory,
         position=end,
@@ -223,22 +223,34 @@ def _copy_log(source: BackupSource, target_path: str, start: int, end: int) -> i
     for first, number in firsts:
         if first < end:
             size = HEADER_SIZE + min(stop, end) - first
+            if stop < end:
+                size += _seal_bytes(source.wal, number, stop)
             total += copy_file(source.wal, segment_name(number), target, size=size)
         stop = first
     target.sync()
     return total
 
 
-def _verified(environment: Environment, report: BackupReport) -> BackupReport:
+def _seal_bytes(wal: ReadableDirectory, number: int, position: int) -> int:
+    """Return how long the seal of a segment is whose last frame ends at ``position``, or 0."""
+    segment = open_segment(wal, number)
+    try:
+        seal = probe(segment, position, SEAL_MAGIC).frame
+    finally:
+        segment.file.close()
+    return seal.end - position if seal else 0
+
+
+def _verified(environment: Environment, report: BackupReport, manifest: Manifest) -> BackupReport:
     """Open the copy, check all of it, and compare it with what was copied."""
-    inspection = inspect_store(environment, report.path)
+    inspection = inspect_store(environment, report.path, manifest)
     problems = inspection.problems
     if not problems and inspection.position != report.position:
         problems = [f"its log ends at {inspection.position} instead of {report.position}"]
     if problems:
         raise CorruptDataError(
-            f"the copy in {report.path} does not verify: {problems[0]}",
-            hint="Do not use the copy; run `tidelog db verify` on the original.",
+            f"the copy in {report.path} did not verify, and was removed: {problems[0]}",
+            hint="Run `tidelog db verify` on the original.",
         )
     return replace(
         report,
@@ -249,13 +261,13 @@ def _verified(environment: Environment, report: BackupReport) -> BackupReport:
 
 
 def _clear(disk: Disk, directory: str) -> None:
-    """Remove the files of half a copy, as far as the disk lets us."""
+    """Remove the files of a copy that failed, its manifest first, as far as the disk lets us."""
+    with contextlib.suppress(OSError):
+        root = disk.directory(directory)
+        for file in set(root.names()).difference(FOLDERS):
+            root.unlink(file)
     for name in FOLDERS:
         with contextlib.suppress(OSError):
             folder = disk.directory(os.path.join(directory, name))
             for file in folder.names():
                 folder.unlink(file)
-    with contextlib.suppress(OSError):
-        root = disk.directory(directory)
-        for file in set(root.names()).difference(FOLDERS):
-            root.unlink(file)

@@ -111,10 +111,15 @@ def check_store(path: str | os.PathLike[str], environment: Environment | None = 
     return inspect_store(environment or production(), place).problems
 
 
-def inspect_store(environment: Environment, path: str) -> Inspection:
-    """Check a store and say what it holds; raises as ``check_store`` does."""
+def inspect_store(
+    environment: Environment, path: str, manifest: Manifest | None = None
+) -> Inspection:
+    """Check a store and say what it holds; raises as ``check_store`` does.
+
+    ``manifest`` is that of a copy which has none yet.
+    """
     try:
-        access = ReadAccess(environment, path, Options().map_size)
+        access = ReadAccess(environment, path, Options().map_size, manifest)
     except StorageError as error:
         return Inspection([str(error)])
     try:

@@ -7,12 +7,15 @@ Invariants:
 - The file is measured against its own meta pages before LMDB opens it: LMDB dies by a signal on a
   truncated file and takes an empty one for an empty store.  A file is longer than these say, or
   what is missing is no part of its trees.
+- A commit that failed is a ``DiskFullError`` only where nothing of the file was lost: no space, and
+  no page that was written before is missing on the disk.  Everything else is a ``DiskError``.
 
 Left out: what keys and values mean (``partition_store``).
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
@@ -56,6 +59,11 @@ _OTHER_META_OFFSET = 24
 KvReadError: type[Exception] = lmdb.Error
 """What reading may raise beside the errors of Tidelog; ``read_error`` says what it means."""
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_TEXTS = tuple(os.strerror(code) for code in _FULL)
+_PROBE_BYTES = 1 << 20
+"""What must fit behind the file, or a write that failed is taken for one that found no space."""
+
 _DAMAGE = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError, lmdb.PanicError)
 
 
@@ -86,9 +94,8 @@ def translated(what: str) -> Iterator[None]:
                 f"{what} failed: the store is open in this process", path=what, pid=os.getpid()
             ) from error
         # py-lmdb has one class for all errors of the disk; only the text tells them apart.
-        if "No space left" in str(error):
-            raise DiskFullError(f"{what} failed: {error}") from error
-        raise DiskError(f"{what} failed: {error}") from error
+        full = any(text in str(error) for text in _FULL_TEXTS)
+        raise (DiskFullError if full else DiskError)(f"{what} failed: {error}") from error
 
 
 def read_error(error: Exception) -> TidelogError:
@@ -106,11 +113,14 @@ def read_error(error: Exception) -> TidelogError:
 class LmdbEnvironment:
     """One LMDB file, opened for this process."""
 
-    def __init__(self, env: lmdb.Environment, path: str, file: str) -> None:
+    def __init__(
+        self, env: lmdb.Environment, path: str, file: str, *, watched: bool = False
+    ) -> None:
         self._env = env
         self._path = path
         self._file = file
         self._pid = os.getpid()
+        self._watch = os.open(file, os.O_RDWR | os.O_CLOEXEC) if watched else -1
 
     def begin(self, *, write: bool = False) -> KvTransaction:
         """Begin a transaction; a read transaction ends when its last reference goes."""
@@ -124,9 +134,46 @@ class LmdbEnvironment:
     @contextmanager
     def write(self) -> Iterator[KvTransaction]:
         """Begin a write transaction that commits when the block ends, and aborts on an error."""
-        with translated(f"writing {self._path}"), self._env.begin(write=True) as txn:
-            yield cast(KvTransaction, txn)
+        try:
+            with translated(f"writing {self._path}"), self._env.begin(write=True) as txn:
+                yield cast(KvTransaction, txn)
+        except (DiskError, DiskFullError) as error:
+            if self._watch < 0:
+                raise
+            raise self._judged(error) from error
         self._fill_up()
+
+    def _judged(self, error: DiskError | DiskFullError) -> DiskError | DiskFullError:
+        """Return what a write that failed means: no space and nothing lost, or doubt.
+
+        LMDB calls a write of which only a part fitted an I/O error, as it does a failed sync.  But
+        Linux tells every descriptor of a file, once, that a page of it could not be written.  Ours
+        has been open all the time: if its sync finds nothing, nothing was lost, and what failed
+        was a write into pages that nobody uses yet.
+        """
+        try:
+            os.fdatasync(self._watch)
+        except OSError as failure:
+            return DiskError(f"{error}; a sync of the file failed, too: {failure}")
+        if isinstance(error, DiskFullError):
+            self._cut_back()
+            return error
+        try:
+            end = os.fstat(self._watch).st_size
+            os.posix_fallocate(self._watch, end, _PROBE_BYTES)
+        except OSError as failure:
+            if failure.errno in _FULL:
+                return DiskFullError(f"writing {self._path} failed: {failure}")
+        finally:
+            self._cut_back()
+        return error
+
+    def _cut_back(self) -> None:
+        """Give back the space of pages that belong to no commit."""
+        with suppress(OSError):
+            needed = self.size_used()
+            if os.fstat(self._watch).st_size > needed:
+                os.ftruncate(self._watch, needed)
 
     def _fill_up(self) -> None:
         """Let the file be as long as its meta page says.
@@ -178,6 +225,9 @@ class LmdbEnvironment:
         # A forked child would give up the reader slots of its parent.
         if self._pid == os.getpid():
             self._env.close()
+        watch, self._watch = self._watch, -1
+        if watch >= 0:
+            os.close(watch)
 
 
 def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvironment:
@@ -192,7 +242,11 @@ def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvi
     env = _open(path, file, map_size, read_only=read_only, lock=lock)
     if lock and not read_only:
         env.reader_check()
-    return LmdbEnvironment(env, path, file)
+    try:
+        return LmdbEnvironment(env, path, file, watched=not read_only)
+    except OSError as error:
+        env.close()
+        raise DiskError(f"opening {file} failed: {error}") from error
 
 
 def open_file(path: str, map_size: int, *, read_only: bool) -> LmdbEnvironment:

@@ -7,6 +7,7 @@ Invariants:
 - The index of a segment that this opening wrote alone comes from counters that are known anyway:
   it costs nothing per commit.  One that was begun by an earlier opening is read for its index.
 - Slots of reading processes that died are freed by their lock.
+- Segments below a hole are evidence: nothing here reads, indexes or drops them.
 
 Left out: the rules (``wal.retention``) and the index itself (``wal.index``).
 """
@@ -17,7 +18,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..affinity.errors import TidelogError
@@ -40,6 +41,22 @@ SPARE_SUFFIX = ".spare"
 log = logging.getLogger("tidelog.log")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """How things stood when the segment that is being written began.
+
+    ``whole``: this opening has written all of it.  ``given_ids`` grows with those that callers
+    give.
+    """
+
+    number: int
+    whole: bool
+    lwms: list[int]
+    first_id: int
+    given_ids: list[bytes]
+    time: int
+
+
 class LogKeeper:
     """The segments of one open log."""
 
@@ -54,8 +71,6 @@ class LogKeeper:
     ) -> None:
         self.pins: dict[str, int] = {}
         self.plan = RetentionPlan((), {})
-        self.given_ids: list[bytes] = []
-        """Ids that callers gave since this segment began; the committer notes them."""
         self.ids: Callable[[], tuple[bytes, int]] = lambda: (b"", 0)
         """Prefix and newest number of automatic ids."""
         self.ids_in_flight: Callable[[], tuple[int, list[bytes]]] = lambda: (1, [])
@@ -70,10 +85,7 @@ class LogKeeper:
         self._unindexed: list[int] = []
         self._writer: LogWriter
         self._state: State
-        self._whole = False
-        self._starts: list[int] = []
-        self._first_id = 0
-        self._began = 0
+        self._start: _Start
 
     def begin(self, writer: LogWriter, state: State) -> None:
         """Take stock of the segments that are there."""
@@ -82,7 +94,7 @@ class LogKeeper:
         for name in self._directory.names():
             if name.endswith(SPARE_SUFFIX):
                 self._directory.unlink(name)
-        numbers = self._without_leftovers(segment_numbers(self._directory))
+        numbers = self._without_stranded(segment_numbers(self._directory))
         firsts = [self._first_position(number) for number in numbers]
         for number, first, end in zip(numbers, firsts, firsts[1:], strict=False):
             index = load_index(self._directory, number)
@@ -90,20 +102,27 @@ class LogKeeper:
                 self._unindexed.append(number)
             newest = None if index is None else index.newest
             self._sealed.append(self._info(number, first, end, newest))
-        self._note_start(whole=False)
+        self._note_start(writer.segment.number, whole=False)
 
-    def _without_leftovers(self, numbers: list[int]) -> list[int]:
-        """Drop segments below a hole, and return the others.
+    def _without_stranded(self, numbers: list[int]) -> list[int]:
+        """Return the segments above the last hole: the log of this store begins there.
 
-        A power cut may undo the removal of a segment and not that of a later one.  Recovery, which
-        has read the log without a hole, needs none of these.
+        A hole is never of our making, for each removal is durable before the next one begins.  So
+        what lies below it is left as it is: with the missing segment back, the log is whole again.
         """
-        holes = [b for a, b in pairwise(numbers) if b != a + 1]
-        kept = [number for number in numbers if not holes or number >= holes[-1]]
-        for number in numbers[: len(numbers) - len(kept)]:
-            log.warning("log.leftover segment=%d", number, extra={"event": "log.leftover"})
-            self._directory.unlink(segment_name(number))
-        return kept
+        holes = [(a, b) for a, b in pairwise(numbers) if b != a + 1]
+        if not holes:
+            return numbers
+        below, first = holes[-1]
+        log.warning(
+            "log.hole missing=%d..%d: the log begins with segment %d; nothing below is read or "
+            "dropped until the missing ones are back",
+            below + 1,
+            first - 1,
+            first,
+            extra={"event": "log.hole"},
+        )
+        return [number for number in numbers if number >= first]
 
     def _first_position(self, number: int) -> int:
         segment = open_segment(self._directory, number)
@@ -120,15 +139,30 @@ class LogKeeper:
             number=number, first_position=first, end_position=end, size_bytes=size, newest=newest
         )
 
-    def _note_start(self, *, whole: bool) -> None:
-        self._whole = whole
+    @property
+    def given_ids(self) -> list[bytes]:
+        """Ids that callers gave since this segment began; the committer notes them."""
+        return self._start.given_ids
+
+    def _note_start(self, number: int, *, whole: bool) -> None:
         # A group that did not fit into the old segment has its numbers and ids already.
-        self._starts = [counter.lwm for counter in self._state.counters]
-        self._first_id, self.given_ids = self.ids_in_flight()
-        self._began = self._state.time
+        first_id, given_ids = self.ids_in_flight()
+        self._start = _Start(
+            number=number,
+            whole=whole,
+            lwms=[counter.lwm for counter in self._state.counters],
+            first_id=first_id,
+            given_ids=given_ids,
+            time=self._state.time,
+        )
 
     def sealed(self, header: SegmentHeader, end: int) -> None:
-        """Hear of a segment that is full; called by the writer, under the commit mutex."""
+        """Hear of a segment that is full; called by the writer, under the commit mutex.
+
+        Called again where it was interrupted, it does what is left to do.
+        """
+        if self._start.number > header.number:
+            return
         newest = self._state.time
         try:
             info = self._info(header.number, header.first_position, end, newest)
@@ -142,33 +176,34 @@ class LogKeeper:
                 size_bytes=end - first,
                 newest=newest,
             )
-        self._sealed.append(info)
-        if self._whole:
+        self._sealed = [*self._sealed_below(header.number), info]
+        if self._start.whole:
             self._write_index(self._index(header, end))
-        else:
+        elif header.number not in self._unindexed:
             self._unindexed.append(header.number)
-        self._note_start(whole=True)
+        self._note_start(header.number + 1, whole=True)
+
+    def _sealed_below(self, number: int) -> list[SegmentInfo]:
+        return [info for info in self._sealed if info.number < number]
 
     def _index(self, header: SegmentHeader, end: int) -> SegmentIndex:
         """Return the index of a segment from the counters at its start and now."""
-        state = self._state
+        state, began = self._state, self._start
         index = SegmentIndex(
             number=header.number,
             first_position=header.first_position,
             end_position=end,
-            oldest=self._began,
+            oldest=began.time,
             newest=state.time,
             log_id=header.log_id,
         )
-        for partition, (start, counter) in enumerate(
-            zip(self._starts, state.counters, strict=True)
-        ):
+        for partition, (start, counter) in enumerate(zip(began.lwms, state.counters, strict=True)):
             if counter.hwm > start:
                 index.counters[partition] = [(state.epochs[partition], start + 1, counter.hwm)]
         prefix, last = self.ids()
         assert index.prefixes is not None
-        if last >= self._first_id:
-            index.prefixes[prefix] = (self._first_id, last)
+        if last >= began.first_id:
+            index.prefixes[prefix] = (began.first_id, last)
         for tx_id in self.given_ids:
             index.note_transaction(tx_id)
         return index
@@ -235,6 +270,8 @@ class LogKeeper:
         name = segment_name(number)
         with contextlib.suppress(FileNotFoundError):
             self._directory.unlink(index_name(number))
+        if name not in self._directory.names():
+            return  # it went, and the sync behind that failed
         if len(self._spares) < SPARES_MAX:
             spare = f"{number:016d}{SPARE_SUFFIX}"
             self._directory.rename(name, spare)
@@ -280,8 +317,13 @@ class LogKeeper:
         self, tx_id: bytes, log_ids: list[tuple[bytes, int]]
     ) -> TxRecord | RollbackRecord | None:
         """Return the record of a transaction that the kept log holds, or None."""
-        durable = self._writer.synced
-        found = find_transaction(self._directory, tx_id, log_ids=log_ids, durable=durable)
+        found = find_transaction(
+            self._directory,
+            tx_id,
+            start_position=self.first_position,
+            log_ids=log_ids,
+            durable=self._writer.synced,
+        )
         return None if found is None else found[1]
 
     def writer_of(self, partition: int, counter: int) -> bytes | None:

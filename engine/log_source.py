@@ -67,9 +67,20 @@ class LogSource:
         """The position that the manifest proves to be durable."""
         return (self.manifest.clean_end or 0) if self.manifest else 0
 
+    @property
+    def alone(self) -> bool:
+        """Whether this is one segment of a log that may have others."""
+        return self.kind == "segment"
+
     def scan(self, wanted: Callable[[int], bool] | None = None) -> Scan:
         """Return a scan over the whole log; segments that are not ``wanted`` go unread."""
-        return Scan(self.directory, durable=self.durable, log_ids=self.log_ids, wanted=wanted)
+        return Scan(
+            self.directory,
+            durable=self.durable,
+            log_ids=self.log_ids,
+            wanted=wanted,
+            alone=self.alone,
+        )
 
 
 def find_log(path: str) -> LogSource:

@@ -36,7 +36,7 @@ from ..wal.format import SegmentHeader, segment_name
 from ..wal.ports import Directory
 from ..wal.records import DropNamespaceRecord, Record, RollbackRecord, Run, encode_record
 from ..wal.segments import open_segment, segment_numbers
-from ..wal.writer import NEXT_NAME, LogWriter, create_segment
+from ..wal.writer import NEXT_NAME, LogWriter, create_segment, seal_before
 from . import manifest as manifests
 from .checkpointer import Checkpointer
 from .commit import Committer
@@ -590,6 +590,8 @@ class _Opening:
         else:
             header = segment.header
             file = self._wal.open_write(segment_name(numbers[-1]), mapped=self._mapped)
+        with translated_disk("sealing a segment of the log"):
+            seal_before(self._wal, header)
         writer = LogWriter(
             self._wal,
             header,

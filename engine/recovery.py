@@ -129,14 +129,18 @@ def replay(
 
 
 def newest_durable(
-    directory: ReadableDirectory, log_ids: list[tuple[bytes, int]], known: int
+    directory: ReadableDirectory,
+    log_ids: list[tuple[bytes, int]],
+    known: int,
+    *,
+    alone: bool = False,
 ) -> int:
     """Return the highest position that the log shows to be durable, given one that surely is.
 
-    Raises ``CorruptLogError`` for a log that is damaged.
+    ``alone`` is as for ``Scan``.  Raises ``CorruptLogError`` for a log that is damaged.
     """
     newest = known
-    scan = Scan(directory, known, exact=True, durable=known, log_ids=log_ids)
+    scan = Scan(directory, known, exact=True, durable=known, log_ids=log_ids, alone=alone)
     ends: deque[int] = deque()
     for frame in scan:
         ends.append(frame.end)

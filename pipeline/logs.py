@@ -257,9 +257,9 @@ class Log:
         """Return the newest position that the log or the manifest shows to be durable."""
         with self._segment(self._numbers()[-1]) as segment:
             known = max(known, segment.first_position)
-        return newest_durable(
-            self.source.directory, list(self.source.log_ids or ()), max(known, self.source.durable)
-        )
+        source = self.source
+        known, log_ids = max(known, source.durable), list(source.log_ids or ())
+        return newest_durable(source.directory, log_ids, known, alone=source.alone)
 
     def earliest(self) -> Cut:
         """Return the cut at which the kept log begins."""
@@ -480,7 +480,14 @@ class Log:
     def between(self, start: int, end: int) -> Iterator[Frame]:
         """Yield the frames between two borders of frames; damage is an error."""
         source = self.source
-        scan = Scan(source.directory, start, exact=True, durable=end, log_ids=source.log_ids)
+        scan = Scan(
+            source.directory,
+            start,
+            exact=True,
+            durable=end,
+            log_ids=source.log_ids,
+            alone=source.alone,
+        )
         for frame in scan:
             if frame.end > end:
                 return

@@ -20,7 +20,7 @@ from ..wal.format import segment_name
 from ..wal.index import SegmentIndex
 from ..wal.reader import load_index
 from ..wal.records import UndecodableRecordError
-from ..wal.segments import Segment, open_segment, segment_numbers, walk
+from ..wal.segments import NO_LIMIT, Segment, open_segment, segment_numbers, walk
 from ..wal.tail import End
 from .text import shown_time
 
@@ -55,7 +55,10 @@ def describe_segments(source: LogSource) -> tuple[list[dict[str, Any]], End]:
                 continue
             first = found.segment.first_position
             end = next((border for border in ends if border > first), first)
-            rows.append(_row(source, found, found.segment, end, last=found is seen[-1]))
+            last = found is seen[-1]
+            if not last and not any(other.number == found.number + 1 for other in seen):
+                end = NO_LIMIT
+            rows.append(_row(source, found, found.segment, end, last=last))
         return rows, scan.end
     finally:
         for found in seen:
@@ -78,6 +81,8 @@ def _row(
 ) -> dict[str, Any]:
     index = None if last else load_index(source.directory, found.number)
     state = "last" if last else "sealed"
+    if end == NO_LIMIT:
+        state += f"; segment {found.number + 1} is missing"
     row = {
         "segment": found.number,
         "first_position": segment.first_position,
@@ -93,6 +98,7 @@ def _row(
     except (UndecodableRecordError, FormatVersionError) as error:
         return row | {"state": f"{state}; {error}"}
     return row | {
+        "end_position": contents.end_position if end == NO_LIMIT else end,
         "oldest": None if contents.oldest is None else shown_time(contents.oldest),
         "newest": None if contents.newest is None else shown_time(contents.newest),
         "partitions": len(contents.counters),

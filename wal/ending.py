@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from .damage import lost_ranges, transactions_in
 from .format import FRAME_OVERHEAD, HEADER_SIZE
-from .segments import NO_LIMIT, Segment, headers, later_frames, probe, used_end, walk
+from .segments import NO_LIMIT, Segment, headers, later_frames, probe, seal_at, used_end, walk
 from .sequence import Fault
 from .tail import End, EndKind, Place, Sight, verdict
 
@@ -42,7 +42,8 @@ class Standing:
 
     ``following`` is the next segment that exists, of whatever number.  ``unread`` is that segment
     as it must have been, where its header is unreadable.  ``durable`` is w so far, ``before`` the
-    last valid frame.
+    last valid frame.  ``indexed`` tells whether an index of the segment says that it ends here,
+    ``alone`` that nobody asked for the segments behind it.
     """
 
     segment: Segment
@@ -51,6 +52,8 @@ class Standing:
     unread: Segment | None
     durable: int
     before: Place | None
+    indexed: bool = False
+    alone: bool = False
 
     @property
     def offset(self) -> int:
@@ -69,8 +72,9 @@ def judge(standing: Standing) -> End:
     segment, following = standing.segment, standing.following
     here = _survey(segment, standing.offset, standing)
     there = _survey(standing.unread, 0, standing) if standing.unread else Survey(0)
-    durable = max(standing.durable, here.synced, there.synced)
-    sight = _sight(standing, here)
+    seal = None if standing.alone else seal_at(segment, standing.position)
+    durable = max(standing.durable, here.synced, there.synced, seal.end if seal else 0)
+    sight = _sight(standing, here, sealed=seal is not None or standing.indexed)
     proven = durable > standing.position or (isinstance(following, Fault) and not following.last)
     row = verdict(sight, proven)
     torn = row.kind is EndKind.TORN
@@ -87,7 +91,7 @@ def judge(standing: Standing) -> End:
         dropped_bytes=(here.used - standing.offset + there.used) if torn else 0,
         dropped_frames=(here.frames + there.frames) if torn else 0,
     )
-    if sight is Sight.MISSING and following is not None:
+    if sight in (Sight.MISSING, Sight.SEALED):
         return replace(end, segment=segment.number + 1, offset=0)
     if isinstance(following, Fault):
         return _blamed(end, following)
@@ -109,8 +113,10 @@ def _survey(segment: Segment, offset: int, standing: Standing) -> Survey:
     return Survey(used, first, frames, synced)
 
 
-def _sight(standing: Standing, here: Survey) -> Sight:
+def _sight(standing: Standing, here: Survey, *, sealed: bool) -> Sight:
     segment, following = standing.segment, standing.following
+    if following is None and sealed:
+        return Sight.SEALED
     if following is not None and following.number != segment.number + 1:
         return Sight.MISSING
     if isinstance(following, Fault):

@@ -27,6 +27,8 @@ FORMAT_VERSION = 1
 HEADER_SIZE = 128
 FRAME_OVERHEAD = 20
 FRAME_MAGIC = b"TLF\x01"
+SEAL_MAGIC = b"TLS\x01"
+"""Begins what stands behind the last frame of a segment that another one follows."""
 PAYLOAD_MAX = 1 << 30
 """No frame is ever longer; a larger length is damage, and nothing is allocated for it."""
 
@@ -129,11 +131,13 @@ def log_seed(log_id: bytes) -> int:
     return crc32c(log_id)
 
 
-def encode_frame(seed: int, position: int, synced: int, payload: bytes) -> bytes:
+def encode_frame(
+    seed: int, position: int, synced: int, payload: bytes, magic: bytes = FRAME_MAGIC
+) -> bytes:
     """Return the frame that holds ``payload`` at ``position``; ``synced`` is known durable."""
     length = len(payload)
     crc = crc32c(payload, crc32c(pack_covered(position, length, synced), seed))
-    return pack_frame_header(FRAME_MAGIC, length, crc, synced) + payload
+    return pack_frame_header(magic, length, crc, synced) + payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +168,17 @@ class Frame(NamedTuple):
         return self.position + FRAME_OVERHEAD + len(self.payload)
 
 
-def parse_frame_header(data: bytes, offset: int = 0) -> FrameHeader | None:
+def parse_frame_header(
+    data: bytes, offset: int = 0, magic: bytes = FRAME_MAGIC
+) -> FrameHeader | None:
     """Return the frame header at ``offset`` of ``data``, or None where there can be none.
 
     None means: too few bytes, no magic, a length of 0 or beyond ``PAYLOAD_MAX``.
     """
     if len(data) - offset < FRAME_OVERHEAD:
         return None
-    magic, length, crc, synced = _FRAME.unpack_from(data, offset)
-    if magic != FRAME_MAGIC or not 0 < length <= PAYLOAD_MAX:
+    found, length, crc, synced = _FRAME.unpack_from(data, offset)
+    if found != magic or not 0 < length <= PAYLOAD_MAX:
         return None
     return FrameHeader(length, crc, synced)
 

@@ -33,7 +33,7 @@ from .records import (
     decode_record,
     split_records,
 )
-from .segments import NO_LIMIT, Segment, Stop, open_segment, probe, walk
+from .segments import NO_LIMIT, Segment, Stop, open_segment, probe, seal_at, walk
 from .sequence import Fault, LogFiles
 from .tail import End, Place
 
@@ -46,6 +46,7 @@ class Scan:
     frame and durable, so that nothing below it has to be read.  ``durable`` is the highest
     position known to be durable from elsewhere; ``log_ids`` is as for ``LogFiles``.  Segments
     with another one behind them for whose number ``wanted`` is false are passed over unread.
+    ``alone`` says that the directory shows one segment of a log that may have others.
 
     Iterating raises ``HistoryTruncatedError`` where a live writer drops a segment that is being
     read, ``FormatVersionError`` for a segment of a later version, and ``OSError``; a damaged log
@@ -61,7 +62,10 @@ class Scan:
         durable: int = 0,
         log_ids: Sequence[tuple[bytes, int]] | None = None,
         wanted: Callable[[int], bool] | None = None,
+        alone: bool = False,
     ) -> None:
+        self._directory = directory
+        self._alone = alone
         self._files = LogFiles(directory, log_ids)
         self._start = start_position or 0
         self._anywhere = start_position is None
@@ -133,6 +137,9 @@ class Scan:
             else:
                 position = yield from self._frames(current, position, limit)
             if sealed and position == limit:
+                seal = seal_at(current, position)
+                if seal is not None:
+                    self._durable = max(self._durable, seal.end)
                 self._files.forget(current.number)
                 current = sealed
                 continue
@@ -173,6 +180,8 @@ class Scan:
     ) -> Standing:
         higher = self._files.highest_first_position(segment.number)
         unread = self._files.unread(following, position) if isinstance(following, Fault) else None
+        ask = following is None and not self._alone
+        index = load_index(self._directory, segment.number) if ask else None
         return Standing(
             segment=segment,
             position=position,
@@ -180,6 +189,8 @@ class Scan:
             unread=unread,
             durable=max(self._durable, higher),
             before=self._before,
+            indexed=index is not None and index.end_position == position,
+            alone=self._alone,
         )
 
 
@@ -259,12 +270,14 @@ def find_transaction(
     directory: ReadableDirectory,
     tx_id: bytes,
     *,
+    start_position: int | None = None,
     log_ids: Sequence[tuple[bytes, int]] | None = None,
     durable: int = 0,
 ) -> tuple[Frame, TxRecord | RollbackRecord] | None:
     """Return the last record of a transaction with its frame, or None where the log has none.
 
-    Segments whose index denies the transaction are not read.  Raises ``CorruptLogError`` for a
+    ``start_position`` is where the search begins, by default with the first segment.  Segments
+    whose index denies the transaction are not read.  Raises ``CorruptLogError`` for a
     log that is refused: what was not found may have been in its damaged part.
     """
 
@@ -272,7 +285,7 @@ def find_transaction(
         index = load_index(directory, number)
         return index is None or index.may_contain(tx_id)
 
-    scan = Scan(directory, durable=durable, log_ids=log_ids, wanted=wanted)
+    scan = Scan(directory, start_position, durable=durable, log_ids=log_ids, wanted=wanted)
     found = None
     for frame, record in read_records(frame for frame in scan if tx_id in frame.payload):
         if isinstance(record, TxRecord | RollbackRecord) and record.tx_id == tx_id:

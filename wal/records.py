@@ -48,6 +48,7 @@ class RecordType(IntEnum):
     INGEST = 14
     COMMIT_UPTO = 15
     IDLE = 16
+    SEAL = 18
 
 
 MAY_BE_IGNORED = 1
@@ -244,6 +245,19 @@ class IdleRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SealRecord:
+    """A segment ends here, and that of ``number`` goes on.  It stands in no frame of the log.
+
+    ``first_position`` is where that one begins, ``end`` what was durable in it when the seal was
+    written: the position behind its STATE frame.
+    """
+
+    number: int
+    first_position: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownRecord:
     """A record of a later version that may be ignored."""
 
@@ -365,6 +379,24 @@ def encode_record(record: Record) -> bytes:
         case UnknownRecord():
             header = pack_record_header(len(record.body), record.type, MAY_BE_IGNORED)
             return header + record.body
+
+
+def encode_seal(seal: SealRecord) -> bytes:
+    """Return the bytes of a seal's record, its header included."""
+    body = (seal.number, seal.first_position, seal.end)
+    return _frame_up(RecordType.SEAL, MAY_BE_IGNORED, body)
+
+
+def decode_seal(payload: bytes) -> SealRecord | None:
+    """Return the seal in a payload, or None where it holds none."""
+    try:
+        kind, _, body = next(split_records(payload), (0, 0, b""))
+        number, first_position, end = msgpack.unpackb(body)[:3]
+    except (UndecodableRecordError, *_UNDECODABLE):
+        return None
+    if kind != RecordType.SEAL or {type(number), type(first_position), type(end)} != {int}:
+        return None
+    return SealRecord(number=number, first_position=first_position, end=end)
 
 
 def _frame_up(kind: RecordType, flags: int, body: object) -> bytes:

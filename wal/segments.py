@@ -24,6 +24,7 @@ from .format import (
     FRAME_OVERHEAD,
     HEADER_SIZE,
     PAYLOAD_MAX,
+    SEAL_MAGIC,
     Frame,
     SegmentHeader,
     log_seed,
@@ -35,6 +36,7 @@ from .format import (
     unpack_frame_header,
 )
 from .ports import ReadableDirectory, ReadableFile
+from .records import SealRecord, decode_seal
 
 CHUNK_BYTES = 1 << 20
 NO_LIMIT = 1 << 64
@@ -145,10 +147,10 @@ class Probe(NamedTuple):
     found: int | None = None
 
 
-def probe(segment: Segment, position: int) -> Probe:
+def probe(segment: Segment, position: int, magic: bytes = FRAME_MAGIC) -> Probe:
     """Look at one position of a segment, reading the file anew."""
     file, offset = segment.file, segment.offset_of(position)
-    header = parse_frame_header(file.read(offset, FRAME_OVERHEAD))
+    header = parse_frame_header(file.read(offset, FRAME_OVERHEAD), 0, magic)
     if header is None or offset + FRAME_OVERHEAD + header.length > file.size():
         return Probe()
     payload = file.read(offset + FRAME_OVERHEAD, header.length)
@@ -156,6 +158,12 @@ def probe(segment: Segment, position: int) -> Probe:
     if found != header.crc:
         return Probe(None, header.crc, found)
     return Probe(Frame(position, header.synced, payload, segment.number, offset))
+
+
+def seal_at(segment: Segment, position: int) -> SealRecord | None:
+    """Return the seal at a position, or None where there is none that can be trusted."""
+    found = probe(segment, position, SEAL_MAGIC).frame
+    return decode_seal(found.payload) if found else None
 
 
 def later_frames(

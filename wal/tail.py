@@ -5,11 +5,13 @@ Owns the table of verdicts and ``End``, which carries one to whoever reads a log
 Invariants:
 
 - *w* is the highest position that anything valid shows to have been durable: the manifest, the
-  partition store, ``synced`` of a valid frame, the first position of a valid segment.  An invalid
-  frame below w is damage.  At or above w everything from the first invalid frame on may be cut,
-  valid frames behind it included: nobody was told that they are durable.
+  partition store, ``synced`` of a valid frame, the first position of a valid segment, the seal of
+  the segment before.  An invalid frame below w is damage.  At or above w everything from the first
+  invalid frame on may be cut, valid frames behind it included: nobody was told that they are
+  durable.
 - The verdict follows from two inputs only: what was seen where valid frames end, and whether w is
   above that position.
+- A newest segment that was in use is never taken for one that is yet to come.
 - A log is never refused for what an interrupted writer leaves, and never cut below w.
 
 Left out: gathering what is seen (``reader``), naming what is lost (``damage``), cutting (the
@@ -53,6 +55,7 @@ class Sight(Enum):
     OVERLAP = auto()
     MISSING = auto()
     OTHER_LOG = auto()
+    SEALED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,9 @@ TABLE = (
     Row("O", Sight.MISSING, None, EndKind.GAP, "a segment is missing"),
     # P: a segment of another store, or of another copy of this one, was put here.
     Row("P", Sight.OTHER_LOG, None, EndKind.FOREIGN, "the segment belongs to another log"),
+    # Q: the newest segment was deleted, or a copy left it out.  The one before was sealed, or got
+    # its index, when the newest one was durable under its name.
+    Row("Q", Sight.SEALED, None, EndKind.GAP, "the segment is missing that followed a sealed one"),
 )
 
 

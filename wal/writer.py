@@ -5,7 +5,10 @@ Invariants:
 - ``synced <= position``; ``synced`` rises only after a sync that began when it was all written.
 - Everything below a segment's first position is durable before that segment exists under its
   name, and the segment is durable with its header and STATE frame before it gets that name.
+- Nothing is appended to a segment before the seal of the one before it is durable.
 - An append that fails leaves ``position`` as it was; the next one overwrites what it left behind.
+- A change of segments that was cut short, by an error or by Ctrl-C at whatever line, is carried on
+  by the next one: each of its steps may be done twice, and nothing is appended meanwhile.
 - After a failed sync nothing is ever written or synced again: ``failure`` is set for good.
 
 Used by one thread at a time for appends; ``sync`` may run beside appends, but only one at a time,
@@ -18,12 +21,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from crc32c import crc32c
 
+from ..affinity.errors import CorruptLogError
 from .format import (
     FRAME_MAGIC,
     HEADER_SIZE,
+    SEAL_MAGIC,
     SegmentHeader,
     encode_frame,
     log_seed,
@@ -32,12 +38,17 @@ from .format import (
     segment_name,
 )
 from .ports import Directory, LogFile
+from .records import SealRecord, encode_seal
+from .segments import open_segment, probe, seal_at
 
 FILL_AHEAD = 128 << 10
 FILL_AHEAD_MAPPED = 2 << 20
 """A mapped file is mapped anew each time it has grown, so it grows by more."""
 PIECE = 64 << 10
 NEXT_NAME = "next.tmp"
+
+SEAL_ROOM = 64
+"""Bytes that are kept free at the end of a segment for its seal, which is never longer."""
 
 _ZEROS = bytes(PIECE)
 
@@ -48,6 +59,20 @@ class LogFailedError(Exception):
 
 class SyncFailedError(OSError):
     """A sync failed while a segment was begun: it may or may not be there after a power cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A segment that is durable under its name, and the one before it, which lacks its seal.
+
+    ``position`` is the end of the new one, behind its STATE frame.
+    """
+
+    header: SegmentHeader
+    file: LogFile
+    position: int
+    old_header: SegmentHeader
+    old_file: LogFile
 
 
 class LogWriter:
@@ -75,14 +100,17 @@ class LogWriter:
         self._header = header
         self._file = file
         self._base = header.first_position - HEADER_SIZE
-        self._filled = file.size()
-        self._limit = max(segment_size, 2 * PIECE)
+        # How far frames may go before the file must grow, the room for the seal left out; 0 while
+        # the change to another segment is under way, however that was cut short.
+        self._filled = max(file.size() - SEAL_ROOM, position - self._base)
+        self._limit = max(segment_size, 2 * PIECE) - SEAL_ROOM
         self._state = state
         self._spare = spare
         self._sealed = sealed
         self._mapped = mapped
         self._bytes = file.mapping
         self._fresh = -1
+        self._begun: _Begun | None = None
         self.seed = log_seed(header.log_id)
         self.position = position
         self.synced = synced
@@ -111,7 +139,7 @@ class LogWriter:
         offset = position - self._base
         end = offset + len(frame)
         if end > self._filled:
-            if end > self._limit and position != self._fresh:
+            if not self._filled or (end > self._limit and position != self._fresh):
                 return False
             self._fill(end)
         if self._bytes is not None:
@@ -132,8 +160,8 @@ class LogWriter:
         self._bytes = None  # an interrupt below must not leave a mapping here that is gone
         try:
             while self._filled < target:
-                size = min(PIECE, target - self._filled)
-                self._file.write(self._filled, _ZEROS if size == PIECE else _ZEROS[:size])
+                size = min(PIECE - SEAL_ROOM, target - self._filled)
+                self._file.write(self._filled, _ZEROS[: size + SEAL_ROOM])
                 self._filled += size
         finally:
             # A file that has grown has another mapping, also where it then grew no further.
@@ -159,9 +187,26 @@ class LogWriter:
     def rotate(self) -> None:
         """Seal this segment and begin the next one; raises as ``append`` and ``sync`` do.
 
-        After an ``OSError`` from anything but a sync the old segment goes on being used.
+        Called again after an error or an interrupt it goes on where the one before stopped.
+        After an ``OSError`` from anything but a sync the old segment goes on being used, unless
+        the new one may be there.
         """
-        self.sync()
+        filled, self._filled = self._filled, 0
+        try:
+            self.sync()
+            if self._begun is None:
+                self._begun = self._begin()
+        except OSError as error:
+            if isinstance(error, SyncFailedError):
+                # The new segment may be there for the next recovery, which then takes nothing
+                # more from the old one.
+                self.failure = error
+            else:
+                self._filled = filled
+            raise
+        self._change_to(self._begun)
+
+    def _begin(self) -> _Begun:
         header = SegmentHeader(
             log_id=self._header.log_id,
             store_id=self._header.store_id,
@@ -169,34 +214,36 @@ class LogWriter:
             number=self._header.number + 1,
             first_position=self.position,
         )
-        old_file, old_header, end = self._file, self._header, self.position
-        try:
-            file, position = create_segment(
-                self._directory, header, self._state(), spare=self._spare(), mapped=self._mapped
-            )
-            filled, mapping = file.size(), file.mapping
-        except SyncFailedError as error:
-            # The new segment may be there for the next recovery, which then takes nothing more
-            # from the old one.
-            self.failure = error
-            raise
-        except OSError:
-            raise
-        except BaseException as error:
-            # So it may behind an interrupt.
-            self.failure = OSError(f"interrupted while a segment was begun: {error!r}")
-            raise
-        self._file, self._header, self._filled, self._bytes = file, header, filled, mapping
+        file, position = create_segment(
+            self._directory, header, self._state(), spare=self._spare(), mapped=self._mapped
+        )
+        return _Begun(header, file, position, self._header, self._file)
+
+    def _change_to(self, begun: _Begun) -> None:
+        """Seal the old segment, and let appends go into the new one."""
+        header, file, position = begun.header, begun.file, begun.position
+        self._file, self._header = file, header
         self._base = header.first_position - HEADER_SIZE
         self._fresh = position
         self.position = self.synced = self.announced = position
+        try:
+            write_seal(begun.old_file, begun.old_header, header, position)
+        except SyncFailedError as error:
+            self.failure = error
+            raise
+        self._sealed(begun.old_header, header.first_position)
+        self._bytes = file.mapping
+        filled = max(file.size() - SEAL_ROOM, position - self._base)
+        self._begun = None
+        self._filled = filled
         with contextlib.suppress(OSError):
-            old_file.close()
-        self._sealed(old_header, end)
+            begun.old_file.close()
 
     def close(self) -> None:
         """Close the file; nothing is synced here."""
         self._file.close()
+        if self._begun is not None:
+            self._begun.old_file.close()
 
 
 def create_segment(
@@ -228,10 +275,50 @@ def create_segment(
         _sync(file)
         directory.rename(NEXT_NAME, segment_name(header.number))
         _sync(directory)
-    except OSError:
+    except BaseException:
         file.close()
         raise
     return file, header.first_position + len(frame)
+
+
+def write_seal(file: LogFile, header: SegmentHeader, following: SegmentHeader, end: int) -> None:
+    """Write behind the last frame of a segment, durably, which one goes on from there.
+
+    ``end`` is the position behind the STATE frame of the following one, which is durable.  Raises
+    ``OSError``, for a sync ``SyncFailedError``.
+    """
+    first = following.first_position
+    seal = SealRecord(number=following.number, first_position=first, end=end)
+    frame = encode_frame(log_seed(header.log_id), first, first, encode_seal(seal), SEAL_MAGIC)
+    file.write(HEADER_SIZE + first - header.first_position, frame)
+    _sync(file)
+
+
+def seal_before(directory: Directory, last: SegmentHeader) -> None:
+    """Seal the segment before the last one, where a crash has come before that.
+
+    Else the absence of the last one would look one day as if it had never been there.  Raises
+    ``OSError``.
+    """
+    try:
+        before = open_segment(directory, last.number - 1)
+    except (FileNotFoundError, CorruptLogError):
+        return  # it was dropped, or it is for its readers to tell what has become of it
+    place = before.offset_of(last.first_position)
+    try:
+        lacks = before.file.size() >= place > 0 and not seal_at(before, last.first_position)
+    finally:
+        before.file.close()
+    if lacks and before.header is not None:
+        segment = open_segment(directory, last.number)
+        state = probe(segment, last.first_position).frame
+        segment.file.close()
+        file = directory.open_write(segment_name(before.number))
+        try:
+            end = last.first_position if state is None else state.end
+            write_seal(file, before.header, last, end)
+        finally:
+            file.close()
 
 
 def _sync(what: LogFile | Directory) -> None:

@@ -197,9 +197,9 @@ def test_errors_of_the_disk_leave_open_and_close_as_errors_of_tidelog(fault: str
     assert open_on(disk).map("a")[b"1"] == b"one"
 
 
-def test_segments_below_a_hole_are_leftovers() -> None:
-    # A power cut undid the removal of a segment and not that of a later one; from then on every
-    # reader that began with the oldest segment met a gap.
+def test_segments_below_a_hole_are_kept_and_never_read_across_it() -> None:
+    # They were removed at the next open, as if trimming could leave a hole: a segment that an
+    # operator put back had nothing to go on from any more.
     disk = FaultyDisk()
     run = Run(disk)
     run.play([*small_steps(60), Step(kind="checkpoint")])
@@ -210,8 +210,16 @@ def test_segments_below_a_hole_are_leftovers() -> None:
     left = disk.crash("lost")
     left.write_bytes(f"{WAL}/{first - 2:016d}.log", left.read_bytes(kept[0]))
     _, db = opened(left, 2, "memory")
-    assert f"{WAL}/{first - 2:016d}.log" not in left.paths()
+    assert f"{WAL}/{first - 2:016d}.log" in left.paths()
     assert db.outcome(b"never committed!") == "too_old"
+    assert db.statistics().log_first_position > 0
+    before = len(left.paths())
+    for number in range(60):
+        db.map("a")[b"%d" % number] = bytes(500)
+    db.checkpoint()
+    assert f"{WAL}/{first - 2:016d}.log" in left.paths(), "it was trimmed away"
+    assert f"{WAL}/{first:016d}.log" not in left.paths()
+    assert len(left.paths()) <= before + 3
     db.abandon()
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import tidelog
 from tidelog import errors
-from tidelog.engine import checkpointer as checkpointers, manifest as manifests
+from tidelog.engine import backup as backups, checkpointer as checkpointers, manifest as manifests
 from tidelog.engine.backup import BackupReport, back_up, source_of
 from tidelog.engine.database import Database
 from tidelog.engine.manifest import Manifest
@@ -309,10 +309,45 @@ def test_a_copy_that_does_not_verify_is_an_error(monkeypatch: pytest.MonkeyPatch
         copy(path, **how)
         disk.flip_bit(f"{path}/data.mdb", 8 * 9_000)
 
-    monkeypatch.setattr(db._store.kv, "copy", damaging_copy)
-    with pytest.raises(errors.CorruptDataError):
-        db.backup(COPY)
+    with monkeypatch.context() as patch:
+        patch.setattr(db._store.kv, "copy", damaging_copy)
+        # It was left there as a whole store, and who keeps the newest copy kept it.
+        with pytest.raises(errors.CorruptDataError, match="did not verify, and was removed"):
+            db.backup(COPY)
+    assert not [path for path in disk.paths() if path.startswith(COPY)]
     assert check_database(db) == []
+    assert db.backup(COPY).verified, "the same place cannot be used again"
+    db.close()
+
+
+@pytest.mark.parametrize("where", ["copy", "inspect_store", "write"])
+def test_a_copy_that_is_interrupted_is_no_store(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    disk = FaultyDisk()
+    db = filled(disk)
+
+    def interrupted(*_args: object, **_options: object) -> None:
+        assert disk.kind(f"{COPY}/manifest") is None, "it is a store before it is checked"
+        raise KeyboardInterrupt
+
+    owner = {"copy": db._store.kv, "inspect_store": backups, "write": manifests}[where]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, where, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            db.backup(COPY)
+    assert not [path for path in disk.paths() if path.startswith(COPY)]
+    assert db.backup(COPY).verified
+    db.close()
+
+
+def test_a_manifest_whose_name_may_not_last_goes_again() -> None:
+    disk = FaultyDisk()
+    db = filled(disk)
+    disk.fail_at(disk.operations, "EIO", kind="rename", path=f"{COPY}/manifest")
+    with pytest.raises(errors.DiskError, match="making a store of the copy"):
+        db.backup(COPY)
+    assert not [path for path in disk.paths() if path.startswith(COPY)]
     db.close()
 
 

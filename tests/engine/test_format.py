@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tidelog.engine import manifest as manifests
 from tidelog.engine.environment import production
 from tidelog.testing import check_database, check_store
 from tidelog.wal.files import ReadOnlyDirectory
-from tidelog.wal.segments import segment_numbers
+from tidelog.wal.segments import open_segment, seal_at, segment_numbers
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 FORMATS = sorted(path.name for path in FIXTURES.glob("format-*"))
@@ -71,7 +72,14 @@ def test_a_fixture_has_some_of_everything(fixture: tuple[Path, dict[str, Any]]) 
     manifest = manifests.read(production().disk.directory(str(store)))
     assert manifest.clean_end is None
     assert len(manifest.logs) == 2
-    assert len(segment_numbers(ReadOnlyDirectory(store / "wal"))) >= 2
+    wal = ReadOnlyDirectory(store / "wal")
+    numbers = segment_numbers(wal)
+    assert len(numbers) >= 2
+    segments = [open_segment(wal, number) for number in numbers]
+    for segment, following in pairwise(segments):
+        seal = seal_at(segment, following.first_position)
+        assert seal is not None
+        assert seal.number == following.number
     assert set(expected["recovered"]) == {"filler", "new", "people", "visits"}
     assert expected["durable"] != expected["recovered"]
 

@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 
 from support.stores import Opened, open_store, opened
-from tidelog.affinity.errors import CommitUnknownError, ReadOnlyError, RolledBackError
+from tidelog.affinity.errors import CommitUnknownError, RolledBackError
 from tidelog.engine import commit
 from tidelog.engine.check import check_store
 from tidelog.engine.entries import Commit
 from tidelog.engine.open import open as open_real
 from tidelog.engine.updates import NoUpdates
+from tidelog.wal.reader import load_index
 
 ROOT = Path(commit.__file__).parents[1]
 MODULES = frozenset(
@@ -35,6 +36,7 @@ MODULES = frozenset(
         "engine/relaxed.py",
         "engine/updates.py",
         "tx/counter.py",
+        "engine/log_keeper.py",
         "wal/writer.py",
     )
 )
@@ -146,29 +148,32 @@ def check_begun_segment(at: int) -> str:
         while store.parts.writer.segment.number == 1:
             image = store.disk.copy()
             before = dict(table.items())
-            table[b"%d" % len(before)] = b"x" * 1000
-    store = open_store(image)
+            table[b"%d" % len(before)] = b"x" * 15_000
+    store = open_store(image, segment_bytes=128 << 10)
     table = store.database.map("m")
     interrupter = Interrupter(at)
     try:
-        interrupter.run(lambda: table.__setitem__(b"%d" % len(before), b"y" * 1000))
+        interrupter.run(lambda: table.__setitem__(b"%d" % len(before), b"y" * 15_000))
     except KeyboardInterrupt:
         pass
     else:
         store.database.close()
         return ""
+    # Writing had stopped for good, as if a sync had failed.
+    table[b"after"] = b"z" * 15_000
     acknowledged = dict(table.items())
-    try:
-        table[b"after"] = b"1"
-        acknowledged[b"after"] = b"1"
-    except ReadOnlyError:
-        pass
+    assert store.parts.committer.stopped is None, interrupter.where
+    assert store.parts.writer.segment.number == 2, interrupter.where
+    index = load_index(store.disk.directory("/store/wal"), 1)
+    assert index is None or index.newest is not None, interrupter.where
+    assert [info.number for info in store.parts.keeper._sealed] == [1], interrupter.where
     store.database.abandon()
     for outcome in ("lost", "kept"):
         with opened(store.disk.crash(outcome), seed=3) as again:
             found = dict(again.database.map("m").items())
             assert found.items() >= acknowledged.items(), interrupter.where
-            assert len(found) <= len(acknowledged) + 1, interrupter.where
+            assert found == acknowledged, interrupter.where
+            assert check_store("/store", again.environment) == [], interrupter.where
     return interrupter.where
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +257,11 @@ class Neighbours:
                 continue
             except TidelogError as error:
                 # The store stopped or is closed; the program opens it again.
-                if type(error).__name__ not in ("ReadOnlyError", "ClosedError", "CommitUnknownError"):
+                if type(error).__name__ not in (
+                    "ReadOnlyError",
+                    "ClosedError",
+                    "CommitUnknownError",
+                ):
                     self.errors.append(error)
                     return
             self._stop.wait(0.001)
@@ -301,10 +305,8 @@ def run_script(place: Path, tracer: Tracer, *, beside: bool) -> Program:
     else:
         all_of_it()
     assert program.held() == program.content
-    try:
+    with suppress(ReadOnlyError):  # a store that stopped is not copied
         back_up(program)
-    except ReadOnlyError:
-        pass
     program.reopen()
     assert program.held() == program.content
     back_up(program)
@@ -360,6 +362,5 @@ def test_an_interrupt_at_some_lines_loses_and_breaks_nothing(
 def test_an_interrupt_at_any_line_loses_and_breaks_nothing(
     lines: list[tuple[Line, int]], tmp_path: Path, beside: bool, part: int
 ) -> None:
-    met, stops = try_lines(lines, tmp_path, beside=beside, first=part, step=8)
-    print(f"{met} lines interrupted, {stops} stops")
+    met, _stops = try_lines(lines, tmp_path, beside=beside, first=part, step=8)
     assert met > len(lines) // 8 * 3 // 4

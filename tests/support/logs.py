@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tidelog.wal.format import (
     HEADER_SIZE,
+    SEAL_MAGIC,
     Frame,
     SegmentHeader,
     encode_frame,
@@ -20,9 +21,11 @@ from tidelog.wal.records import (
     NamespaceRecord,
     Record,
     Run,
+    SealRecord,
     StateRecord,
     TxRecord,
     encode_record,
+    encode_seal,
 )
 from tidelog.wal.tail import End
 
@@ -107,8 +110,12 @@ class LogBuilder:
         """The file offset of the end of the log."""
         return HEADER_SIZE + self.position - self.base
 
-    def rotate(self, number: int | None = None) -> None:
-        """Begin the next segment, with its header and STATE frame."""
+    def rotate(self, number: int | None = None, *, sealed: bool = True) -> None:
+        """Begin the next segment, with its header and STATE frame, and seal the one before.
+
+        ``sealed`` false is a crash that came before the seal.
+        """
+        before, offset = self.number, self.number and self.offset
         self.number = number or self.number + 1
         self.base = self.synced = self.position
         header = SegmentHeader(
@@ -121,6 +128,12 @@ class LogBuilder:
         self.directory.files[segment_name(self.number)] = bytearray(header.to_bytes())
         self.add(self.state())
         self.synced = self.position
+        if before and sealed:
+            seal = SealRecord(number=self.number, first_position=self.base, end=self.position)
+            data = encode_frame(
+                log_seed(self.log_id), self.base, self.base, encode_seal(seal), SEAL_MAGIC
+            )
+            self.directory.segment(before)[offset : offset + len(data)] = data
 
     def state(self) -> StateRecord:
         counters = list(self.counters)
@@ -201,9 +214,18 @@ def scanned(
     durable: int = 0,
     log_ids: Sequence[tuple[bytes, int]] | None = None,
     wanted: Callable[[int], bool] | None = None,
+    alone: bool = False,
 ) -> Scanned:
     """Run a scan to its end, and see that it closes what it opens."""
-    scan = Scan(directory, start, exact=exact, durable=durable, log_ids=log_ids, wanted=wanted)
+    scan = Scan(
+        directory,
+        start,
+        exact=exact,
+        durable=durable,
+        log_ids=log_ids,
+        wanted=wanted,
+        alone=alone,
+    )
     frames = list(scan)
     assert not directory.left_open
     return Scanned(frames, scan.end)

@@ -72,8 +72,10 @@ def test_w_is_the_highest_that_any_frame_or_header_says(log: LogBuilder) -> None
     assert scanned(log.directory).end.durable == log.frames[-1].position
     log.idle()
     assert scanned(log.directory).end.durable == log.synced
-    log.rotate()
+    log.rotate(sealed=False)
     assert scanned(log.directory).end.durable == log.frames[-1].position
+    log.rotate()
+    assert scanned(log.directory).end.durable == log.position
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -262,7 +264,7 @@ def test_f_an_empty_only_segment_of_a_new_store_is_dropped() -> None:
 
 
 def test_f_holds_only_a_state_frame_that_proves_nothing(log: LogBuilder) -> None:
-    log.rotate()
+    log.rotate(sealed=False)
     flip(log.directory, 4, 40)
     end = scanned(log.directory, durable=log.frames[-1].position).end
     assert (end.row, end.dropped_segment, end.dropped_frames) == ("F", 4, 1)

@@ -16,17 +16,19 @@ from tidelog.wal import writer as writers
 from tidelog.wal.format import HEADER_SIZE, SegmentHeader, encode_frame, log_seed, segment_name
 from tidelog.wal.ports import Directory
 from tidelog.wal.reader import Scan
-from tidelog.wal.records import IdleRecord, encode_record
-from tidelog.wal.segments import open_segment, segment_numbers, used_end
+from tidelog.wal.records import IdleRecord, SealRecord, encode_record
+from tidelog.wal.segments import open_segment, seal_at, segment_numbers, used_end
 from tidelog.wal.tail import EndKind
 from tidelog.wal.writer import (
     FILL_AHEAD,
     FILL_AHEAD_MAPPED,
     NEXT_NAME,
     PIECE,
+    SEAL_ROOM,
     LogFailedError,
     LogWriter,
     create_segment,
+    seal_before,
 )
 
 STATE = encode_record(IdleRecord())
@@ -47,6 +49,8 @@ class Log:
         self.spares: list[str] = []
         self.sealed: list[tuple[int, int]] = []
         self.payloads: list[bytes] = [STATE]
+        if options.pop("made", False):
+            return
         header = SegmentHeader(
             log_id=LOG_ID, store_id=STORE_ID, history_id=HISTORY_ID, number=1, first_position=0
         )
@@ -126,7 +130,7 @@ def test_the_file_grows_ahead_of_the_log(mapped: bool, ahead: int) -> None:
     log = Log(segment_size=8 << 20, mapped=mapped)
     log.append(b"x")
     size = log.size()
-    assert size == HEADER_SIZE + log.writer.position + ahead
+    assert size == HEADER_SIZE + log.writer.position + ahead + SEAL_ROOM
     before = log.disk.operations
     for _ in range(20):
         log.append(b"y" * 100)
@@ -279,6 +283,127 @@ def test_what_an_interrupted_rotation_left_is_in_nobodys_way() -> None:
     log.disk.write_bytes(f"/{NEXT_NAME}", b"left over")
     log.writer.rotate()
     assert NEXT_NAME not in log.directory.names()
+
+
+# ------------------------------------------------------------------ seals
+
+
+def seal_of(log: Log, number: int) -> SealRecord | None:
+    """What stands where the segment behind a segment begins."""
+    segment, following = (open_segment(log.directory, n) for n in (number, number + 1))
+    return seal_at(segment, following.first_position)
+
+
+def step_of_rotation(kind: str, place: int) -> int:
+    """Which operation of a rotation is the one of that kind at that place among them, from 1."""
+    log = Log()
+    log.append(b"first")
+    before = log.disk.operations
+    log.writer.rotate()
+    steps = [o.number - before for o in log.disk.trace[before:] if o.kind == kind]
+    return steps[place]
+
+
+def test_a_segment_ends_with_a_seal_that_names_the_next_one() -> None:
+    log = Log()
+    log.append(b"first")
+    border = log.writer.position
+    log.writer.rotate()
+    seal = SealRecord(number=2, first_position=border, end=log.writer.position)
+    assert seal_of(log, 1) == seal
+    assert seal_of(Log(log.disk.crash("lost"), made=True), 1) == seal, "it was not synced"
+
+
+def test_the_seal_has_its_room_in_the_segment_from_the_beginning() -> None:
+    # On a full disk it could not be written any more, and the next segment was there already.
+    for size in (9000, SEGMENT - 400, 3 * SEGMENT):
+        log = Log()
+        log.append(b"a")
+        log.append(b"b" * size)
+        while log.writer.append(b"c" * 5):
+            pass
+        number = log.writer.segment.number
+        length = log.size(number)
+        log.writer.rotate()
+        assert log.size(number) == length
+        assert seal_of(log, number) is not None
+        if size < SEGMENT:
+            assert length == SEGMENT
+
+
+def test_a_seal_that_finds_no_space_is_written_before_anything_is_appended() -> None:
+    log = Log()
+    log.append(b"first")
+    at_seal = step_of_rotation("write", -1)
+    for step in (at_seal, 1, 1):
+        log.disk.fail_at(log.disk.operations + step, "ENOSPC", kind="write")
+        with pytest.raises(OSError, match="No space"):
+            log.writer.rotate()
+        assert not log.writer.append(b"too early")
+    assert log.writer.segment.number == 2
+    assert log.writer.failure is None
+    assert seal_of(Log(log.disk.crash("kept"), made=True), 1) is None
+
+
+def test_a_rotation_goes_on_where_a_full_disk_stopped_it() -> None:
+    log = Log()
+    log.append(b"first")
+    log.disk.fail_at(log.disk.operations + step_of_rotation("write", -1), "ENOSPC")
+    with pytest.raises(OSError, match="No space"):
+        log.writer.rotate()
+    log.payloads.append(STATE)
+    assert not log.writer.append(b"second")
+    log.writer.rotate()
+    assert log.writer.append(b"second")
+    log.payloads.append(b"second")
+    assert log.frames() == log.payloads
+    assert log.sealed == [(1, open_segment(log.directory, 2).first_position)]
+    assert seal_of(log, 1) is not None
+    assert segment_numbers(log.directory) == [1, 2]
+
+
+def test_a_seal_whose_sync_fails_stops_the_writer() -> None:
+    log = Log()
+    log.append(b"first")
+    log.disk.fail_at(log.disk.operations + step_of_rotation("sync", -1), "EIO")
+    with pytest.raises(OSError, match="Input/output"):
+        log.writer.rotate()
+    for act in acts(log):
+        with pytest.raises(LogFailedError):
+            act()
+
+
+def test_the_segment_before_the_last_one_is_sealed_where_a_crash_came_first() -> None:
+    log = Log()
+    log.append(b"first")
+    log.disk.fail_at(log.disk.operations + step_of_rotation("write", -1), "ENOSPC")
+    with pytest.raises(OSError, match="No space"):
+        log.writer.rotate()
+    left = Log(log.disk.crash("lost"), made=True)
+    last = open_segment(left.directory, 2).header
+    assert last is not None
+    seal_before(left.directory, last)
+    expected = SealRecord(number=2, first_position=last.first_position, end=log.writer.position)
+    assert seal_of(Log(left.disk.crash("lost"), made=True), 1) == expected
+    left = Log(left.disk.copy(), made=True)
+    operations = left.disk.operations
+    seal_before(left.directory, last)
+    assert not [o for o in left.disk.trace[operations:] if o.changes], "it was there"
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "bad"])
+def test_a_segment_that_is_not_as_it_was_is_not_sealed(damage: str) -> None:
+    log = Log()
+    log.append(b"x" * 500)
+    log.writer.rotate()
+    path = f"/{segment_name(1)}"
+    kept = {"gone": b"", "short": log.disk.read_bytes(path)[:300], "bad": b"bad" * 500}[damage]
+    log.disk.write_bytes(path, kept)
+    if damage == "gone":
+        log.directory.unlink(segment_name(1))
+    seal_before(log.directory, log.writer.segment)
+    found = log.disk.read_bytes(path) if damage != "gone" else b""
+    assert found == kept
 
 
 # ------------------------------------------------------------------ failures
@@ -470,5 +595,6 @@ def test_a_crash_is_not_an_error_that_the_writer_survives() -> None:
     log.disk.crash_at(log.disk.operations + 2)
     with pytest.raises(SimulatedCrash):
         log.writer.rotate()
-    with pytest.raises(LogFailedError):
-        log.writer.append(b"behind it")
+    assert not log.writer.append(b"behind it")
+    with pytest.raises(SimulatedCrash):
+        log.writer.rotate()

@@ -1,0 +1,166 @@
+"""A store of which a segment was deleted or emptied says so, to whoever opens or reads it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import tidelog
+from tidelog.affinity.errors import CorruptLogError, TidelogError
+from tidelog.engine.log_source import find_log
+from tidelog.pipeline.logs import Log
+from tidelog.testing import check_store
+from tidelog.tools.main import cli
+from tidelog.wal.files import ReadOnlyDirectory
+from tidelog.wal.format import segment_name
+from tidelog.wal.segments import segment_numbers
+from tidelog.wal.tail import End
+
+SEGMENT_BYTES = 128 << 10
+VALUE = b"v" * 10_000
+
+
+def numbers_of(store: Path) -> list[int]:
+    return segment_numbers(ReadOnlyDirectory(store / "wal"))
+
+
+def file_of(store: Path, number: int) -> Path:
+    return store / "wal" / segment_name(number)
+
+
+def verified(command: str, store: Path) -> int:
+    return CliRunner().invoke(cli, [command, "verify", str(store)]).exit_code
+
+
+def end_of(store: Path) -> End:
+    scan = find_log(str(store)).scan()
+    assert list(scan)
+    return scan.end
+
+
+@pytest.fixture
+def crashed(tmp_path: Path) -> Path:
+    """A store of three segments that was not closed; all in it was acknowledged as durable."""
+    db = tidelog.open(tmp_path / "store", partitions=2, segment_bytes=SEGMENT_BYTES)
+    table = db.map("m")
+    number = 0
+    while len(numbers_of(tmp_path / "store")) < 3:
+        table[b"%d" % number] = VALUE
+        number += 1
+    table[b"last"] = VALUE
+    db.abandon()
+    return tmp_path / "store"
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def zero(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lose", [remove, empty, zero])
+def test_a_lost_newest_segment_is_told_by_everyone(
+    crashed: Path, lose: Callable[[Path], None]
+) -> None:
+    # What the index beside it and the segment before proved was not asked: the store opened without
+    # up to 64 MiB of commits that had been acknowledged, and was called whole.
+    lose(file_of(crashed, 3))
+    files = {path: path.read_bytes() for path in crashed.rglob("*.log")}
+    for read_only in (False, True):
+        with pytest.raises(CorruptLogError, match="segment 3, offset 0"):
+            tidelog.open(crashed, read_only=read_only)
+    assert any("segment 3" in problem for problem in check_store(crashed))
+    assert verified("db", crashed) == verified("wal", crashed) == 3
+    with pytest.raises(TidelogError, match="segment 3"):
+        Log(str(crashed)).durable_end()
+    assert {path: path.read_bytes() for path in crashed.rglob("*.log")} == files
+
+
+@pytest.mark.slow
+def test_the_index_alone_proves_a_segment_that_was_cut_together_with_the_newest_one(
+    crashed: Path,
+) -> None:
+    with tidelog.open(crashed, segment_bytes=SEGMENT_BYTES, retain_bytes=1 << 40) as db:
+        db.checkpoint()
+    number = numbers_of(crashed)[-1]
+    with open(file_of(crashed, number - 1), "r+b") as file:
+        content = file.read()
+        file.truncate(content.rindex(b"TLS\x01"))
+    file_of(crashed, number).unlink()
+    (crashed / "manifest").unlink()  # else the end of the clean close proves it
+    assert end_of(crashed).row == "Q"
+    (crashed / "wal" / f"{number - 1:016d}.idx").unlink()
+    assert not end_of(crashed).refused
+
+
+@pytest.mark.slow
+def test_a_segment_that_follows_no_crash_is_sealed_at_the_next_open(crashed: Path) -> None:
+    with open(file_of(crashed, 2), "r+b") as file:
+        content = file.read()
+        place = content.rindex(b"TLS\x01")
+        file.seek(place)
+        file.write(bytes(64))
+    assert check_store(crashed) == []
+    tidelog.open(crashed).abandon()
+    assert file_of(crashed, 2).read_bytes()[place : place + 4] == b"TLS\x01"
+    file_of(crashed, 3).unlink()
+    with pytest.raises(CorruptLogError):
+        tidelog.open(crashed)
+
+
+@pytest.mark.slow
+def test_a_backup_has_the_seals_of_what_it_copied(crashed: Path, tmp_path: Path) -> None:
+    with tidelog.open(crashed) as db:
+        db.map("m")[b"more"] = b""
+        db.abandon()
+    with tidelog.open(crashed, read_only=True) as reader:
+        reader.backup(tmp_path / "copy")
+    copied = numbers_of(tmp_path / "copy")
+    assert copied == [1, 2, 3]
+    for number in copied[:-1]:
+        assert b"TLS\x01" in file_of(tmp_path / "copy", number).read_bytes()
+    tidelog.open(tmp_path / "copy").abandon()
+    assert numbers_of(tmp_path / "copy") == [1, 2, 3, 4]
+    file_of(tmp_path / "copy", 4).unlink()
+    with pytest.raises(CorruptLogError, match="segment 4"):
+        tidelog.open(tmp_path / "copy")
+
+
+@pytest.mark.slow
+def test_what_lies_below_a_hole_is_left_as_it_is(
+    crashed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The first writable open removed it: a segment that was found again came too late.
+    with tidelog.open(crashed, retain_bytes=1 << 40) as db:
+        db.checkpoint()
+    aside = tmp_path / "aside"
+    shutil.move(file_of(crashed, 2), aside)
+    first = file_of(crashed, 1).read_bytes()
+    caplog.clear()
+    caplog.set_level(logging.WARNING, "tidelog.log")
+    with tidelog.open(crashed, retain_bytes=1) as db:
+        assert db.outcome(b"never committed!") == "too_old"
+        db.map("m")[b"behind"] = b"it"
+        db.checkpoint()
+    assert "log.hole missing=2..2" in caplog.text
+    assert file_of(crashed, 1).read_bytes() == first
+    assert verified("db", crashed) == verified("wal", crashed) == 3
+    listed = CliRunner().invoke(cli, ["wal", "ls", str(crashed)])
+    assert "segment 2 is missing" in listed.output
+    shutil.move(aside, file_of(crashed, 2))
+    assert verified("db", crashed) == 0
+    with tidelog.open(crashed, retain_bytes=1 << 40) as db:
+        assert db.statistics().log_first_position == 0
+        assert db.outcome(b"never committed!") == "rolled_back"
