@@ -82,7 +82,7 @@ class AlreadyOpenError(UsageError):
 
 
 class NotFoundError(UsageError):
-    """No store, map, backup or segment of that name."""
+    """No store, map, backup or segment of that name, or a map that was dropped meanwhile."""
 
     code = "TL-USE-006"
 

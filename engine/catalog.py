@@ -5,6 +5,8 @@ Invariants:
 - What a map is called and which codecs it has is in the log before anybody gets the map.
 - All handles of a map share one ``Namespace``, so a rename or a drop reaches every one of them.
 - Nobody gets a hidden map, or hears of it, before it has its name.
+- A drop is ordered with commits by the log: what comes behind it and touched the map is refused.
+  It waits for pessimistic transactions that have locked anything in the map.
 
 Left out: what a map does (``maps``), how its data goes away (``checkpointer``).
 """
@@ -16,11 +18,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..affinity.errors import NotFoundError, UsageError
-from ..wal.records import HIDDEN, DropNamespaceRecord, NamespaceRecord
+from ..affinity.errors import DeadlockError, NotFoundError, UsageError
+from ..tx.locks import KeyLock
+from ..wal.records import HIDDEN, DropNamespaceRecord, NamespaceRecord, encode_record
 from . import codecs
+from .entries import Commit
+from .lock_manager import map_key
 from .namespaces import Namespace, bound, check_codecs, check_name
 from .opening import OpenStore
+from .updates import NoUpdates
 
 Codec = codecs.ValueCodec[Any]
 Version = tuple[str, int]
@@ -63,19 +69,63 @@ class Catalog:
     def name_of(self, number: int) -> str:
         """Return what to call an id, of a dropped map too."""
         record = self.record(number)
-        return record.name if record else f"namespace {number}"
+        if record is not None:
+            return record.name
+        return self._store.committer.dropped.get(number, f"namespace {number}")
 
-    def drop(self, name: str) -> None:
-        """Remove a map; ``NotFoundError`` where there is none."""
+    def drop(self, name: str, lock_timeout: float) -> None:
+        """Remove a map; ``NotFoundError`` where there is none.
+
+        ``LockTimeoutError`` where somebody keeps locks in it for ``lock_timeout`` seconds.
+        """
+        while True:
+            try:
+                if self._dropped(name, lock_timeout):
+                    return
+            except DeadlockError:
+                # It stood, waiting, in the way of those it waits for: they go first.
+                continue
+
+    def _dropped(self, name: str, lock_timeout: float) -> bool:
+        """Drop a map; False, and nothing done, where another one has got its name meanwhile."""
+        locks = self._store.locks
         with self._naming:
-            record = self._existing(name)
-            self._drop(record)
-            namespace = self._namespaces.pop(record.id, None)
+            wanted = self._existing(name).id
+        owner = locks.new_owner()
+        try:
+            # Not under the naming lock: whoever is waited for may want a map.
+            locks.acquire(owner, KeyLock(map_key(wanted)), timeout=lock_timeout, deadline=None)
+            with self._naming:
+                record = self._existing(name)
+                if record.id != wanted:
+                    return False
+                self._drop(record)
+                return True
+        finally:
+            locks.release(owner)
+
+    def _drop(self, record: NamespaceRecord) -> None:
+        """Log that a map is gone; from there on no commit may touch it."""
+        committer, state = self._store.committer, self._store.state
+        number, dropped = record.id, committer.dropped
+        logged = DropNamespaceRecord(id=number, time=self._store.environment.clock())
+        payload = encode_record(logged)
+
+        def refuse_others(_time: int) -> bytes:
+            # Those behind it in its own group hear of it before it takes effect.
+            dropped[number] = record.name
+            return payload
+
+        def take_effect() -> None:
+            state.apply(0, logged)
+            namespace = self._namespaces.pop(number, None)
             if namespace is not None:
                 namespace.alive = False
 
-    def _drop(self, record: NamespaceRecord) -> None:
-        self._log(DropNamespaceRecord(id=record.id, time=self._store.environment.clock()))
+        commit = Commit(NoUpdates(), self._durable)
+        commit.record, commit.then = refuse_others, take_effect
+        commit.undo = lambda: dropped.pop(number, None)
+        committer.commit(commit)
 
     def rename(self, old: str, new: str) -> None:
         """Give a map another name; ``UsageError`` where that is taken."""
@@ -157,7 +207,7 @@ class Catalog:
         self._log(record)
         return record
 
-    def _log(self, record: NamespaceRecord | DropNamespaceRecord, *, durable: bool = False) -> None:
+    def _log(self, record: NamespaceRecord, *, durable: bool = False) -> None:
         state = self._store.state
         self._store.committer.log(
             [record], durable=durable or self._durable, then=lambda: state.apply(0, record)

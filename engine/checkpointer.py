@@ -6,6 +6,7 @@ One checkpoint, step by step, and what a crash leaves:
 2. Sync the log up to P: LMDB never holds what the synced log does not (I-3).
 3. Write the partitions in order, several to a transaction (``BATCH_UPDATES`` each), every one
    with its mark at P; a large one in pieces (``PIECE_UPDATES``), of which the last moves the mark.
+   Where a map was dropped, all namespaces that are in no catalog go with the last piece.
    A crash between two transactions leaves partitions at different marks; replay goes by each
    partition's own, and brings again what a piece holds already.
 4. Write the store's mark with the last transaction: now every partition counts as being at P.
@@ -36,7 +37,7 @@ from typing import Protocol
 
 from ..affinity.errors import DiskError, DiskFullError, TidelogError
 from ..checkpoints.marks import PartitionMark, StoreMark
-from ..checkpoints.replay import State
+from ..checkpoints.replay import FIRST_NAMESPACE, State
 from ..wal.records import CheckpointRecord, Record
 from .environment import Environment, KeyValueEnvironment
 from .kv import KvFullError
@@ -49,6 +50,9 @@ BATCH_UPDATES = 16_384
 
 PIECE_UPDATES = 65_536
 """The most updates of one partition in one transaction: they bound what LMDB holds in memory."""
+
+Lives = Callable[[int], bool]
+"""Whether a namespace, by its id, may have data."""
 
 log = logging.getLogger("tidelog.checkpoint")
 
@@ -193,7 +197,7 @@ class Checkpointer:
             check()
             if self.doubtful is not None:
                 raise self._refusal() from self.doubtful
-            self._commit([_part_of(*item, position) for item in rows.items()], None, ())
+            self._commit([_part_of(*item, position) for item in rows.items()], None, None)
 
     def _refusal(self) -> DiskError:
         # A further commit may succeed without the pages that the failed one left unwritten.
@@ -212,7 +216,8 @@ class Checkpointer:
                 layers = committer.overlay.begin_flush()
                 position = committer.applied_position
                 parts = merged(layers)
-                dropped = tuple(sorted(state.dropped))
+                dropped = frozenset(state.dropped)
+                lives = _catalog_of(state) if dropped else None
                 flushes = [
                     self._flush_of(partition, parts.get(partition, {}), position)
                     for partition in (range(state.partitions) if dropped else sorted(parts))
@@ -233,7 +238,7 @@ class Checkpointer:
                 ]
                 state.touched = set()
             committer.sync(position)
-            self._write(flushes, moved, mark, dropped)
+            self._write(flushes, moved, mark, lives)
             with committer.mutex:
                 committer.overlay.end_flush(layers, self._growth.begin())
                 state.dropped.difference_update(dropped)
@@ -257,7 +262,7 @@ class Checkpointer:
         )
 
     def _write(
-        self, flushes: list[Flush], moved: list[Flush], mark: StoreMark, dropped: tuple[int, ...]
+        self, flushes: list[Flush], moved: list[Flush], mark: StoreMark, lives: Lives | None
     ) -> None:
         """Write all partitions, several to a transaction, and the store's mark with the last."""
         batch: list[Piece] = []
@@ -266,11 +271,11 @@ class Checkpointer:
             batch.append(piece)
             size += len(piece.keys)
             if size >= BATCH_UPDATES or not piece.last:
-                self._commit(batch, None, dropped)
+                self._commit(batch, None, lives)
                 batch, size = [], 0
-        self._commit([*batch, *_pieces(moved)], mark, dropped)
+        self._commit([*batch, *_pieces(moved)], mark, lives)
 
-    def _commit(self, batch: list[Piece], mark: StoreMark | None, dropped: tuple[int, ...]) -> None:
+    def _commit(self, batch: list[Piece], mark: StoreMark | None, lives: Lives | None) -> None:
         """Write partitions in one transaction, with a larger map if this one is full."""
         if not self._marks_hold:
             self._read_marks()
@@ -283,7 +288,7 @@ class Checkpointer:
                             txn,
                             piece,
                             self.marks.get(piece.flush.partition) or PartitionMark.empty(),
-                            dropped,
+                            lives,
                             self._committer.turn,
                         )
                         for piece in batch
@@ -317,6 +322,16 @@ class Checkpointer:
             )
         except TidelogError as error:
             log.warning("checkpoint.unnoted error=%s", error, extra={"event": "checkpoint.unnoted"})
+
+
+def _catalog_of(state: State) -> Lives:
+    """Return whether a namespace, by its id, may have data: all but those that are gone.
+
+    An id that the log has not come to yet is not gone: a partition that an interrupted checkpoint
+    left ahead may have its rows while a recovery is still behind.
+    """
+    known, later = frozenset(state.namespaces), state.next_namespace
+    return lambda number: number in known or number < FIRST_NAMESPACE or number >= later
 
 
 def _part_of(partition: int, rows: dict[bytes, bytes], position: int) -> Piece:

@@ -51,6 +51,7 @@ from ..affinity.errors import (
     DeadlineError,
     DiskError,
     DiskFullError,
+    NotFoundError,
     ReadOnlyError,
     RolledBackError,
     TidelogError,
@@ -113,6 +114,8 @@ class Committer:
         """Whether anybody holds a lock; kept by the lock manager."""
         self.locked: Callable[[int, Iterable[bytes]], TidelogError | None] = _not_locked
         """Returns the error for keys of which somebody else than the owner holds a lock."""
+        self.dropped: dict[int, str] = {}
+        """Maps that were dropped in this opening, id to name; whatever touched one is refused."""
         self.note_given_id: Callable[[bytes], None] = _no_note
         self.syncs = SyncTimes()
         self.turn = threading.Lock()
@@ -346,6 +349,19 @@ class Committer:
         """Raise ``DeadlineError`` where a deadline has passed."""
         if self._now() > deadline:
             raise DeadlineError("the deadline passed before the commit began")
+
+    def check_dropped(self, namespaces: Iterable[int]) -> None:
+        """Raise ``NotFoundError`` where one of some maps has been dropped; under the mutex."""
+        for number in namespaces:
+            if number in self.dropped:
+                raise self.was_dropped(number)
+
+    def was_dropped(self, number: int) -> NotFoundError:
+        """Return the error for a commit that touched a map which is no longer there."""
+        return NotFoundError(
+            f"the map {self.dropped[number]!r} was dropped before the commit, which had no effect",
+            hint="Ask `db.map` for a new one.",
+        )
 
     def tx_record(self, fields: tuple[object, ...]) -> bytes:
         """Return a TX record with these fields; the packer is used under the mutex only."""

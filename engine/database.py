@@ -92,6 +92,8 @@ class Database:
         self.read_only = False
         self.overlay = store.overlay
         self.locks = store.locks
+        self.dropped = store.committer.dropped
+        self.was_dropped = store.committer.was_dropped
         self.lock_timeout = store.options.lock_timeout
         self.partitions = store.state.partitions
         self.transaction_bytes_max = store.options.transaction_bytes_max
@@ -190,11 +192,14 @@ class Database:
     def drop(self, name: str) -> None:
         """Remove a map and everything in it; ``NotFoundError`` where there is none.
 
-        Its space is given back at the next checkpoint.  Handles of the map stop working;
-        snapshots that were taken before still show it.
+        Its space is given back at the next checkpoint.  Handles of the map stop working, and
+        transactions that wrote to it, or read it at level ``serializable``, do not commit any more
+        (``NotFoundError``); snapshots that were taken before still show it.  It waits for
+        pessimistic transactions with locks in the map, up to ``lock_timeout`` of the store
+        (``LockTimeoutError``).
         """
         self.check_writable()
-        self._catalog.drop(name)
+        self._catalog.drop(name, self.lock_timeout)
 
     def rename(self, old: str, new: str) -> None:
         """Give a map another name; its handles keep working."""

@@ -4,6 +4,7 @@ Invariants:
 
 - A directory is opened once and everything in it is reached through that descriptor, so that a
   rename of a parent cannot send half of the files elsewhere.  Symbolic links inside are refused.
+- Threads may share a directory: nothing is kept in it but the descriptor.
 - Files are created new with mode 0600, directories with 0700.
 - ``write`` writes all bytes or raises; ``sync`` is ``fdatasync``, which covers the size, and on
   Linux what a mapping of the file dirtied too.
@@ -41,6 +42,7 @@ _CLOSED = (1 << 31) - 1
 
 # A FIFO would block at open for ever without O_NONBLOCK; on regular files it has no effect.
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class RealFile:
@@ -174,7 +176,7 @@ class RealDirectory:
     def __init__(self, path: str, *, read_only: bool = False) -> None:
         self.path = path
         self._read_only = read_only
-        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._fd = os.open(path, _LIST)
         self._closer = weakref.finalize(self, os.close, self._fd)
         # A store that is closed at the end of the interpreter still needs it.
         self._closer.atexit = False
@@ -184,7 +186,13 @@ class RealDirectory:
 
     def names(self) -> list[str]:
         """Return the names of all entries, sorted."""
-        return sorted(os.listdir(self._fd))
+        # A descriptor of its own: how far a directory has been listed belongs to the open
+        # directory, so two threads that list through one would share out its entries.
+        fd = os.open(".", _LIST, dir_fd=self._fd)
+        try:
+            return sorted(os.listdir(fd))
+        finally:
+            os.close(fd)
 
     def open_read(self, name: str) -> ReadableFile:
         """Open a regular file for reading."""

@@ -70,11 +70,12 @@ class Commit:
     ``check`` raises what speaks against it, given the earlier ones of its group; it runs under
     the mutex, in commit order.  ``owner`` is whose locks do not stand in its way.  ``record`` makes
     what is logged in the place of a transaction, given the time; ``then`` runs when the commit is
-    applied.  Both run under the mutex.
+    applied, ``undo`` where what ``record`` made did not get into the log.  All of them run under
+    the mutex.
     """
 
     __slots__ = ("_runs", "_time", "check", "deadline", "details", "durable", "error", "owner",
-                 "receipt", "record", "size", "then", "tx_id", "updates",
+                 "receipt", "record", "size", "then", "tx_id", "undo", "updates",
                  "wake")  # fmt: skip
 
     def __init__(
@@ -97,6 +98,7 @@ class Commit:
         self.record: Callable[[int], bytes] | None = None
         self.size = updates.size()
         self.then: Callable[[], object] | None = None
+        self.undo: Callable[[], object] | None = None
         self.receipt: Receipt | None = None
         self.error: BaseException | None = None
         self.wake: Any = None
@@ -115,6 +117,8 @@ class Commit:
                 self.check(self, group)
                 if self.receipt is not None:
                     return b""  # committed earlier under the same id, but perhaps not durably
+            if committer.dropped:
+                committer.check_dropped(self.updates.namespaces())
             if committer.locks_held:
                 blocked = committer.locked(self.owner, self.updates.full_keys())
                 if blocked is not None:
@@ -148,6 +152,8 @@ class Commit:
         """End it without effect."""
         self.receipt = None
         self.error = error
+        if self.undo is not None:
+            self.undo()
 
     def unknown(self, cause: BaseException) -> None:
         """End it after a failed sync."""

@@ -28,7 +28,9 @@ from ..tx.locks import Deadlock, Granted, KeyLock, LockTable, Want
 from .commit import PATIENCE, Committer
 from .entries import Entry
 from .environment import Environment
-from .stored import shown_key, split_key
+from .stored import pack_prefix, shown_key, split_key
+
+_NO_PARTITION = 0xFFFFFFFF
 
 _TABLE = "the table of locks"
 
@@ -37,6 +39,14 @@ class LockedError(TidelogError):
     """A key to be written is locked by a pessimistic transaction; users never see this."""
 
     code = "TL-INT-001"
+
+
+def map_key(number: int) -> bytes:
+    """Return the key that stands for a whole map in the lock table, in a partition that is none.
+
+    Whoever locks anything in the map holds it shared, and a drop wants it alone.
+    """
+    return pack_prefix(_NO_PARTITION, number)
 
 
 class LockManager:
@@ -164,7 +174,9 @@ class LockManager:
 
     def _shown(self, want: Want) -> str:
         """Return a lock as errors name it."""
-        _, number, key = split_key(want.key if isinstance(want, KeyLock) else want.start)
+        partition, number, key = split_key(want.key if isinstance(want, KeyLock) else want.start)
+        if partition == _NO_PARTITION:
+            return f"a lock on the map {self.name_of(number)!r}"
         what = f"key {shown_key(key)}" if isinstance(want, KeyLock) else "a range"
         return f"a lock on {what} of {self.name_of(number)!r}"
 

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import logging
 import os
+import threading
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -25,7 +26,6 @@ from ..affinity.errors import (
     ForeignFileError,
     FormatVersionError,
     NotFoundError,
-    SnapshotExpiredError,
     UnsupportedError,
     UsageError,
 )
@@ -41,7 +41,7 @@ from . import manifest as manifests
 from .checkpointer import Checkpointer
 from .commit import Committer
 from .copying import copy_file
-from .environment import BackgroundTask, Disk, Environment, KeyValueEnvironment, LockHandle
+from .environment import Disk, Environment, KeyValueEnvironment, LockHandle
 from .kv import DATA_FILE, ENGINE_VERSION
 from .lock_manager import LockManager
 from .log_keeper import LogKeeper
@@ -51,6 +51,7 @@ from .map_growth import MapGrowth
 from .overlay import Overlay
 from .partition_store import read_marks, verify_partitions
 from .recovery import RecoveryReport, Replayed, replay, rewrite_tail
+from .relief import Relief
 
 LOCK_NAME = "lock"
 DATA_NAME = "data"
@@ -320,6 +321,10 @@ class _Opening:
         self._manifest = manifest
         self._options = options
         self._mapped = mapped
+        self._tail = threading.Lock()
+        """Held by whoever writes the end of the log before the log is open for appending."""
+        self._tail_durable = False
+        self._relief: Relief | None = None
         self._directory = environment.disk.directory(path)
         self._wal = environment.disk.directory(os.path.join(path, WAL_NAME))
 
@@ -348,6 +353,8 @@ class _Opening:
                 data.sync()
             return self._with(kv)
         except BaseException:
+            if self._relief is not None:
+                self._relief.abandon()
             kv.close()
             raise
 
@@ -495,45 +502,29 @@ class _Opening:
             growth=growth,
         )
         checkpointer.on_doubt = self._doubt
-        task: BackgroundTask | None = None
-
-        def relieve() -> None:
-            nonlocal task
-            if overlay.bytes >= 2 * limit:
-                checkpointer.run_while(lambda: overlay.bytes >= 2 * limit, "recovery")
-            elif overlay.bytes >= limit:
-                task = task or self._environment.background(
-                    "tidelog-recovery", 3600.0, lambda: _quietly(checkpointer, overlay, limit)
-                )
-                task.wake()
-
-        try:
-            end = replay(
-                self._wal,
-                replayed,
-                start=start,
-                durable=durable,
-                log_ids=self._manifest.log_ids,
-                relieve=relieve,
-            )
-        except BaseException:
-            if task is not None:
-                task.stop()
-            raise
-        if task is not None:
-            # A checkpoint that is still running goes on beside what comes: it has the same mutex.
-            task.stop(wait=False)
+        relief = self._relief = Relief(self._environment, checkpointer, overlay, limit)
+        end = replay(
+            self._wal,
+            replayed,
+            start=start,
+            durable=durable,
+            log_ids=self._manifest.log_ids,
+            relieve=relief.look,
+        )
+        relief.end()
         # A copy of a running store has no clean end, even where its log ends as it should.
         clean = self._manifest.clean_end == end.position and not self._manifest.copied
         replayed.report.clean = clean
         replayed.report.dropped_bytes = end.dropped_bytes
         replayed.report.end = str(end.kind)
         replayed.applied_position = end.position
-        if not clean or end.dropped_segment is not None:
-            with translated_disk("making the end of the log durable"):
-                # A process that was killed may have left names that are not durable yet.
-                self._wal.sync()
-                rewrite_tail(self._wal, end, min(durable, end.position))
+        with self._tail:
+            if not clean or end.dropped_segment is not None:
+                with translated_disk("making the end of the log durable"):
+                    # A process that was killed may have left names that are not durable yet.
+                    self._wal.sync()
+                    rewrite_tail(self._wal, end, min(durable, end.position))
+            self._tail_durable = True
         log.log(
             logging.INFO if clean else logging.WARNING,
             "recovery.done clean=%s frames=%d updates=%d end=%s dropped_bytes=%d",
@@ -547,17 +538,24 @@ class _Opening:
         return replayed, checkpointer
 
     def _sync_replayed(self, position: int) -> None:
-        """Make the log durable up to ``position`` before a checkpoint of the recovery holds it."""
-        number = segment_numbers(self._wal)[-1]
-        file = self._wal.open_write(segment_name(number))
-        try:
+        """Make the log durable up to ``position`` before a checkpoint of the recovery holds it.
+
+        It has to see the end of the log as the replay does: what a checkpoint that runs on behind
+        the replay would write back here may have been cut, or be older than the next commit.
+        """
+        with self._tail:
+            if self._tail_durable:
+                return
             with translated_disk("making the replayed log durable"):
-                size = file.size()
-                for offset in range(0, size, 64 << 10):
-                    file.write(offset, file.read(offset, 64 << 10))
-                file.sync()
-        finally:
-            file.close()
+                number = segment_numbers(self._wal)[-1]
+                file = self._wal.open_write(segment_name(number))
+                try:
+                    size = file.size()
+                    for offset in range(0, size, 64 << 10):
+                        file.write(offset, file.read(offset, 64 << 10))
+                    file.sync()
+                finally:
+                    file.close()
 
     def _open_log(self, state: State, position: int) -> tuple[LogWriter, LogKeeper]:
         """Open the last segment for appending at ``position``, or begin a new one."""
@@ -652,14 +650,6 @@ def _close_gaps(state: State) -> list[Run]:
             gaps.append(Run(partition, epoch, first, last - first + 1))
             state.touched.add(partition)
     return gaps
-
-
-def _quietly(checkpointer: Checkpointer, overlay: Overlay, limit: int) -> None:
-    """Flush what recovery has piled up; an error comes again when the checkpoint must be taken."""
-    try:
-        checkpointer.run_while(lambda: overlay.bytes >= limit, "recovery")
-    except (DiskError, SnapshotExpiredError):
-        return
 
 
 class translated_disk:  # noqa: N801  # used as a function in `with`

@@ -15,7 +15,7 @@ Left out: what is newer than the checkpoint (``overlay``), and when to flush (``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import compress, filterfalse, islice
@@ -37,6 +37,7 @@ from .stored import (
 
 STORE_PARTITION = 0xFFFFFFFF
 MARKS_NAMESPACE = 0
+_NAMESPACE_MAX = 0xFFFFFFFF
 
 CHUNK = 1000
 """Updates between two chances for other threads: py-lmdb asks for the interpreter at every one."""
@@ -182,21 +183,20 @@ def flush_piece(
     txn: KvTransaction,
     piece: Piece,
     before: PartitionMark,
-    dropped: Iterable[int] = (),
+    lives: Callable[[int], bool] | None = None,
     turn: AbstractContextManager[object] = nullcontext(),  # noqa: B008  # it has no state
 ) -> PartitionMark:
     """Write updates of one partition in sorted order; return its new mark, written too.
 
-    ``before`` is the mark that it has.  Every ``CHUNK`` updates are written inside ``turn``:
-    whoever takes it holds busy threads off.
+    ``before`` is the mark that it has.  Namespaces for which ``lives`` is false go.  Every
+    ``CHUNK`` updates are written inside ``turn``: whoever takes it holds busy threads off.
     """
     partition = piece.flush.partition
     mark = piece.mark(before)
     if piece.keys:
         mark = _write_updates(txn, mark, piece, turn)
-    if piece.last:
-        for namespace in dropped:
-            mark = _remove_namespace(txn, mark, partition, namespace)
+    if piece.last and lives is not None:
+        mark = _remove_dropped(txn, mark, partition, lives)
     write_mark(txn, mark_key(partition), mark.to_bytes())
     return mark
 
@@ -235,10 +235,28 @@ def _behind_all(cursor: Cursor, partition: int, key: bytes) -> bool:
     return cursor.key()[:4] != key[:4]
 
 
+def _remove_dropped(
+    txn: KvTransaction, mark: PartitionMark, partition: int, lives: Callable[[int], bool]
+) -> PartitionMark:
+    """Delete the namespaces of a partition that are in no catalog, hopping over the others."""
+    number = MARKS_NAMESPACE + 1
+    while number <= _NAMESPACE_MAX:
+        cursor = txn.cursor()
+        found = cursor.key() if cursor.set_range(pack_prefix(partition, number)) else b""
+        cursor.close()
+        if found[:4] != partition.to_bytes(4, "big"):
+            break
+        number = int.from_bytes(found[4:8], "big")
+        if not lives(number):
+            mark = _remove_namespace(txn, mark, partition, number)
+        number += 1
+    return mark
+
+
 def _remove_namespace(
     txn: KvTransaction, mark: PartitionMark, partition: int, namespace: int
 ) -> PartitionMark:
-    """Delete everything that a dropped namespace has in a partition."""
+    """Delete everything that a namespace has in a partition."""
     prefix = pack_prefix(partition, namespace)
     digest, count = mark.digest, mark.count
     while True:

@@ -6,7 +6,8 @@ on.  So a put is a plain tuple, one loop makes all records, and another one all 
 Invariants:
 
 - Each put has its own record, number and transaction id; a reader of the log sees no difference.
-- Each has an outcome of its own: somebody's lock refuses one put and lets its neighbours through.
+- Each has an outcome of its own: somebody's lock, or a map that was dropped, refuses one put and
+  lets its neighbours through.
 
 Left out: who waits for a put (``commit`` for threads, ``log_thread`` for tasks).
 """
@@ -73,6 +74,9 @@ class LonePut:
             self.error = committer.locked(0, (self._full_key,))
             if self.error is not None:
                 return None
+        if committer.dropped and self._namespace in committer.dropped:
+            self.error = committer.was_dropped(self._namespace)
+            return None
         partition, state = self._partition, committer.state
         self._committer, self._time = committer, time
         self._epoch = epoch = state.epochs[partition]
@@ -158,8 +162,8 @@ class Puts:
         if committer.stopped is not None:
             self.error = committer.refusal()
             return None
-        if committer.locks_held:
-            self._refuse_locked(committer)
+        if committer.locks_held or committer.dropped:
+            self._refuse_some(committer)
             if not self._passed:
                 return None
         counters, epochs = committer.state.counters, committer.state.epochs
@@ -175,10 +179,12 @@ class Puts:
             tx += 1
         return records[0] if len(records) == 1 else b"".join(records)
 
-    def _refuse_locked(self, committer: Committer) -> None:
+    def _refuse_some(self, committer: Committer) -> None:
         free = []
         for put in self._puts:
             error = committer.locked(0, (put[2],))
+            if put[1] in committer.dropped:
+                error = committer.was_dropped(put[1])
             if error is None:
                 free.append(put)
             else:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from operator import add
 
-from ..affinity.errors import CorruptDataError
+from ..affinity.errors import CorruptDataError, CorruptLogError
 from ..checkpoints.replay import State
 from ..wal.format import HEADER_SIZE, Frame, parse_segment_header, segment_name
 from ..wal.ports import Directory, ReadableDirectory
@@ -198,7 +198,21 @@ def _apply_frame(replayed: Replayed, frame: Frame) -> None:
 
 
 def rewrite_tail(directory: Directory, end: End, durable: int) -> None:
-    """Write what lies between ``durable`` and the end again, cut what follows, and sync both."""
+    """Write what lies between ``durable`` and the end again, cut what follows, and sync both.
+
+    Raises ``CorruptLogError``, with nothing written, where the last segment is not the one that
+    the log was seen to end in: whatever it holds was not looked at.
+    """
+    numbers = segment_numbers(directory)
+    if numbers and numbers[-1] != end.segment:
+        raise CorruptLogError(
+            f"segment {numbers[-1]} lies behind segment {end.segment}, in which the log was found "
+            f"to end at position {end.position}; nothing was cut",
+            kind="gap",
+            segment=numbers[-1],
+            offset=0,
+            hint="Open the store again; if that is refused too, run `tidelog wal verify STORE`.",
+        )
     if end.dropped_segment is not None:
         directory.unlink(segment_name(end.dropped_segment))
         directory.sync()

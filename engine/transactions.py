@@ -28,6 +28,7 @@ from ..affinity.errors import ClosedError, CorruptDataError, DeadlineError, Usag
 from ..tx.locks import KeyLock, RangeLock
 from ..tx.validation import RangeRead, ReadSet, Validated, first_common, read_rule
 from .entries import Commit, Entry, Receipt
+from .lock_manager import map_key
 from .maps import Map, map_of
 from .namespaces import Namespace, named
 from .overlay import since
@@ -48,6 +49,8 @@ T = TypeVar("T")
 
 TX_ID_SIZE = 16
 TAG_BYTES_MAX = 1024
+_NAMESPACE = slice(4, 8)
+"""Where a full key has the id of its map."""
 
 
 def choice(name: str, value: object, allowed: object) -> Any:
@@ -93,6 +96,7 @@ class Transaction:
         self._reading: Snapshot | None = None
         self._reads: ReadSet | None = None
         self._owner = 0
+        self._locked_maps: tuple[bytes, ...] = ()
         self._interrupted = False
         self._open = True
         self.receipt: Receipt | None = None
@@ -236,6 +240,7 @@ class Transaction:
         else:
             if rule.read_locks:
                 self._lock(KeyLock(full_key, exclusive=False))
+                namespace.check_alive()
             view = self._database.overlay.view
         return read_view(view, namespace, partition, full_key)
 
@@ -289,6 +294,7 @@ class Transaction:
             if self._rule.read_locks:
                 for partition in range(len(namespace.prefixes)):
                     self._lock(RangeLock(*wanted.bounds(partition)))
+                namespace.check_alive()
             snapshot = self._database.snapshot()
         try:
             for block in snapshot.scan(wanted, reverse=reverse, block=size, writes=self._writes):
@@ -332,6 +338,11 @@ class Transaction:
             self._owner = locks.new_owner()
         if self._interrupted:  # looked at after the owner is known, see `interrupt`
             locks.interrupt(self._owner)
+        number = (want.key if isinstance(want, KeyLock) else want.start)[_NAMESPACE]
+        if number not in self._locked_maps:
+            whole = KeyLock(map_key(int.from_bytes(number, "big")), exclusive=False)
+            locks.acquire(self._owner, whole, timeout=self._lock_timeout, deadline=self._deadline)
+            self._locked_maps += (number,)
         locks.acquire(self._owner, want, timeout=self._lock_timeout, deadline=self._deadline)
 
     # -------------------------------------------------------------- what the commit needs
@@ -372,7 +383,8 @@ class Transaction:
     def check(self, commit: Commit, group: Sequence[Entry]) -> None:
         """Raise what speaks against this commit; called under the mutex, in commit order.
 
-        ``ConflictError`` where something read has changed.  Sets the receipt of a commit under an
+        ``ConflictError`` where something read has changed, ``NotFoundError`` where a map that was
+        read has been dropped.  Sets the receipt of a commit under an
         id that is committed already.
         """
         database = self._database
@@ -382,6 +394,10 @@ class Transaction:
                 return
         if self._reading is None or self._rule.validated is Validated.NOTHING:
             return
+        if database.dropped and self._rule.validated is Validated.READS:
+            for number in database.dropped.keys() & self._maps.keys():
+                if self._read_set().touches(number):
+                    raise database.was_dropped(number)
         for earlier in group:
             found = self._first_changed(list(earlier.full_keys()))
             if found is not None:

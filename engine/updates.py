@@ -49,6 +49,9 @@ class Updates(Protocol):
     def full_keys(self) -> Iterable[bytes]:
         """Return the full keys of all updates."""
 
+    def namespaces(self) -> Iterable[int]:
+        """Return the ids of the maps that are changed."""
+
 
 class FewUpdates:
     """Updates of a transaction, by full key."""
@@ -116,6 +119,10 @@ class FewUpdates:
     def full_keys(self) -> Iterable[bytes]:
         """Return the full keys of all updates."""
         return self._writes.keys()
+
+    def namespaces(self) -> Iterable[int]:
+        """Return the ids of the maps that are changed."""
+        return {number for _, number, _, _ in self._writes.values()}
 
 
 class ManyUpdates:
@@ -185,6 +192,10 @@ class ManyUpdates:
         """Return the full keys of all updates."""
         return [key for partition in self._parts for key in self._of_partition(partition)]
 
+    def namespaces(self) -> Iterable[int]:
+        """Return the id of the one map."""
+        return (self._namespace,)
+
 
 class NoUpdates:
     """What a commit of other records changes: nothing by itself."""
@@ -205,5 +216,9 @@ class NoUpdates:
         return frozenset()
 
     def full_keys(self) -> Iterable[bytes]:
+        """Return nothing."""
+        return ()
+
+    def namespaces(self) -> Iterable[int]:
         """Return nothing."""
         return ()

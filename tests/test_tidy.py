@@ -97,6 +97,7 @@ KINDS = {
     "engine/reading.py": "shell",
     "engine/recovery.py": "shell",
     "engine/relaxed.py": "shell",
+    "engine/relief.py": "shell",
     "engine/transactions.py": "shell",
     "pipeline/": "disk",
     "pipeline/doctor.py": "shell",
@@ -115,6 +116,7 @@ BROAD_HANDLERS = {
     "engine/commit.py:Committer._land_again": "what was interrupted is interrupted again",
     "engine/log_thread.py:LogThread._commit": "tasks wait for an outcome, and a bug must be one",
     "engine/namespaces.py:Namespace.check_encoded": "foreign code, again: any exception refuses",
+    "engine/relief.py:Relief._beside": "a thread of recovery: the open raises what it has met",
     "pipeline/doctor.py:_session": "whatever Java, Spark and the workers say is what was found",
 }
 

@@ -26,7 +26,7 @@ F   pessimistic read_committed  newest   nothing    none
 Invariants:
 
 - a range read covers what its caller was given and no more: up to and including the last key
-  given out, or its whole range once it was exhausted;
+  given out, or its whole range once it was exhausted (keys are given out by blocks);
 - own writes are no reads: a key that is read after it was written is not recorded.
 
 Left out: taking the locks (``locks``), and who finds what others committed (``engine.overlay``).
@@ -124,6 +124,10 @@ class RangeRead:
         """Record that the scan came to the end of its range."""
         self._exhausted = True
 
+    def touches(self, namespace: bytes) -> bool:
+        """Tell whether anything was read of a namespace, given as in a full key."""
+        return namespace == self._namespace and (self._exhausted or self._last is not None)
+
     def covers(self, full_key: bytes) -> bool:
         """Tell whether the scan depended on a key, present or absent."""
         if full_key[_NAMESPACE] != self._namespace:
@@ -146,6 +150,13 @@ class ReadSet:
     def __init__(self) -> None:
         self.keys: set[bytes] = set()
         self.ranges: list[RangeRead] = []
+
+    def touches(self, namespace: int) -> bool:
+        """Tell whether anything was read of a namespace, be it only that something is absent."""
+        wanted = namespace.to_bytes(4, "big")
+        return any(key[_NAMESPACE] == wanted for key in self.keys) or any(
+            read.touches(wanted) for read in self.ranges
+        )
 
     def first_changed(self, changed: Collection[bytes]) -> bytes | None:
         """Return one of the full keys that others changed and that was read, or None."""

@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -128,6 +129,33 @@ def test_files_follow_their_directory_when_it_is_renamed(tmp_path: Path) -> None
     os.rename(tmp_path / "old", tmp_path / "new")
     directory.create("a").close()
     assert os.listdir(tmp_path / "new") == ["a"]
+
+
+def test_threads_that_list_one_directory_at_once_see_all_of_it(
+    tmp_path: Path, directory: Directory
+) -> None:
+    # Listed through one descriptor, they shared out the entries: a healthy store lost segments.
+    everything = [f"{number:040d}" for number in range(2000)]
+    for name in everything:
+        (tmp_path / name).touch()
+
+    def partial(_thread: int) -> int:
+        return sum(directory.names() != everything for _ in range(8))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(partial, range(4))) == [0] * 4
+
+
+def test_a_listing_keeps_no_descriptor(tmp_path: Path) -> None:
+    directory = disk_module.RealDirectory(str(tmp_path))
+    before = open_descriptors()
+    assert directory.names() == []
+    os.rmdir(tmp_path)
+    assert directory.names() == []
+    directory.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        directory.names()
+    assert open_descriptors() == before - 1
 
 
 def test_a_directory_gives_its_descriptor_back(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 
+from support.real_stores import opened as opened_shop
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.errors import ConflictError, CorruptDataError, UsageError
 from tidelog.engine import outcomes
@@ -213,3 +216,16 @@ def test_a_store_that_stopped_writing_sweeps_nothing_and_says_so_in_the_log(
     assert "maintenance.failed" in {getattr(r, "event", "") for r in caplog.records}
     assert entries(store) == 1
     store.database.abandon()
+
+
+def test_threads_that_ask_for_outcomes_at_once_all_hear_the_truth(tmp_path: Path) -> None:
+    # They shared out the listing of the log among them, and called a healthy store damaged.
+    shop = opened_shop(tmp_path / "shop", durability="none", segment_bytes=4096)
+    with shop, ThreadPoolExecutor(4) as pool:
+        users, ids = shop.map("users"), []
+        for number in range(40):
+            with shop.transaction() as tx:
+                tx[users][b"%d" % number] = bytes(1000)
+            assert tx.tx_id is not None
+            ids.append(tx.tx_id)
+        assert set(pool.map(shop.outcome, ids * 2)) == {"committed"}

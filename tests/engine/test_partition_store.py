@@ -70,6 +70,7 @@ class Partitions:
             prefix = pack_prefix(partition, number)
             for full_key in [key for key in content if key.startswith(prefix)]:
                 del content[full_key]
+        lives = (lambda number: number not in dropped) if dropped else None
         mark = self.marks.get(partition) or PartitionMark.empty()
         flush = Flush(
             partition=partition,
@@ -80,7 +81,7 @@ class Partitions:
         )
         with self.kv.write() as txn:
             for piece in flush.pieces(7):
-                mark = flush_piece(txn, piece, mark, dropped)
+                mark = flush_piece(txn, piece, mark, lives)
         self.marks[partition] = mark
 
     def check(self) -> None:

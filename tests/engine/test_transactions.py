@@ -365,3 +365,24 @@ def test_what_is_dropped_under_a_transaction_is_not_found(store: Opened) -> None
     with pytest.raises(UsageError, match="dropped"):
         inside[b"a"] = b"1"
     tx.rollback()
+
+
+@pytest.mark.parametrize(
+    ("limit", "changed", "conflicts"),
+    [(None, 1, True), (None, 999, False), (1, 0, True), (1, 1, False)],
+)
+def test_a_range_counts_as_far_as_it_was_iterated_rounded_up_to_a_block(
+    store: Opened, limit: int | None, changed: int, conflicts: bool
+) -> None:
+    db = store.database
+    queue = db.map("queue")
+    queue.update({b"%04d" % number: b"v" for number in range(1000)})
+    tx = db.transaction()
+    next(iter(tx[queue].range(limit=limit)))
+    tx[queue][b"other"] = b"1"
+    queue[b"%04d" % changed] = b"2"
+    if conflicts:
+        with pytest.raises(ConflictError):
+            tx.commit()
+    else:
+        tx.commit()

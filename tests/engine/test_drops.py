@@ -1,0 +1,463 @@
+"""Drops against commits: whatever touched a map that was dropped first is refused, whole."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from support.stores import Opened, open_store, opened
+from tidelog.affinity.errors import (
+    DiskFullError,
+    LockTimeoutError,
+    NotFoundError,
+    SnapshotExpiredError,
+)
+from tidelog.affinity.partitions import partition_of
+from tidelog.codecs import Msgpack
+from tidelog.engine import checkpointer
+from tidelog.engine.check import check_database
+from tidelog.engine.checkpointer import Checkpointer
+from tidelog.engine.entries import Commit, Entry
+from tidelog.engine.namespaces import Namespace
+from tidelog.engine.puts import Puts
+from tidelog.engine.transactions import Transaction
+from tidelog.engine.updates import FewUpdates
+from tidelog.wal.reader import Scan, read_records
+from tidelog.wal.records import TxRecord
+
+Reads = Callable[[Any], object]
+
+
+@pytest.fixture
+def store() -> Iterator[Opened]:
+    with opened() as store:
+        for name in ("a", "b"):
+            store.database.map(name)[b"k"] = b"1"
+        yield store
+
+
+def sound(store: Opened) -> bool:
+    store.database.checkpoint()
+    return check_database(store.database) == []
+
+
+def expect_dropped(work: Callable[[], object]) -> None:
+    with pytest.raises(NotFoundError, match="'a' was dropped") as caught:
+        work()
+    assert not caught.value.retryable
+
+
+# ------------------------------------------------------------------ transactions
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_transaction_that_wrote_to_a_map_that_was_dropped_writes_nothing(
+    store: Opened, checkpointed: bool
+) -> None:
+    # Its commit was acknowledged, and its keys belonged to no map for ever.
+    db = store.database
+    a, b = db.map("a"), db.map("b")
+    tx = db.transaction(id=b"i" * 16)
+    tx[a][b"new"] = b"x"
+    tx[b][b"also"] = b"y"
+    db.drop("a")
+    if checkpointed:
+        db.checkpoint()
+    expect_dropped(tx.commit)
+    assert dict(b) == {b"k": b"1"}
+    assert db.outcome(b"i" * 16) == "rolled_back"
+    assert sound(store)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda a: a.get(b"k"),
+        lambda a: a.get(b"absent"),
+        lambda a: a.get_many([b"x"]),
+        lambda a: list(a.items()),
+        lambda a: next(iter(a.range(limit=1))),
+    ],
+)
+def test_a_serializable_transaction_that_read_a_map_that_was_dropped_is_refused(
+    store: Opened, read: Reads
+) -> None:
+    # It closed a circle: who saw no map, and nothing of the transaction, came before it and behind.
+    db = store.database
+    a, b = db.map("a"), db.map("b")
+    tx = db.transaction()
+    read(tx[a])
+    tx[b][b"x"] = b"seen"
+    db.drop("a")
+    expect_dropped(tx.commit)
+    assert b.get(b"x") is None
+
+
+def test_a_map_that_was_made_anew_is_another_one(store: Opened) -> None:
+    db = store.database
+    tx = db.transaction()
+    tx[db.map("a")].get(b"k")
+    tx[db.map("b")][b"x"] = b"seen"
+    first = db.map("a").namespace.id
+    db.drop("a")
+    again = db.map("a")
+    assert again.namespace.id > first
+    expect_dropped(tx.commit)
+    again[b"k"] = b"2"
+    assert sound(store)
+    store.database.close()
+    reopened = store.reopened()
+    assert dict(reopened.database.map("a")) == {b"k": b"2"}
+    assert reopened.database.map("c").namespace.id > again.namespace.id
+    reopened.database.close()
+
+
+@pytest.mark.parametrize("isolation", ["repeatable_read", "read_committed"])
+def test_what_lower_levels_only_read_may_be_dropped(store: Opened, isolation: Any) -> None:
+    db = store.database
+    a, b = db.map("a"), db.map("b")
+    tx = db.transaction(isolation=isolation)
+    tx[a].get(b"k")
+    tx[b][b"x"] = b"seen"
+    db.drop("a")
+    tx.commit()
+    assert b[b"x"] == b"seen"
+
+
+def test_a_map_that_was_looked_at_but_not_read_may_be_dropped(store: Opened) -> None:
+    db = store.database
+    a, b = db.map("a"), db.map("b")
+    tx = db.transaction()
+    pairs = tx[a].items()
+    tx[b].get(b"k")
+    tx[b][b"x"] = b"1"
+    db.drop("a")
+    del pairs
+    tx.commit()
+    assert b[b"x"] == b"1"
+
+
+def test_an_id_that_was_committed_before_the_drop_stays_committed(store: Opened) -> None:
+    db = store.database
+    a = db.map("a")
+
+    def work(tx: Transaction) -> None:
+        tx[a][b"x"] = b"1"
+
+    transactions = [db.transaction(id=b"i" * 16) for _ in range(2)]
+    for tx in transactions:
+        work(tx)
+    transactions[0].commit()
+    db.drop("a")
+    assert transactions[1].commit().tx_id == b"i" * 16
+
+
+def test_nobody_tries_again_with_a_map_that_is_gone(store: Opened) -> None:
+    db = store.database
+    a, runs = db.map("a"), []
+
+    def work(tx: Transaction) -> None:
+        runs.append(tx)
+        tx[a][b"x"] = b"1"
+        db.drop("a")
+
+    expect_dropped(lambda: db.run(work))
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda a: a.incr(b"n"),
+        lambda a: a.pop(b"k"),
+        lambda a: a.popitem(),
+        lambda a: a.setdefault(b"x", b"1"),
+        lambda a: a.compare_and_set(b"k", b"1", b"2"),
+        lambda a: a.clear(),
+        lambda a: a.update_many({b"x": b"1"}),
+        lambda a: a.load([(b"x", b"1")]),
+        lambda a: a.set(b"x", b"1"),
+        lambda a: a.discard(b"x"),
+        lambda a: a.set(b"x", bytes(5000)),
+    ],
+)
+@pytest.mark.parametrize("durability", ["always", "none"])
+def test_a_write_that_is_overtaken_by_a_drop_is_not_acknowledged(
+    durability: Any, write: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(durability=durability) as store:
+        db = store.database
+        a = db.map("a", value=Msgpack)
+        a[b"k"] = b"1"
+        committer = store.parts.committer
+        original = committer._carry
+
+        def drop_first(group: Any) -> bool:
+            if db.maps() == ["a"]:
+                monkeypatch.setattr(committer, "_carry", original)
+                db.drop("a")
+            return bool(original(group))
+
+        # A relaxed put takes no way on which it could be overtaken, but for this one.
+        committer.in_the_way = True
+        monkeypatch.setattr(committer, "_carry", drop_first)
+        with pytest.raises(NotFoundError):
+            write(a)
+        assert sound(store)
+
+
+# ------------------------------------------------------------------ the group
+
+
+def drop_entry(store: Opened, name: str, monkeypatch: pytest.MonkeyPatch) -> Commit:
+    """What a drop queues, without queueing it."""
+    found: list[Commit] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(store.parts.committer, "commit", found.append)
+        store.database.drop(name)
+    return found[0]
+
+
+def entries(store: Opened, key: bytes) -> list[Any]:
+    """A transaction and a put of a key of map ``a``, and one of map ``b``."""
+    a, b = (store.database.map(name).namespace for name in "ab")
+    partition, full_key, put = place(a, b"put" + key)
+    return [
+        Commit(update(a, key), True),
+        Puts([(partition, a.id, full_key, put, b"v", key)], True),
+        Commit(update(b, key), True),
+    ]
+
+
+def place(namespace: Namespace, key: bytes) -> tuple[int, bytes, bytes]:
+    partition = partition_of(key, len(namespace.prefixes))
+    return partition, namespace.prefixes[partition] + key, key
+
+
+def update(namespace: Namespace, key: bytes) -> FewUpdates:
+    partition, full_key, _ = place(namespace, key)
+    return FewUpdates({full_key: (partition, namespace.id, key, b"v")})
+
+
+def test_what_comes_behind_a_drop_in_its_group_is_refused_and_what_comes_before_it_is_not(
+    store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop = drop_entry(store, "a", monkeypatch)
+    before, behind = entries(store, b"1"), entries(store, b"2")
+    group: list[Entry] = [*before, drop, *behind]
+    store.parts.committer.commit_all(group)
+    assert [entry.error for entry in before] == [None] * 3
+    assert before[1].error_of(b"1") is None
+    assert isinstance(behind[0].error, NotFoundError)
+    assert isinstance(behind[1].error_of(b"2"), NotFoundError)
+    assert behind[2].error is None
+    assert store.database.maps() == ["b"]
+    assert sound(store)
+
+
+def test_a_drop_that_does_not_get_into_the_log_refuses_nobody(
+    store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = store.database
+    a = db.map("a")
+    drop = drop_entry(store, "a", monkeypatch)
+
+    def no_space(_payload: bytes) -> bool:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.parts.writer, "append", no_space)
+        with pytest.raises(DiskFullError):
+            store.parts.committer.commit(drop)
+    a[b"x"] = b"1"
+    with db.transaction() as tx:
+        tx[a][b"y"] = tx[a][b"k"]
+    assert dict(a) == {b"k": b"1", b"x": b"1", b"y": b"1"}
+    assert db.dropped == {}
+    db.drop("a")
+    assert sound(store)
+
+
+# ------------------------------------------------------------------ pessimistic transactions
+
+
+@pytest.mark.parametrize(
+    "touch",
+    [
+        lambda a: a.get(b"k"),
+        lambda a: list(a),
+        lambda a: a.set(b"k", b"2"),
+    ],
+)
+def test_a_drop_waits_for_locks_in_its_map(touch: Reads) -> None:
+    # A map went away under a read lock, and what was read was committed elsewhere.
+    with opened(lock_timeout=0.01) as store:
+        db = store.database
+        a, b = db.map("a"), db.map("b")
+        a[b"k"] = b"1"
+        with db.transaction("pessimistic") as tx:
+            touch(tx[a])
+            with pytest.raises(LockTimeoutError, match="the map 'a' was not granted"):
+                db.drop("a")
+            db.drop("b")
+            touch(tx[a])
+        db.drop("a")
+        assert db.maps() == []
+        assert store.parts.locks.table.idle
+        with pytest.raises(NotFoundError):
+            b.get(b"k")
+
+
+def test_whoever_waits_for_a_lock_behind_a_drop_does_not_find_the_map() -> None:
+    with opened() as store:
+        db = store.database
+        a = db.map("a")
+        a[b"k"] = b"1"
+        locks = store.parts.locks
+        asked = threading.Event()
+        acquire = locks.acquire
+
+        def noted(owner: int, want: Any, **limits: Any) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                asked.set()
+            acquire(owner, want, **limits)
+
+        locks.acquire = noted
+        errors: list[BaseException] = []
+
+        def late() -> None:
+            try:
+                with db.transaction("pessimistic") as tx:
+                    tx[a].get(b"k")
+            except NotFoundError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=late)
+        drop = store.database._catalog._drop
+
+        def drop_beside(record: Any) -> None:
+            thread.start()
+            assert asked.wait(60)
+            drop(record)
+
+        store.database._catalog._drop = drop_beside  # type: ignore[method-assign]
+        db.drop("a")
+        thread.join(60)
+        assert [type(error) for error in errors] == [NotFoundError]
+        assert locks.table.idle
+
+
+def test_a_map_that_is_renamed_while_its_drop_waits_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened() as store:
+        db = store.database
+        db.map("a")[b"k"] = b"1"
+        locks = store.parts.locks
+        acquire = locks.acquire
+
+        def rename_first(*args: Any, **limits: Any) -> None:
+            db.rename("a", "c")
+            acquire(*args, **limits)
+
+        monkeypatch.setattr(locks, "acquire", rename_first)
+        with pytest.raises(NotFoundError, match="no map 'a'"):
+            db.drop("a")
+        assert dict(db.map("c")) == {b"k": b"1"}
+
+
+def test_a_map_that_took_the_name_while_the_drop_waited_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened() as store:
+        db = store.database
+        old, new = db.map("a"), db.map("new")
+        locks = store.parts.locks
+        acquire = locks.acquire
+
+        def swap_first(*args: Any, **limits: Any) -> None:
+            if "new" in db.maps():
+                db.rename("a", "c")
+                db.rename("new", "a")
+            acquire(*args, **limits)
+
+        monkeypatch.setattr(locks, "acquire", swap_first)
+        db.drop("a")
+        assert db.maps() == ["c"]
+        old[b"k"] = b"1"
+        with pytest.raises(NotFoundError):
+            new[b"k"] = b"1"
+
+
+# ------------------------------------------------------------------ what is left behind
+
+
+def test_keys_that_an_older_version_left_without_a_map_go_with_the_next_drop(
+    store: Opened,
+) -> None:
+    db = store.database
+    a = db.map("a").namespace
+    db.drop("a")
+    db.checkpoint()
+    db.dropped.clear()
+    for key in (b"x", b"y"):
+        store.parts.committer.commit(Commit(update(a, key), True))
+    db.checkpoint()
+    assert any("belongs to no map" in problem for problem in check_database(db))
+    db.map("c")[b"k"] = b"1"
+    db.drop("b")
+    assert sound(store)
+    assert dict(db.map("c")) == {b"k": b"1"}
+
+
+def test_a_recovery_keeps_rows_of_a_map_that_its_replay_has_not_come_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = open_store(partitions=4, checkpoint_bytes=1 << 20)
+    db = store.database
+    old, keep = db.map("old"), db.map("keep")
+    old[b"k"] = b"1"
+    db.checkpoint()
+    db.drop("old")
+    for key in range(40):
+        keep[b"%d" % key] = bytes(1000)
+    new = db.map("new")
+    pairs = {b"%d" % key: b"v" for key in range(40)}
+    new.update(pairs)
+    write = Checkpointer._commit
+    monkeypatch.setattr(checkpointer, "BATCH_UPDATES", 1)
+
+    def only_once(self: Checkpointer, *args: Any) -> None:
+        monkeypatch.setattr(Checkpointer, "_commit", fail)
+        write(self, *args)
+
+    def fail(_self: Checkpointer, *_args: Any) -> None:
+        raise SnapshotExpiredError("the checkpoint ends here")
+
+    monkeypatch.setattr(Checkpointer, "_commit", only_once)
+    with pytest.raises(SnapshotExpiredError):
+        db.checkpoint()
+    monkeypatch.setattr(Checkpointer, "_commit", write)
+    found = store.disk.crash("lost")
+    db.abandon()
+    with opened(found, checkpoint_bytes=10_000) as again:
+        assert dict(again.database.map("new")) == pairs
+        assert len(again.database.map("keep")) == 40
+        assert again.database.maps() == ["keep", "new"]
+
+
+def test_no_record_behind_a_drop_touches_the_map(store: Opened) -> None:
+    db = store.database
+    a = db.map("a")
+    number = a.namespace.id
+    a[b"x"] = b"1"
+    db.drop("a")
+    expect_dropped(lambda: a.set(b"y", b"1"))
+    scan = Scan(store.disk.directory("/store/wal"))
+    touching = [
+        record.time
+        for _, record in read_records(scan)
+        if isinstance(record, TxRecord) and record.namespaces == number
+    ]
+    assert len(touching) == 2

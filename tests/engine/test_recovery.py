@@ -1,0 +1,42 @@
+"""Recovery: what it does to the end of a log, and what it leaves alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.stores import open_store, opened
+from tidelog.affinity.errors import CorruptLogError
+from tidelog.testing import FaultyDisk
+from tidelog.wal import sequence
+from tidelog.wal.ports import ReadableDirectory
+from tidelog.wal.segments import segment_numbers
+
+
+def crashed(keys: int) -> FaultyDisk:
+    """A store with that many durable keys in several segments, after a crash."""
+    store = open_store(segment_bytes=4096)
+    users = store.database.map("users")
+    for key in range(keys):
+        users[b"%d" % key] = bytes(200)
+    disk: FaultyDisk = store.disk.crash("kept")
+    store.database.abandon()
+    return disk
+
+
+def test_a_segment_that_the_replay_did_not_see_is_not_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A listing without the newest segment ended the replay before it, and recovery cut it then.
+    disk = crashed(100)
+    last = segment_numbers(disk.directory("/store/wal"))[-1]
+
+    def without_the_last(directory: ReadableDirectory) -> list[int]:
+        return [number for number in segment_numbers(directory) if number != last]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sequence, "segment_numbers", without_the_last)
+        with pytest.raises(CorruptLogError, match="nothing was cut") as caught:
+            open_store(disk)
+    assert caught.value.segment == last
+    with opened(disk) as store:
+        assert len(store.database.map("users")) == 100
