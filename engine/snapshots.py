@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from ..affinity.errors import ClosedError, ReadOnlyError, SnapshotExpiredError, TidelogError
 from ..affinity.partitions import partition_of
+from .decisions import Decide
 from .kv import KvReadError, read_error
 from .maps import Map, map_of
 from .namespaces import Namespace
@@ -180,6 +181,18 @@ class Snapshot:
         return refuse
 
     def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Refuse to write."""
+        raise _read_only()
+
+    def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
+        """Return a function that refuses to write."""
+
+        def refuse(_key: bytes, _decide: Decide) -> NoReturn:
+            raise _read_only()
+
+        return refuse
+
+    def pop_first(self, namespace: Namespace) -> Pair | None:
         """Refuse to write."""
         raise _read_only()
 

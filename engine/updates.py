@@ -9,7 +9,8 @@ Both are used under the commit mutex only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
+from itertools import chain
 from typing import Protocol
 
 from ..checkpoints.replay import State
@@ -48,6 +49,9 @@ class Updates(Protocol):
 
     def full_keys(self) -> Iterable[bytes]:
         """Return the full keys of all updates."""
+
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return encoded values by full key, None for a delete."""
 
 
 class FewUpdates:
@@ -117,6 +121,10 @@ class FewUpdates:
         """Return the full keys of all updates."""
         return self._writes.keys()
 
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return encoded values by full key, None for a delete."""
+        return {full_key: write[3] for full_key, write in self._writes.items()}
+
 
 class ManyUpdates:
     """Updates of one map, by partition and encoded key."""
@@ -185,6 +193,11 @@ class ManyUpdates:
         """Return the full keys of all updates."""
         return [key for partition in self._parts for key in self._of_partition(partition)]
 
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return encoded values by full key, None for a delete."""
+        values = chain.from_iterable(part.values() for part in self._parts.values())
+        return dict(zip(self.full_keys(), values, strict=True))
+
 
 class NoUpdates:
     """What a commit of other records changes: nothing by itself."""
@@ -207,3 +220,7 @@ class NoUpdates:
     def full_keys(self) -> Iterable[bytes]:
         """Return nothing."""
         return ()
+
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return nothing."""
+        return {}

@@ -47,6 +47,7 @@ KINDS = {
     "engine/attempts.py": "pure",
     "engine/byte_text.py": "pure",
     "engine/codecs.py": "pure",
+    "engine/decisions.py": "pure",
     "engine/document_codecs.py": "pure",
     "engine/kv_pages.py": "pure",
     "engine/manifest.py": "pure",
@@ -58,6 +59,7 @@ KINDS = {
     "engine/entries.py": "pure",
     "engine/puts.py": "pure",
     "engine/reads.py": "pure",
+    "engine/rewrites.py": "pure",
     "engine/scalar_codecs.py": "pure",
     "engine/scan.py": "pure",
     "engine/snapshots.py": "pure",
@@ -94,6 +96,7 @@ KINDS = {
     "engine/reading.py": "shell",
     "engine/recovery.py": "shell",
     "engine/relaxed.py": "shell",
+    "engine/rewriting.py": "shell",
     "engine/transactions.py": "shell",
     "pipeline/": "disk",
     "pipeline/doctor.py": "shell",
@@ -112,6 +115,7 @@ BROAD_HANDLERS = {
     "engine/commit.py:Committer._land_again": "what was interrupted is interrupted again",
     "engine/log_thread.py:LogThread._commit": "tasks wait for an outcome, and a bug must be one",
     "engine/namespaces.py:Namespace.check_encoded": "foreign code, again: any exception refuses",
+    "engine/rewrites.py:Rewrite.prepare": "what a value makes a codec raise is for one caller only",
     "pipeline/doctor.py:_session": "whatever Java, Spark and the workers say is what was found",
 }
 
