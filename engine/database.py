@@ -540,7 +540,8 @@ class Database:
 
     def _commit_rewrite(self, rewrite: Rewrite) -> None:
         self._check_open()
-        if self.overlay.active.bytes >= self._limit or self.overlay.sealed_bytes:
+        layers = self.overlay.view.layers
+        if layers[0].bytes >= self._limit or len(layers) > 1:
             self.make_room()
         self._committer.commit_all((rewrite,))
 
