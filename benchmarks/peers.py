@@ -37,6 +37,12 @@ class Writer(Protocol):
     def close(self) -> object: ...
 
 
+class Counter(Protocol):
+    def increment(self) -> object: ...
+    def count(self) -> int: ...
+    def close(self) -> object: ...
+
+
 class Store(Writer, Protocol):
     def get(self, key: bytes, /) -> bytes | None: ...
     def get_many(self, keys: list[bytes], /) -> object: ...
@@ -300,6 +306,52 @@ class Tidelog:
 
     def settle(self) -> None:
         self._db.checkpoint()
+
+
+class SqliteCounter:
+    """One row that is counted up, with sqlite3 as it is for puts."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(path / "store.db", isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("CREATE TABLE kv (k TEXT PRIMARY KEY, v INTEGER) WITHOUT ROWID")
+        self._db.execute("INSERT INTO kv VALUES ('n', 0)")
+        self.close = self._db.close
+
+    def increment(self) -> object:
+        """Count up by one, and return the sum as ``incr`` does."""
+        with self._lock:
+            found = self._db.execute("UPDATE kv SET v = v + 1 WHERE k = 'n' RETURNING v")
+            return found.fetchone()[0]
+
+    def count(self) -> int:
+        return int(self._db.execute("SELECT v FROM kv").fetchone()[0])
+
+
+class TidelogCounter:
+    """One key of a typed map that is counted up."""
+
+    def __init__(self, path: Path, *, partitions: int) -> None:
+        import tidelog
+        from tidelog.codecs import I64, Str
+
+        self._db = tidelog.open(path, partitions=partitions)
+        self._map = self._db.map("numbers", key=Str, value=I64)
+        self.increment: Callable[[], object] = partial(self._map.incr, "n")
+        self.close: Callable[[], object] = self._db.close
+
+    def count(self) -> int:
+        return self._map["n"]
+
+
+COUNTERS: dict[str, Callable[[Path], Counter]] = {
+    "sqlite": SqliteCounter,
+    "tidelog-1": partial(TidelogCounter, partitions=1),
+    "tidelog-16": partial(TidelogCounter, partitions=16),
+}
 
 
 def _sketch(path: Path, mode: Mode) -> Store:

@@ -68,6 +68,8 @@ TARGETS = (
     Target("b-threads-32", "sqlite", 5.5),
     Target("b-threads-32", "rocksdict", 5.5),
     Target("b-threads-32", "plyvel", 0.8, 1.0),
+    Target("incr-1", "sqlite", 1.0),
+    Target("incr-32", "sqlite", 5.0),
     Target("c", "lmdb", 4.5),
     Target("c", "sqlite", 4.5),
     Target("c", "rocksdict", 1.2),

@@ -21,7 +21,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from peers import Pair, Store, open_store, open_writer
+from peers import COUNTERS, Pair, Store, open_store, open_writer
 
 TIDELOG = ("tidelog-1", "tidelog-16")
 PEERS = ("lmdb", "sqlite", "rocksdict", "plyvel")
@@ -180,6 +180,33 @@ def _from_threads(put: Callable[[bytes, bytes], object], pairs: list[Pair], job:
         begin = perf_counter()
         done = sum(count.result() for count in counts)
         return done / (perf_counter() - begin)
+
+
+def increments(job: Job) -> Sequence[float]:
+    """Durable increments of one key per second, of one or of several threads; none may be lost."""
+    counter = COUNTERS[job.peer](job.path)
+    done = [0] * job.writers
+    ready = threading.Barrier(job.writers)
+    _quiet_collector()
+
+    def work(number: int) -> None:
+        ready.wait()
+        end = perf_counter() + job.scale.seconds
+        while perf_counter() < end:
+            counter.increment()
+            done[number] += 1
+
+    begin = perf_counter()
+    if job.writers == 1:
+        work(0)
+    else:
+        with ThreadPoolExecutor(job.writers) as pool:
+            list(pool.map(work, range(job.writers)))
+    rate = sum(done) / (perf_counter() - begin)
+    if counter.count() != sum(done):
+        raise RuntimeError(f"{job.peer} counted {counter.count()} of {sum(done)} increments")
+    counter.close()
+    return (rate,)
 
 
 def trio_puts(job: Job) -> Sequence[float]:
@@ -434,6 +461,18 @@ def _threads(count: int) -> Workload:
     )
 
 
+def _increments(threads: int) -> Workload:
+    name = f"incr-{threads}"
+    return Workload(
+        name=name,
+        rows=_rate(name, f"durable increments of one key, {threads} thread{'s' * (threads > 1)}"),
+        peers=("sqlite", *TIDELOG),
+        state="empty",
+        measure=increments,
+        writers=threads,
+    )
+
+
 WORKLOADS = (
     Workload(
         name="a",
@@ -455,6 +494,8 @@ WORKLOADS = (
     _trio(128, "plyvel", 32),
     _threads(8),
     _threads(32),
+    _increments(1),
+    _increments(32),
     Workload(
         name="c",
         rows=_rate("c", "relaxed single puts, none lost by kill -9"),

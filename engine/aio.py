@@ -30,17 +30,21 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from ..affinity.errors import ReadOnlyError
+from ..affinity.errors import DeadlockError, ReadOnlyError
 from . import codecs as codecs_module, database as databases, open as opens, snapshots
-from .aio_maps import INLINE_KEYS_MAX, Getter, Items, Map, Putter, SyncMap
+from .aio_maps import INLINE_KEYS_MAX, Getter, Items, Map, Putter, Rewriter, SyncMap
 from .aio_transactions import Attempt, Attempts, Snapshot, Transaction
 from .aio_workers import Workers
 from .attempts import ATTEMPTS
+from .decisions import Decide
 from .entries import Commit, Receipt
 from .environment import Environment, production
 from .lock_manager import LockedError
 from .log_thread import LogThread
 from .namespaces import check_name
+from .rewrites import Rewrite
+from .rewriting import FIRST_KEYS, begins_again, has_to_wait, more_keys
+from .scan import Pair
 from .transactions import (
     Durability,
     Isolation,
@@ -308,6 +312,58 @@ class Database:
             async with self.transaction("pessimistic", isolation="read_committed") as tx:
                 await tx.set_encoded(inner.namespace, pairs)
         return None
+
+    def rewriter(self, inner: SyncMap) -> Rewriter:
+        """Return an async function that carries out a decision about an encoded key."""
+        make: Callable[[bytes, Decide], Rewrite] | None = None
+
+        async def rewrite(key: bytes, decide: Decide) -> Any:
+            nonlocal make
+            make = make or self.writer().rewriting.maker(inner.namespace)
+            while True:
+                made = await self.read(partial(make, key, decide))
+                if made.choice.settled or await self._carried_out(made):
+                    return made.choice.result
+                if has_to_wait(made.error):
+                    return await self._wait(
+                        lambda tx: tx.rewriter(tx.inner_map(inner))(key, decide)
+                    )
+
+        return rewrite
+
+    async def pop_first(self, inner: SyncMap) -> Pair | None:
+        """Delete the first key and return the encoded pair, None where there is none."""
+        make, count = self.writer().rewriting.first, FIRST_KEYS
+        while True:
+            snapshot = await self.take_snapshot()
+            with snapshot:
+                made = await self.workers.run(partial(make, inner.namespace, snapshot, count))
+                if made.choice.settled:
+                    return None
+                if await self._carried_out(made):
+                    return cast("Pair | None", made.choice.result)
+            if has_to_wait(made.error):
+                return await self._wait(lambda tx: tx.pop_first(tx.inner_map(inner)))
+            count = more_keys(count)
+
+    async def _carried_out(self, made: Rewrite) -> bool:
+        """Commit a rewrite; False where it has to be done in another way, or again."""
+        assert self._log is not None
+        await self._log.commit(made)
+        if made.error is None:
+            return True
+        if has_to_wait(made.error) or begins_again(made.error):
+            return False
+        raise made.error
+
+    async def _wait(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Return ``await work(tx)`` of a pessimistic transaction."""
+        while True:
+            try:
+                async with self.transaction("pessimistic") as tx:
+                    return await work(tx)
+            except DeadlockError:
+                continue  # it stood, waiting, in the way of those it waits for
 
     async def change(self, inner: SyncMap, work: Callable[[SyncMap], T], *, scans: bool) -> T:
         """Return ``work(map)`` of the map inside a transaction of its own."""

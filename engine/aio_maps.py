@@ -33,8 +33,11 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 import trio
 
 from ..affinity.errors import UsageError
-from . import maps
+from . import decisions, maps
+from .decisions import MISSING, Decide
 from .maps import LOAD_BATCH
+from .namespaces import Namespace
+from .scan import Pair
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -49,8 +52,8 @@ BLOCK_MAX = 1024
 
 Getter = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 Putter = Callable[[bytes, "bytes | None"], Coroutine[Any, Any, None]]
+Rewriter = Callable[[bytes, Decide], Coroutine[Any, Any, Any]]
 SyncMap = maps.Map[Any, Any]
-_MISSING: Any = object()
 
 
 class Session(Protocol):
@@ -61,6 +64,12 @@ class Session(Protocol):
 
     def putter(self, inner: SyncMap) -> Putter:
         """Return an async function that sets an encoded key, or deletes it."""
+
+    def rewriter(self, inner: SyncMap) -> Rewriter:
+        """Return an async function that carries out a decision about an encoded key."""
+
+    async def pop_first(self, inner: SyncMap) -> Pair | None:
+        """Delete the first key and return the encoded pair, None where there is none."""
 
     def check_nowait(self) -> None:
         """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
@@ -153,6 +162,7 @@ class Map(Generic[K, V]):
         self._inner: SyncMap | None = None
         self._get: Getter = self._bound_get
         self._put: Putter
+        self._rewrite: Rewriter
         self._encode_key: Callable[[K], bytes]
         self._encode_value: Callable[[V], bytes]
 
@@ -173,6 +183,7 @@ class Map(Generic[K, V]):
             inner = await self._bind()
             self._get = self._session.getter(inner)
             self._put = self._session.putter(inner)
+            self._rewrite = self._session.rewriter(inner)
             self._encode_key = inner.namespace.encode_key
             self._encode_value = inner.namespace.encode_value
             self._inner = inner
@@ -229,37 +240,52 @@ class Map(Generic[K, V]):
 
     async def delete(self, key: K) -> None:
         """Delete a key; ``KeyError`` where there is none."""
-        await self._change(lambda inner: inner.__delitem__(key))
+        await self._decided(key, lambda _: decisions.delete(key))
 
     @overload
     def pop(self, key: K) -> Coroutine[Any, Any, V]: ...
     @overload
     def pop(self, key: K, default: V | T) -> Coroutine[Any, Any, V | T]: ...
-    def pop(self, key: K, default: Any = _MISSING) -> Coroutine[Any, Any, Any]:
+    def pop(self, key: K, default: Any = MISSING) -> Coroutine[Any, Any, Any]:
         """Delete a key and return its value, in one transaction."""
-        given = () if default is _MISSING else (default,)
-        return self._change(lambda inner: inner.pop(key, *given))
+        return self._decided(key, lambda namespace: decisions.pop(namespace, key, default))
 
     async def setdefault(self, key: K, default: V) -> V:
         """Return the value of a key, setting it first where there is none, in one transaction."""
-        value: V = await self._change(lambda inner: inner.setdefault(key, default))
+        value: V = await self._decided(
+            key, lambda namespace: decisions.setdefault(namespace, default)
+        )
         return value
 
     async def popitem(self) -> tuple[K, V]:
         """Delete the first key and return it with its value; ``KeyError`` where there is none."""
-        pair: tuple[K, V] = await self._change(lambda inner: inner.popitem(), scans=True)
-        return pair
+        inner = await self.bound()
+        pair = await self._session.pop_first(inner)
+        if pair is None:
+            raise KeyError(f"the map {self.name!r} is empty")
+        return inner.namespace.decode_key(pair[0]), inner.namespace.decode_value(pair[1])
 
     async def incr(self, key: K, delta: int = 1) -> int:
         """Add ``delta`` to an integer, taken as 0 where there is none; return the sum."""
-        return await self._change(lambda inner: inner.incr(key, delta))
+        total: int = await self._decided(
+            key, lambda namespace: decisions.incr(namespace, key, delta)
+        )
+        return total
 
     async def compare_and_set(self, key: K, expected: V | None, value: V | None) -> bool:
         """Set a key to ``value`` if it has ``expected``, in one transaction; tell whether it did.
 
         None stands for no value: ``expected`` None means absent, ``value`` None deletes.
         """
-        return await self._change(lambda inner: inner.compare_and_set(key, expected, value))
+        done: bool = await self._decided(
+            key, lambda namespace: decisions.compare_and_set(namespace, expected, value)
+        )
+        return done
+
+    async def _decided(self, key: K, decision: Callable[[Namespace], Decide]) -> Any:
+        """Carry out a decision about a key, and return what it tells."""
+        inner = await self.bound()
+        return await self._rewrite(self._encode_key(key), decision(inner.namespace))
 
     async def _change(self, work: Callable[[SyncMap], T], *, scans: bool = False) -> T:
         inner = await self.bound()

@@ -27,11 +27,13 @@ from trio.lowlevel import checkpoint_if_cancelled
 
 from ..affinity.errors import ClosedError, TidelogError, UsageError
 from . import snapshots, transactions
-from .aio_maps import Getter, Map, Putter, SyncMap
-from .attempts import PAUSE_FIRST, PAUSE_MAX
+from .aio_maps import Getter, Map, Putter, Rewriter, SyncMap
+from .attempts import Plan, checked_count, plan, tell_attempts
+from .decisions import Decide
 from .entries import Commit, Receipt
 from .lock_manager import LockedError
 from .namespaces import Namespace
+from .scan import Pair
 
 if TYPE_CHECKING:
     from .aio import Database
@@ -209,6 +211,19 @@ class Transaction:
                 await self._database.pace()
                 work()
 
+    def rewriter(self, inner: SyncMap) -> Rewriter:
+        """Return an async function that carries out a decision about an encoded key."""
+        namespace = inner.namespace
+
+        async def rewrite(key: bytes, decide: Decide) -> Any:
+            return await self.read(lambda: self._inner.rewriter(namespace)(key, decide))
+
+        return rewrite
+
+    async def pop_first(self, inner: SyncMap) -> Pair | None:
+        """Delete the first key and return the encoded pair, None where there is none."""
+        return await self.scan(lambda: self._inner.pop_first(inner.namespace))
+
     def inner_map(self, inner: SyncMap) -> SyncMap:
         """Return the synchronous map inside the transaction of one outside of it."""
         return self._inner[inner]
@@ -255,9 +270,12 @@ class Transaction:
 class Attempt:
     """One attempt: ``async with attempt as tx``.  Swallows an error that the next may cure."""
 
-    def __init__(self, attempts: Attempts, transaction: Transaction, *, last: bool) -> None:
+    def __init__(
+        self, attempts: Attempts, transaction: Transaction, number: int, *, last: bool
+    ) -> None:
         self._attempts = attempts
         self._transaction = transaction
+        self._number = number
         self._last = last
 
     async def __aenter__(self) -> Transaction:
@@ -274,12 +292,18 @@ class Attempt:
         try:
             await self._transaction.__aexit__(kind, error, trace)
         except TidelogError as failure:
-            if self._last or not failure.retryable:
+            if self._ends(failure):
                 raise
             error = failure
-        again = not self._last and isinstance(error, TidelogError) and error.retryable
+        again = isinstance(error, TidelogError) and not self._ends(error)
         self._attempts.done = not again
         return again
+
+    def _ends(self, error: TidelogError) -> bool:
+        """Tell whether an error ends the loop."""
+        if error.retryable and self._last:
+            tell_attempts(error, self._number)
+        return self._last or not error.retryable
 
 
 class Attempts(AsyncIterator[Attempt]):
@@ -288,34 +312,31 @@ class Attempts(AsyncIterator[Attempt]):
     def __init__(
         self, database: Database, count: int, deadline: float | None, options: dict[str, Any]
     ) -> None:
-        if type(count) is not int or count < 1:
-            raise UsageError(f"attempts={count!r} is not a positive number")
         self.done = False
         self._database = database
         self._options = options
-        self._left = count
-        self._begun = False
-        self._pause = PAUSE_FIRST
+        self._count = checked_count(count)
+        self._number = 0
+        self._plan: Plan | None = None
+        """That of the newest attempt."""
         self._end = None if deadline is None else database.database.now() + deadline
 
     async def __anext__(self) -> Attempt:
         """Pause, and return the next attempt."""
-        if self.done or not self._left:
-            raise StopAsyncIteration
-        self._left -= 1
-        if self._begun:
-            await trio.sleep(self._database.writer().random.uniform(0.0, self._pause))
-            self._pause = min(2 * self._pause, PAUSE_MAX)
-        self._begun = True
+        if self._plan is not None:
+            if self.done or self._plan.last:
+                raise StopAsyncIteration
+            pause = self._database.writer().random.uniform(0.0, self._plan.pause)
+            await trio.sleep(pause)
+        self._number += 1
         left = None
         if self._end is not None:
             left = max(self._end - self._database.database.now(), 0.0)
-            if left <= self._pause:
-                self._left = 0
+        self._plan = plan(self._number, self._count, left, self._options)
         # Done unless the attempt says otherwise: an error that it does not swallow ends the loop.
         self.done = True
-        transaction = self._database.transaction(deadline=left, **self._options)
-        return Attempt(self, transaction, last=not self._left)
+        transaction = self._database.transaction(deadline=left, **self._plan.options)
+        return Attempt(self, transaction, self._number, last=self._plan.last)
 
 
 class Snapshot:
@@ -382,6 +403,18 @@ class Snapshot:
             self._taken().set_many(inner.namespace, [(key, value)])
 
         return refuse
+
+    def rewriter(self, inner: SyncMap) -> Rewriter:
+        """Return an async function that refuses to write."""
+
+        async def refuse(key: bytes, decide: Decide) -> Any:
+            return self._taken().rewriter(inner.namespace)(key, decide)
+
+        return refuse
+
+    async def pop_first(self, inner: SyncMap) -> Pair | None:
+        """Refuse to write."""
+        return self._taken().pop_first(inner.namespace)
 
     def check_nowait(self) -> None:
         """Raise unless a read may be made without awaiting."""

@@ -1,15 +1,19 @@
 """Running a transaction again until it commits: bounded, jittered, and only where it can help.
 
-Left out: what makes an error ``retryable``; each class of error says so.
+The first attempts are optimistic.  From the third on a transaction takes locks, unless its mode was
+chosen: who has lost twice meets others on these keys all the time, and waits for them instead.
+
+Left out: what makes an error ``retryable``; each class of error says so.  The loop of tasks is in
+``aio_transactions``; what both decide is here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from ..affinity.errors import TidelogError, UsageError
+from ..affinity.errors import ConflictError, TidelogError, UsageError
 from .transactions import Transaction
 
 if TYPE_CHECKING:
@@ -19,16 +23,62 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ATTEMPTS = 16
+OPTIMISTIC_ATTEMPTS = 2
+"""Attempts without locks, where the mode was not chosen."""
 PAUSE_FIRST = 0.0005
 PAUSE_MAX = 0.25
+
+
+class Plan(NamedTuple):
+    """How an attempt is made, and what comes after it."""
+
+    options: dict[str, Any]
+    """Those of its transaction."""
+    last: bool
+    pause: float
+    """The longest pause before the next attempt, in seconds."""
+
+
+def plan(number: int, count: int, left: float | None, options: dict[str, Any]) -> Plan:
+    """Return the plan of attempt ``number``, from 1, of ``count``.
+
+    ``left`` are the seconds until the deadline of all attempts, None where there is none.  Pauses
+    grow from half a millisecond to a quarter of a second, each with full jitter; an attempt whose
+    pause would reach the deadline is the last one.
+    """
+    pause = min(PAUSE_FIRST * 2 ** (number - 1), PAUSE_MAX)
+    last = number == count or (left is not None and left <= pause)
+    if number > OPTIMISTIC_ATTEMPTS and "mode" not in options:
+        options = {**options, "mode": "pessimistic"}
+    return Plan(options, last, pause)
+
+
+def checked_count(count: object) -> int:
+    """Return a number of attempts, or raise ``UsageError`` for what is none."""
+    if type(count) is not int or count < 1:
+        raise UsageError(f"attempts={count!r} is not a positive number")
+    return count
+
+
+def tell_attempts(error: TidelogError, number: int) -> None:
+    """Let the error of the last attempt tell how many there were, and what helps."""
+    error.args = (f"{error}; that was after {number} attempt{'s' if number > 1 else ''}",)
+    if isinstance(error, ConflictError):
+        error.hint = (
+            'Give `mode="pessimistic"`, which waits for others where this one met them, allow '
+            "more attempts, or let fewer write the same keys at once."
+        )
 
 
 class Attempt:
     """One attempt: ``with attempt as tx``.  Swallows an error that the next attempt may cure."""
 
-    def __init__(self, retries: _Retries, transaction: Transaction, last: bool) -> None:
+    def __init__(
+        self, retries: _Retries, transaction: Transaction, number: int, last: bool
+    ) -> None:
         self._retries = retries
         self._transaction = transaction
+        self._number = number
         self._last = last
 
     def __enter__(self) -> Transaction:
@@ -46,12 +96,18 @@ class Attempt:
             self._transaction.__exit__(kind, error, trace)
         except TidelogError as failure:
             error = failure
-            if self._last or not failure.retryable:
+            if self._ends(failure):
                 raise
         if error is None:
             self._retries.done = True
             return False
-        return not self._last and isinstance(error, TidelogError) and error.retryable
+        return isinstance(error, TidelogError) and not self._ends(error)
+
+    def _ends(self, error: TidelogError) -> bool:
+        """Tell whether an error ends the loop."""
+        if error.retryable and self._last:
+            tell_attempts(error, self._number)
+        return self._last or not error.retryable
 
 
 class _Retries:
@@ -66,26 +122,22 @@ def attempts(
 ) -> Iterator[Attempt]:
     """Yield attempts until one has committed; the last one raises whatever happens in it.
 
-    ``deadline`` is in seconds from now, for all attempts together.  Pauses grow from half a
-    millisecond to a quarter of a second, each with full jitter.
+    ``deadline`` is in seconds from now, for all attempts together.
     """
-    if type(count) is not int or count < 1:
-        raise UsageError(f"attempts={count!r} is not a positive number")
+    count = checked_count(count)
     end = None if deadline is None else database.now() + deadline
     retries = _Retries()
-    pause = PAUSE_FIRST
     for number in range(1, count + 1):
         left = None if end is None else max(end - database.now(), 0.0)
-        last = number == count or (left is not None and left <= pause)
-        transaction = Transaction(database, deadline=left, **options)
+        chosen, last, pause = plan(number, count, left, options)
+        transaction = Transaction(database, deadline=left, **chosen)
         try:
-            yield Attempt(retries, transaction, last)
+            yield Attempt(retries, transaction, number, last)
         finally:
             transaction.rollback()
         if retries.done or last:
             return
         database.pause(database.random.uniform(0.0, pause))
-        pause = min(2 * pause, PAUSE_MAX)
 
 
 def run(
@@ -98,6 +150,7 @@ def run(
     **kwargs: P.kwargs,
 ) -> T:
     """Run ``work`` in a transaction until it commits; return what it returned."""
+    # A swallowed error goes on with the loop; the `return` leaves the block, and so the loop.
     for attempt in attempts(database, count, deadline, options):
         with attempt as tx:
             result = work(tx, *args, **kwargs)

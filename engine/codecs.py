@@ -282,6 +282,11 @@ def codec_named(
     )
 
 
+def is_built_in(codec: Codec[Any]) -> bool:
+    """Tell whether a codec is one of those that come with Tidelog."""
+    return codec is _BUILT_IN.get(codec.name)
+
+
 def _find(codecs: Iterable[Codec[Any]], name: str, version: int) -> Codec[Any] | None:
     return next((c for c in codecs if c.name == name and c.version == version), None)
 

@@ -43,6 +43,7 @@ from ..wal.records import NamespaceRecord, TxRecord
 from . import codecs, outcomes, reads
 from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
 from .catalog import Catalog
+from .decisions import Decide
 from .entries import Commit, Entry, Receipt
 from .environment import BackgroundTask
 from .handles import idle_handles, open_handles
@@ -53,6 +54,8 @@ from .opening import OpenStore, translated_disk
 from .overlay import Layer, View
 from .puts import PUT_BYTES_MAX
 from .relaxed import relaxed_setter
+from .rewrites import Rewrite
+from .rewriting import Rewriting
 from .scan import Pair, Range
 from .snapshots import LiveSnapshots, Snapshot, read_view
 from .statistics import Statistics, collect
@@ -104,6 +107,7 @@ class Database:
         self._committer = store.committer
         self._catalog = Catalog(store, durability == "always", given)
         self._snapshots = LiveSnapshots()
+        self.rewriting = Rewriting(self, self._commit_rewrite)
         self._pending: set[bytes] = set()
         self._attaching = threading.Lock()
         self._limit = store.options.checkpoint_bytes
@@ -538,6 +542,21 @@ class Database:
             return None
         updates = ManyUpdates(namespace.id, namespace.prefixes, parts)
         return Commit(updates, self.durability == "always")
+
+    def _commit_rewrite(self, rewrite: Rewrite) -> None:
+        self._check_open()
+        layers = self.overlay.view.layers
+        if layers[0].bytes >= self._limit or len(layers) > 1:
+            self.make_room()
+        self._committer.commit_all((rewrite,))
+
+    def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
+        """Return a function that carries out a decision about an encoded key, in one step."""
+        return self.rewriting.rewriter(namespace)
+
+    def pop_first(self, namespace: Namespace) -> Pair | None:
+        """Delete the first key and return the encoded pair, None where there is none."""
+        return self.rewriting.pop_first(namespace)
 
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
         """Run ``work`` with the map inside a transaction, until it commits."""

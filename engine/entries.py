@@ -8,7 +8,7 @@ Left out: the queue and the leader (``commit``), puts of single keys (``puts``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..affinity.errors import CommitUnknownError, TidelogError
@@ -62,6 +62,9 @@ class Entry(Protocol):
 
     def full_keys(self) -> Iterable[bytes]:
         """Return the full keys that it changes."""
+
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return what it writes by full key, encoded, None for a delete; once it is prepared."""
 
 
 class Commit:
@@ -168,6 +171,10 @@ class Commit:
     def full_keys(self) -> Iterable[bytes]:
         """Return the full keys that it changes."""
         return self.updates.full_keys()
+
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return what it writes: nothing where it was committed earlier under the same id."""
+        return {} if self.receipt is not None else self.updates.new_values()
 
 
 class Batch:

@@ -47,6 +47,7 @@ from .entries import Commit, Entry
 from .lock_manager import LockedError
 from .namespaces import Namespace
 from .puts import PUT_BYTES_MAX, PUTS_MAX, Put, Puts
+from .rewrites import Rewrite
 from .stored import KEY_BYTES_MAX
 
 COMMITS_MAX = 256
@@ -64,7 +65,7 @@ class LogThread:
         self._token = token
         self._loop = get_ident()
         self._puts: deque[Put] = deque()
-        self._commits: deque[tuple[Commit, Task]] = deque()
+        self._commits: deque[tuple[Commit | Rewrite, Task]] = deque()
         self._errors: dict[Task, BaseException] = {}
         """Errors of puts, for the tasks that are about to run."""
         self._wake: SimpleQueue[None] = SimpleQueue()
@@ -117,7 +118,7 @@ class LogThread:
         return put
 
     @enable_ki_protection
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit | Rewrite) -> None:
         """Let the thread commit; afterwards ``commit`` has its receipt or its error.
 
         Raises ``trio.Cancelled`` only if nothing was done.
@@ -184,7 +185,8 @@ class LogThread:
         except BaseException as error:
             # Not only what the disk does: a bug must end the tasks that wait, not this thread.
             for entry in entries:
-                if entry.error is None and not (isinstance(entry, Commit) and entry.receipt):
+                done = isinstance(entry, (Commit, Rewrite)) and entry.receipt is not None
+                if entry.error is None and not done:
                     entry.error = _for_one(error)
 
 
@@ -221,7 +223,7 @@ def _take_back(queue: deque[T], entry: T) -> Abort:
     return Abort.SUCCEEDED
 
 
-def _wake_tasks(puts: list[Put], commits: list[tuple[Commit, Task]]) -> None:
+def _wake_tasks(puts: list[Put], commits: list[tuple[Commit | Rewrite, Task]]) -> None:
     for put in puts:
         reschedule(put[5])
     for _, task in commits:

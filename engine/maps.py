@@ -18,6 +18,8 @@ from itertools import chain, islice
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 from ..affinity.errors import CodecError, UsageError
+from . import decisions
+from .decisions import MISSING, Decide
 from .namespaces import VALUE_BYTES_MAX, Namespace
 from .scan import BLOCK_FIRST, Pair
 from .stored import KEY_BYTES_MAX
@@ -27,8 +29,6 @@ V = TypeVar("V")
 T = TypeVar("T")
 
 LOAD_BATCH = 10_000
-
-_MISSING: Any = object()
 
 
 class Session(Protocol):
@@ -50,6 +50,12 @@ class Session(Protocol):
 
     def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Set or delete many encoded keys at once."""
+
+    def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
+        """Return a function that carries out a decision about an encoded key, in one step."""
+
+    def pop_first(self, namespace: Namespace) -> Pair | None:
+        """Delete the first key and return the encoded pair, None where there is none."""
 
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
         """Run ``work`` with the map of one transaction."""
@@ -106,6 +112,9 @@ class Map(MutableMapping[K, V]):
         if name == "_write":
             self._write = self._session.setter(self.namespace)
             return self._write
+        if name == "_rewrite":
+            self._rewrite = self._session.rewriter(self.namespace)
+            return self._rewrite
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     @property
@@ -148,13 +157,7 @@ class Map(MutableMapping[K, V]):
 
     def __delitem__(self, key: K) -> None:
         """Delete a key; ``KeyError`` where there is none."""
-
-        def work(mapping: Map[K, V]) -> None:
-            if key not in mapping:
-                raise KeyError(key)
-            mapping.discard(key)
-
-        self._session.atomically(self.namespace, work)
+        self._rewrite(self.namespace.encode_key(key), decisions.delete(key))
 
     def discard(self, key: K) -> None:
         """Delete a key if it is there; unlike ``del`` it reads nothing."""
@@ -164,21 +167,10 @@ class Map(MutableMapping[K, V]):
     def pop(self, key: K) -> V: ...
     @overload
     def pop(self, key: K, default: V | T) -> V | T: ...
-    def pop(self, key: K, default: Any = _MISSING) -> Any:
+    def pop(self, key: K, default: Any = MISSING) -> Any:
         """Delete a key and return its value, in one transaction."""
-
-        def work(mapping: Map[K, V]) -> Any:
-            value = mapping.get(key, _MISSING)
-            if value is not _MISSING:
-                mapping.discard(key)
-            return value
-
-        value = self._session.atomically(self.namespace, work)
-        if value is _MISSING:
-            if default is _MISSING:
-                raise KeyError(key)
-            return default
-        return value
+        decide = decisions.pop(self.namespace, key, default)
+        return self._rewrite(self.namespace.encode_key(key), decide)
 
     @overload
     def setdefault(self: Map[K, T | None], key: K, default: None = None) -> T | None: ...
@@ -186,57 +178,31 @@ class Map(MutableMapping[K, V]):
     def setdefault(self, key: K, default: V) -> V: ...
     def setdefault(self, key: K, default: Any = None) -> Any:
         """Return the value of a key, setting it first where there is none, in one transaction."""
-
-        def work(mapping: Map[K, V]) -> Any:
-            value = mapping.get(key, _MISSING)
-            if value is _MISSING:
-                mapping[key] = value = default
-            return value
-
-        return self._session.atomically(self.namespace, work)
+        decide = decisions.setdefault(self.namespace, default)
+        return self._rewrite(self.namespace.encode_key(key), decide)
 
     def popitem(self) -> tuple[K, V]:
         """Delete the first key and return it with its value; ``KeyError`` where there is none."""
-
-        def work(mapping: Map[K, V]) -> tuple[K, V]:
-            for key, value in mapping.range(limit=1):
-                mapping.discard(key)
-                return key, value
+        pair = self._session.pop_first(self.namespace)
+        if pair is None:
             raise KeyError(f"the map {self.name!r} is empty")
-
-        return self._session.atomically(self.namespace, work)
+        return self.namespace.decode_key(pair[0]), self.namespace.decode_value(pair[1])
 
     def incr(self, key: K, delta: int = 1) -> int:
         """Add ``delta`` to an integer, taken as 0 where there is none; return the sum.
 
         Raises ``UsageError`` where the value is no integer.
         """
-
-        def work(mapping: Map[K, V]) -> int:
-            value: Any = mapping.get(key, 0)
-            if type(value) is not int:
-                raise UsageError(f"the value of {key!r} is {type(value).__name__}, not an integer")
-            mapping[key] = cast(V, value + delta)
-            return value + delta
-
-        return self._session.atomically(self.namespace, work)
+        decide = decisions.incr(self.namespace, key, delta)
+        return cast(int, self._rewrite(self.namespace.encode_key(key), decide))
 
     def compare_and_set(self, key: K, expected: V | None, value: V | None) -> bool:
         """Set a key to ``value`` if it has ``expected``, in one transaction; tell whether it did.
 
         None stands for no value: ``expected`` None means absent, ``value`` None deletes.
         """
-
-        def work(mapping: Map[K, V]) -> bool:
-            if mapping.get(key) != expected:
-                return False
-            if value is None:
-                mapping.discard(key)
-            else:
-                mapping[key] = value
-            return True
-
-        return self._session.atomically(self.namespace, work)
+        decide = decisions.compare_and_set(self.namespace, expected, value)
+        return cast(bool, self._rewrite(self.namespace.encode_key(key), decide))
 
     # -------------------------------------------------------------- many keys
 

@@ -14,7 +14,7 @@ from ..affinity.errors import (
     ValueTooLargeError,
 )
 from ..wal.records import NamespaceRecord
-from .codecs import Bytes, Codec, ValueCodec, codec_named
+from .codecs import Bytes, Codec, ValueCodec, codec_named, is_built_in
 from .stored import KEY_BYTES_MAX, PREFIX_SIZE, pack_prefix, shown_key, split_key
 
 NAME_BYTES_MAX = 255
@@ -29,8 +29,9 @@ INTERNAL = frozenset((OUTCOMES, LEDGER))
 class Namespace:
     """A named map: shared by all handles, in transactions and snapshots too."""
 
-    __slots__ = ("alive", "decode_key", "decode_value", "encode_key", "encode_value", "id",
-                 "key_codec", "name", "plain", "prefixes", "since", "value_codec")  # fmt: skip
+    __slots__ = ("alive", "built_in", "decode_key", "decode_value", "encode_key", "encode_value",
+                 "id", "key_codec", "name", "plain", "prefixes", "since",
+                 "value_codec")  # fmt: skip
 
     def __init__(
         self, record: NamespaceRecord, key: Codec[Any], value: Codec[Any], partitions: int
@@ -46,6 +47,8 @@ class Namespace:
         self.plain = key is Bytes and value is Bytes
         self.prefixes = [pack_prefix(partition, record.id) for partition in range(partitions)]
         self.alive = True
+        self.built_in = is_built_in(value)
+        """Whether the values have a codec that comes with Tidelog."""
         self.since = 0
         """The position of the log below which no snapshot may show it: rows were on their way."""
 

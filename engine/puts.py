@@ -14,7 +14,7 @@ Left out: who waits for a put (``commit`` for threads, ``log_thread`` for tasks)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from .entries import Entry, unknown_outcome
@@ -112,6 +112,10 @@ class LonePut:
     def full_keys(self) -> Iterable[bytes]:
         """Return the full key that it changes."""
         return (self._full_key,)
+
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return what it writes, by full key."""
+        return {self._full_key: self._value}
 
 
 class Puts:
@@ -226,3 +230,7 @@ class Puts:
     def full_keys(self) -> Iterable[bytes]:
         """Return the full keys that they change."""
         return [put[2] for put in self._passed]
+
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return what they write, by full key."""
+        return {put[2]: put[4] for put in self._passed}

@@ -49,6 +49,7 @@ from . import reads
 from .access import ReadAccess
 from .backup import BackupReport, BackupSource, back_up
 from .codecs import ValueCodec
+from .decisions import Decide
 from .environment import Environment, KvTransaction
 from .manifest import Manifest
 from .maps import Map, map_of
@@ -355,6 +356,18 @@ class ReadOnlyDatabase:
         return refuse
 
     def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Refuse to write."""
+        self._refuse()
+
+    def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
+        """Return a function that refuses to write."""
+
+        def refuse(_key: bytes, _decide: Decide) -> NoReturn:
+            self._refuse()
+
+        return refuse
+
+    def pop_first(self, namespace: Namespace) -> Pair | None:
         """Refuse to write."""
         self._refuse()
 

@@ -23,6 +23,7 @@ from ..affinity.errors import (
     TidelogError,
 )
 from ..affinity.partitions import partition_of
+from .decisions import Decide
 from .kv import KvReadError, read_error
 from .maps import Map, map_of
 from .namespaces import Namespace, named
@@ -205,6 +206,18 @@ class Snapshot:
         return refuse
 
     def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Refuse to write."""
+        raise _read_only()
+
+    def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
+        """Return a function that refuses to write."""
+
+        def refuse(_key: bytes, _decide: Decide) -> NoReturn:
+            raise _read_only()
+
+        return refuse
+
+    def pop_first(self, namespace: Namespace) -> Pair | None:
         """Refuse to write."""
         raise _read_only()
 

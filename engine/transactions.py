@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from _thread import get_ident
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -27,6 +28,7 @@ from mmh3 import hash as murmur3
 from ..affinity.errors import ClosedError, CorruptDataError, DeadlineError, UsageError
 from ..tx.locks import KeyLock, RangeLock
 from ..tx.validation import RangeRead, ReadSet, Validated, first_common, read_rule
+from .decisions import KEEP, Decide
 from .entries import Commit, Entry, Receipt
 from .lock_manager import map_key
 from .maps import Map, map_of
@@ -273,6 +275,33 @@ class Transaction:
         put = self.setter(namespace)
         for key, value in pairs:
             put(key, value)
+
+    def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
+        """Return a function that carries out a decision about an encoded key."""
+        read = self.getter(namespace)
+        prefixes = namespace.prefixes
+
+        def rewrite(key: bytes, decide: Decide) -> Any:
+            if self._rule.pessimistic:
+                # At once what the write needs: of two who have read, neither could get it.
+                self._check_open()
+                namespace.check_alive()
+                self._lock(KeyLock(prefixes[murmur3(key, 0, False) % len(prefixes)] + key))
+            result, value = decide(read(key))
+            if value is not KEEP:
+                self.setter(namespace)(key, value)
+            return result
+
+        return rewrite
+
+    def pop_first(self, namespace: Namespace) -> Pair | None:
+        """Delete the first key and return the encoded pair, None where there is none."""
+        with closing(self.blocks(namespace, b"", None, False, 1)) as blocks:  # type: ignore[type-var]  # a generator
+            block = next(blocks, None)
+        if block is None:
+            return None
+        self.setter(namespace)(block[0][0], None)
+        return block[0]
 
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
         """Run ``work`` with the map of this transaction."""

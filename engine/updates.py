@@ -9,7 +9,8 @@ Both are used under the commit mutex only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
+from itertools import chain
 from typing import Protocol
 
 from ..checkpoints.replay import State
@@ -51,6 +52,9 @@ class Updates(Protocol):
 
     def namespaces(self) -> Iterable[int]:
         """Return the ids of the maps that are changed."""
+
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return encoded values by full key, None for a delete."""
 
 
 class FewUpdates:
@@ -124,6 +128,10 @@ class FewUpdates:
         """Return the ids of the maps that are changed."""
         return {number for _, number, _, _ in self._writes.values()}
 
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return encoded values by full key, None for a delete."""
+        return {full_key: write[3] for full_key, write in self._writes.items()}
+
 
 class ManyUpdates:
     """Updates of one map, by partition and encoded key."""
@@ -196,6 +204,11 @@ class ManyUpdates:
         """Return the id of the one map."""
         return (self._namespace,)
 
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return encoded values by full key, None for a delete."""
+        values = chain.from_iterable(part.values() for part in self._parts.values())
+        return dict(zip(self.full_keys(), values, strict=True))
+
 
 class NoUpdates:
     """What a commit of other records changes: nothing by itself."""
@@ -222,3 +235,7 @@ class NoUpdates:
     def namespaces(self) -> Iterable[int]:
         """Return nothing."""
         return ()
+
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return nothing."""
+        return {}

@@ -48,6 +48,7 @@ KINDS = {
     "engine/attempts.py": "pure",
     "engine/byte_text.py": "pure",
     "engine/codecs.py": "pure",
+    "engine/decisions.py": "pure",
     "engine/document_codecs.py": "pure",
     "engine/kv_pages.py": "pure",
     "engine/kv_remains.py": "pure",
@@ -60,6 +61,7 @@ KINDS = {
     "engine/entries.py": "pure",
     "engine/puts.py": "pure",
     "engine/reads.py": "pure",
+    "engine/rewrites.py": "pure",
     "engine/scalar_codecs.py": "pure",
     "engine/scan.py": "pure",
     "engine/snapshots.py": "pure",
@@ -98,6 +100,7 @@ KINDS = {
     "engine/recovery.py": "shell",
     "engine/relaxed.py": "shell",
     "engine/relief.py": "shell",
+    "engine/rewriting.py": "shell",
     "engine/transactions.py": "shell",
     "pipeline/": "disk",
     "pipeline/doctor.py": "shell",
@@ -117,6 +120,7 @@ BROAD_HANDLERS = {
     "engine/log_thread.py:LogThread._commit": "tasks wait for an outcome, and a bug must be one",
     "engine/namespaces.py:Namespace.check_encoded": "foreign code, again: any exception refuses",
     "engine/relief.py:Relief._beside": "a thread of recovery: the open raises what it has met",
+    "engine/rewrites.py:Rewrite.prepare": "what a value makes a codec raise is for one caller only",
     "pipeline/doctor.py:_session": "whatever Java, Spark and the workers say is what was found",
 }
 

@@ -21,7 +21,8 @@ def test_the_script_has_over_300_operations_that_change_the_disk() -> None:
     recycled = [op for op in operations if op.kind == "rename" and op.path.endswith(".spare")]
     assert recycled, "no segment was used again"
     assert {step.kind for step in STEPS} >= {
-        "map", "drop", "rename", "put", "many", "commit", "group", "close", "snapshot", "conflict"
+        "map", "drop", "rename", "put", "many", "commit", "group", "swap", "close", "snapshot",
+        "conflict",
     }  # fmt: skip
 
 

@@ -184,6 +184,7 @@ async def test_a_commit_that_waits_for_its_group_is_taken_back() -> None:
                 await gate.entered()
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(numbers.set, "queued 1", 1)
+                    nursery.start_soon(numbers.incr, "queued 3")
                     nursery.start_soon(in_transaction)
                     for _ in range(5):
                         await trio.lowlevel.checkpoint()

@@ -6,9 +6,15 @@ from typing import Any
 import pytest
 
 from support.stores import Opened, opened
-from tidelog.affinity.errors import ConflictError, DeadlineError, TidelogError, UsageError
+from tidelog.affinity.errors import (
+    ConflictError,
+    DeadlineError,
+    DeadlockError,
+    TidelogError,
+    UsageError,
+)
 from tidelog.engine import attempts as attempts_module
-from tidelog.engine.attempts import ATTEMPTS, PAUSE_FIRST, PAUSE_MAX
+from tidelog.engine.attempts import ATTEMPTS, PAUSE_FIRST, PAUSE_MAX, plan
 from tidelog.engine.transactions import Transaction
 
 
@@ -194,6 +200,73 @@ def test_a_deadline_that_passes_in_an_attempt_ends_it(store: Opened) -> None:
 def test_a_number_of_attempts_that_is_none_is_refused(store: Opened, count: Any) -> None:
     with pytest.raises(UsageError, match="attempts="):
         store.database.run(lambda tx: None, attempts=count)
+
+
+def rows_of(store: Opened, attempts: int, **options: Any) -> list[str]:
+    """The rows of the table of isolation that the attempts of a losing transaction have."""
+    rows = []
+    with pytest.raises(ConflictError):  # noqa: PT012
+        for attempt in store.database.attempts(attempts, **options):
+            with attempt as tx:
+                rows.append(tx._rule.row)
+                raise conflict()
+    return rows
+
+
+def test_from_the_third_attempt_on_locks_are_taken_unless_the_mode_was_chosen(
+    store: Opened,
+) -> None:
+    assert rows_of(store, 4) == ["A", "A", "D", "D"]
+    assert rows_of(store, 4, isolation="repeatable_read") == ["B", "B", "E", "E"]
+    assert rows_of(store, 3, mode="optimistic") == ["A", "A", "A"]
+    assert rows_of(store, 3, mode="pessimistic") == ["D", "D", "D"]
+
+
+def test_a_transaction_that_always_met_others_gets_through_with_locks(store: Opened) -> None:
+    users = store.database.map("users")
+    users[b"n"] = b"0"
+    seen = []
+
+    def work(tx: Any) -> None:
+        seen.append(tx[users][b"n"])
+        if tx._rule.row == "A":
+            users[b"n"] = b"%d" % len(seen)  # as somebody else would
+        tx[users][b"n"] += b"!"
+
+    store.database.run(work)
+    assert seen == [b"0", b"1", b"2"]
+    assert users[b"n"] == b"2!"
+
+
+def test_the_last_error_tells_how_many_attempts_there_were_and_what_helps(store: Opened) -> None:
+    for attempts, told in ((1, "after 1 attempt$"), (3, "changed; that was after 3 attempts$")):
+        with pytest.raises(ConflictError, match=told) as caught:
+            store.database.run(Work(store, 99), attempts=attempts)
+        assert 'mode="pessimistic"' in caught.value.hint
+    with pytest.raises(DeadlockError, match="after 2 attempts") as deadlocked:
+        store.database.run(Work(store, 99, DeadlockError("a circle")), attempts=2)
+    assert deadlocked.value.hint == DeadlockError.hint
+    with pytest.raises(UsageError, match=r"^wrong$"):
+        store.database.run(Work(store, 99, UsageError("wrong")))
+
+
+@pytest.mark.parametrize(
+    ("number", "count", "left", "last", "pause"),
+    [
+        (1, 16, None, False, PAUSE_FIRST),
+        (2, 16, None, False, 2 * PAUSE_FIRST),
+        (15, 16, None, False, PAUSE_MAX),
+        (16, 16, None, True, PAUSE_MAX),
+        (1, 16, PAUSE_FIRST, True, PAUSE_FIRST),
+        (1, 16, 1.01 * PAUSE_FIRST, False, PAUSE_FIRST),
+        (3, 16, 0.0, True, 4 * PAUSE_FIRST),
+    ],
+)
+def test_a_plan_tells_of_the_pause_and_whether_there_is_time_for_it(
+    number: int, count: int, left: float | None, last: bool, pause: float
+) -> None:
+    made = plan(number, count, left, {})
+    assert (made.last, made.pause) == (last, pause)
 
 
 def test_no_transaction_is_left_open(store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:

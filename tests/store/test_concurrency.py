@@ -1,8 +1,8 @@
 """Histories of concurrent transactions, recorded and checked for strict serializability.
 
 Clients are threads over a few keys of two maps.  They read, write, delete and scan in transactions
-of both modes, put single keys, and read from snapshots, while checkpoints are taken.  The order of
-the versions of each key comes from the log.
+of both modes, put, swap, take and make single keys, and read from snapshots, while checkpoints are
+taken.  The order of the versions of each key comes from the log.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from support.histories import (
     check,
 )
 from support.real_stores import expect_sound
+from tidelog.codecs import I64, Str
 from tidelog.engine.database import Database
 from tidelog.engine.maps import Map
 from tidelog.engine.open import open as open_store
@@ -60,6 +61,7 @@ class Mix(NamedTuple):
     deletes: bool = True
     clients: int = 4
     steps: int = 30
+    transactions: float = 0.7
 
 
 class Client:
@@ -86,12 +88,14 @@ class Client:
 
     def step(self, name: str) -> None:
         chance = self._random.random()
-        if not self._mix.singles or chance < 0.7:
+        share = self._mix.transactions
+        if not self._mix.singles or chance < share:
             self.transact(name)
-        elif chance < 0.8:
+        elif chance < share + 0.1:
             self.put(name)
-        elif chance < 0.9:
-            self.swap(name)
+        elif chance < 0.95:
+            kinds = [self.swap, self.take, self.make, self.take_first]
+            self._random.choice(kinds[: 4 if self._mix.deletes else 1])(name)
         else:
             self.look(name)
 
@@ -165,6 +169,39 @@ class Client:
             second.write(f"{on}/{key}", value)
             self.seen.append(second.finish(COMMITTED, self._now()))
 
+    def take(self, name: str) -> None:
+        recorder = Recorder(name, self._now())
+        on, key = self._random.choice(MAPS), self._random.choice(KEYS)
+        found = text(self._maps[on].pop(key.encode(), None))
+        recorder.read(f"{on}/{key}", found)
+        if found is not None:
+            recorder.delete(f"{on}/{key}", gone(found))
+        self.seen.append(recorder.finish(COMMITTED, self._now()))
+
+    def make(self, name: str) -> None:
+        recorder = Recorder(name, self._now())
+        on, key, value = self._random.choice(MAPS), self._random.choice(KEYS), self.value()
+        found = text(self._maps[on].setdefault(key.encode(), value.encode()))
+        if found == value:
+            recorder.read(f"{on}/{key}", None)
+            recorder.write(f"{on}/{key}", value)
+        else:
+            recorder.read(f"{on}/{key}", found)
+        self.seen.append(recorder.finish(COMMITTED, self._now()))
+
+    def take_first(self, name: str) -> None:
+        recorder = Recorder(name, self._now())
+        on = self._random.choice(MAPS)
+        try:
+            key, value = self._maps[on].popitem()
+        except KeyError:
+            recorder.scan(f"{on}/", f"{on}0", {})
+        else:
+            full, found = f"{on}/{key.decode()}", value.decode()
+            recorder.scan(f"{on}/", f"{full}\0", {full: found})
+            recorder.delete(full, gone(found))
+        self.seen.append(recorder.finish(COMMITTED, self._now()))
+
     def look(self, name: str) -> None:
         recorder = Recorder(name, self._now())
         with self._db.snapshot() as snapshot:
@@ -175,6 +212,11 @@ class Client:
 
     def value(self) -> str:
         return f"{self.name}:{next(self._values)}"
+
+
+def gone(value: str) -> str:
+    """The name of the deletion of a value, where nothing else tells them apart."""
+    return f"no more {value}"
 
 
 def text(value: bytes | None) -> str | None:
@@ -217,7 +259,7 @@ def versions_of(path: Path, deletes: Deletes) -> dict[str, list[str]]:
     from tidelog.engine.disk import RealDisk
 
     names = dict(enumerate(MAPS, 16))
-    found: dict[str, list[tuple[tuple[int, int], str]]] = {}
+    found: dict[str, list[tuple[tuple[int, int], str | None]]] = {}
     for _, record_ in read_records(Scan(RealDisk().directory(str(path / "wal")))):
         if isinstance(record_, TxRecord):
             numbers = [
@@ -228,9 +270,17 @@ def versions_of(path: Path, deletes: Deletes) -> dict[str, list[str]]:
                 number = names_of if isinstance(names_of, int) else names_of[place]
                 full = f"{names[number]}/{key.decode()}"
                 value = record_.values[place]
-                shown = deletes[record_.tx_id, full] if value is None else value.decode()
+                shown = deletes.get((record_.tx_id, full)) if value is None else value.decode()
                 found.setdefault(full, []).append((numbers[place], shown))
-    return {key: [value for _, value in sorted(pairs)] for key, pairs in found.items()}
+    return {key: named([value for _, value in sorted(pairs)]) for key, pairs in found.items()}
+
+
+def named(values: list[str | None]) -> list[str]:
+    """Name the deletions that are not named yet by what they deleted."""
+    shown: list[str] = []
+    for value in values:
+        shown.append(gone(shown[-1] if shown else "nothing") if value is None else value)
+    return shown
 
 
 MIXES = {
@@ -241,6 +291,8 @@ MIXES = {
     "durable": Mix(durability="always"),
     "one partition": Mix(partitions=1),
     "many clients": Mix(clients=8, steps=15),
+    "single keys": Mix(clients=8, transactions=0.3),
+    "single keys, durable": Mix(durability="always", transactions=0.3),
 }
 
 
@@ -273,3 +325,113 @@ def test_weaker_levels_lose_nothing_and_tear_nothing(isolation: Isolation, tmp_p
         "read_committed": {"internal", "lost update", "G-single", "G2", "real-time violation"},
     }
     assert found <= allowed[isolation]
+
+
+# ------------------------------------------------------------------ one key, everybody
+
+
+def crowd(count: int, work: Callable[[int], None]) -> None:
+    """Let so many threads do something, and fail with what any of them raised."""
+    failed: list[BaseException] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", ["always", "none"])
+def test_32_threads_count_one_key_and_none_fails(durability: Durability, tmp_path: Path) -> None:
+    # Most of them met ConflictError 16 times in a row.
+    path = tmp_path / "store"
+    with open_store(path, durability=durability, checkpoint_bytes=20_000) as db:
+        numbers = db.map("numbers", key=Str, value=I64)
+        told: list[int] = []
+
+        def work(number: int) -> None:
+            for turn in range(20):
+                told.append(numbers.incr("n"))
+                numbers.incr(f"n{number}", turn)
+                if number == 0 and not turn % 5:
+                    db.checkpoint()
+
+        crowd(32, work)
+        assert sorted(told) == list(range(1, 641))
+        before = dict(numbers)
+        assert before == {"n": 640, **{f"n{number}": 190 for number in range(32)}}
+    with open_store(path) as db:
+        assert dict(db.map("numbers")) == before
+    expect_sound(path)
+
+
+@pytest.mark.slow
+def test_threads_that_count_in_transactions_and_beside_them_lose_nothing(tmp_path: Path) -> None:
+    with open_store(tmp_path / "store", lock_timeout=60.0) as db:
+        numbers = db.map("numbers", key=Str, value=I64)
+
+        def count(tx: Any) -> None:
+            tx[numbers]["n"] = tx[numbers].get("n", 0) + 1
+            tx[numbers].incr("m")
+
+        def work(number: int) -> None:
+            for _ in range(8):
+                match number % 4:
+                    case 0:
+                        db.run(count)
+                    case 1:
+                        db.run(count, mode="pessimistic", attempts=100)
+                    case _:
+                        numbers.incr("n")
+                        numbers.incr("m")
+
+        crowd(12, work)
+        assert dict(numbers) == {"m": 96, "n": 96}
+    expect_sound(tmp_path / "store")
+
+
+@pytest.mark.slow
+def test_transactions_over_one_key_get_through_without_a_mode(tmp_path: Path) -> None:
+    # Of 8 threads 3 ended with ConflictError, after 16 attempts each.
+    with open_store(tmp_path / "store", lock_timeout=60.0) as db:
+        numbers = db.map("numbers", key=Str, value=I64)
+        orders = db.map("orders", key=I64, value=I64)
+
+        def place(tx: Any, number: int) -> None:
+            tx[orders][tx[numbers].incr("order")] = number
+
+        crowd(8, lambda number: [db.run(place, number) for _ in range(20)] and None)
+        assert list(orders) == list(range(1, 161))
+    expect_sound(tmp_path / "store")
+
+
+@pytest.mark.slow
+def test_a_queue_gives_each_item_to_one_of_8_threads_in_order(tmp_path: Path) -> None:
+    with open_store(tmp_path / "store", checkpoint_bytes=50_000) as db:
+        jobs = db.map("jobs", key=I64, value=I64)
+        jobs.update((number, -number) for number in range(400))
+        taken: list[list[int]] = [[] for _ in range(8)]
+
+        def work(number: int) -> None:
+            try:
+                while True:
+                    job, value = jobs.popitem()
+                    assert value == -job
+                    taken[number].append(job)
+                    if len(taken[number]) == 10:
+                        db.checkpoint()
+            except KeyError:
+                return
+
+        crowd(8, work)
+        assert sorted(job for mine in taken for job in mine) == list(range(400))
+        assert all(mine == sorted(mine) for mine in taken)
+    expect_sound(tmp_path / "store")

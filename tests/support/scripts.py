@@ -20,6 +20,7 @@ import pytest
 from tidelog.affinity.errors import CommitUnknownError, ConflictError, TidelogError
 from tidelog.engine import checkpointer, open as opens, recovery
 from tidelog.engine.database import Database
+from tidelog.engine.decisions import compare_and_set
 from tidelog.engine.snapshots import Snapshot
 from tidelog.engine.transactions import Durability, Mode
 from tidelog.testing import FaultyDisk, simulated
@@ -117,8 +118,8 @@ class Step:
     ``kind`` is ``open``, ``close``, ``checkpoint``, ``sync``, ``tick``, ``snapshot``, ``release``,
     ``outcome``, ``conflict`` (these change no world by themselves), ``map``, ``drop``, ``rename``,
     ``attach`` (a load of the ``changes``, in the directory ``other``), ``put`` (one update by the
-    map itself), ``many`` (``update_many``), ``commit`` (a transaction) or ``group`` (several that
-    are queued together).
+    map itself), ``many`` (``update_many``), ``commit`` (a transaction), ``group`` (several that are
+    queued together) or ``swap`` (changes of what a key holds, queued together).
     """
 
     kind: str
@@ -360,6 +361,26 @@ def _group(run: Run, step: Step) -> bool:
     return step.durability == "always"
 
 
+def _swap(run: Run, step: Step) -> bool:
+    """Queue a compare-and-set per change, each of what those before it leave."""
+    made, found = [], {name: dict(content) for name, content in run.world.maps.items()}
+    for name, key, value in step.changes:
+        namespace = run.store.map(name).namespace
+        decide = compare_and_set(namespace, found[name].get(key), value)
+        rewrite = run.store.rewriting.maker(namespace)(key, decide)
+        made.append(rewrite)
+        found[name].pop(key, None)
+        if value is not None:
+            found[name][key] = value
+    run.store.commit_group(made)
+    for rewrite in made:
+        if rewrite.error is not None:
+            raise rewrite.error
+    if not all(rewrite.choice.result for rewrite in made):
+        broken("I-2", "a key did not hold what was written before it in its group")
+    return run.durability == "always"
+
+
 def _map(run: Run, step: Step) -> bool:
     run.store.map(step.name)
     return run.durability == "always"
@@ -385,6 +406,7 @@ _COMMITS: dict[str, Callable[[Run, Step], bool]] = {
     "many": _many,
     "commit": _one,
     "group": _group,
+    "swap": _swap,
     "map": _map,
     "attach": _attach,
     "drop": _drop,
@@ -437,6 +459,7 @@ def full_script() -> list[Step]:
     w.add("commit", tx_id=b"given-id-number1", changes=w.changes("a", range(2, 5)))
     w.add("commit", tx_id=b"given-id-number1", changes=w.changes("a", range(2, 9)))
     w.add("group", changes=w.changes("a", range(40, 45), 60))
+    w.add("swap", changes=w.changes("a", range(40, 42), 60) + w.changes("a", range(41, 44), 60))
     w.add("commit", mode="pessimistic", changes=(("a", b"key040", None), ("b", b"key020", None)))
     w.add("map", name="gone")
     w.add("many", changes=w.changes("gone", range(12), 60))
@@ -463,6 +486,7 @@ def full_script() -> list[Step]:
     for key in range(10):
         w.add("put", changes=w.changes("bee", range(key, key + 1), 700))
     w.add("sync")
+    w.add("swap", changes=(*w.changes("late", range(2), 20), ("late", b"key001", None)))
     w.add("drop", name="late")
     w.add("map", name="late")
     w.add("many", changes=w.changes("late", range(2), 10))
