@@ -10,7 +10,8 @@ through one thread (``log_thread``), all else that may block through worker thre
 
 Invariants:
 
-- Nothing that syncs, scans, checkpoints or waits for a lock runs in the loop.
+- Nothing that syncs, scans, checkpoints or waits for a lock runs in the loop; while the data file
+  grows no read does.
 - A call that raises ``trio.Cancelled`` had no effect; one that returns had all of it.
 - Every call checks for cancellation.  Those that commit, scan or maintain are full checkpoints;
   of the others one in ``READS_PER_CHECKPOINT`` is, counted over the store.
@@ -245,6 +246,8 @@ class Database:
             return await self.workers.run(work)
         await self.pace()
         self.workers.check()
+        if self.database.overlay.gated:
+            return await self.workers.run(work)
         return work()
 
     async def scan(self, work: Callable[[], T]) -> T:
@@ -252,12 +255,14 @@ class Database:
         return await self.workers.run(work)
 
     def check_nowait(self) -> None:
-        """Raise unless a read may be made without awaiting."""
+        """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
         self.workers.check()
+        if self.database.overlay.gated:
+            raise trio.WouldBlock
 
     def getter(self, inner: SyncMap) -> Getter:
         """Return an async function from key and default to value."""
-        read, check = inner.get, self.workers.check
+        read, check, overlay = inner.get, self.workers.check, self.database.overlay
         if not self._inline:
 
             async def get(key: Any, default: Any) -> Any:
@@ -272,6 +277,8 @@ class Database:
             else:
                 await checkpoint()
             check()
+            if overlay.gated:
+                return await self.workers.run(partial(read, key, default))
             return read(key, default)
 
         return get_inline

@@ -31,6 +31,7 @@ from .aio_maps import Getter, Map, Putter, SyncMap
 from .attempts import PAUSE_FIRST, PAUSE_MAX
 from .entries import Commit, Receipt
 from .lock_manager import LockedError
+from .map_growth import GrowingError
 from .namespaces import Namespace
 
 if TYPE_CHECKING:
@@ -134,15 +135,15 @@ class Transaction:
         with self._database.writer().pending(commit.tx_id):
             try:
                 return await self._database.commit(commit)
-            except LockedError:
+            except (LockedError, GrowingError):
                 await self._workers.take_place(self, self._inner.lock_timeout)
             try:
-                return await self._wait(self._commit_locked)
+                return await self._wait(self._commit_waiting)
             finally:
                 self._workers.leave_place(self)
 
-    def _commit_locked(self) -> Receipt:
-        """Wait for the locks that are in the way, and commit; in a worker thread."""
+    def _commit_waiting(self) -> Receipt:
+        """Wait for what is in the way, locks or a growing data file, and commit; in a thread."""
         receipt = None
         try:
             receipt = self._database.writer().commit_transaction(self._inner)
@@ -216,7 +217,7 @@ class Transaction:
     def check_nowait(self) -> None:
         """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
         with self._alone():
-            if self._waits:
+            if self._waits or self._database.database.overlay.gated:
                 raise trio.WouldBlock
             if self._inner.wants_snapshot:
                 snapshot = self._database.writer().snapshot_nowait()
@@ -384,8 +385,8 @@ class Snapshot:
         return refuse
 
     def check_nowait(self) -> None:
-        """Raise unless a read may be made without awaiting."""
-        self._database.workers.check()
+        """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
+        self._database.check_nowait()
 
     async def read(self, work: Callable[[], T]) -> T:
         """Return ``work()``, which reads a few keys."""

@@ -47,6 +47,7 @@ from .entries import Commit, Entry, Receipt
 from .environment import BackgroundTask
 from .handles import idle_handles, open_handles
 from .lock_manager import LockedError
+from .map_growth import GrowingError, check_open
 from .maps import Map, map_of
 from .namespaces import OUTCOMES, Namespace, ledger
 from .opening import OpenStore, translated_disk
@@ -277,13 +278,16 @@ class Database:
         if tx_id is not None:
             self._pending.add(tx_id)
         try:
-            try:
-                return self._committer.commit(commit)
-            except LockedError:
-                transaction.lock_writes()
+            while True:
+                try:
+                    return self._committer.commit(commit)
+                except LockedError:
+                    transaction.lock_writes()
+                except GrowingError as error:
+                    error.gate.wait()
                 again = transaction.to_commit()
                 assert again is not None
-                return self._committer.commit(again)
+                commit = again
         finally:
             if tx_id is not None:
                 self._pending.discard(tx_id)
@@ -353,7 +357,8 @@ class Database:
     def earlier_receipt(self, tx_id: bytes, group: Sequence[Entry]) -> Receipt | None:
         """Return the receipt of an id that is committed already.
 
-        Raises ``ConflictError`` where it is about to be, in this very group.
+        Raises ``ConflictError`` where it is about to be, in this very group.  Reads the data file:
+        under the mutex ``check_readable`` comes first.
         """
         key = outcomes.outcome_key(tx_id, self.partitions)
         if any(entry.changed({key}) for entry in group):
@@ -368,6 +373,13 @@ class Database:
         if found is None:
             return None
         return Receipt(tx_id, 0, outcomes.decode_outcome(found), partition)
+
+    def check_readable(self) -> None:
+        """Raise ``GrowingError`` where a read of the data file would have to wait; under the mutex.
+
+        Whoever waited there would keep from going on those whose end is waited for.
+        """
+        check_open(self.overlay.view.txn)
 
     def outcome(self, tx_id: bytes) -> outcomes.Outcome:
         """Tell what became of a transaction.

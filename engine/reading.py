@@ -112,6 +112,7 @@ class Published:
     ended: deque[Layer] = field(default_factory=lambda: deque(maxlen=0))
     """Takes the boundaries of ended snapshots; nothing here waits for them."""
     applying: bool = False
+    gated: bool = False
     changes: int = 0
     """Nothing is applied here: a refresh publishes another view."""
 

@@ -368,6 +368,7 @@ class Transaction:
         """
         database = self._database
         if self._given_id is not None:
+            database.check_readable()
             commit.receipt = database.earlier_receipt(self._given_id, group)
             if commit.receipt is not None:
                 return
