@@ -23,6 +23,7 @@ Left out: maps (``aio_maps``), transactions and snapshots (``aio_transactions``)
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -76,6 +77,8 @@ READS_PER_CHECKPOINT = 64
 
 T = TypeVar("T")
 
+_open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
 
 class Database:
     """An open store; made by ``open``.  May be shared by the tasks of its loop."""
@@ -93,6 +96,7 @@ class Database:
         self._reads = 0
         self._log = None if database.read_only else LogThread(self.writer(), token)
         self._closed: trio.Event | None = None
+        _open_databases.add(self)
 
     def __repr__(self) -> str:
         """Show the store beneath."""
@@ -360,6 +364,13 @@ class Database:
 
     # -------------------------------------------------------------- end
 
+    def forked(self) -> None:
+        """In the child of a fork: let every later call raise ``ForkedError``."""
+        self.workers.closed = True
+        self.workers.refusal = self.database.forked_error
+        if self._log is not None:
+            self._log.forked()
+
     async def aclose(self) -> None:
         """Let what is being committed end, take a checkpoint, and let go of the store.
 
@@ -367,6 +378,9 @@ class Database:
         it promises.
         """
         with trio.CancelScope(shield=True):
+            if self.workers.refusal == self.database.forked_error:
+                await checkpoint()
+                return
             if self._closed is not None:
                 await self._closed.wait()
                 return
@@ -430,3 +444,11 @@ async def open_with(
         yield database
     finally:
         await database.aclose()
+
+
+def _after_fork() -> None:
+    for database in list(_open_databases):
+        database.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 from trio.lowlevel import checkpoint_if_cancelled
 
-from ..affinity.errors import ClosedError, TidelogError, UsageError
+from ..affinity.errors import ClosedError, ForkedError, TidelogError, UsageError
 from . import snapshots, transactions
 from .aio_maps import Getter, Map, Putter, SyncMap
 from .attempts import PAUSE_FIRST, PAUSE_MAX
@@ -160,7 +160,7 @@ class Transaction:
             with trio.CancelScope(shield=True):
                 try:
                     await self._workers.run(self._inner.rollback)
-                except ClosedError:  # so nobody waits for its locks any more
+                except (ClosedError, ForkedError):  # so nobody waits for its locks any more
                     self._inner.rollback()
         else:
             self._inner.rollback()

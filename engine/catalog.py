@@ -19,6 +19,7 @@ from typing import Any
 from ..affinity.errors import NotFoundError, UsageError
 from ..wal.records import HIDDEN, DropNamespaceRecord, NamespaceRecord
 from . import codecs
+from .forks import free
 from .namespaces import Namespace, bound, check_codecs, check_name
 from .opening import OpenStore
 
@@ -51,6 +52,10 @@ class Catalog:
                 self._namespaces[record.id] = namespace
         check_codecs(namespace, key, value)
         return namespace
+
+    def forked(self) -> None:
+        """In the child of a fork: wait for nobody of the parent."""
+        free(self._naming)
 
     def names(self) -> list[str]:
         """Return all names, sorted."""

@@ -61,6 +61,7 @@ from ..wal.records import (
 from ..wal.writer import LogFailedError, LogWriter
 from .entries import Batch, Commit, Entry, Receipt
 from .environment import Environment
+from .forks import free
 from .overlay import Overlay
 from .puts import PUTS_MAX, LonePut, Put, Puts
 from .updates import NoUpdates
@@ -427,6 +428,18 @@ class Committer:
             self.begin_end()
             while self._leading:
                 self.wait_applied()
+
+    def forked(self, error: Callable[[], TidelogError]) -> None:
+        """In the child of a fork: write nothing, and wait for no thread of the parent.
+
+        Whoever comes gets ``error()``.
+        """
+        self._ended = error
+        self.stopped = "the store was opened by the parent of this process"
+        self.begin_end()
+        self._leading = False
+        self.writer.close()
+        free(self.mutex, self.turn, self._sync_lock)
 
     def _carry(self, group: _Group) -> bool:
         """Carry a group into log and overlay, and pass the lead on.

@@ -45,6 +45,7 @@ from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
 from .catalog import Catalog
 from .entries import Commit, Entry, Receipt
 from .environment import BackgroundTask
+from .forks import free
 from .handles import idle_handles, open_handles
 from .lock_manager import LockedError
 from .map_growth import GrowingError, check_open
@@ -113,7 +114,8 @@ class Database:
         )
         self._last_checkpoint = self._checkpoint_again = self.now()
         self._last_sweep = self.now()
-        self._closed: Callable[[], TidelogError] | None = None
+        self.closed: Callable[[], TidelogError] | None = None
+        """What every call raises once the store is closed here."""
         store.locks.name_of = self._catalog.name_of
         store.growth.expire = self._expire_snapshots
         store.keeper.ids = store.committer.ids
@@ -137,7 +139,7 @@ class Database:
 
     def __repr__(self) -> str:
         """Show path, state and position."""
-        state = "closed" if self._closed else self.durability
+        state = "closed" if self.closed else self.durability
         return f"<Database {self.path!r} {state} position={self._store.writer.position}>"
 
     # -------------------------------------------------------------- maps
@@ -481,7 +483,7 @@ class Database:
         limit, overlay = self._limit, self.overlay
 
         def set_one(key: bytes, value: bytes | None) -> None:
-            if self._closed is not None or not namespace.alive:
+            if self.closed is not None or not namespace.alive:
                 self._check_open()
                 namespace.check_alive()
             if overlay.active.bytes >= limit or overlay.sealed_bytes:
@@ -566,6 +568,7 @@ class Database:
         """Let the overlay be flushed when it is full; wait where it is twice as full."""
         overlay = self.overlay
         if overlay.bytes >= self._limit:
+            self._check_open()
             if overlay.bytes >= 2 * self._limit:
                 self._store.checkpointer.run_while(
                     lambda: overlay.bytes >= 2 * self._limit, "overlay"
@@ -586,7 +589,7 @@ class Database:
         """
         committer = self._committer
         with committer.mutex:
-            if self._task is None and self._closed is None:
+            if self._task is None and self.closed is None:
                 self._task = self._store.environment.background(
                     "tidelog-maintenance", self._store.options.sync_interval, self.maintain
                 )
@@ -595,7 +598,7 @@ class Database:
 
     def maintain(self) -> None:
         """Do what is due: sync relaxed commits, announce what is durable, checkpoint, sweep."""
-        if self._closed is not None:
+        if self.closed is not None:
             return
         store = self._store
         try:
@@ -688,8 +691,8 @@ class Database:
     # -------------------------------------------------------------- end
 
     def _check_open(self) -> None:
-        if self._closed is not None:
-            raise self._closed()
+        if self.closed is not None:
+            raise self.closed()
 
     def close(self) -> None:
         """Make everything durable, take a checkpoint, and let go of the store.
@@ -698,7 +701,7 @@ class Database:
         acknowledged as durable still is, the store is let go of, and the error is raised.
         """
         with self._committer.mutex:
-            first, self._closed = self._closed is None, self._closed or self._closed_error
+            first, self.closed = self.closed is None, self.closed or self._closed_error
             self._committer.begin_end()
         if not first:
             return
@@ -722,6 +725,8 @@ class Database:
 
     def abandon(self) -> None:
         """Let go of the store as a crash would: no checkpoint, no mark of a clean end."""
+        if self.closed == self.forked_error:
+            return
         self._stop_maintenance()
         self._committer.end(self._closed_error)
         self._shut(self._closed_error)
@@ -735,7 +740,7 @@ class Database:
 
     def _shut(self, error: Callable[[], TidelogError]) -> None:
         """Let every later call raise; nothing of LMDB is referenced from here any more."""
-        self._closed = error
+        self.closed = error
         self._committer.stopped = self._committer.stopped or "the store is closed"
         self._committer.in_the_way = True
         for snapshot in self._snapshots:
@@ -749,14 +754,17 @@ class Database:
 
     def forked(self) -> None:
         """In the child of a fork: nothing of this store may be touched."""
-        self._closed = self._forked_error
-        self.overlay.view = reads.closed_view(self._forked_error)
+        self.closed = self.forked_error
+        self.overlay.view = reads.closed_view(self.forked_error)
         for snapshot in self._snapshots:
-            snapshot.end(self._forked_error)
-        self._committer.stopped = "the store was opened by the parent of this process"
-        self._committer.in_the_way = True
+            snapshot.forked(self.forked_error)
+        self._committer.forked(self.forked_error)
+        self._store.checkpointer.forked()
+        self._catalog.forked()
+        free(self._attaching)
 
-    def _forked_error(self) -> TidelogError:
+    def forked_error(self) -> TidelogError:
+        """Return what every call raises in the child of a fork."""
         return ForkedError(f"the store {self.path} was opened before this process was forked")
 
     def __enter__(self) -> Database:

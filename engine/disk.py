@@ -8,6 +8,7 @@ Invariants:
 - ``write`` writes all bytes or raises; ``sync`` is ``fdatasync``, which covers the size, and on
   Linux what a mapping of the file dirtied too.
 - Errors leave as ``OSError``; the engine translates them.
+- The child of a fork holds no lock: the descriptor, which keeps it alive, is closed at once.
 
 Left out: which files there are (``wal``, ``engine.manifest``), retries (there are none: after a
 failed sync nobody can tell what is on the disk), and every file that LMDB keeps for itself.
@@ -24,6 +25,7 @@ import weakref
 
 from ..wal.ports import Directory, LogFile, ReadableFile
 from .environment import LockHandle
+from .forks import no_fork
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -249,7 +251,7 @@ class FileLock:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._pid = os.getpid()
+        _locks.add(self)
 
     def write(self, text: bytes) -> None:
         """Replace the content of the locked file."""
@@ -259,13 +261,30 @@ class FileLock:
     def release(self) -> None:
         """Give the lock up; releasing twice is fine."""
         fd, self._fd = self._fd, _CLOSED
-        if fd == _CLOSED:
-            return
-        # Parent and forked child share the lock.  The owner gives it up even where a child still
-        # holds the descriptor; the child only drops its own, or it would unlock the parent's.
-        if self._pid == os.getpid():
+        if fd != _CLOSED:
             fcntl.flock(fd, fcntl.LOCK_UN)
-        os.close(fd)
+            os.close(fd)
+
+    def forked(self) -> None:
+        """In the child of a fork: close the descriptor, without a word to the parent's lock.
+
+        Parent and child share the lock: LOCK_UN would take it from the parent, and a descriptor
+        that is left open would keep it beyond the parent's end.
+        """
+        fd, self._fd = self._fd, _CLOSED
+        if fd != _CLOSED:
+            os.close(fd)
+
+
+_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for lock in list(_locks):
+        lock.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class RealDisk:
@@ -307,17 +326,18 @@ class RealDisk:
         """Create the file where needed and lock it; ``BlockingIOError`` where it is locked."""
         operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
         while True:
-            fd = _open_lock(path, shared)
-            try:
-                fcntl.flock(fd, operation)
-                # Whoever cleans up may have removed the file between the two calls: a lock on a
-                # file without a name excludes nobody.
-                if _is_named(fd, path):
-                    return FileLock(fd)
-            except BaseException:
+            with no_fork:
+                fd = _open_lock(path, shared)
+                try:
+                    fcntl.flock(fd, operation)
+                    # Whoever cleans up may have removed the file between the two calls: a lock on
+                    # a file without a name excludes nobody.
+                    if _is_named(fd, path):
+                        return FileLock(fd)
+                except BaseException:
+                    os.close(fd)
+                    raise
                 os.close(fd)
-                raise
-            os.close(fd)
 
     def network_file_system(self, path: str) -> str | None:
         """Return the name of the network file system that holds ``path``, or None."""

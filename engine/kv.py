@@ -4,6 +4,7 @@ Invariants:
 
 - Default sync mode: a commit is durable when it returns.  Never ``writemap``, never ``sync=False``.
 - The engine is pinned (``lib_version=0``: 0.9, data format 1).
+- The child of a fork leaves what its parent opened alone, and may open the same files for itself.
 - The file is measured against its own meta pages before LMDB opens it: LMDB dies by a signal on a
   truncated file and takes an empty one for an empty store.  A file is longer than these say, or
   what is missing is no part of its trees.
@@ -17,9 +18,11 @@ import mmap
 import os
 import stat
 import struct
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
 import lmdb
 import lmdb.verify
@@ -29,6 +32,7 @@ from ..affinity.errors import (
     CorruptDataError,
     DiskError,
     DiskFullError,
+    ForkedError,
     FormatVersionError,
     SnapshotExpiredError,
     StorageError,
@@ -103,6 +107,41 @@ def read_error(error: Exception) -> TidelogError:
     return DiskError(f"reading the data file failed: {error}")
 
 
+_environments: weakref.WeakSet[lmdb.Environment] = weakref.WeakSet()
+"""Those that this process has opened."""
+
+_inherited: list[lmdb.Environment] = []
+"""Those of the parents of a forked process.  They are never closed, not even by the collector:
+that would close descriptors of the lock file, and by the rules of POSIX this process would lose all
+its locks on that file, those of what it opened for itself included.  LMDB would take it for dead."""
+
+try:
+    from lmdb import _envid
+except ImportError:  # another version keeps its keys elsewhere: a child then opens nothing twice
+    _envid = None
+
+_file_keys = None if _envid is None else _envid.env_keys
+
+
+def _after_fork() -> None:
+    """In the child: keep what was inherited, and let its files be opened again.
+
+    py-lmdb refuses files that are open in its process, which it knows by keys.  Its set of them
+    was inherited, but this process has nothing open: it gives its files keys of its own.
+    """
+    _inherited.extend(_environments)
+    _environments.clear()
+    if _envid is not None:
+        _envid.env_keys = partial(_own_keys, os.getpid())
+
+
+def _own_keys(pid: int, path: str | bytes, subdir: bool) -> tuple[Any, ...]:
+    return tuple((pid, key) for key in _file_keys(path, subdir))
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class LmdbEnvironment:
     """One LMDB file, opened for this process."""
 
@@ -111,9 +150,15 @@ class LmdbEnvironment:
         self._path = path
         self._file = file
         self._pid = os.getpid()
+        _environments.add(env)
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise ForkedError(f"{self._path} was opened before this process was forked")
 
     def begin(self, *, write: bool = False) -> KvTransaction:
         """Begin a transaction; a read transaction ends when its last reference goes."""
+        self._check_process()
         with translated("beginning a transaction"):
             try:
                 return cast(KvTransaction, self._env.begin(write=write))
@@ -124,6 +169,7 @@ class LmdbEnvironment:
     @contextmanager
     def write(self) -> Iterator[KvTransaction]:
         """Begin a write transaction that commits when the block ends, and aborts on an error."""
+        self._check_process()
         with translated(f"writing {self._path}"), self._env.begin(write=True) as txn:
             yield cast(KvTransaction, txn)
         self._fill_up()
@@ -175,7 +221,7 @@ class LmdbEnvironment:
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
-        # A forked child would give up the reader slots of its parent.
+        # A forked child would give up the reader slots of its parent's open transactions.
         if self._pid == os.getpid():
             self._env.close()
 

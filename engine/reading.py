@@ -50,6 +50,7 @@ from .access import ReadAccess
 from .backup import BackupReport, BackupSource, back_up
 from .codecs import ValueCodec
 from .environment import Environment, KvTransaction
+from .forks import free
 from .manifest import Manifest
 from .maps import Map, map_of
 from .namespaces import Namespace, bound, check_codecs, check_name
@@ -457,14 +458,15 @@ class ReadOnlyDatabase:
 
     def forked(self) -> None:
         """In the child of a fork: nothing of this store may be touched."""
-        self._closed = self._forked_error
-        self._mutex = threading.Lock()  # another thread may have held it at the fork
-        self.overlay.view = reads.closed_view(self._forked_error)
+        self._closed = self.forked_error
+        free(self._mutex, self._refreshing)
+        self._base = None
+        self.overlay.view = reads.closed_view(self.forked_error)
         for snapshot in self._snapshots:
-            snapshot.end(self._forked_error)
-        self.access.forked()
+            snapshot.forked(self.forked_error)
 
-    def _forked_error(self) -> TidelogError:
+    def forked_error(self) -> TidelogError:
+        """Return what every call raises in the child of a fork."""
         return ForkedError(f"the store {self.path} was opened before this process was forked")
 
     def _check_open(self) -> None:
