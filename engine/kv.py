@@ -213,7 +213,8 @@ class LmdbEnvironment:
 
     def clear_stale_readers(self) -> int:
         """Free the slots of processes that have died; return how many."""
-        return self._env.reader_check()
+        with translated("looking for readers that have died"):
+            return self._env.reader_check()
 
     def engine_version(self) -> str:
         """Return the name of the engine and its data format."""

@@ -415,11 +415,13 @@ for thread in threads:
     thread.start()
 hung = failed = 0
 for number in range(count):
+    way = ("close", "exit", "with", "lock", "read")[number % 5] if how == "all" else how
+    if way == "read":
+        db.checkpoint()  # else a child has a long log to read
     pid = os.fork()
     if pid == 0:
         stop = True
         signal.alarm(10)
-        way = ("close", "exit", "with", "lock", "read")[number % 5] if how == "all" else how
         if way == "close":
             db.close()
             os._exit(0)
