@@ -45,6 +45,7 @@ class Slot:
 
     def __init__(self, disk: Disk, folder: str, name: str) -> None:
         self._lock = disk.lock(os.path.join(folder, name))
+        self._pid = os.getpid()
         self._disk = disk
         self._folder = folder
         self.name = name
@@ -56,14 +57,11 @@ class Slot:
             self._lock.write(b"%020d\n" % position)
 
     def release(self) -> None:
-        """Need nothing any more; releasing twice is fine."""
-        with contextlib.suppress(OSError):
-            self._disk.directory(self._folder).unlink(self.name)
-        self._lock.release()
-
-    def forked(self) -> None:
-        """In the child of a fork: let go of the lock's file, which the parent keeps locked."""
-        self._lock.release()
+        """Need nothing any more; releasing twice is fine.  A forked child leaves it alone."""
+        if self._pid == os.getpid():
+            with contextlib.suppress(OSError):
+                self._disk.directory(self._folder).unlink(self.name)
+            self._lock.release()
 
 
 class ReadAccess:
@@ -121,13 +119,6 @@ class ReadAccess:
         """Close the files and give the slot back; closing twice is fine."""
         self.kv.close()
         self._leave()
-
-    def forked(self) -> None:
-        """In the child of a fork: keep nothing that would outlive the parent."""
-        if self.slot is not None:
-            self.slot.forked()
-        if self._guard is not None:
-            self._guard.release()
 
     def _enter(self) -> None:
         """Take a slot; where that is impossible, hold the store's own lock instead."""

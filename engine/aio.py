@@ -10,7 +10,8 @@ through one thread (``log_thread``), all else that may block through worker thre
 
 Invariants:
 
-- Nothing that syncs, scans, checkpoints or waits for a lock runs in the loop.
+- Nothing that syncs, scans, checkpoints or waits for a lock runs in the loop; while the data file
+  grows no read does.
 - A call that raises ``trio.Cancelled`` had no effect; one that returns had all of it.
 - Every call checks for cancellation.  Those that commit, scan or maintain are full checkpoints;
   of the others one in ``READS_PER_CHECKPOINT`` is, counted over the store.
@@ -22,6 +23,7 @@ Left out: maps (``aio_maps``), transactions and snapshots (``aio_transactions``)
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -79,6 +81,8 @@ READS_PER_CHECKPOINT = 64
 
 T = TypeVar("T")
 
+_open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
 
 class Database:
     """An open store; made by ``open``.  May be shared by the tasks of its loop."""
@@ -96,6 +100,7 @@ class Database:
         self._reads = 0
         self._log = None if database.read_only else LogThread(self.writer(), token)
         self._closed: trio.Event | None = None
+        _open_databases.add(self)
 
     def __repr__(self) -> str:
         """Show the store beneath."""
@@ -249,6 +254,8 @@ class Database:
             return await self.workers.run(work)
         await self.pace()
         self.workers.check()
+        if self.database.overlay.gated:
+            return await self.workers.run(work)
         return work()
 
     async def scan(self, work: Callable[[], T]) -> T:
@@ -256,12 +263,14 @@ class Database:
         return await self.workers.run(work)
 
     def check_nowait(self) -> None:
-        """Raise unless a read may be made without awaiting."""
+        """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
         self.workers.check()
+        if self.database.overlay.gated:
+            raise trio.WouldBlock
 
     def getter(self, inner: SyncMap) -> Getter:
         """Return an async function from key and default to value."""
-        read, check = inner.get, self.workers.check
+        read, check, overlay = inner.get, self.workers.check, self.database.overlay
         if not self._inline:
 
             async def get(key: Any, default: Any) -> Any:
@@ -276,6 +285,8 @@ class Database:
             else:
                 await checkpoint()
             check()
+            if overlay.gated:
+                return await self.workers.run(partial(read, key, default))
             return read(key, default)
 
         return get_inline
@@ -409,6 +420,13 @@ class Database:
 
     # -------------------------------------------------------------- end
 
+    def forked(self) -> None:
+        """In the child of a fork: let every later call raise ``ForkedError``."""
+        self.workers.closed = True
+        self.workers.refusal = self.database.forked_error
+        if self._log is not None:
+            self._log.forked()
+
     async def aclose(self) -> None:
         """Let what is being committed end, take a checkpoint, and let go of the store.
 
@@ -416,6 +434,9 @@ class Database:
         it promises.
         """
         with trio.CancelScope(shield=True):
+            if self.workers.refusal == self.database.forked_error:
+                await checkpoint()
+                return
             if self._closed is not None:
                 await self._closed.wait()
                 return
@@ -479,3 +500,11 @@ async def open_with(
         yield database
     finally:
         await database.aclose()
+
+
+def _after_fork() -> None:
+    for database in list(_open_databases):
+        database.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

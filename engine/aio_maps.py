@@ -211,7 +211,8 @@ class Map(Generic[K, V]):
         """Return the value of a key, or ``default``, at once and in the loop.
 
         Raises ``trio.WouldBlock`` where that is impossible: before the first awaited call of the
-        map (``ensure``), in a pessimistic transaction, and where a snapshot has to be waited for.
+        map (``ensure``), in a pessimistic transaction, where a snapshot has to be waited for, and
+        while the data file grows.
         """
         if self._inner is None:
             raise trio.WouldBlock

@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 from trio.lowlevel import checkpoint_if_cancelled
 
-from ..affinity.errors import ClosedError, TidelogError, UsageError
+from ..affinity.errors import ClosedError, ForkedError, TidelogError, UsageError
 from . import snapshots, transactions
 from .aio_maps import Getter, Map, Putter, Rewriter, SyncMap
 from .attempts import Plan, checked_count, plan, tell_attempts
 from .decisions import Decide
 from .entries import Commit, Receipt
 from .lock_manager import LockedError
+from .map_growth import GrowingError
 from .namespaces import Namespace
 from .scan import Pair
 
@@ -136,15 +137,15 @@ class Transaction:
         with self._database.writer().pending(commit.tx_id):
             try:
                 return await self._database.commit(commit)
-            except LockedError:
+            except (LockedError, GrowingError):
                 await self._workers.take_place(self, self._inner.lock_timeout)
             try:
-                return await self._wait(self._commit_locked)
+                return await self._wait(self._commit_waiting)
             finally:
                 self._workers.leave_place(self)
 
-    def _commit_locked(self) -> Receipt:
-        """Wait for the locks that are in the way, and commit; in a worker thread."""
+    def _commit_waiting(self) -> Receipt:
+        """Wait for what is in the way, locks or a growing data file, and commit; in a thread."""
         receipt = None
         try:
             receipt = self._database.writer().commit_transaction(self._inner)
@@ -161,7 +162,7 @@ class Transaction:
             with trio.CancelScope(shield=True):
                 try:
                     await self._workers.run(self._inner.rollback)
-                except ClosedError:  # so nobody waits for its locks any more
+                except (ClosedError, ForkedError):  # so nobody waits for its locks any more
                     self._inner.rollback()
         else:
             self._inner.rollback()
@@ -231,7 +232,7 @@ class Transaction:
     def check_nowait(self) -> None:
         """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
         with self._alone():
-            if self._waits:
+            if self._waits or self._database.database.overlay.gated:
                 raise trio.WouldBlock
             if self._inner.wants_snapshot:
                 snapshot = self._database.writer().snapshot_nowait()
@@ -417,8 +418,8 @@ class Snapshot:
         return self._taken().pop_first(inner.namespace)
 
     def check_nowait(self) -> None:
-        """Raise unless a read may be made without awaiting."""
-        self._database.workers.check()
+        """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
+        self._database.check_nowait()
 
     async def read(self, work: Callable[[], T]) -> T:
         """Return ``work()``, which reads a few keys."""

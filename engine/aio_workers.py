@@ -30,7 +30,7 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
-from ..affinity.errors import ClosedError, LockTimeoutError, RolledBackError
+from ..affinity.errors import ClosedError, LockTimeoutError, RolledBackError, TidelogError
 from .log_thread import wrong_loop
 
 WORKERS_MAX = 16
@@ -47,6 +47,8 @@ class Workers:
 
     def __init__(self, path: str, token: TrioToken) -> None:
         self.closed = False
+        self.refusal: Callable[[], TidelogError] = self._closed_error
+        """What is raised once it is closed."""
         self._path = path
         self._token = token
         self._loop = get_ident()
@@ -61,7 +63,10 @@ class Workers:
         if self._loop != get_ident():
             raise wrong_loop()
         if self.closed:
-            raise ClosedError(f"the store {self._path} is closed")
+            raise self.refusal()
+
+    def _closed_error(self) -> TidelogError:
+        return ClosedError(f"the store {self._path} is closed")
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return ``work()``, called in a worker thread."""

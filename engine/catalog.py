@@ -23,6 +23,7 @@ from ..tx.locks import KeyLock
 from ..wal.records import HIDDEN, DropNamespaceRecord, NamespaceRecord, encode_record
 from . import codecs
 from .entries import Commit
+from .forks import free
 from .lock_manager import map_key
 from .namespaces import Namespace, bound, check_codecs, check_name
 from .opening import OpenStore
@@ -57,6 +58,10 @@ class Catalog:
                 self._namespaces[record.id] = namespace
         check_codecs(namespace, key, value)
         return namespace
+
+    def forked(self) -> None:
+        """In the child of a fork: wait for nobody of the parent."""
+        free(self._naming)
 
     def names(self) -> list[str]:
         """Return all names, sorted."""

@@ -40,6 +40,7 @@ from ..checkpoints.marks import PartitionMark, StoreMark
 from ..checkpoints.replay import FIRST_NAMESPACE, State
 from ..wal.records import CheckpointRecord, Record
 from .environment import Environment, KeyValueEnvironment
+from .forks import free
 from .kv import KvFullError
 from .map_growth import MapGrowth
 from .overlay import Overlay, merged
@@ -138,6 +139,10 @@ class Checkpointer:
     def between(self) -> AbstractContextManager[object]:
         """Return a block during which no checkpoint runs."""
         return self._lock
+
+    def forked(self) -> None:
+        """In the child of a fork: wait for no checkpoint of the parent."""
+        free(self._lock)
 
     def run(self, reason: str) -> int:
         """Take a checkpoint now; return its position.  Raises ``StorageError`` where it fails."""

@@ -70,6 +70,7 @@ from ..wal.records import (
 from ..wal.writer import LogFailedError, LogWriter
 from .entries import Batch, Commit, Entry, Receipt
 from .environment import Environment
+from .forks import free
 from .overlay import Overlay
 from .puts import PUTS_MAX, LonePut, Put, Puts
 from .updates import NoUpdates
@@ -552,6 +553,18 @@ class Committer:
                     return
                 waiter = self.applied_soon()
             waiter.acquire(timeout=PATIENCE)
+
+    def forked(self, error: Callable[[], TidelogError]) -> None:
+        """In the child of a fork: write nothing, and wait for no thread of the parent.
+
+        Whoever comes gets ``error()``.
+        """
+        self._ended = error
+        self.stopped = "the store was opened by the parent of this process"
+        self.begin_end()
+        self._leading = False
+        self.writer.close()
+        free(self.mutex, self.turn, self._sync_lock)
 
     def _carry(self, group: _Group) -> bool:
         """Carry a group into log and overlay, and pass the lead on.

@@ -46,8 +46,10 @@ from .catalog import Catalog
 from .decisions import Decide
 from .entries import Commit, Entry, Receipt
 from .environment import BackgroundTask
+from .forks import free
 from .handles import idle_handles, open_handles
 from .lock_manager import LockedError
+from .map_growth import GrowingError, check_open
 from .maps import Map, map_of
 from .namespaces import OUTCOMES, Namespace, ledger
 from .opening import OpenStore, translated_disk
@@ -118,7 +120,8 @@ class Database:
         )
         self._last_checkpoint = self._checkpoint_again = self.now()
         self._last_sweep = self.now()
-        self._closed: Callable[[], TidelogError] | None = None
+        self.closed: Callable[[], TidelogError] | None = None
+        """What every call raises once the store is closed here."""
         self._closing = threading.Lock()
         self._leaving = self._released = False
         store.locks.name_of = self._catalog.name_of
@@ -144,7 +147,7 @@ class Database:
 
     def __repr__(self) -> str:
         """Show path, state and position."""
-        state = "closed" if self._closed else self.durability
+        state = "closed" if self.closed else self.durability
         return f"<Database {self.path!r} {state} position={self._store.writer.position}>"
 
     # -------------------------------------------------------------- maps
@@ -288,13 +291,16 @@ class Database:
         if tx_id is not None:
             self._pending.add(tx_id)
         try:
-            try:
-                return self._committer.commit(commit)
-            except LockedError:
-                transaction.lock_writes()
+            while True:
+                try:
+                    return self._committer.commit(commit)
+                except LockedError:
+                    transaction.lock_writes()
+                except GrowingError as error:
+                    error.gate.wait()
                 again = transaction.to_commit()
                 assert again is not None
-                return self._committer.commit(again)
+                commit = again
         finally:
             if tx_id is not None:
                 self._pending.discard(tx_id)
@@ -364,7 +370,8 @@ class Database:
     def earlier_receipt(self, tx_id: bytes, group: Sequence[Entry]) -> Receipt | None:
         """Return the receipt of an id that is committed already.
 
-        Raises ``ConflictError`` where it is about to be, in this very group.
+        Raises ``ConflictError`` where it is about to be, in this very group.  Reads the data file:
+        under the mutex ``check_readable`` comes first.
         """
         key = outcomes.outcome_key(tx_id, self.partitions)
         if any(entry.changed({key}) for entry in group):
@@ -379,6 +386,13 @@ class Database:
         if found is None:
             return None
         return Receipt(tx_id, 0, outcomes.decode_outcome(found), partition)
+
+    def check_readable(self) -> None:
+        """Raise ``GrowingError`` where a read of the data file would have to wait; under the mutex.
+
+        Whoever waited there would keep from going on those whose end is waited for.
+        """
+        check_open(self.overlay.view.txn)
 
     def outcome(self, tx_id: bytes) -> outcomes.Outcome:
         """Tell what became of a transaction.
@@ -483,7 +497,7 @@ class Database:
         limit, overlay = self._limit, self.overlay
 
         def set_one(key: bytes, value: bytes | None) -> None:
-            if self._closed is not None or not namespace.alive:
+            if self.closed is not None or not namespace.alive:
                 self._check_open()
                 namespace.check_alive()
             layers = overlay.view.layers
@@ -584,6 +598,7 @@ class Database:
         """Let the overlay be flushed when it is full; wait where it is twice as full."""
         overlay = self.overlay
         if overlay.bytes >= self._limit:
+            self._check_open()
             if overlay.bytes >= 2 * self._limit:
                 self._store.checkpointer.run_while(
                     lambda: overlay.bytes >= 2 * self._limit, "overlay"
@@ -604,7 +619,7 @@ class Database:
         """
         committer = self._committer
         with committer.mutex:
-            if self._task is None and self._closed is None:
+            if self._task is None and self.closed is None:
                 self._task = self._store.environment.background(
                     "tidelog-maintenance", self._store.options.sync_interval, self.maintain
                 )
@@ -613,7 +628,7 @@ class Database:
 
     def maintain(self) -> None:
         """Do what is due: sync relaxed commits, announce what is durable, checkpoint, sweep."""
-        if self._closed is not None:
+        if self.closed is not None:
             return
         store = self._store
         try:
@@ -706,8 +721,8 @@ class Database:
     # -------------------------------------------------------------- end
 
     def _check_open(self) -> None:
-        if self._closed is not None:
-            raise self._closed()
+        if self.closed is not None:
+            raise self.closed()
 
     def close(self) -> None:
         """Make everything durable, take a checkpoint, and let go of the store.
@@ -720,7 +735,7 @@ class Database:
             if self._released:
                 return
             with self._committer.mutex:
-                self._closed = self._closed or self._closed_error
+                self.closed = self.closed or self._closed_error
                 self._committer.begin_end()
             try:
                 if not self._leaving:
@@ -758,6 +773,8 @@ class Database:
 
     def abandon(self) -> None:
         """Let go of the store as a crash would: no checkpoint, no mark of a clean end."""
+        if self.closed == self.forked_error:
+            return
         with self._closing:
             self._committer.end(self._closed_error)
             self._let_go()
@@ -770,7 +787,7 @@ class Database:
 
     def _shut(self, error: Callable[[], TidelogError]) -> None:
         """Let every later call raise; nothing of LMDB is referenced from here any more."""
-        self._closed = error
+        self.closed = error
         self._committer.stopped = self._committer.stopped or "the store is closed"
         self._committer.in_the_way = True
         for snapshot in self._snapshots:
@@ -784,16 +801,19 @@ class Database:
 
     def forked(self) -> None:
         """In the child of a fork: nothing of this store may be touched."""
-        self._closing = threading.Lock()  # another thread may have held it at the fork
+        free(self._closing)
         self._released = True
-        self._closed = self._forked_error
-        self.overlay.view = reads.closed_view(self._forked_error)
+        self.closed = self.forked_error
+        self.overlay.view = reads.closed_view(self.forked_error)
         for snapshot in self._snapshots:
-            snapshot.end(self._forked_error)
-        self._committer.stopped = "the store was opened by the parent of this process"
-        self._committer.in_the_way = True
+            snapshot.forked(self.forked_error)
+        self._committer.forked(self.forked_error)
+        self._store.checkpointer.forked()
+        self._catalog.forked()
+        free(self._attaching)
 
-    def _forked_error(self) -> TidelogError:
+    def forked_error(self) -> TidelogError:
+        """Return what every call raises in the child of a fork."""
         return ForkedError(f"the store {self.path} was opened before this process was forked")
 
     def __enter__(self) -> Database:

@@ -9,6 +9,7 @@ Invariants:
 - ``write`` writes all bytes or raises; ``sync`` is ``fdatasync``, which covers the size, and on
   Linux what a mapping of the file dirtied too.
 - Errors leave as ``OSError``; the engine translates them.
+- The child of a fork holds no lock: the descriptor, which keeps it alive, is closed at once.
 
 Left out: which files there are (``wal``, ``engine.manifest``), retries (there are none: after a
 failed sync nobody can tell what is on the disk), and every file that LMDB keeps for itself.
@@ -25,6 +26,7 @@ import weakref
 
 from ..wal.ports import Directory, LogFile, ReadableFile
 from .environment import LockHandle
+from .forks import no_fork
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -257,7 +259,15 @@ class FileLock:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._pid = os.getpid()
+        _locks.add(self)
+
+    def __del__(self) -> None:
+        """Give up the lock of an open that was interrupted before anybody had it."""
+        self.release()
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._fd
 
     def write(self, text: bytes) -> None:
         """Replace the content of the locked file."""
@@ -266,14 +276,30 @@ class FileLock:
 
     def release(self) -> None:
         """Give the lock up; releasing twice is fine."""
+        if self._fd != _CLOSED:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)  # first: an interrupt behind it locks nobody out
+        self.forked()
+
+    def forked(self) -> None:
+        """In the child of a fork: close the descriptor, without a word to the parent's lock.
+
+        Parent and child share the lock: LOCK_UN would take it from the parent, and a descriptor
+        that is left open would keep it beyond the parent's end.
+        """
         fd, self._fd = self._fd, _CLOSED
-        if fd == _CLOSED:
-            return
-        # Parent and forked child share the lock.  The owner gives it up even where a child still
-        # holds the descriptor; the child only drops its own, or it would unlock the parent's.
-        if self._pid == os.getpid():
-            fcntl.flock(fd, fcntl.LOCK_UN)
-        os.close(fd)
+        if fd != _CLOSED:
+            os.close(fd)
+
+
+_locks: weakref.WeakSet[FileLock] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for lock in list(_locks):
+        lock.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class RealDisk:
@@ -315,17 +341,18 @@ class RealDisk:
         """Create the file where needed and lock it; ``BlockingIOError`` where it is locked."""
         operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
         while True:
-            fd = _open_lock(path, shared)
-            try:
-                fcntl.flock(fd, operation)
-                # Whoever cleans up may have removed the file between the two calls: a lock on a
-                # file without a name excludes nobody.
-                if _is_named(fd, path):
-                    return FileLock(fd)
-            except BaseException:
-                os.close(fd)
-                raise
-            os.close(fd)
+            with no_fork:
+                lock = FileLock(_open_lock(path, shared))
+                try:
+                    fcntl.flock(lock.fileno(), operation)
+                    # Whoever cleans up may have removed the file between the two calls: a lock on
+                    # a file without a name excludes nobody.
+                    if _is_named(lock.fileno(), path):
+                        return lock
+                except BaseException:
+                    lock.release()
+                    raise
+                lock.release()
 
     def network_file_system(self, path: str) -> str | None:
         """Return the name of the network file system that holds ``path``, or None."""

@@ -4,6 +4,7 @@ Invariants:
 
 - Default sync mode: a commit is durable when it returns.  Never ``writemap``, never ``sync=False``.
 - The engine is pinned (``lib_version=0``: 0.9, data format 1).
+- The child of a fork leaves what its parent opened alone, and may open the same files for itself.
 - The file is measured against its own meta pages before LMDB opens it: LMDB dies by a signal on a
   truncated file and takes an empty one for an empty store.  A file is longer than these say, or
   what is missing is no part of its trees.
@@ -20,9 +21,12 @@ import mmap
 import os
 import stat
 import struct
+import weakref
+from _thread import get_ident
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
 import lmdb
 import lmdb.verify
@@ -32,6 +36,7 @@ from ..affinity.errors import (
     CorruptDataError,
     DiskError,
     DiskFullError,
+    ForkedError,
     FormatVersionError,
     SnapshotExpiredError,
     StorageError,
@@ -110,6 +115,41 @@ def read_error(error: Exception) -> TidelogError:
     return DiskError(f"reading the data file failed: {error}")
 
 
+_environments: weakref.WeakSet[lmdb.Environment] = weakref.WeakSet()
+"""Those that this process has opened."""
+
+_inherited: list[lmdb.Environment] = []
+"""Those of the parents of a forked process.  They are never closed, not even by the collector:
+that would close descriptors of the lock file, and by the rules of POSIX this process would lose all
+its locks on that file, those of what it opened for itself included.  LMDB would take it for dead."""
+
+try:
+    from lmdb import _envid
+except ImportError:  # another version keeps its keys elsewhere: a child then opens nothing twice
+    _envid = None
+
+_file_keys = None if _envid is None else _envid.env_keys
+
+
+def _after_fork() -> None:
+    """In the child: keep what was inherited, and let its files be opened again.
+
+    py-lmdb refuses files that are open in its process, which it knows by keys.  Its set of them
+    was inherited, but this process has nothing open: it gives its files keys of its own.
+    """
+    _inherited.extend(_environments)
+    _environments.clear()
+    if _envid is not None:
+        _envid.env_keys = partial(_own_keys, os.getpid())
+
+
+def _own_keys(pid: int, path: str | bytes, subdir: bool) -> tuple[Any, ...]:
+    return tuple((pid, key) for key in _file_keys(path, subdir))
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class LmdbEnvironment:
     """One LMDB file, opened for this process."""
 
@@ -120,10 +160,18 @@ class LmdbEnvironment:
         self._path = path
         self._file = file
         self._pid = os.getpid()
+        self._writing: tuple[lmdb.Transaction, int] | None = None
+        """A transaction that writes, and its thread."""
         self._watch = os.open(file, os.O_RDWR | os.O_CLOEXEC) if watched else -1
+        _environments.add(env)
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():
+            raise ForkedError(f"{self._path} was opened before this process was forked")
 
     def begin(self, *, write: bool = False) -> KvTransaction:
         """Begin a transaction; a read transaction ends when its last reference goes."""
+        self._check_process()
         with translated("beginning a transaction"):
             try:
                 return cast(KvTransaction, self._env.begin(write=write))
@@ -134,14 +182,32 @@ class LmdbEnvironment:
     @contextmanager
     def write(self) -> Iterator[KvTransaction]:
         """Begin a write transaction that commits when the block ends, and aborts on an error."""
+        self._check_process()
+        self._end_interrupted()
         try:
             with translated(f"writing {self._path}"), self._env.begin(write=True) as txn:
+                self._writing = (txn, get_ident())
                 yield cast(KvTransaction, txn)
         except (DiskError, DiskFullError) as error:
             if self._watch < 0:
                 raise
             raise self._judged(error) from error
+        finally:
+            self._writing = None
         self._fill_up()
+
+    def _end_interrupted(self) -> None:
+        """End a transaction that an interrupt left open: the next would wait for it for ever."""
+        if self._writing is None:
+            return
+        txn, thread = self._writing
+        if thread != get_ident():  # LMDB lets go of it in its own thread only
+            raise DiskError(
+                f"writing {self._path} was interrupted in another thread, which holds it still",
+                hint="Close the store in that thread and open it again: the log has everything.",
+            )
+        txn.abort()
+        self._writing = None
 
     def _judged(self, error: DiskError | DiskFullError) -> DiskError | DiskFullError:
         """Return what a write that failed means: no space and nothing lost, or doubt.
@@ -214,7 +280,8 @@ class LmdbEnvironment:
 
     def clear_stale_readers(self) -> int:
         """Free the slots of processes that have died; return how many."""
-        return self._env.reader_check()
+        with translated("looking for readers that have died"):
+            return self._env.reader_check()
 
     def engine_version(self) -> str:
         """Return the name of the engine and its data format."""
@@ -222,7 +289,7 @@ class LmdbEnvironment:
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
-        # A forked child would give up the reader slots of its parent.
+        # A forked child would give up the reader slots of its parent's open transactions.
         if self._pid == os.getpid():
             self._env.close()
         watch, self._watch = self._watch, -1

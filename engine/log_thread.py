@@ -136,10 +136,16 @@ class LogThread:
     def _refuse(self, namespace: Namespace | None) -> NoReturn:
         if self._loop != get_ident():
             raise wrong_loop()
+        if self._database.closed is not None:
+            raise self._database.closed()
         if self._stopping or namespace is None:
             raise ClosedError(f"the store {self._database.path} is closed")
         namespace.check_alive()
         raise AssertionError("nothing to refuse")
+
+    def forked(self) -> None:
+        """In the child of a fork, where the thread is not: take no more commits."""
+        self._stopping = True
 
     async def stop(self) -> None:
         """Take no more commits, and return once all that were in the queue have ended."""

@@ -8,6 +8,9 @@ is expired and gets ``SnapshotExpiredError`` at its next read.
 Invariants:
 
 - While the map changes, no thread is inside a read: the gate is shut, and expired views are gone.
+- Nobody waits at the gate while holding the commit mutex: ``check_open`` lets a committer turn back
+  with ``GrowingError``.  The gate opens before the mutex is asked for.
+- An event loop sends its reads to a thread while ``overlay.gated`` is set, which it is first.
 - No committed data is touched; the checkpoint that found the map full is begun again.
 """
 
@@ -19,7 +22,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from ..affinity.errors import DiskError, DiskFullError
+from ..affinity.errors import DiskError, DiskFullError, TidelogError
 from .environment import Cursor, Environment, KeyValueEnvironment, KvTransaction
 from .overlay import Overlay
 
@@ -30,12 +33,31 @@ _STEP_SECONDS = 0.005
 log = logging.getLogger("tidelog.store")
 
 
-class _Gate:
+class GrowingError(TidelogError):
+    """The data file would have to be read under the commit mutex; users never see this."""
+
+    code = "TL-INT-002"
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__("the data file is growing")
+        self.gate = gate
+
+
+class Gate:
     """Stands in for a read transaction while there is none: readers wait, then go on."""
 
     def __init__(self) -> None:
         self._open = threading.Event()
         self._found: KvTransaction | None = None
+
+    @property
+    def shut(self) -> bool:
+        """Whether readers wait here."""
+        return not self._open.is_set()
+
+    def wait(self) -> None:
+        """Wait until the map has grown, or has failed to."""
+        self._open.wait()
 
     def open(self, txn: KvTransaction | None) -> None:
         """Let the readers through to ``txn``: what a snapshot found here must not change later."""
@@ -104,11 +126,12 @@ class MapGrowth:
                 f"the data file has reached its limit of {self._map_size_max:,} bytes",
                 hint="Open the store with a larger `map_size_max`, or delete some data.",
             )
-        gate = _Gate()
+        gate = Gate()
         txn: KvTransaction | None = None
-        with self.mutex:
-            self._overlay.refresh(gate)
+        self._overlay.gated = True
         try:
+            with self.mutex:
+                self._overlay.refresh(gate)
             if not self._wait_for_readers(GRACE_SECONDS):
                 self.expire("the data file had to grow")
                 self._wait_for_readers(LEAVE_SECONDS)
@@ -118,10 +141,12 @@ class MapGrowth:
         finally:
             try:
                 txn = self.begin()
-                with self.mutex:
-                    self._overlay.refresh(txn)
             finally:
+                # Before the mutex: its holder may be the one who waits at the gate.
                 gate.open(txn)
+                self._overlay.gated = False
+            with self.mutex:
+                self._overlay.refresh(txn)
 
     def _wait_for_readers(self, seconds: float) -> bool:
         """Wait until no read transaction is left, at most some seconds; tell whether none is."""
@@ -132,6 +157,12 @@ class MapGrowth:
                 return False
             wait(_STEP_SECONDS)
         return True
+
+
+def check_open(txn: KvTransaction) -> None:
+    """Raise ``GrowingError`` where a read through ``txn`` would wait; for holders of the mutex."""
+    if isinstance(txn, Gate) and txn.shut:
+        raise GrowingError(txn)
 
 
 def _nobody(_why: str) -> None:

@@ -448,7 +448,13 @@ class _Opening:
             transaction_bytes_max=options.transaction_bytes_max,
             mutex=replayed.mutex,
         )
-        checkpointer.adopt(committer, keeper.after_checkpoint)
+
+        def after_checkpoint(position: int) -> None:
+            # Pages that a reader needed who has died can be used again.
+            kv.clear_stale_readers()
+            keeper.after_checkpoint(position)
+
+        checkpointer.adopt(committer, after_checkpoint)
         store = OpenStore(
             path=self._path,
             environment=environment,

@@ -123,6 +123,8 @@ class Overlay:
         self.view = View((Layer(),), txn)
         self.applying = False
         """Whether a commit is half in the active layer: readers without the mutex wait."""
+        self.gated = False
+        """Whether a read may have to wait until the data file has grown."""
         self.changes = 0
         """How many times something was applied."""
         self.settle: Callable[[], None] = _settled

@@ -51,6 +51,7 @@ from .backup import BackupReport, BackupSource, back_up
 from .codecs import ValueCodec
 from .decisions import Decide
 from .environment import Environment, KvTransaction
+from .forks import free
 from .manifest import Manifest
 from .maps import Map, map_of
 from .namespaces import Namespace, bound, check_codecs, check_name
@@ -113,6 +114,7 @@ class Published:
     ended: deque[Layer] = field(default_factory=lambda: deque(maxlen=0))
     """Takes the boundaries of ended snapshots; nothing here waits for them."""
     applying: bool = False
+    gated: bool = False
     changes: int = 0
     """Nothing is applied here: a refresh publishes another view."""
 
@@ -469,14 +471,15 @@ class ReadOnlyDatabase:
 
     def forked(self) -> None:
         """In the child of a fork: nothing of this store may be touched."""
-        self._closed = self._forked_error
-        self._mutex = threading.Lock()  # another thread may have held it at the fork
-        self.overlay.view = reads.closed_view(self._forked_error)
+        self._closed = self.forked_error
+        free(self._mutex, self._refreshing)
+        self._base = None
+        self.overlay.view = reads.closed_view(self.forked_error)
         for snapshot in self._snapshots:
-            snapshot.end(self._forked_error)
-        self.access.forked()
+            snapshot.forked(self.forked_error)
 
-    def _forked_error(self) -> TidelogError:
+    def forked_error(self) -> TidelogError:
+        """Return what every call raises in the child of a fork."""
         return ForkedError(f"the store {self.path} was opened before this process was forked")
 
     def _check_open(self) -> None:

@@ -77,6 +77,8 @@ class Snapshot:
         self._database = database
         self._view, self.boundary = database.take_view() if taken is None else taken
         self._error: Callable[[], TidelogError] = _closed
+        self._in_hand: dict[int, list[Pair]] = {}
+        """The newest block of each iteration."""
         self.position = position
         self.began = database.now()
 
@@ -118,6 +120,12 @@ class Snapshot:
         if self._view is not None:
             self._error = error
             self.close()
+
+    def forked(self, error: Callable[[], TidelogError]) -> None:
+        """In the child of a fork: end it, and leave iterations nothing of what they have in hand."""
+        self.end(error)
+        for pairs in self._in_hand.values():
+            pairs.clear()
 
     def close(self) -> None:
         """Let go of what the snapshot holds; closing twice is fine."""
@@ -187,15 +195,19 @@ class Snapshot:
             block=block,
             damaged=damaged,
         )
+        in_hand, mine = self._in_hand, id(blocks)
         try:
             for pairs in blocks:
                 # Ended meanwhile, its layers may have been merged with newer ones.
                 self.view()
+                in_hand[mine] = pairs
                 yield pairs
                 self.view()
         except KvReadError as error:
             self.view()
             raise read_error(error) from error
+        finally:
+            in_hand.pop(mine, None)
 
     def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
         """Return a function that refuses to write."""

@@ -202,6 +202,8 @@ class Transaction:
             self.rollback()
 
     def _check_open(self) -> None:
+        if self._database.closed is not None:
+            raise self._database.closed()
         if not self._open:
             raise ClosedError(
                 "the transaction is over",
@@ -254,9 +256,15 @@ class Transaction:
         count = len(prefixes)
         writes = self._writes
         pessimistic = self._rule.pessimistic
+        database = self._database
 
         def put(key: bytes, value: bytes | None) -> None:
-            if not self._open or self._deadline is not None or self._thread != get_ident():
+            if (
+                not self._open
+                or database.closed is not None
+                or self._deadline is not None
+                or self._thread != get_ident()
+            ):
                 self._check_open()
             partition = murmur3(key, 0, False) % count
             full_key = prefixes[partition] + key
@@ -418,6 +426,7 @@ class Transaction:
         """
         database = self._database
         if self._given_id is not None:
+            database.check_readable()
             commit.receipt = database.earlier_receipt(self._given_id, group)
             if commit.receipt is not None:
                 return

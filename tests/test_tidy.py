@@ -90,6 +90,7 @@ KINDS = {
     "engine/commit.py": "shell",
     "engine/database.py": "shell",
     "engine/environment.py": "shell",
+    "engine/forks.py": "shell",
     "engine/handles.py": "shell",
     "engine/lock_manager.py": "shell",
     "engine/log_thread.py": "shell",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from support.loads import make_load
 from support.real_stores import expect_sound
@@ -592,3 +593,60 @@ async def test_a_real_store_serves_readers_and_backups(tmp_path: Path) -> None:
         for plain in (reader.transaction, reader.attempts, reader.new_id):
             with pytest.raises(ReadOnlyError):
                 plain()
+
+
+# ------------------------------------------------------------------ the data file grows
+
+
+async def test_the_loop_goes_on_while_the_data_file_grows() -> None:
+    """A read in the loop waited for it there, and everybody else with it, for up to six seconds."""
+    async with opened(map_size=20_000, map_size_max=1 << 20) as db:
+        users = db.map("users")
+        await users.update_many({b"%05d" % number: b"x" * 100 for number in range(10)})
+        await db.checkpoint()
+        await users.update_many({b"%05d" % number: b"x" * 100 for number in range(10, 150)})
+        found = dict[str, Any]()
+
+        async def read(name: str, work: Any) -> None:
+            found[name] = await work()
+
+        async def in_transaction() -> Any:
+            async with db.transaction() as tx:
+                await tx[users].set(b"new", b"1")
+                return await tx[users].get(b"00002")
+
+        async def in_snapshot() -> Any:
+            async with db.snapshot() as snapshot:
+                return await snapshot[users].get(b"00003")
+
+        async def under_an_id() -> Any:
+            async with db.transaction(id=bytes(16)) as tx:
+                await tx[users].set(b"given", b"1")
+
+        with gated(parts_of(db).kv, "grow") as gate:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(db.checkpoint)
+                await gate.entered()
+                nursery.start_soon(read, "get", partial(users.get, b"00001"))
+                nursery.start_soon(read, "missing", partial(users.get, b"none", b"?"))
+                nursery.start_soon(read, "many", partial(users.get_many, [b"00004"]))
+                nursery.start_soon(read, "transaction", in_transaction)
+                nursery.start_soon(read, "snapshot", in_snapshot)
+                nursery.start_soon(read, "id", under_an_id)
+                for _ in range(10):
+                    await trio.testing.wait_all_tasks_blocked()
+                with pytest.raises(trio.WouldBlock):
+                    users.get_nowait(b"00001")
+                assert found == {}
+                gate.open()
+        value = b"x" * 100
+        assert found == {
+            "get": value,
+            "missing": b"?",
+            "many": {b"00004": value},
+            "transaction": value,
+            "snapshot": value,
+            "id": None,
+        }
+        assert users.get_nowait(b"00001") == value
+        assert await users.count() == 152

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.errors import DiskFullError, SnapshotExpiredError
 from tidelog.engine import map_growth
+from tidelog.engine.open import open as open_real
 from tidelog.engine.overlay import Layer, Overlay
 from tidelog.testing import FaultyDisk, MemoryKv, simulated
 
@@ -163,3 +166,114 @@ def test_growth_that_fails_lets_the_readers_go_on(monkeypatch: pytest.MonkeyPatc
             with pytest.raises(DiskFullError):
                 store.database.checkpoint()
         assert len(store.database.map("users")) == 1000
+
+
+def test_a_commit_under_a_given_id_beside_growth_waits_without_the_mutex(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waited for the data file with the mutex in its hands, and growth for the mutex: for ever.
+
+    Whether an id is committed already is looked up in the data file, in the middle of a commit.
+    """
+    with opened(**SMALL) as store:
+        fill(store, 10)
+        store.database.checkpoint()
+        fill(store, 1000)
+        users, new_id = store.database.map("users"), store.database.new_id()
+        waiting, threads, grow = threading.Semaphore(0), list[threading.Thread](), []
+        wait = map_growth.Gate.wait
+
+        def commit() -> None:
+            with store.database.transaction(id=new_id) as tx:
+                tx[users][b"given"] = b"1"
+
+        def waits(gate: map_growth.Gate) -> None:
+            waiting.release()
+            wait(gate)
+
+        def grows(size: int) -> None:
+            if not threads:
+                threads.append(threading.Thread(target=commit, daemon=True))
+                threads[0].start()
+                assert waiting.acquire(timeout=WAIT)
+                # Others commit meanwhile, and nobody keeps the mutex.
+                users[b"other"] = b"2"
+                assert threads[0].is_alive()
+            grow.append(size)
+            larger(size)
+
+        larger = store.parts.kv.grow
+        monkeypatch.setattr(map_growth.Gate, "wait", waits)
+        monkeypatch.setattr(store.parts.kv, "grow", grows)
+        store.database.checkpoint()
+        threads[0].join(WAIT)
+        assert (users[b"given"], users[b"other"]) == (b"1", b"2")
+        assert store.database.outcome(new_id) == "committed"
+        assert len(grow) == 3
+
+
+def test_growth_opens_the_gate_before_it_asks_for_the_mutex(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever reads under the mutex would keep the gate shut that it waits for."""
+    with opened(**SMALL) as store:
+        fill(store, 10)
+        store.database.checkpoint()
+        fill(store, 1000)
+        overlay, seen = store.database.overlay, list[tuple[bool, bool]]()
+        refresh = overlay.refresh
+
+        def refreshed(txn: Any) -> None:
+            before = overlay.view.txn
+            if isinstance(before, map_growth.Gate):
+                seen.append((before.shut, overlay.gated))
+            refresh(txn)
+
+        monkeypatch.setattr(overlay, "refresh", refreshed)
+        store.database.checkpoint()
+        assert seen == [(False, False)] * 3
+
+
+@pytest.fixture
+def quick_turns() -> Iterator[None]:
+    """Threads take turns so often that they meet in every window."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_turns")
+def test_commits_under_given_ids_and_growth_do_not_hold_each_other_up(tmp_path: Path) -> None:
+    """Threads that commit under ids of their own, while the map is enlarged again and again."""
+    with open_real(tmp_path / "store", durability="none", partitions=1, map_size=1 << 20) as db:
+        m = db.map("m")
+        stop, committed, filled = threading.Event(), list[bytes](), threading.Event()
+
+        def commits() -> None:
+            while not stop.is_set():
+                tx_id = db.new_id()
+                with db.transaction(id=tx_id) as tx:
+                    tx[m][tx_id] = b"1"
+                committed.append(tx_id)
+
+        threads = [threading.Thread(target=commits, daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+
+        def fills() -> None:
+            for first in range(0, 6000, 500):
+                m.update_many((b"%06d" % n, bytes(1000)) for n in range(first, first + 500))
+                db.checkpoint()
+            filled.set()
+
+        threading.Thread(target=fills, daemon=True).start()
+        assert filled.wait(WAIT)
+        stop.set()
+        for thread in threads:
+            thread.join(WAIT)
+            assert not thread.is_alive()
+        assert db._store.kv.map_size() >= 8 << 20
+        assert len(m) == 6000 + len(committed)
+        assert {db.outcome(tx_id) for tx_id in committed} == {"committed"}

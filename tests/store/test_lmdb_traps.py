@@ -701,3 +701,36 @@ def test_pages_at_the_end_that_were_never_written_are_no_damage(
     os.truncate(file, file.stat().st_size - 3 * 4096)
     with pytest.raises(CorruptDataError):
         open_store(tmp_path / "s")
+
+
+# ------------------------------------------------------------------ readers that die
+
+DYING_READER = """
+import os, sys, tidelog
+reader = tidelog.open(sys.argv[1], read_only=True)
+snapshot = reader.snapshot()
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.slow
+def test_a_reader_that_was_killed_pins_pages_until_the_next_checkpoint(tmp_path: Path) -> None:
+    """The data file grew with every checkpoint until the writer was opened anew."""
+    path = tmp_path / "store"
+    with opened(path, durability="none", partitions=1) as db:
+        m, sizes = db.map("m"), []
+
+        def rewrite() -> None:
+            for first in range(4):
+                m.update_many({b"%06d" % n: bytes([first]) * 300 for n in range(2000)})
+                db.checkpoint()
+            sizes.append(db.statistics().data_bytes)
+
+        rewrite()
+        assert run_python(DYING_READER, path).status == -9
+        for _ in range(5):
+            rewrite()
+        # One generation more than before may be in the file: that of the dead reader.
+        assert max(sizes) <= 2 * sizes[0]
+        assert db._store.kv._env.readers().count("\n") == 2  # a heading, and this process
+    expect_sound(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -18,6 +19,7 @@ from tidelog.engine.environment import Environment, production
 from tidelog.engine.open import open_with
 from tidelog.errors import TidelogError
 
+CHILD_SECONDS = 20
 TESTS = Path(__file__).resolve().parents[1]
 
 
@@ -91,7 +93,10 @@ def run_python(program: str, *arguments: object, timeout: float = 120) -> Ran:
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """Do some work in a forked process; return its status: 0, 1 with a traceback, or -signal."""
+    """Do some work in a forked process; return its status: 0, 1 with a traceback, or -signal.
+
+    A child that hangs is ended by SIGALRM.
+    """
     with warnings.catch_warnings():
         # Python warns of forks beside threads; those of a store are of no concern to the child.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -99,6 +104,7 @@ def in_child(work: Callable[[], object]) -> int:
     if pid == 0:
         status = 1
         try:
+            signal.alarm(CHILD_SECONDS)
             work()
             status = 0
         except BaseException:

@@ -1,0 +1,561 @@
+"""Children of a process that has stores open: what they may do, and what they must leave alone."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.real_stores import error_of, expect_sound, in_child, opened
+from tidelog.engine.open import open as open_store
+from tidelog.errors import AlreadyOpenError, ForkedError
+
+WAIT = 60.0
+
+
+def filled(path: Path, **options: Any) -> Any:
+    """An open store with two keys that other processes see."""
+    db = open_store(path, **options)
+    db.map("m").update_many({b"old": b"1", b"new": b"2"})
+    db.checkpoint()
+    return db
+
+
+def expect_child(work: Callable[[], object]) -> None:
+    """Do some work in a forked process, and fail unless it ends well, and in time."""
+    assert in_child(work) == 0
+
+
+@contextmanager
+def held(lock: Any) -> Iterator[None]:
+    """Another thread holds a lock for the time of the block."""
+    taken, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            taken.set()
+            done.wait(WAIT)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert taken.wait(WAIT)
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+# ------------------------------------------------------------------ opening in the child
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_child_may_read_a_store_that_its_parent_has_open(tmp_path: Path, read_only: bool) -> None:
+    """LMDB's registry of open files was inherited: the store counted as open in the child."""
+    path = tmp_path / "store"
+    db = filled(path)
+    if read_only:
+        db.close()
+        db = open_store(path, read_only=True)
+    m = db.map("m")
+
+    def child() -> None:
+        for _ in range(2):
+            with open_store(path, read_only=True) as mine:
+                assert dict(mine.map("m").items()) == {b"new": b"2", b"old": b"1"}
+                assert isinstance(error_of(lambda: open_store(path, read_only=True)),
+                                  AlreadyOpenError)  # fmt: skip
+
+    expect_child(child)
+    assert dict(m.items()) == {b"new": b"2", b"old": b"1"}
+    db.close()
+    expect_sound(path)
+
+
+def test_a_child_may_write_a_store_that_its_parent_has_closed(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    db = filled(path)
+    asks, answers = os.pipe(), os.pipe()
+
+    def child() -> None:
+        assert isinstance(error_of(lambda: open_store(path)), AlreadyOpenError)
+        os.write(asks[1], b"x")
+        os.read(answers[0], 1)
+        with open_store(path) as mine:
+            mine.map("m")[b"child"] = b"3"
+
+    def close() -> None:
+        os.read(asks[0], 1)
+        db.close()
+        os.write(answers[1], b"x")
+
+    closer = threading.Thread(target=close)
+    closer.start()
+    expect_child(child)
+    closer.join()
+    with open_store(path) as again:
+        assert sorted(again.map("m")) == [b"child", b"new", b"old"]
+    expect_sound(path)
+    for end in (*asks, *answers):
+        os.close(end)
+
+
+def test_a_child_of_a_child_may_read_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    db = filled(path)
+
+    def child() -> None:
+        mine = open_store(path, read_only=True)
+        m = mine.map("m")
+
+        def grandchild() -> None:
+            assert isinstance(error_of(lambda: m[b"old"]), ForkedError)
+            with open_store(path, read_only=True) as own:
+                assert own.map("m")[b"old"] == b"1"
+
+        expect_child(grandchild)
+        assert m[b"old"] == b"1"
+        mine.close()
+
+    expect_child(child)
+    db.close()
+    assert os.listdir(path / "readers") == []
+
+
+def test_a_pool_of_forked_workers_reads_a_store_that_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    db = filled(path)
+    INHERITED.append(db.map("m"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            assert pool.map(_value, [(path, b"old"), (path, b"new")]) == [b"1", b"2"]
+            assert pool.map(_error, [b"old"]) == ["ForkedError"]
+    INHERITED.clear()
+    db.close()
+
+
+INHERITED: list[Any] = []
+
+
+def _error(key: bytes) -> str:
+    return type(error_of(lambda: INHERITED[0][key])).__name__
+
+
+def _value(wanted: tuple[Path, bytes]) -> Any:
+    with open_store(wanted[0], read_only=True) as db:
+        return db.map("m")[wanted[1]]
+
+
+def test_what_a_child_drops_of_its_parent_takes_nothing_from_what_it_has_opened(
+    tmp_path: Path,
+) -> None:
+    """POSIX: whoever closes any descriptor of a file loses all locks on it, and LMDB its reader."""
+    path = tmp_path / "store"
+    db: Any = filled(path)
+    asks, answers = os.pipe(), os.pipe()
+
+    def child() -> None:
+        nonlocal db
+        with open_store(path, read_only=True) as mine, mine.snapshot() as snapshot:
+            db = None
+            gc.collect()
+            os.write(asks[1], b"x")
+            os.read(answers[0], 1)
+            assert snapshot[mine.map("m")][b"old"] == b"1"
+
+    cleared = []
+
+    def look() -> None:
+        os.read(asks[0], 1)
+        cleared.append(db._store.kv.clear_stale_readers())
+        os.write(answers[1], b"x")
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    expect_child(child)
+    looker.join()
+    assert cleared == [0]
+    db.close()
+    for end in (*asks, *answers):
+        os.close(end)
+
+
+def test_the_reader_slots_of_a_parent_outlive_its_children(tmp_path: Path) -> None:
+    """The table of readers is shared memory: a child that gave up a slot took it from its parent."""
+    path = tmp_path / "store"
+    with filled(path) as db:
+        m, snapshot = db.map("m"), db.snapshot()
+        slots = db._store.kv._env.readers()
+
+        def child() -> None:
+            nonlocal m, snapshot
+            m = snapshot = None
+            gc.collect()
+            db.close()
+            db.abandon()
+
+        expect_child(child)
+        assert db._store.kv._env.readers() == slots
+        assert snapshot[m][b"old"] == b"1"
+        snapshot.close()
+
+
+# ------------------------------------------------------------------ what was inherited
+
+
+@pytest.mark.parametrize("durability", ["always", "none"])
+@pytest.mark.parametrize("held_by", ["nobody", "mutex", "sync", "turn", "checkpoint", "naming"])
+def test_every_inherited_handle_raises_at_once_whatever_other_threads_held(
+    tmp_path: Path, durability: str, held_by: str
+) -> None:
+    """A child that closed its parent's store waited for a lock that nobody would ever release."""
+    path = tmp_path / "store"
+    with filled(path, durability=durability, checkpoint_bytes=100_000) as db:
+        m = db.map("m")
+        m.update_many({b"%05d" % number: bytes(50) for number in range(300)})
+        m[b"x"] = b"1"
+        snapshot, locking, tx = db.snapshot(), db.transaction("pessimistic"), db.transaction()
+        pairs, keys, old = m.items(), m.keys(), snapshot[m].items()
+        locking[m][b"locked"] = b"1"
+        inside, outside = tx[m], locking[m]
+        inside[b"mine"] = b"1"
+        assert next(pairs)[0] == next(keys) == next(old)[0] == b"00000"
+        assert inside[b"old"] == b"1"
+
+        def child() -> None:
+            uses: dict[str, Callable[[], object]] = {
+                "get": lambda: m[b"old"],
+                "set": lambda: m.set(b"old", b"child"),
+                "update_many": lambda: m.update_many({b"old": b"child"}),
+                "incr": lambda: m.incr(b"n"),
+                "pairs": lambda: next(pairs),
+                "keys": lambda: next(keys),
+                "old": lambda: next(old),
+                "snapshot": db.snapshot,
+                "snapshot map": lambda: snapshot[m],
+                "tx get": lambda: inside[b"mine"],
+                "tx set": lambda: inside.set(b"mine", b"2"),
+                "commit": tx.commit,
+                "locked get": lambda: outside[b"old"],
+                "locked set": lambda: outside.set(b"old", b"2"),
+                "transaction": db.transaction,
+                "run": lambda: db.run(lambda _: None),
+                "map": lambda: db.map("other"),
+                "maps": db.maps,
+                "drop": lambda: db.drop("m"),
+                "checkpoint": db.checkpoint,
+                "sync": db.sync,
+                "statistics": db.statistics,
+                "backup": lambda: db.backup(tmp_path / "copy"),
+                "attach": lambda: db.attach(tmp_path / "load"),
+                "outcome": lambda: db.outcome(bytes(16)),
+                "with": db.__enter__,
+            }
+            for name, use in uses.items():
+                assert isinstance(error_of(use), ForkedError), name
+            assert list(pairs) == list(keys) == []
+            locking.rollback()
+            tx.rollback()
+            snapshot.close()
+            db.close()
+            db.abandon()
+
+        locks = {
+            "nobody": threading.Lock(),
+            "mutex": db._store.committer.mutex,
+            "sync": db._store.committer._sync_lock,
+            "turn": db._store.committer.turn,
+            "checkpoint": db._store.checkpointer._lock,
+            "naming": db._catalog._naming,
+        }
+        with held(locks[held_by]):
+            expect_child(child)
+        assert not (tmp_path / "copy").exists()
+        locking.rollback()
+        m[b"after"] = b"1"
+        assert len(list(pairs)) == 302
+    expect_sound(path)
+
+
+@pytest.mark.parametrize("held_by", ["nobody", "mutex", "refreshing"])
+def test_an_inherited_reader_raises_at_once_whatever_other_threads_held(
+    tmp_path: Path, held_by: str
+) -> None:
+    path = tmp_path / "store"
+    filled(path).close()
+    with open_store(path, read_only=True) as db:
+        m, snapshot = db.map("m"), db.snapshot()
+        pairs = m.items()
+        next(pairs)
+
+        def child() -> None:
+            uses: list[Callable[[], object]] = [
+                lambda: m[b"old"],
+                lambda: next(pairs),
+                lambda: snapshot[m],
+                lambda: db.state,
+                db.refresh,
+                db.snapshot,
+                db.maps,
+                db.statistics,
+                lambda: db.map("m"),
+                lambda: db.backup(tmp_path / "copy"),
+            ]
+            for use in uses:
+                error = error_of(use)
+                assert isinstance(error, ForkedError), error
+            db.close()
+            db.access.close()
+
+        locks = {"nobody": threading.Lock(), "mutex": db._mutex, "refreshing": db._refreshing}
+        with held(locks[held_by]):
+            expect_child(child)
+        assert len(os.listdir(path / "readers")) == 1
+        assert m[b"old"] == b"1"
+        db.refresh()
+
+
+def test_a_child_forked_in_the_middle_of_a_commit_ends_and_the_commit_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    with filled(path) as db:
+        m, writer = db.map("m"), db._store.writer
+        inside, go_on, sync = threading.Event(), threading.Event(), writer.sync
+
+        def slow() -> int:
+            inside.set()
+            go_on.wait(WAIT)
+            return int(sync())
+
+        monkeypatch.setattr(writer, "sync", slow)
+        threads = [threading.Thread(target=m.set, args=(b"%d" % n, b"1")) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        assert inside.wait(WAIT)
+
+        def child() -> None:
+            assert isinstance(error_of(lambda: m.set(b"child", b"1")), ForkedError)
+            db.close()
+            with open_store(path, read_only=True) as mine:
+                assert mine.map("m")[b"old"] == b"1"
+
+        expect_child(child)
+        monkeypatch.undo()
+        go_on.set()
+        for thread in threads:
+            thread.join()
+        assert len(m) == 5
+    expect_sound(path)
+
+
+def test_a_fork_in_the_hands_of_a_commit_writes_nothing_in_the_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a signal handler does that forks: the child comes back into the middle of a commit."""
+    path = tmp_path / "store"
+    with filled(path) as db:
+        m, writer = db.map("m"), db._store.writer
+        append, statuses = writer.append, list[int]()
+
+        def forks(payload: bytes) -> bool:
+            monkeypatch.undo()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+            if pid:
+                statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            return bool(append(payload))
+
+        monkeypatch.setattr(writer, "append", forks)
+        me, before = os.getpid(), writer.position
+        try:
+            m[b"both"] = b"1"
+        except BaseException:
+            if os.getpid() == me:
+                raise
+            os._exit(7)
+        if os.getpid() != me:
+            os._exit(8)
+        assert statuses == [7]
+        assert writer.position > before
+        assert m[b"both"] == b"1"
+    expect_sound(path)
+
+
+# ------------------------------------------------------------------ the end of a child
+
+EXITS = """
+import os, signal, sys, threading, warnings
+import tidelog
+warnings.simplefilter("ignore", DeprecationWarning)
+path, how, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+db = tidelog.open(path, durability="none", checkpoint_bytes=1 << 20)
+m = db.map("m")
+stop = False
+def write():
+    n = 0
+    while not stop:
+        m[b"%d" % (n % 100)] = bytes(200)
+        n += 1
+threads = [threading.Thread(target=write) for _ in range(3)]
+for thread in threads:
+    thread.start()
+hung = failed = 0
+for number in range(count):
+    way = ("close", "exit", "with", "lock", "read")[number % 5] if how == "all" else how
+    if way == "read":
+        db.checkpoint()  # else a child has a long log to read
+    pid = os.fork()
+    if pid == 0:
+        stop = True
+        signal.alarm(10)
+        if way == "close":
+            db.close()
+            os._exit(0)
+        if way == "exit":
+            sys.exit(0)
+        if way == "with":
+            try:
+                with db:
+                    pass
+            except tidelog.errors.ForkedError:
+                os._exit(0)
+            os._exit(1)
+        if way == "lock":
+            try:
+                with db.transaction("pessimistic") as tx:
+                    tx[m][b"1"] = b"2"
+            except tidelog.errors.ForkedError:
+                sys.exit(0)
+            os._exit(1)
+        with tidelog.open(path, read_only=True) as mine:
+            mine.map("m").get(b"1")
+        sys.exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    hung += status == -signal.SIGALRM
+    failed += status != 0
+stop = True
+for thread in threads:
+    thread.join()
+db.close()
+print(count, hung, failed)
+with tidelog.open(path) as db:
+    assert 0 < len(db.map("m")) <= 100
+"""
+
+
+def run_exits(path: Path, how: str, count: int) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", EXITS, str(path), how, str(count)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    expect_sound(path)
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["close", "exit", "with", "lock", "read"])
+def test_children_of_a_busy_writer_end(tmp_path: Path, how: str) -> None:
+    """Two of three hung in `close`, behind their `with` block, or in `sys.exit`."""
+    assert run_exits(tmp_path / "store", how, 12) == "12 0 0\n"
+
+
+@pytest.mark.nightly
+def test_two_hundred_children_of_a_busy_writer_end(tmp_path: Path) -> None:
+    assert run_exits(tmp_path / "store", "all", 200) == "200 0 0\n"
+
+
+LEAVES_A_CHILD = """
+import os, sys, warnings, tidelog
+warnings.simplefilter("ignore", DeprecationWarning)
+db = tidelog.open(sys.argv[1], read_only=sys.argv[2] == "reader")
+child = os.fork()
+if child == 0:
+    os.close(1)
+    os.read(0, 1)
+    os._exit(0)
+print(child, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["writer", "reader"])
+def test_no_lock_outlives_its_process_in_a_child(tmp_path: Path, kind: str) -> None:
+    """A killed writer's store could not be opened while a child of it was alive."""
+    path = tmp_path / "store"
+    filled(path).close()
+    dying = subprocess.Popen(
+        [sys.executable, "-c", LEAVES_A_CHILD, str(path), kind],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert dying.stdin is not None
+    assert dying.stdout is not None
+    child = int(dying.stdout.readline())
+    assert dying.wait() == -signal.SIGKILL
+    os.kill(child, 0)
+    with open_store(path) as db:
+        db.checkpoint()
+        assert db.statistics().readers == {}
+    dying.stdin.close()
+    dying.stdout.close()
+    expect_sound(path)
+
+
+def test_a_lock_that_is_being_taken_holds_a_fork_up(tmp_path: Path) -> None:
+    """A child forked between the open of the file and the lock would keep the lock for ever."""
+    from tidelog.engine.forks import no_fork
+
+    forked = threading.Event()
+
+    def fork() -> None:
+        expect_child(lambda: None)
+        forked.set()
+
+    thread = threading.Thread(target=fork)
+    with no_fork:
+        thread.start()
+        assert not forked.is_set()
+        expect_child(lambda: None)  # its own thread may: it knows where it is
+    assert forked.wait(WAIT)
+    thread.join()
+
+
+def test_a_store_opened_and_closed_beside_forks_is_free_again(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with opened(path) as db:
+        db.map("m")[b"k"] = b"v"
+    asks, children = os.pipe(), []
+    with opened(path) as db:
+        for _ in range(3):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                children.append(os.fork())
+            if not children[-1]:
+                os.close(asks[1])
+                os.read(asks[0], 1)
+                os._exit(0)
+    with opened(path) as db:
+        assert db.map("m")[b"k"] == b"v"
+    os.close(asks[1])
+    for child in children:
+        os.waitpid(child, 0)
+    os.close(asks[0])
