@@ -14,7 +14,7 @@ from .loads import make_load, rows_of
 from .real_stores import opened
 
 DURABILITIES = ("always", "interval", "none")
-LIMITS = {"segment_bytes": 128 << 10, "checkpoint_bytes": 1 << 20}
+LIMITS: dict[str, Any] = {"segment_bytes": 128 << 10, "checkpoint_bytes": 1 << 20}
 
 
 @dataclass
@@ -50,7 +50,7 @@ def live(
 
 
 class _Life:
-    def __init__(self, path: Path, seed: int, value_bytes: int, limits: dict[str, int]) -> None:
+    def __init__(self, path: Path, seed: int, value_bytes: int, limits: dict[str, Any]) -> None:
         self.made = Lived(path)
         self._rng = random.Random(seed)
         self._value_bytes = value_bytes

@@ -55,9 +55,9 @@ def test_an_error_about_a_value_names_map_and_key(damaged: Path) -> None:
             with pytest.raises(CorruptDataError, match=r"map 'm', key (7|150) ") as caught:
                 read()
             assert caught.value.map == "m"
-            assert caught.value.key in map(codecs.I64.encode, DAMAGED)
-    with tidelog.open(damaged) as db, db.transaction() as tx:
-        inside = tx[db.map("m")]
+            assert caught.value.key in [codecs.I64.encode(number) for number in DAMAGED]
+    with tidelog.open(damaged) as writer, writer.transaction() as tx:
+        inside = tx[writer.map("m")]
         for read in (lambda: inside[7], lambda: list(inside.items())):
             with pytest.raises(CorruptDataError, match=r"map 'm', key (7|150) "):
                 read()

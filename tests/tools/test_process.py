@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
@@ -272,26 +270,3 @@ def test_a_scan_as_one_document_takes_no_memory(tmp_path: Path) -> None:
     peak, end = done.stdout.split(" ", 1)
     assert end.strip() == repr("]}\n")
     assert int(peak) < 100 << 10
-
-
-# ------------------------------------------------------------------ permission
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can become nobody")
-def test_what_may_not_be_read_ends_with_11(shop: Path) -> None:
-    program = (
-        "import os, sys\n"
-        "from tidelog.tools.main import main\n"
-        "from tidelog.tools import db, kv, wal\n"
-        "os.setuid(65534)\n"
-        "main()"
-    )
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own is closed to others
-        Path(folder).chmod(0o755)
-        path = shutil.copytree(shop, Path(folder) / "shop.tl")
-        path.chmod(0o700)
-        for command in (["kv", "get", path, "stock", "pears"], ["db", "info", path],
-                        ["wal", "ls", path]):  # fmt: skip
-            child = started(*command, program=("-c", program))
-            _, error = child.communicate()
-            assert (child.returncode, "TL-CLI-000" in error) == (11, False), error
