@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
@@ -128,11 +129,17 @@ class LazyGroup(click.Group):
         """Write the list of commands without importing the late ones."""
         rows = [(name, text) for name, (_, text) in self._lazy.items()]
         rows += [
-            (name, self.commands[name].get_short_help_str(80)) for name in sorted(self.commands)
+            (name, first_clause(self.commands[name].help or "")) for name in sorted(self.commands)
         ]
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
+
+
+def first_clause(text: str) -> str:
+    """Return what a help text says first, as a sentence of its own."""
+    clause = re.split(r"[.;:](?:\s|$)", text.strip(), maxsplit=1)[0]
+    return " ".join(clause.split()) + "."
 
 
 class RootGroup(LazyGroup):

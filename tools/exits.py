@@ -95,6 +95,8 @@ _SYSTEM: dict[int, Exit] = {
     errno.ENAMETOOLONG: Exit.USAGE,
 }
 
+_PATH_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+
 _SYSTEM_HINTS: dict[Exit, str] = {
     Exit.PERMISSION: "Run it as the owner of the files, or where they can be written.",
     Exit.NOT_FOUND: "Check the path.",
@@ -190,6 +192,11 @@ def hint_for(error: BaseException) -> str:
         return "Leave standard input and standard output open."
     if code is Exit.PERMISSION:
         return _SYSTEM_HINTS[code]
+    cause = error.__cause__ if isinstance(error, errors.DiskError) else error
+    if isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG:
+        return "Give a shorter name."
+    if cause is not error and isinstance(cause, OSError) and cause.errno in _PATH_ERRORS:
+        return "Check the path, and that the directory is there in which it is to be."
     hint = next((text for kind, text in _HINTS.items() if isinstance(error, kind)), "")
     return hint or getattr(error, "hint", "") or _SYSTEM_HINTS.get(code, "")
 

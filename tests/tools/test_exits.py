@@ -146,3 +146,14 @@ def test_the_refusal_of_the_data_file_counts_as_one_of_permission() -> None:
     with pytest.raises(errors.DiskError) as caught, translated("opening data"):
         raise lmdb.Error("data/data.mdb: Permission denied")
     assert exit_code(caught.value) is Exit.PERMISSION
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(errno.ENAMETOOLONG, "shorter name"), (errno.ENOENT, "Check the path"),
+     (errno.EISDIR, "Check the path"), (errno.EIO, "Check the disk")],
+)  # fmt: skip
+def test_the_hint_about_the_disk_goes_by_its_cause(number: int, told: str) -> None:
+    error = errors.DiskError("making the directory failed")
+    error.__cause__ = OSError(number, os.strerror(number))
+    assert told in list(error_lines(error, None))[-1]
