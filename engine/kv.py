@@ -100,7 +100,10 @@ def translated(what: str) -> Iterator[None]:
             ) from error
         # py-lmdb has one class for all errors of the disk; only the text tells them apart.
         full = any(text in str(error) for text in _FULL_TEXTS)
-        raise (DiskFullError if full else DiskError)(f"{what} failed: {error}") from error
+        cause: Exception = error
+        if os.strerror(errno.EACCES) in str(error):
+            cause = PermissionError(errno.EACCES, str(error))
+        raise (DiskFullError if full else DiskError)(f"{what} failed: {error}") from cause
 
 
 def read_error(error: Exception) -> TidelogError:

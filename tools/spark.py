@@ -71,7 +71,11 @@ def _runner(
 ) -> Iterator[Runner]:
     if importlib.util.find_spec("pyarrow") is None:
         raise UsageError("this needs pyarrow", hint="pip install 'tidelog[spark]'")
-    chosen = jobs.engine_for(paths) if engine == "auto" else engine
+    chosen = engine
+    if engine == "auto":
+        # What would go to Spark for its size is done here, and slower, where there is none.
+        found = importlib.util.find_spec("pyspark") is not None
+        chosen = jobs.engine_for(paths) if found else "arrow"
     with progress(settings_of(ctx), what) as advance:
         yield Runner("spark" if chosen == "spark" else "arrow", master, advance)
 

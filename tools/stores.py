@@ -44,8 +44,12 @@ AnyMap = Map[Any, Any]
 
 
 def is_store(path: str) -> bool:
-    """Tell whether a path has the manifest of a store."""
-    return os.path.exists(os.path.join(path, MANIFEST_NAME))
+    """Tell whether a path has the manifest of a store; ``OSError`` where that cannot be seen."""
+    try:
+        os.stat(os.path.join(path, MANIFEST_NAME))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def check_store(path: str) -> None:

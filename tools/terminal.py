@@ -15,6 +15,7 @@ Left out: which exit code an error has (``exits``), and what commands print (eac
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
@@ -124,10 +125,9 @@ def write_json_list(head: Mapping[str, object], name: str, documents: Iterable[o
 def write_rows(settings: Settings, columns: Sequence[str], rows: Iterable[Row]) -> None:
     """Print rows: a table on a terminal, else a head line and lines with tabs between."""
     if not is_terminal(sys.stdout):
-        click.echo("\t".join(columns))
-        for row in rows:
-            click.echo("\t".join(cell(row.get(name)) for name in columns))
-        return
+        return _write_lines(columns, rows)
+    if not has_rich():
+        return _write_lines(columns, rows)
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -138,6 +138,17 @@ def write_rows(settings: Settings, columns: Sequence[str], rows: Iterable[Row]) 
     for row in rows:
         table.add_row(*(Text(cell(row.get(name))) for name in columns))
     _console(settings, sys.stdout).print(table)
+
+
+def _write_lines(columns: Sequence[str], rows: Iterable[Row]) -> None:
+    click.echo("\t".join(columns))
+    for row in rows:
+        click.echo("\t".join(cell(row.get(name)) for name in columns))
+
+
+def has_rich() -> bool:
+    """Tell whether tables and bars can be drawn; without, they are lines as in a pipe."""
+    return importlib.util.find_spec("rich") is not None
 
 
 def write_fields(settings: Settings, fields: Mapping[str, Any]) -> None:
@@ -186,7 +197,7 @@ def progress(settings: Settings, what: str, total: int | None = None) -> Iterato
     """Show how far something is; yields a function that takes how many are done since."""
     if settings.quiet or not settings.progress:
         yield lambda _count: None
-    elif is_terminal(sys.stderr):
+    elif is_terminal(sys.stderr) and has_rich():
         with _bar(settings, what, total) as advance:
             yield advance
     else:
@@ -195,11 +206,23 @@ def progress(settings: Settings, what: str, total: int | None = None) -> Iterato
 
 @contextmanager
 def _bar(settings: Settings, what: str, total: int | None) -> Iterator[Advance]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    time_left = () if total is None else (TimeRemainingColumn(),)
     bar = Progress(
-        *columns, TimeElapsedColumn(), console=_console(settings, sys.stderr), transient=True
+        *columns,
+        TimeElapsedColumn(),
+        *time_left,
+        console=_console(settings, sys.stderr),
+        transient=True,
     )
     with bar:
         task = bar.add_task(what, total=total)
@@ -233,4 +256,4 @@ class _Lines:
         now = time.monotonic()
         if now - self._told >= PROGRESS_LINE_SECONDS:
             self._told = now
-            click.echo(f"{self._what}: {self._done}{self._of}", err=True)
+            tell_beside(f"{self._what}: {self._done}{self._of}")

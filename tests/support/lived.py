@@ -14,7 +14,7 @@ from .loads import make_load, rows_of
 from .real_stores import opened
 
 DURABILITIES = ("always", "interval", "none")
-LIMITS = {"segment_bytes": 128 << 10, "checkpoint_bytes": 1 << 20}
+LIMITS: dict[str, Any] = {"segment_bytes": 128 << 10, "checkpoint_bytes": 1 << 20}
 
 
 @dataclass
@@ -23,6 +23,8 @@ class Lived:
 
     path: Path
     maps: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
+    ever: set[tuple[bytes, bytes]] = field(default_factory=set)
+    """Every pair that was committed at some time."""
     done: list[str] = field(default_factory=list)
     """What was done to it, in order."""
 
@@ -48,7 +50,7 @@ def live(
 
 
 class _Life:
-    def __init__(self, path: Path, seed: int, value_bytes: int, limits: dict[str, int]) -> None:
+    def __init__(self, path: Path, seed: int, value_bytes: int, limits: dict[str, Any]) -> None:
         self.made = Lived(path)
         self._rng = random.Random(seed)
         self._value_bytes = value_bytes
@@ -84,7 +86,9 @@ class _Life:
 
     def _pair(self) -> tuple[bytes, bytes]:
         rng = self._rng
-        return b"k%03d" % rng.randrange(200), rng.randbytes(rng.randrange(self._value_bytes))
+        pair = b"k%03d" % rng.randrange(200), rng.randbytes(rng.randrange(self._value_bytes))
+        self.made.ever.add(pair)
+        return pair
 
     def _put(self) -> None:
         name = self._name()
@@ -144,6 +148,7 @@ class _Life:
         folder = self.made.path.with_name(f"{self.made.path.name}.{name}")
         self.db.attach(make_load(folder, rows, name=name))
         self.made.maps[name] = dict(rows)
+        self.made.ever.update(rows.items())
 
     def _reopen(self) -> None:
         self.db.close()

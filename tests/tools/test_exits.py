@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import errno
 import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import click
+import lmdb
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from tidelog.affinity import errors
+from tidelog.engine.kv import translated
 from tidelog.tools.commands import RootGroup
 from tidelog.tools.exits import CODES, Exit, RefusedError, error_lines, exit_code
 
@@ -116,3 +122,38 @@ def test_a_hint_names_the_store_that_the_command_is_about() -> None:
     lines = list(error_lines(error, "my shop.tl"))
     assert "`tidelog db salvage 'my shop.tl' DIR`" in lines[-1]
     assert "STORE" in list(error_lines(error, None))[-1]
+
+
+def test_what_may_not_be_read_ends_with_11(
+    shop: Path, run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # click looked first, and called it wrong usage.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert run("kv", "get", shop, "numbers", "5").exit_code == 0
+    real = os.stat
+
+    def refuse(path: Any, *arguments: Any, **more: Any) -> os.stat_result:
+        if str(path).endswith("manifest"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, *arguments, **more)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    done = run("kv", "get", shop, "numbers", "5")
+    assert (done.exit_code, "TL-OS-013" in done.stderr) == (11, True)
+
+
+def test_the_refusal_of_the_data_file_counts_as_one_of_permission() -> None:
+    with pytest.raises(errors.DiskError) as caught, translated("opening data"):
+        raise lmdb.Error("data/data.mdb: Permission denied")
+    assert exit_code(caught.value) is Exit.PERMISSION
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(errno.ENAMETOOLONG, "shorter name"), (errno.ENOENT, "Check the path"),
+     (errno.EISDIR, "Check the path"), (errno.EIO, "Check the disk")],
+)  # fmt: skip
+def test_the_hint_about_the_disk_goes_by_its_cause(number: int, told: str) -> None:
+    error = errors.DiskError("making the directory failed")
+    error.__cause__ = OSError(number, os.strerror(number))
+    assert told in list(error_lines(error, None))[-1]

@@ -306,3 +306,8 @@ def test_an_interrupt_ends_with_130_and_keeps_what_was_loaded(shop: Path, run: R
     assert f"--skip {loaded}" in told
     counted = json.loads(run("kv", "count", shop, "many", "--json").stdout)
     assert counted["counts"][0]["keys"] == loaded
+
+
+def test_lists_of_commands_have_whole_sentences(run: Run) -> None:
+    for group in ([], ["kv"], ["wal"], ["db"], ["spark"]):
+        assert "..." not in run(*group, "--help").stdout.partition("Commands:")[2]
