@@ -182,12 +182,15 @@ def parse_load(given: Mapping[str, str]) -> LoadOptions:
 def _texts(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Return names and texts by lower-case name, with the path where it belongs.
 
-    A table in Spark's catalog has its path as ``location``, and what Spark says about itself;
-    ``load([...])`` has a JSON list as ``paths``.
+    A table in Spark's catalog has its path as ``location``, its options twice, and what Spark says
+    about it; ``load([...])`` has a JSON list as ``paths``.
     """
     texts = {name.lower(): (name, text) for name, text in given.items()}
     if "provider" in texts:
-        for name in ("provider", "owner"):
+        for low in [low for low in texts if low.startswith("option.")]:
+            name, text = texts.pop(low)
+            texts.setdefault(low.removeprefix("option."), (name.partition(".")[2], text))
+        for name in ("provider", "owner", *(["location"] if "path" in texts else [])):
             texts.pop(name, None)
     for name in ("location", "paths"):
         if name in texts and "path" in texts:

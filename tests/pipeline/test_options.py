@@ -23,8 +23,9 @@ def test_paths_may_be_several() -> None:
 
 def test_what_spark_makes_of_a_path_is_one() -> None:
     # A table, and a list of paths, could not be loaded.
-    table = {"provider": "tidelog", "owner": "me", "location": "file:/s", "view": "wal"}
+    table = {"provider": "tidelog", "owner": "me", "location": "file:/s", "option.view": "wal"}
     assert parse(table) == parse({"path": "/s", "view": "wal"})
+    assert parse({**table, "view": "wal", "path": "/s"}) == parse({"path": "/s", "view": "wal"})
     assert parse({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
 
 
