@@ -28,11 +28,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from operator import attrgetter
 
-from ..affinity.errors import CorruptDataError, TidelogError, UsageError
+from ..affinity.errors import CodecError, CorruptDataError, TidelogError, UsageError
 from ..affinity.partitions import partitions_of
 from ..wal.records import DIGEST_SIZE, IngestRecord, Run, encode_record
 from .catalog import Catalog
-from .load_files import LoadManifest, check_file, read_manifest, read_part
+from .load_files import ANEW, LoadManifest, check_file, read_manifest, read_part
 from .namespaces import VALUE_BYTES_MAX, Namespace
 from .opening import OpenStore, translated_disk
 from .stored import KEY_BYTES_MAX, stored_run
@@ -72,6 +72,7 @@ def attach(
     catalog.drop_hidden()  # left behind where the disk was too full for the one that failed
     try:
         namespace = catalog.make_hidden(manifest.id, manifest.key_codec, manifest.value_codec)
+        _check_keys(directory, manifest, namespace)
         _write_rows(store, manifest, directory, namespace, check)
         store.checkpointer.run("attach")
         catalog.publish(namespace, name)
@@ -80,6 +81,23 @@ def attach(
             catalog.drop_hidden()
         raise
     return namespace
+
+
+def _check_keys(directory: str, manifest: LoadManifest, namespace: Namespace) -> None:
+    """Raise ``CodecError`` for keys that the codec of the manifest cannot have made.
+
+    The first and the last of each partition are looked at: whoever writes a load checks all.
+    """
+    for part in (part for file in manifest.files for part in file.partitions):
+        for key in (part.first_key, part.last_key):
+            try:
+                namespace.check_encoded(key[:KEY_BYTES_MAX], None)
+            except CodecError as error:
+                raise CodecError(
+                    f"the load in {directory} has keys that are no {manifest.key_codec[0]}, as its "
+                    f"manifest says, such as {key!r}",
+                    hint="Make the load anew, with the codecs that its keys and values have.",
+                ) from error
 
 
 def _write_rows(
@@ -151,9 +169,13 @@ def _check_rows(
 ) -> None:
     """Raise ``CorruptDataError`` for rows that a store does not have, or elsewhere."""
     if max(map(len, keys)) > KEY_BYTES_MAX or max(map(len, values)) > VALUE_BYTES_MAX:
-        raise CorruptDataError(f"{path} has a key or a value that is too large for a store")
+        raise CorruptDataError(
+            f"{path} has a key or a value that is too large for a store", hint=ANEW
+        )
     if {*partitions_of(keys, partitions)} != {partition}:
-        raise CorruptDataError(f"{path} has keys in partition {partition} that belong elsewhere")
+        raise CorruptDataError(
+            f"{path} has keys in partition {partition} that belong elsewhere", hint=ANEW
+        )
 
 
 def _pieces(stamped: Iterator[tuple[int, dict[bytes, bytes]]]) -> Generator[Rows, None, None]:

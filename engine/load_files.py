@@ -60,6 +60,8 @@ BLOCK_BYTES = 1 << 20
 TRANSACTION_BYTES = 32 << 20
 MAP_SIZE = 1 << 40
 
+ANEW = "Make the load anew, or bring its files again; the store is as it was."
+
 _ID_SIZE = 16
 _DIGEST_MAX = 1 << 8 * TRAILER_SIZE
 
@@ -138,7 +140,9 @@ class LoadManifest:
             manifest = _manifest_of(fields)
             _validate(manifest, fields["rows"])
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptDataError(f"the manifest of the load does not decode: {error}") from error
+            raise CorruptDataError(
+                f"the manifest of the load does not decode: {error}", hint=ANEW
+            ) from error
         return manifest
 
 
@@ -251,8 +255,13 @@ def read_manifest(directory: str) -> LoadManifest:
             hint=f"What wrote it has not come to {MANIFEST_NAME}, its last file: run it again.",
         ) from error
     except UnicodeDecodeError as error:
-        raise CorruptDataError(f"the manifest of the load does not decode: {error}") from error
-    return LoadManifest.from_json(text)
+        raise CorruptDataError(
+            f"{directory}: the manifest of the load does not decode: {error}", hint=ANEW
+        ) from error
+    try:
+        return LoadManifest.from_json(text)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"{directory}: {error}", hint=ANEW) from error
 
 
 # ---------------------------------------------------------------------------------- the files
@@ -353,11 +362,12 @@ def check_file(directory: str, file: LoadFile) -> None:
     try:
         size, crc = _size_and_crc(path)
     except FileNotFoundError as error:
-        raise CorruptDataError(f"{path}, a file of the load, is gone") from error
+        raise CorruptDataError(f"{path}, a file of the load, is gone", hint=ANEW) from error
     if (size, crc) != (file.bytes, file.crc):
         raise CorruptDataError(
             f"{path} is not as it was written: {size} bytes with CRC {crc:08x}, "
-            f"not {file.bytes} with {file.crc:08x}"
+            f"not {file.bytes} with {file.crc:08x}",
+            hint=ANEW,
         )
 
 
@@ -407,5 +417,6 @@ def read_part(path: str, part: LoadPart) -> Iterator[list[Pair]]:
     ):
         raise CorruptDataError(
             f"partition {part.partition} of {path} is not what the manifest tells of: "
-            f"{rows} rows, not {part.rows}, or others"
+            f"{rows} rows, not {part.rows}, or others",
+            hint=ANEW,
         )

@@ -512,7 +512,9 @@ def _batches(
         with _opened(path, stretch, file) as found:
             for group in range(found.num_row_groups):
                 # A group is bounded in bytes, and its batches begin with it.
-                yield from found.iter_batches(rows, row_groups=[group], columns=columns)
+                yield from found.iter_batches(
+                    rows, row_groups=[group], columns=columns, use_threads=False
+                )
 
 
 def check(archive: Archive) -> Iterator[tuple[str, str]]:

@@ -110,9 +110,18 @@ def _chosen_interpreter() -> Check:
     chosen = os.environ.get("PYSPARK_PYTHON")
     if chosen is None:
         return Check("PYSPARK_PYTHON", "not set; `local_session` sets it")
-    same = shutil.which(chosen) == shutil.which(sys.executable)
+    same = _place_of(chosen) == _place_of(sys.executable)
     advice = f"Workers would run another Python: unset it, or set it to {sys.executable}."
     return Check("PYSPARK_PYTHON", chosen, None if same else advice)
+
+
+def _place_of(python: str) -> tuple[str, str]:
+    """Return the folder of an interpreter and the program that it is, whatever it is called.
+
+    The folder is that of an environment, which has a program in common with others.
+    """
+    found = os.path.abspath(shutil.which(python) or python)
+    return os.path.realpath(os.path.dirname(found)), os.path.realpath(found)
 
 
 def _session(master: str) -> Iterator[Check]:

@@ -147,7 +147,10 @@ class LoadWriter:
         path = self._options.path
         names = os.listdir(path) if os.path.lexists(path) else []
         if MANIFEST_NAME in names and not self._replace:
-            raise UsageError(f"there is a load in {path} already", hint="Overwrite it.")
+            raise UsageError(
+                f"there is a load in {path} already",
+                hint='Overwrite it: `--replace`, or mode("overwrite") of a frame.',
+            )
         foreign = sorted(n for n in names if n not in _OTHERS and not _PART.fullmatch(n))
         if foreign:
             raise UsageError(

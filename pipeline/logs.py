@@ -322,6 +322,14 @@ class Log:
                 end = frame.end
         return first, end
 
+    def lost_end(self) -> BadFrame | None:
+        """Return where the log ends below what the manifest says was durable, if it does."""
+        _, end = self.extent(permissive=True)
+        if end >= self.source.durable:
+            return None
+        with self._segment(self._numbers()[-1]) as segment:
+            return self._bad_frame(segment, end, self.source.durable)
+
     def border(self, position: int, end: int) -> int:
         """Return the first border of frames at or behind a position; ``end`` is the last one.
 

@@ -111,7 +111,7 @@ def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
 
     ``stream`` None stands for both, while nobody knows yet.
     """
-    texts = {name.lower(): (name, text) for name, text in given.items()}
+    texts = _texts(given)
     texts.setdefault("view", ("view", "snapshot"))
     view = _view(texts["view"][1])
     subject = f"view {view!r}" + (" in a stream" if stream else "")
@@ -133,7 +133,7 @@ def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
 
 def parse_write(given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
     """Return the options of a write; raises as ``parse`` does."""
-    texts = {name.lower(): (name, text) for name, text in given.items()}
+    texts = _texts(given)
     if stream:
         texts.pop("checkpointlocation", None)  # Spark's own, which it hands on
     known: Known = [
@@ -162,7 +162,7 @@ def is_load(given: Mapping[str, str]) -> bool:
 
 def parse_load(given: Mapping[str, str]) -> LoadOptions:
     """Return the options of a write into files; raises as ``parse`` does."""
-    texts = {name.lower(): (name, text) for name, text in given.items()}
+    texts = _texts(given)
     known: Known = [
         ("path", "path", _path),
         ("namespace", "namespace", check_name),
@@ -177,6 +177,27 @@ def parse_load(given: Mapping[str, str]) -> LoadOptions:
         if name not in fields:
             raise UsageError(f"the option {name} is missing", hint=f"A load is told {needed}.")
     return LoadOptions(**fields)
+
+
+def _texts(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return names and texts by lower-case name, with the path where it belongs.
+
+    A table in Spark's catalog has its path as ``location``, its options twice, and what Spark says
+    about it; ``load([...])`` has a JSON list as ``paths``.
+    """
+    texts = {name.lower(): (name, text) for name, text in given.items()}
+    if "provider" in texts:
+        for low in [low for low in texts if low.startswith("option.")]:
+            name, text = texts.pop(low)
+            texts.setdefault(low.removeprefix("option."), (name.partition(".")[2], text))
+        for name in ("provider", "owner", *(["location"] if "path" in texts else [])):
+            texts.pop(name, None)
+    for name in ("location", "paths"):
+        if name in texts and "path" in texts:
+            raise UsageError(f"path and {name} speak of one thing", hint="Give one of them.")
+        if name in texts:
+            texts["path"] = texts.pop(name)
+    return texts
 
 
 def _fields(texts: dict[str, tuple[str, str]], options: Known, subject: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from ..wal.records import IngestRecord
 from . import archives, columns, snapshots, vectors
 from .archives import Archive, ArchivedCatalog, ArchivedChanges, ArchivedData
 from .changes import Wanted, changes
+from .columns import wal
 from .logs import BadFrame, Cut, Log, Slice, attached, check_partitions
 from .options import Options
 from .past import moment
@@ -47,11 +48,23 @@ _FIELDS = {
 
 
 @dataclass(frozen=True, slots=True)
+class LostEnd:
+    """The end of a log that should go on."""
+
+    path: str
+    frame: BadFrame
+
+    def batches(self, columns: tuple[str, ...] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """Return a row of the view ``wal`` that says so."""
+        return wal([self.frame], self.path, columns=columns, batch_rows=batch_rows)
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """What one task reads: a part that knows how, or a slice of a log and what is wanted of it."""
 
     options: Options
-    part: Slice | Part | Puts | Account | ArchivedData | ArchivedChanges | ArchivedCatalog
+    part: Slice | LostEnd | Part | Puts | Account | ArchivedData | ArchivedChanges | ArchivedCatalog
     columns: tuple[str, ...] | None
     """The columns that are wanted, in this order; None is all of them."""
     wanted: Wanted | None = None
@@ -159,6 +172,8 @@ def read(options: Options, names: Sequence[str] | None = None) -> list[Task]:
             start, end = log.extent(permissive=options.mode == "PERMISSIVE")
             slices = log.slices(start, end, most_bytes=task_bytes(options, end - start))
             tasks += [Task(options, part, chosen) for part in slices]
+            lost = log.lost_end() if options.mode == "PERMISSIVE" else None
+            tasks += [] if lost is None else [Task(options, LostEnd(log.path, lost), chosen)]
         return tasks
     for log in logs:
         low = start_of(log, options, "earliest")

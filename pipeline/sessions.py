@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -10,6 +11,10 @@ from .datasource import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+DISCOVERED = "pyspark_tidelog"
+"""The package in which Spark finds the format by itself."""
 
 
 def local_session(master: str = "local[*]", **conf: str) -> SparkSession:
@@ -27,5 +32,6 @@ def local_session(master: str = "local[*]", **conf: str) -> SparkSession:
     for name, value in conf.items():
         builder = builder.config(name.replace("__", "."), value)
     session = builder.getOrCreate()
-    register(session)
+    if importlib.util.find_spec(DISCOVERED) is None:  # else Spark registers it when it is needed
+        register(session)
     return session

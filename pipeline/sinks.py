@@ -24,6 +24,7 @@ Nothing here knows Spark.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,6 +49,8 @@ from .options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_log = logging.getLogger("tidelog.pipeline")
 
 STAGING_NAME = "staging"
 STAGING_SECONDS = 24 * 3600
@@ -148,10 +151,22 @@ def commit(
         _check_size(groups, options.most_updates)
         for part, rows in groups:
             try:
-                db.run(_apply, db, rows, batch, part, options.namespace if replace else None)
+                known = db.run(
+                    _apply, db, rows, batch, part, options.namespace if replace else None
+                )
             except TransactionTooLargeError as error:
                 error.add_note("Write smaller batches, or set atomicity=partition.")
                 raise
+            if known is not None:
+                _log.warning(
+                    "batch.known writer=%s number=%d newest=%d rows=%d path=%s",
+                    batch.writer,
+                    batch.number,
+                    known,
+                    len(rows),
+                    path,
+                    extra={"event": "batch.known"},
+                )
     for folder in {one.folder for one in staged}:
         discard(path, folder)
     _sweep(path)
@@ -250,15 +265,18 @@ def _by_partition(rows: Rows, partitions: int) -> list[tuple[bytes, Rows]]:
 
 def _apply(
     tx: Transaction, db: Database, rows: Rows, batch: Batch, part: bytes, replaced: str | None
-) -> None:
-    """Write rows, and the ledger's row, in one transaction; nothing where it is there already."""
+) -> int | None:
+    """Write rows, and the ledger's row, in one transaction; nothing where it is there already.
+
+    Return the writer's newest batch in that case.
+    """
     if batch.writer is not None:
         view = tx[db.ledger()]
         whole = batch.writer.encode()
         for place in {whole, whole + part}:
             known = view.get(place)
             if known is not None and int(known) >= batch.number:
-                return
+                return int(known)
         view[whole + part] = b"%d" % batch.number
     if replaced is not None:
         tx[db.map(replaced)].clear()
@@ -268,6 +286,7 @@ def _apply(
         if put is None:
             put = setters[name] = _setter(tx, db.map(name).namespace)
         put(key, value)
+    return None
 
 
 def _setter(tx: Transaction, namespace: Namespace) -> Any:

@@ -578,3 +578,30 @@ def test_a_load_is_attached_again_wherever_the_first_time_ended(load: str) -> No
                 db.attach(load)
             assert content(db) == {"cities": ROWS}, point
     assert seen == {(), ("cities",)}
+
+
+def test_a_load_that_is_not_what_was_written_is_told_as_one(tmp_path: Path, load: str) -> None:
+    # It was told as a damaged store, to be verified and restored.
+    manifest = Path(load) / load_files.MANIFEST_NAME
+    whole = manifest.read_text()
+    file = next(Path(load).glob("*.mdb"))
+    with tidelog.open(tmp_path / "s", partitions=4) as db:
+        manifest.write_text(whole.replace('"rows"', '"r0ws"', 1))
+        with pytest.raises(CorruptDataError, match=load) as raised:
+            db.attach(load)
+        assert raised.value.hint == load_files.ANEW
+        manifest.write_text(whole)
+        file.write_bytes(file.read_bytes() + b"x")
+        with pytest.raises(CorruptDataError, match=str(file)) as raised:
+            db.attach(load)
+        assert raised.value.hint == load_files.ANEW
+
+
+def test_keys_that_are_none_of_their_codec_are_refused(tmp_path: Path) -> None:
+    # Such a load was attached, and its map could not be read.
+    load = make_load(tmp_path / "load", {b"12345": b"1"}, key_codec=("i64", 1))
+    with tidelog.open(tmp_path / "s", partitions=4) as db:
+        with pytest.raises(CodecError, match="keys that are no i64, as its manifest says"):
+            db.attach(load)
+        assert db.maps() == []
+    assert check_store(tmp_path / "s") == []

@@ -21,6 +21,14 @@ def test_paths_may_be_several() -> None:
     assert parse({"path": '["/a", "file:/b"]'}).paths == ("/a", "/b")
 
 
+def test_what_spark_makes_of_a_path_is_one() -> None:
+    # A table, and a list of paths, could not be loaded.
+    table = {"provider": "tidelog", "owner": "me", "location": "file:/s", "option.view": "wal"}
+    assert parse(table) == parse({"path": "/s", "view": "wal"})
+    assert parse({**table, "view": "wal", "path": "/s"}) == parse({"path": "/s", "view": "wal"})
+    assert parse({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
+
+
 @pytest.mark.parametrize(
     ("given", "stream", "said"),
     [
@@ -31,6 +39,10 @@ def test_paths_may_be_several() -> None:
         ({"path": "/s", "view": "changes", "endingCounters": "latest"}, True, "in a stream"),
         ({"path": "/s", "view": "changes", "maxChangesPerTrigger": "1"}, False, "no option"),
         ({"path": "/s", "partitions": "3-x"}, False, "option partitions='3-x': numbers and ranges"),
+        ({"path": "/s", "partitions": "0-999999999"}, False, "more than 32,768 partitions"),
+        ({"path": "/s", "partitions": f"{'9' * 5000}"}, False, "more than 32,768 partitions"),
+        ({"path": "/s", "partitions": "7-3"}, False, "7-3 ends before it begins"),
+        ({"path": "/s", "paths": '["/a"]'}, False, "path and paths speak of one thing"),
         ({"path": "/s", "batchRows": "0"}, False, "option batchRows='0': at least 1"),
         ({"path": "/s", "view": "wal", "mode": "LAX"}, False, "FAILFAST or PERMISSIVE"),
         ({"path": "/s", "view": "changes", "failOnDataLoss": "no"}, False, "true or false"),

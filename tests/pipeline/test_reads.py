@@ -297,6 +297,30 @@ def test_a_damaged_frame_is_an_error_or_one_bad_row(store: Path, tasks: int, sha
     assert [row for row in found if row["crc_ok"]] == [row for row in good if row["offset"] != hit]
 
 
+@pytest.mark.parametrize("harm", ["cut", "last frame", "segment"])
+def test_an_end_that_is_lost_is_a_bad_row(tmp_path: Path, harm: str) -> None:
+    # There were fewer rows, and no sign of that.
+    path = large_store(tmp_path / "s")
+    good = rows(path, "wal")
+    segments = sorted((path / "wal").glob("*.log"))
+    last = max(row["offset"] for row in good if row["segment"] == len(segments))
+    if harm == "segment":
+        segments[-1].unlink()
+    elif harm == "cut":
+        segments[-1].write_bytes(segments[-1].read_bytes()[: last + 10])
+    else:
+        flip(segments[-1], last + 25)
+    with pytest.raises(CorruptLogError):
+        rows(path, "wal")
+    found = rows(path, "wal", mode="permissive")
+    (bad,) = [row for row in found if not row["crc_ok"]]
+    kept = [row for row in found if row["crc_ok"]]
+    assert kept == good[: len(kept)]
+    assert len(kept) < len(good)
+    assert (bad["segment"], bad["offset"]) > (kept[-1]["segment"], kept[-1]["offset"])
+    assert bad["length"] > 0
+
+
 def large_store(path: Path) -> Path:
     """A store whose log has several segments."""
     with new_store(path, partitions=4, segment_bytes=1 << 20, retain_bytes=1 << 30) as db:

@@ -292,3 +292,18 @@ def test_a_stream_has_no_version(store: Path) -> None:
     assert parse_write({"path": "p", "txnAppId": "a"}, stream=True).writer == "a"
     with pytest.raises(UsageError, match="stream"):
         parse_write({"path": "p", "txnVersion": "1"}, stream=True)
+
+
+def test_a_batch_that_the_ledger_knows_is_told(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # A number that was too low, or a name that two jobs shared, lost batches without a word.
+    for number in (5, 5, 3, 6):
+        part = staged(store, 0, ("a", b"%d" % number, b"x"))
+        sinks.commit([part], Batch("job", number), options(store))
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.split(" path=")[0] for text in told] == [
+        "batch.known writer=job number=5 newest=5 rows=1",
+        "batch.known writer=job number=3 newest=5 rows=1",
+    ]
+    assert content(store)["a"] == {b"5": b"x", b"6": b"x"}

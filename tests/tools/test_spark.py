@@ -311,6 +311,30 @@ def test_doctor_says_what_is_missing_and_what_to_do(
     assert {row["check"] for row in json.loads(done.stdout)["checks"]} == set(checks)
 
 
+def test_doctor_takes_one_interpreter_by_two_names_for_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Names were compared: python and python3 of one environment were two.
+    for name in ("one", "two"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        for program in ("python", "python3"):
+            (tmp_path / name / "bin" / program).symlink_to(sys.executable)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "one" / "bin" / "python3"))
+    for name, passed in (("one", True), ("two", False)):
+        monkeypatch.setattr(sys, "executable", str(tmp_path / name / "bin" / "python"))
+        checks = {c.name: c for c in doctor.examine(None)}
+        assert checks["PYSPARK_PYTHON"].passed is passed
+
+
+def test_load_says_which_option_replaces_a_load(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("key,value\na,1\n")
+    for exit_code in (Exit.DONE, Exit.USAGE):
+        done = run("spark", "load", tmp_path / "in.csv", tmp_path / "load", "--map", "m",
+                   "--partitions", "2")  # fmt: skip
+        assert done.exit_code == exit_code, done.output
+    assert "--replace" in done.stderr
+
+
 def test_doctor_misses_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
