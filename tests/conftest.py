@@ -18,6 +18,18 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+LIMITS = {"slow": 300, "spark": 600, "nightly": 7200}
+"""Seconds after which a test of a kind has failed; the others have those of pyproject.toml."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests of each kind their limit: one that hangs fails, and the others go on."""
+    for item in items:
+        limits = [seconds for kind, seconds in LIMITS.items() if item.get_closest_marker(kind)]
+        if limits:
+            item.add_marker(pytest.mark.timeout(max(limits)))
+
+
 @pytest.fixture(autouse=True)
 def _loggers_as_a_program_finds_them() -> None:
     """No test sees what another one did to the product's loggers."""

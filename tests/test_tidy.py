@@ -385,6 +385,8 @@ BAD: list[tuple[str, Rule, str, str]] = [
     ),
     ("unused module", unused, "wal/x.py", ""),
     ("sleeping test", RUN, "tests/x.py", "import time\ntime.sleep(1)"),
+    ("pausing test", RUN, "tests/x.py", "import threading\nthreading.Event().wait(0.001)"),
+    ("pause of a join", RUN, "tests/x.py", "def f(thread): thread.join(timeout=0.01)"),
     (
         "skipped test",
         RUN,

@@ -282,6 +282,15 @@ def test_wal_ls_and_stat_count_what_the_model_holds(aged: Aged) -> None:
         assert (row["first"], row["last"]) == (min(numbers), max(numbers))
 
 
+def test_wal_verify_calls_a_healthy_log_whole(aged: Aged) -> None:
+    """Was: every log that had rotated was refused."""
+    for path in (aged.path, aged.copy):
+        verdict = document("wal", "verify", path)
+        assert (verdict["whole"], verdict["problems"]) == (True, [])
+        assert 0 < verdict["transactions"] < len(aged.model.commits)
+        assert verdict["segments"] == len(list((path / "wal").glob("*.log")))
+
+
 # ---------------------------------------------------------------------- tidelog db
 
 
@@ -391,6 +400,34 @@ def test_the_kept_changes_are_the_newest_of_each_partition(aged: Aged) -> None:
     )
 
 
+def test_a_change_has_the_name_of_its_map_at_that_time(aged: Aged) -> None:
+    """Was: the name that the map had when the read was planned, or the id where it was dropped."""
+    earliest = {row["partition"]: row["earliest_counter"] for row in rows(aged.path, "meta")}
+    kept = [u for u in aged.model.updates() if u.counter > earliest[u.partition]]
+    found = rows(aged.path, "changes", failOnDataLoss="false")
+    columns = ("partition", "counter", "namespace", "map_id")
+    assert shown(found, *columns) == sorted((u.partition, u.counter, u.name, u.map) for u in kept)
+    assert any(u.name != aged.model.tables[u.map].name for u in kept) or not renamed(kept)
+    for name in sorted({u.name for u in kept}):
+        alone = rows(aged.path, "changes", failOnDataLoss="false", namespace=name)
+        expected = [(u.partition, u.counter, u.map) for u in kept if u.name == name]
+        assert shown(alone, "partition", "counter", "map_id") == sorted(expected)
+
+
+def renamed(updates: Iterable[Update]) -> bool:
+    """Whether a map had several names while these were made."""
+    names: defaultdict[int, set[str]] = defaultdict(set)
+    for update in updates:
+        names[update.map].add(update.name)
+    return any(len(found) > 1 for found in names.values())
+
+
+def test_a_row_of_the_snapshot_tells_which_map_of_that_name_it_is_of(aged: Aged) -> None:
+    found = {(row["namespace"], row["map_id"]) for row in rows(aged.path, "snapshot")}
+    tables = aged.model.maps.items()
+    assert found == {(name, table.id) for name, table in tables if table.pairs}
+
+
 # ---------------------------------------------------------------------- jobs
 
 
@@ -440,7 +477,8 @@ def test_an_archive_that_begins_at_the_copy_shows_the_model(aged: Aged, tmp_path
     assert as_maps(rows(archive, "snapshot")) == kept_maps(aged.model)
     start = json.dumps(numbers_of(aged.copy))
     found = rows(archive, "changes", startingCounters=start)
-    columns = ("partition", "counter", "key", "op", "value", "tx_id", "tx_seq", "tx_size")
+    columns = ("partition", "counter", "namespace", "map_id", "key", "op", "value", "tx_id",
+               "tx_seq", "tx_size")  # fmt: skip
     assert shown(found, *columns) == shown(
         rows(aged.path, "changes", startingCounters=start), *columns
     )

@@ -235,14 +235,28 @@ def record(path: Path, mix: Mix, seed: int) -> History:
         lock_timeout=60.0,
     )
     with db:
-        clients = [Client(db, n, mix, seed, clock.__next__) for n in range(mix.clients)]
-        threads = [threading.Thread(target=client.work) for client in clients]
+        moved, ended = threading.Event(), list[str]()
+
+        def work(client: Client) -> None:
+            client.work()
+            ended.append(client.name)
+            moved.set()
+
+        def tick() -> int:
+            moved.set()
+            return next(clock)
+
+        clients = [Client(db, n, mix, seed, tick) for n in range(mix.clients)]
+        threads = [threading.Thread(target=work, args=(client,)) for client in clients]
         for thread in threads:
             thread.start()
-        while any(thread.is_alive() for thread in threads):
+        while len(ended) < len(clients):
+            moved.wait()
+            moved.clear()
             db.checkpoint()
-            threads[0].join(0.001)
             assert db.statistics().overlay_layers < 100
+        for thread in threads:
+            thread.join()
         for client in clients:
             assert client.error is None, client.error
     deletes: Deletes = {}

@@ -85,29 +85,31 @@ def expect_whole(maps: Maps, last: dict[int, int]) -> None:
         assert dict(mapping.items()) == expected
 
 
-def kill_often(folder: Path, seed: int, kills: int) -> int:
-    """Kill workers on one store again and again; return how many transactions it has."""
+def kill_often(folder: Path, seed: int, kills: int) -> None:
+    """Kill workers on one store again and again, in the middle of their work."""
     chance = random.Random(seed)
-    path, told = folder / f"store-{seed}", Told()
+    path, told, heard = folder / f"store-{seed}", Told(), 0
     partitions = chance.choice([1, 4, 16])
     open_store(path, partitions=partitions).close()
     for number in range(kills):
-        killed(path, 1000 * seed + number, chance, told)
+        heard += killed(path, 1000 * seed + number, chance, told)
         # Mostly the next one finds the store as the kill left it.
         if chance.random() < 0.5 or number == kills - 1:
             expect_sound(path)
             expect_promises_kept(path, told, chance.choice(["always", "none"]))
     expect_sound(path)
-    return sum(told.acknowledged.values())
+    # Of a transaction two lines are told: with four clients nearly half of all are receipts.
+    assert heard > 20 * kills
+    assert sum(told.acknowledged.values()) > (heard - 2 * kills) // 2 - CLIENTS * kills
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_nothing_acknowledged_is_lost_when_the_process_is_killed(seed: int, tmp_path: Path) -> None:
-    assert kill_often(tmp_path, seed, 6) > 0
+    kill_often(tmp_path, seed, 6)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_nothing_acknowledged_is_lost_in_three_hundred_kills(seed: int, tmp_path: Path) -> None:
-    assert kill_often(tmp_path, seed, 15) > 0
+    kill_often(tmp_path, seed, 15)

@@ -26,6 +26,7 @@ from tidelog.errors import (
     TransactionTooLargeError,
     UsageError,
 )
+from tidelog.tx.locks import LockTable, Outcome, Want
 
 OPTIMISTIC_LEVELS = ["serializable", "repeatable_read", "read_committed"]
 ID = bytes(range(16))
@@ -163,14 +164,16 @@ def test_pessimistic_read_committed_holds_no_read_locks(db: Database, m: Map[Any
         assert tx[m]["x"] == 7
 
 
-def test_single_puts_wait_for_locks(db: Database, m: Map[Any, Any]) -> None:
+def test_single_puts_wait_for_locks(
+    db: Database, m: Map[Any, Any], waiting: threading.Event
+) -> None:
     locked, done = threading.Event(), []
 
     def holder() -> None:
         with db.transaction("pessimistic") as tx:
             tx[m]["x"] += 1
             locked.set()
-            waits_for_a_lock(db)
+            assert waiting.wait(60)
             done.append("holder")
 
     def put() -> None:
@@ -183,10 +186,19 @@ def test_single_puts_wait_for_locks(db: Database, m: Map[Any, Any]) -> None:
     assert m["x"] == 7
 
 
-def waits_for_a_lock(db: Database) -> None:
-    """Return once somebody waits for a lock."""
-    while "waiting=0" in repr(db.locks.table):
-        threading.Event().wait(0.001)
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set once a request for a lock has to wait."""
+    queued, request = threading.Event(), LockTable.request
+
+    def watched(table: LockTable, owner: int, want: Want) -> Outcome:
+        outcome = request(table, owner, want)
+        if table.blockers(owner):
+            queued.set()
+        return outcome
+
+    monkeypatch.setattr(LockTable, "request", watched)
+    return queued
 
 
 # ------------------------------------------------------------------ locks
@@ -264,7 +276,9 @@ def test_waiting_for_a_lock_ends_at_its_time_out_and_at_the_deadline(
     assert m["x"] == 1
 
 
-def test_single_writes_in_the_way_of_a_deadlock_go_on(db: Database, m: Map[Any, Any]) -> None:
+def test_single_writes_in_the_way_of_a_deadlock_go_on(
+    db: Database, m: Map[Any, Any], waiting: threading.Event
+) -> None:
     """Was: a plain put that waited for a lock could be the youngest of a circle, and raised."""
     locked = threading.Barrier(2)
 
@@ -272,7 +286,7 @@ def test_single_writes_in_the_way_of_a_deadlock_go_on(db: Database, m: Map[Any, 
         with db.transaction("pessimistic") as tx:
             assert tx[m]["x"] == 50
             locked.wait()
-            waits_for_a_lock(db)
+            assert waiting.wait(60)
             # The put waits to write x, so a range around it has to wait for the put.
             assert sum(tx[m].values()) == 100
 

@@ -73,7 +73,7 @@ def say(text: str) -> None:
     os.write(1, f"{text}\n".encode())
 
 
-def work(db: Database, maps: Maps, client: int, seed: int) -> None:
+def work(db: Database, maps: Maps, client: int, seed: int, done: threading.Semaphore) -> None:
     chance = random.Random(f"{seed}:{client}")
     number = maps.last.get(str(client), 0)
     while True:
@@ -82,6 +82,7 @@ def work(db: Database, maps: Maps, client: int, seed: int) -> None:
         mode = chance.choice(["optimistic", "pessimistic"])
         db.run(transact, maps, client, number, chance, attempts=10_000, mode=mode)
         say(f"after {client} {number}")
+        done.release()
 
 
 def main() -> None:
@@ -90,14 +91,17 @@ def main() -> None:
     db: Database = open_store(path, **options)
     maps = maps_of(db)
     say("open")
+    done = threading.Semaphore(0)
     threads = [
-        threading.Thread(target=work, args=(db, maps, client, seed)) for client in range(CLIENTS)
+        threading.Thread(target=work, args=(db, maps, client, seed, done))
+        for client in range(CLIENTS)
     ]
     for thread in threads:
         thread.start()
     while True:
         # Checkpoints beside the commits, whatever the limits say.
-        threads[0].join(0.02)
+        for _ in range(20):
+            done.acquire()
         db.checkpoint()
 
 

@@ -266,7 +266,27 @@ def find_sleeps_and_skips(path: str, source: str) -> list[Finding]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute | ast.Name)
     )
-    return [Finding(path, line, f"{n}: {advice[n]}") for line, n in names if n in advice]
+    found = [Finding(path, line, f"{n}: {advice[n]}") for line, n in names if n in advice]
+    pauses = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_pause(node))
+    return [*found, *(Finding(path, node.lineno, "a pause: wait for the event") for node in pauses)]
+
+
+def _is_pause(call: ast.Call) -> bool:
+    """Whether a call waits a moment for what will not come: sleeping by another name."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    moment = any(
+        isinstance(value, ast.Constant)
+        and type(value.value) in (int, float)
+        and 0 < value.value < 1
+        for value in given
+    )
+    # Nobody else can set an event, or release a lock, that has no name.
+    fresh = isinstance(call.func.value, ast.Call)
+    return moment and (
+        call.func.attr == "join" or (fresh and call.func.attr in ("wait", "acquire"))
+    )
 
 
 # ------------------------------------------------------------------ errors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -133,6 +134,7 @@ def test_every_record_as_it_always_was(form: str, segments: Path, run: Run) -> N
     golden = GOLDEN / f"dump.{'txt' if form == 'text' else 'jsonl'}"
     if "TIDELOG_REWRITE_GOLDEN" in os.environ:
         golden.write_text(done.stdout)
+        pytest.fail(f"{golden.name} was written anew: read the difference, then run without it")
     assert done.stdout == golden.read_text()
 
 
@@ -143,7 +145,53 @@ def test_every_report_as_it_always_was(command: str, segments: Path, run: Run) -
     golden = GOLDEN / f"{command}.json"
     if "TIDELOG_REWRITE_GOLDEN" in os.environ:
         golden.write_text(done.stdout)
+        pytest.fail(f"{golden.name} was written anew: read the difference, then run without it")
     assert json.loads(done.stdout) == json.loads(golden.read_text())
+
+
+def frames_of(data: bytes) -> Iterator[bytes]:
+    """The payloads of a segment, by the table of docs/wal-format.md and nothing else."""
+    at = 128
+    while at < len(data):
+        magic, length = struct.unpack_from("<4sI", data, at)
+        assert magic == b"TLF\x01"
+        yield data[at + 20 : at + 20 + length]
+        at += 20 + length
+    assert at == len(data)
+
+
+def test_the_golden_reports_say_what_the_files_hold(segments: Path) -> None:
+    """Counted by hand and by the bytes, not by the tools."""
+    stat, ls, verify = (
+        json.loads((GOLDEN / f"{name}.json").read_text()) for name in ("stat", "ls", "verify")
+    )
+    files = [path.read_bytes() for path in sorted(segments.iterdir())]
+    payloads = [payload for data in files for payload in frames_of(data)]
+    assert stat["frames"] == verify["frames"] == len(payloads)
+    assert stat["payload_bytes"] == sum(map(len, payloads))
+    position = 0
+    for number, (row, data) in enumerate(zip(ls["segments"], files, strict=True), start=1):
+        assert (row["segment"], row["bytes"]) == (number, len(data))
+        assert row["first_position"] == position
+        position += len(data) - 128
+        assert row["end_position"] == position
+    assert {found["end"]["position"] for found in (stat, ls, verify)} == {position}
+    # What `every_record` adds: apples and a delete of one byte in `stock`, (DE, -5) in `orders`,
+    # and an outcome, which is internal.
+    sizes = [len(Msgpack.encode({"n": [1, b"\xff"]})), len(Tuple.encode(("DE", -5)))]
+    assert [
+        (row["map"], row["puts"], row["deletes"], row["key_bytes"], row["value_bytes"])
+        for row in stat["maps"]
+    ] == [("stock", 1, 1, len("apples") + 1, sizes[0]), ("orders", 1, 0, sizes[1], 4)]
+    assert (stat["transactions"], stat["updates"], stat["largest_transaction"]) == (2, 3, 3)
+    assert stat["partitions"] == [
+        {"partition": 0, "updates": 2, "first": 1, "last": 2},
+        {"partition": 1, "updates": 1, "first": 1, "last": 1},
+    ]
+    assert stat["records"].pop("state") == len(files)
+    assert stat["records"].pop("namespace") == stat["records"].pop("tx") == 2
+    assert set(stat["records"].values()) == {1}
+    assert len(stat["records"]) == 7
 
 
 @pytest.mark.parametrize(
