@@ -34,6 +34,7 @@ from ..affinity.errors import (
     ConflictError,
     DeadlockError,
     DiskError,
+    DiskFullError,
     ForkedError,
     TidelogError,
     UsageError,
@@ -729,7 +730,7 @@ class Database:
 
         Closing twice is fine, and what an interrupt left undone is done then.  Open snapshots and
         transactions end.  If the disk fails, what was acknowledged as durable still is, the store
-        is let go of, and the error is raised.
+        is let go of, and the error is raised; where it says so, all that was committed is durable.
         """
         with self._closing:
             if self._released:
@@ -753,15 +754,24 @@ class Database:
         elif committer.stopped is not None:
             raise DiskError(f"{committer.stopped}; newer relaxed commits may be lost")
         else:
-            if self._unwritten():
-                store.checkpointer.run("close")
+            failure: DiskError | DiskFullError | None = None
+            try:
+                if self._unwritten():
+                    store.checkpointer.run("close")
+            except (DiskError, DiskFullError) as error:
+                failure = error
             committer.sync()
             committer.announce()
             # First the end of all writing, then the sync: what the manifest calls durable is.
             committer.end(self._closed_error)
             committer.sync()
-            if not committer.interrupted:
-                store.end_cleanly()
+            try:
+                if failure is None and not committer.interrupted:
+                    store.end_cleanly()
+            except (DiskError, DiskFullError) as error:
+                failure = error
+            if failure is not None:
+                raise _but_committed(failure) from failure
 
     def _let_go(self) -> None:
         """Let every later call raise, and give up files and lock; done twice it does the same."""
@@ -830,6 +840,15 @@ class Database:
                 raise
             event = {"event": "store.close_failed"}
             log.error("store.close_failed error=%s", failure, extra=event)
+
+
+def _but_committed(failure: DiskError | DiskFullError) -> DiskError | DiskFullError:
+    """Return the error of a close that failed when the log had everything, durably."""
+    return type(failure)(
+        f"{failure}; the store is closed, and everything that was committed is durable in its log",
+        hint="The next open finds all of it there. "
+        "It wants what this close wanted: free some space, or check the disk.",
+    )
 
 
 def _by_partition(

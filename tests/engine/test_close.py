@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.affinity.errors import ClosedError, CommitUnknownError, DiskError
+from tidelog.affinity.errors import ClosedError, CommitUnknownError, DiskError, DiskFullError
 from tidelog.engine import manifest as manifests
 from tidelog.engine.database import Database
 from tidelog.engine.open import open_with
@@ -65,6 +65,35 @@ def test_a_store_that_was_closed_beside_a_writer_was_closed_cleanly(
     writer = db._store.writer
     found = manifests.read(disk.copy().directory("/store", read_only=True))
     assert found.clean_end == writer.synced == writer.position
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"), [("commit", "/store/data"), ("write", "/store/manifest.tmp")]
+)
+@pytest.mark.parametrize("fault", ["ENOSPC", "EIO"])
+def test_a_close_that_fails_behind_its_last_sync_says_that_everything_is_durable(
+    kind: str, path: str, fault: str
+) -> None:
+    # An import into a full disk ended with an error that read as if nothing had been committed.
+    disk = FaultyDisk()
+    db, numbers = relaxed_store(disk)
+    numbers[b"second"] = b"2"
+    disk.fail_at(1, fault, kind=kind, path=path)
+    expected = DiskFullError if fault == "ENOSPC" else DiskError
+    with pytest.raises(expected, match="everything that was committed is durable") as caught:
+        db.close()
+    assert ("No space" if fault == "ENOSPC" else "Input/output") in str(caught.value)
+    with open_with(simulated(2, disk.crash("lost")), "/store") as after:
+        assert list(after.map("numbers")) == [b"first", b"second"]
+
+
+def test_a_close_whose_last_sync_fails_promises_nothing() -> None:
+    disk = FaultyDisk()
+    db, _ = relaxed_store(disk)
+    disk.fail_at(1, "EIO", kind="sync", path="/store/wal")
+    with pytest.raises(DiskError) as caught:
+        db.close()
+    assert "everything" not in str(caught.value)
 
 
 def test_every_sync_after_a_failed_one_names_the_reason() -> None:
