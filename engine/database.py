@@ -613,6 +613,7 @@ class Database:
 
     def maintain(self) -> None:
         """Do what is due: sync relaxed commits, announce what is durable, checkpoint, sweep."""
+        self.rewriting.let_go()
         if self._closed is not None:
             return
         store = self._store
