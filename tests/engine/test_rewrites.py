@@ -354,11 +354,10 @@ def test_one_whose_group_was_interrupted_begins_again(store: Opened) -> None:
     def unlucky(entries: list[Rewrite]) -> None:
         nonlocal calls
         calls += 1
-        if calls > 1:
-            return commit_all(entries)
-        entries[0].error = RolledBackError("the leader was interrupted")
-        entries[0].error.retryable = True
-        return None
+        if calls == 1:
+            entries[0].error = RolledBackError("the leader was interrupted")
+        else:
+            commit_all(entries)
 
     store.parts.committer.commit_all = unlucky
     assert counters(store).incr("n") == 1
@@ -372,8 +371,8 @@ def test_a_map_that_is_dropped_takes_none(store: Opened) -> None:
     store.database.drop("counters")
     store.parts.committer.commit_all(made)
     assert errors(made) == [NotFoundError]
-    acts = [lambda: mapping.incr("n"), mapping.popitem, lambda: mapping.pop("n")]
-    for act in acts:
+    incr, pop = partial(mapping.incr, "n"), partial(mapping.pop, "n")
+    for act in (incr, mapping.popitem, pop):
         with pytest.raises(NotFoundError):
             act()
 
