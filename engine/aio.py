@@ -45,7 +45,7 @@ from .lock_manager import LockedError
 from .log_thread import LogThread
 from .namespaces import check_name
 from .rewrites import Rewrite
-from .rewriting import FIRST_KEYS, begins_again, has_to_wait, more_keys
+from .rewriting import begins_again, has_to_wait
 from .scan import Pair
 from .transactions import (
     Durability,
@@ -344,18 +344,15 @@ class Database:
 
     async def pop_first(self, inner: SyncMap) -> Pair | None:
         """Delete the first key and return the encoded pair, None where there is none."""
-        make, count = self.writer().rewriting.first, FIRST_KEYS
+        make = partial(self.writer().rewriting.first, inner.namespace)
         while True:
-            snapshot = await self.take_snapshot()
-            with snapshot:
-                made = await self.workers.run(partial(make, inner.namespace, snapshot, count))
-                if made.choice.settled:
-                    return None
-                if await self._carried_out(made):
-                    return cast("Pair | None", made.choice.result)
+            made = await self.workers.run(make)
+            if made.choice.settled:
+                return None
+            if await self._carried_out(made):
+                return cast("Pair | None", made.choice.result)
             if has_to_wait(made.error):
                 return await self._wait(lambda tx: tx.pop_first(tx.inner_map(inner)))
-            count = more_keys(count)
 
     async def _carried_out(self, made: Rewrite) -> bool:
         """Commit a rewrite; False where it has to be done in another way, or again."""

@@ -629,6 +629,7 @@ class Database:
 
     def maintain(self) -> None:
         """Do what is due: sync relaxed commits, announce what is durable, checkpoint, sweep."""
+        self.rewriting.let_go()
         if self.closed is not None:
             return
         store = self._store

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mmh3 import hash as murmur3
 
-from ..affinity.errors import TidelogError
+from ..affinity.errors import StorageError, TidelogError
 from .decisions import KEEP, Decide, New
 from .entries import Entry, Receipt, unknown_outcome
 from .environment import KvTransaction
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 Values = dict[bytes, "bytes | None"]
 """What a group writes, by full key: encoded values, None for a delete."""
+
+CHANGES_MAX = 512
+"""Changes of a map since somebody looked at its first keys; then it is time to look again."""
 
 _NAMESPACE = slice(4, 8)
 
@@ -129,23 +132,38 @@ class OneKey:
         return self._seen
 
 
+class Look:
+    """The first ``count`` pairs of a map in a snapshot; for all who pop from the map meanwhile.
+
+    Its snapshot ends when the last of them lets go of it, or soon after.
+    """
+
+    __slots__ = ("__weakref__", "count", "exhausted", "pairs", "snapshot", "used_up")
+
+    def __init__(self, namespace: Namespace, snapshot: Snapshot, count: int) -> None:
+        self.count = count
+        self.snapshot = snapshot
+        with closing(snapshot.blocks(namespace, b"", None, False, count)) as blocks:  # type: ignore[type-var]  # a generator
+            self.pairs = list(islice(chain.from_iterable(blocks), count))
+        self.exhausted = len(self.pairs) < count
+        """Whether these are all pairs of the map."""
+        self.used_up = not self.pairs
+        """Whether the next one to pop should look again."""
+
+
 class FirstKey:
     """The first key of a map, to be deleted; ``result`` is its pair, None where there is none.
 
-    It holds the first ``count`` pairs of a snapshot, which has to stay open, and finds under the
-    mutex what became of them since.
+    It knows the first pairs of a snapshot, and finds under the mutex what became of them since.
     """
 
-    __slots__ = ("_exhausted", "_pairs", "_snapshot", "full_key", "key", "namespace", "partition",
-                 "result", "settled", "size")  # fmt: skip
+    __slots__ = ("_look", "full_key", "key", "namespace", "partition", "result", "settled",
+                 "size")  # fmt: skip
 
-    def __init__(self, namespace: Namespace, snapshot: Snapshot, count: int) -> None:
+    def __init__(self, namespace: Namespace, look: Look) -> None:
         self.namespace = namespace
-        self._snapshot = snapshot
-        with closing(snapshot.blocks(namespace, b"", None, False, count)) as blocks:  # type: ignore[type-var]  # a generator
-            self._pairs = list(islice(chain.from_iterable(blocks), count))
-        self._exhausted = len(self._pairs) < count
-        self.settled = not self._pairs
+        self._look = look
+        self.settled = not look.pairs
         self.result: Pair | None = None
         self.partition = 0
         self.full_key = self.key = b""
@@ -153,17 +171,23 @@ class FirstKey:
 
     def choose(self, overlay: Overlay, values: Values) -> New:
         """Find the first key and delete it."""
-        self._snapshot.view()  # raises where the snapshot has ended: layers may have been merged
+        look = self._look
+        try:
+            look.snapshot.view()  # where it has ended, layers may have been merged
+        except StorageError as error:
+            look.used_up = True
+            raise StaleError("the snapshot has ended") from error
         changed = self._changed(values)
-        found = next((pair for pair in self._pairs if pair[0] not in changed), None)
+        found = next((pair for pair in look.pairs if pair[0] not in changed), None)
         fresh = [(key, value) for key, value in changed.items() if value is not None]
-        if not self._exhausted:
-            last = self._pairs[-1][0]
+        if not look.exhausted:
+            last = look.pairs[-1][0]
             fresh = [pair for pair in fresh if pair[0] <= last]
         first = min(fresh, default=None)
         if first is not None and (found is None or first[0] < found[0]):
             found = first
-        if found is None and not self._exhausted:
+        look.used_up = found is None or len(changed) > CHANGES_MAX
+        if found is None and not look.exhausted:
             raise StaleError("others have taken all of the first keys")
         self.result = found
         if found is None:
@@ -177,7 +201,7 @@ class FirstKey:
         """Return what keys of the map hold that were changed since the snapshot."""
         changed: dict[bytes, bytes | None] = {}
         prefixes = self.namespace.prefixes
-        for layer in since(self._snapshot.boundary):
+        for layer in since(self._look.snapshot.boundary):
             for partition, part in layer.parts.items():
                 prefix = prefixes[partition]
                 for full_key, stored in part.items():
@@ -229,6 +253,9 @@ class Rewrite:
                 blocked = committer.locked(0, (choice.full_key,))
                 if blocked is not None:
                     raise blocked
+        except TidelogError as error:
+            self.error = error.with_traceback(None)  # its frames would hold what holds it: a cycle
+            return None
         except Exception as error:  # what a value makes a codec raise is for one caller only
             self.error = error
             return None

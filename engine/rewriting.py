@@ -9,16 +9,17 @@ Left out: what a rewrite is (``rewrites``), decisions inside of transactions (``
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
-from ..affinity.errors import DeadlockError, RolledBackError, SnapshotExpiredError
+from ..affinity.errors import DeadlockError, RolledBackError
 from .decisions import Decide
 from .lock_manager import LockedError
 from .namespaces import Namespace
-from .rewrites import FirstKey, OneKey, RacedError, Rewrite, StaleError
+from .rewrites import FirstKey, Look, OneKey, RacedError, Rewrite, StaleError
 from .scan import Pair
-from .snapshots import Snapshot
 
 if TYPE_CHECKING:
     from .database import Database
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FIRST_KEYS = 32
-"""First keys of a map that ``popitem`` looks at; more where others have taken all of them."""
+"""First keys of a map that ``popitem`` looks at; more where others pop at the same time."""
 
-FIRST_KEYS_MAX = 2048
+FIRST_KEYS_MAX = 512
 
 
 class Rewriting:
@@ -39,6 +40,11 @@ class Rewriting:
         self._database = database
         self._commit = commit
         self._durable = database.durability == "always"
+        self._looking = threading.Lock()
+        self._looks: WeakValueDictionary[int, Look] = WeakValueDictionary()
+        """What those know who pop from a map just now, by the id of its namespace."""
+        self._kept: Look | None = None
+        """The newest of them, so that one who pops alone need not look each time."""
 
     # -------------------------------------------------------------- one key
 
@@ -76,19 +82,29 @@ class Rewriting:
 
     # -------------------------------------------------------------- the first key
 
-    def first(self, namespace: Namespace, snapshot: Snapshot, count: int) -> Rewrite:
-        """Return the rewrite that deletes the first key; the snapshot has to stay open."""
-        return Rewrite(FirstKey(namespace, snapshot, count), self._durable)
+    def first(self, namespace: Namespace) -> Rewrite:
+        """Return the rewrite that deletes the first key; it may have to read a lot for that."""
+        with self._looking:
+            look = self._looks.get(namespace.id)
+            if look is None or look.used_up:
+                count = FIRST_KEYS if look is None else min(4 * look.count, FIRST_KEYS_MAX)
+                namespace.check_alive()
+                look = Look(namespace, self._database.snapshot(), count)
+                self._looks[namespace.id] = look
+            self._kept = None if look.used_up else look
+        return Rewrite(FirstKey(namespace, look), self._durable)
+
+    def let_go(self) -> None:
+        """Keep no snapshot for those who pop next; called now and then."""
+        self._kept = None
 
     def pop_first(self, namespace: Namespace) -> Pair | None:
         """Delete the first key and return the encoded pair, None where there is none."""
-        count = FIRST_KEYS
         while True:
-            with self._database.snapshot() as snapshot:
-                made = self.first(namespace, snapshot, count)
-                if made.choice.settled:
-                    return None
-                self._commit(made)
+            made = self.first(namespace)
+            if made.choice.settled:
+                return None
+            self._commit(made)
             if made.error is None:
                 found: Pair | None = made.choice.result
                 return found
@@ -96,7 +112,6 @@ class Rewriting:
                 return self._wait(lambda tx: tx.pop_first(namespace))
             if not begins_again(made.error):
                 raise made.error
-            count = more_keys(count)
 
     # -------------------------------------------------------------- under locks
 
@@ -120,9 +135,4 @@ def begins_again(error: BaseException) -> bool:
     """Tell whether a rewrite had no effect, for a reason that is not its own."""
     if isinstance(error, RolledBackError):
         return error.retryable  # the thread that led its group was interrupted
-    return isinstance(error, (StaleError, SnapshotExpiredError))
-
-
-def more_keys(count: int) -> int:
-    """Return how many first keys to look at next."""
-    return min(4 * count, FIRST_KEYS_MAX)
+    return isinstance(error, StaleError)

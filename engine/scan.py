@@ -105,8 +105,10 @@ def scan(
     while live:
         for source in live:
             # A block may vanish under deletes of the overlay: go on until something is in hand.
+            size = block
             while source.more and len(source.pairs) <= block // 2:
-                source.fetch(block)
+                source.fetch(size)
+                size = min(2 * size, most)
         pairs = _round(live, reverse)
         live = [source for source in live if source.more or source.pairs]
         block = min(block * 16, most)

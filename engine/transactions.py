@@ -421,8 +421,8 @@ class Transaction:
         """Raise what speaks against this commit; called under the mutex, in commit order.
 
         ``ConflictError`` where something read has changed, ``NotFoundError`` where a map that was
-        read has been dropped.  Sets the receipt of a commit under an
-        id that is committed already.
+        read has been dropped, ``SnapshotExpiredError`` where the snapshot of its reads has ended.
+        Sets the receipt of a commit under an id that is committed already.
         """
         database = self._database
         if self._given_id is not None:
@@ -432,6 +432,7 @@ class Transaction:
                 return
         if self._reading is None or self._rule.validated is Validated.NOTHING:
             return
+        self._reading.view()  # ended, its boundary may be merged with what came after it
         if database.dropped and self._rule.validated is Validated.READS:
             for number in database.dropped.keys() & self._maps.keys():
                 if self._read_set().touches(number):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tidelog.engine.entries import Commit
 from tidelog.engine.lock_manager import LockedError
 from tidelog.engine.maps import Map
 from tidelog.engine.puts import LonePut, Puts
-from tidelog.engine.rewrites import RacedError, Rewrite, StaleError
+from tidelog.engine.rewrites import FirstKey, Look, RacedError, Rewrite, StaleError
 from tidelog.engine.rewriting import FIRST_KEYS
 from tidelog.engine.updates import FewUpdates
 from tidelog.errors import (
@@ -353,11 +354,10 @@ def test_one_whose_group_was_interrupted_begins_again(store: Opened) -> None:
     def unlucky(entries: list[Rewrite]) -> None:
         nonlocal calls
         calls += 1
-        if calls > 1:
-            return commit_all(entries)
-        entries[0].error = RolledBackError("the leader was interrupted")
-        entries[0].error.retryable = True
-        return None
+        if calls == 1:
+            entries[0].error = RolledBackError("the leader was interrupted")
+        else:
+            commit_all(entries)
 
     store.parts.committer.commit_all = unlucky
     assert counters(store).incr("n") == 1
@@ -371,8 +371,8 @@ def test_a_map_that_is_dropped_takes_none(store: Opened) -> None:
     store.database.drop("counters")
     store.parts.committer.commit_all(made)
     assert errors(made) == [NotFoundError]
-    acts = [lambda: mapping.incr("n"), mapping.popitem, lambda: mapping.pop("n")]
-    for act in acts:
+    incr, pop = partial(mapping.incr, "n"), partial(mapping.pop, "n")
+    for act in (incr, mapping.popitem, pop):
         with pytest.raises(NotFoundError):
             act()
 
@@ -392,8 +392,8 @@ def test_a_store_that_has_stopped_takes_none() -> None:
 def pops(store: Opened, count: int, first_keys: int = FIRST_KEYS) -> list[Rewrite]:
     """Rewrites that have looked at the first keys, and are not committed yet."""
     namespace = counters(store).namespace
-    snapshots = [store.database.snapshot() for _ in range(count)]
-    return [store.database.rewriting.first(namespace, s, first_keys) for s in snapshots]
+    looks = [Look(namespace, store.database.snapshot(), first_keys) for _ in range(count)]
+    return [Rewrite(FirstKey(namespace, look), True) for look in looks]
 
 
 def keys_of(rewrites: list[Rewrite]) -> list[str | None]:
@@ -444,24 +444,42 @@ def test_a_pop_whose_first_keys_are_all_gone_looks_again(store: Opened) -> None:
 def test_a_pop_whose_snapshot_has_ended_looks_again(store: Opened) -> None:
     mapping = counters(store)
     mapping.update({"a": 1, "b": 2})
-    first, commit = store.database.rewriting.first, store.parts.committer.commit_all
-    ended = 0
-
-    def unlucky(namespace: Any, snapshot: Any, count: int) -> Rewrite:
-        nonlocal ended
-        made = first(namespace, snapshot, count)
-        if not ended:
-            ended += 1
-            mapping["0"] = 0
-            snapshot.expire("the data file had to grow")
-            commit(increments(store, "c", 1))
-            store.database.snapshot().close()
-            store.database.snapshot().close()
-        return made
-
-    store.database.rewriting.first = unlucky  # type: ignore[method-assign]
+    (made,) = pops(store, 1)
+    mapping["0"] = 0
+    for snapshot in store.database._snapshots:
+        snapshot.expire("the data file had to grow")
+    for _ in range(2):
+        store.database.snapshot().close()
+    store.parts.committer.commit_all([made])
+    assert errors([made]) == [StaleError]
     assert mapping.popitem() == ("0", 0)
-    assert ended == 1
+
+
+def test_those_who_pop_at_once_share_a_look_and_leave_no_snapshot_behind(store: Opened) -> None:
+    mapping = counters(store)
+    mapping.update({f"{number:03}": number for number in range(100)})
+    first = partial(store.database.rewriting.first, mapping.namespace)
+    made = [first() for _ in range(FIRST_KEYS + 1)]
+    assert len(list(store.database._snapshots)) == 1
+    store.parts.committer.commit_all(made)
+    assert keys_of(made[:-1]) == [f"{number:03}" for number in range(FIRST_KEYS)]
+    assert errors(made[-1:]) == [StaleError]
+    mapping["0"] = 0
+    made += [first() for _ in range(3)]
+    store.parts.committer.commit_all(made[-3:])
+    assert keys_of(made[-3:]) == ["0", "032", "033"]
+    assert len(list(store.database._snapshots)) == 2
+    del made
+    store.environment.advance(0.1)
+    assert list(store.database._snapshots) == []
+
+
+def test_a_look_at_an_empty_map_is_for_one_pop_only(store: Opened) -> None:
+    mapping = counters(store)
+    empty = store.database.rewriting.first(mapping.namespace)
+    assert empty.choice.settled
+    mapping["a"] = 1
+    assert mapping.popitem() == ("a", 1)
 
 
 def test_the_first_key_of_an_empty_map_is_none(store: Opened) -> None:

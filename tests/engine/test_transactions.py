@@ -15,6 +15,7 @@ from tidelog.affinity.errors import (
     DeadlineError,
     LockTimeoutError,
     RolledBackError,
+    SnapshotExpiredError,
     UsageError,
 )
 from tidelog.engine.transactions import TAG_BYTES_MAX
@@ -152,6 +153,23 @@ def test_a_conflict_is_found_exactly_where_the_level_says(
     else:
         tx.commit()
     assert repr(tx).startswith("<Transaction committed" if tx.receipt else "<Transaction rolled")
+
+
+def test_a_transaction_whose_snapshot_has_ended_commits_nothing(store: Opened) -> None:
+    # What was committed since was merged with what it had read from, and nobody saw the conflict.
+    users = store.database.map("users")
+    users[b"a"] = b"1"
+    tx = store.database.transaction()
+    seen = tx[users][b"a"]
+    for snapshot in store.database._snapshots:
+        snapshot.expire("the data file had to grow")
+    users[b"a"] = b"2"
+    for _ in range(2):
+        store.database.snapshot().close()
+    tx[users][b"new"] = seen
+    with pytest.raises(SnapshotExpiredError):
+        tx.commit()
+    assert b"new" not in users
 
 
 def test_first_reads_of_one_key_only_are_compared_with_that_key(store: Opened) -> None:

@@ -422,7 +422,11 @@ def test_transactions_over_one_key_get_through_without_a_mode(tmp_path: Path) ->
         def place(tx: Any, number: int) -> None:
             tx[orders][tx[numbers].incr("order")] = number
 
-        crowd(8, lambda number: [db.run(place, number) for _ in range(20)] and None)
+        def work(number: int) -> None:
+            for _ in range(20):
+                db.run(place, number)
+
+        crowd(8, work)
         assert list(orders) == list(range(1, 161))
     expect_sound(tmp_path / "store")
 
