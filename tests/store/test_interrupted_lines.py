@@ -89,7 +89,7 @@ class Program:
 
     def settle(self, after: Content) -> None:
         """Find out whether an interrupted call happened."""
-        if self.db._closed is not None:
+        if self.db.closed is not None:
             self.reopen()
         held = self.held()
         assert held in (self.content, after)
