@@ -38,7 +38,10 @@ class Tracer:
     def __init__(self, at: tuple[Line, int] | None = None) -> None:
         self.lines: Counter[Line] = Counter()
         self.where = ""
-        self._wanted, self._left = at if at is not None else (None, 0)
+        self._wanted: Line | None = None
+        self._left = 0
+        if at is not None:
+            self._wanted, self._left = at
         self._ends: dict[CodeType, frozenset[int]] = {}
 
     def run(self, work: Callable[[], object]) -> None:
