@@ -25,7 +25,7 @@ from . import codecs
 from .entries import Commit
 from .forks import free
 from .lock_manager import map_key
-from .namespaces import Namespace, bound, check_codecs, check_name
+from .namespaces import Home, Namespace, bound, check_codecs, check_name
 from .opening import OpenStore
 from .updates import NoUpdates
 
@@ -37,8 +37,9 @@ Version = tuple[str, int]
 class Catalog:
     """The maps of an open store; shared by threads."""
 
-    def __init__(self, store: OpenStore, durable: bool, given: Sequence[Codec]) -> None:
+    def __init__(self, store: OpenStore, durable: bool, given: Sequence[Codec], home: Home) -> None:
         self._store = store
+        self._home = home
         self._durable = durable
         self._given = given
         self._namespaces: dict[int, Namespace] = {}
@@ -54,7 +55,7 @@ class Catalog:
             namespace = self._namespaces.get(record.id)
             if namespace is None:
                 given = [key, value, *self._given]
-                namespace = bound(record, self._store.state.partitions, given)
+                namespace = bound(record, self._store.state.partitions, self._home, given)
                 self._namespaces[record.id] = namespace
         check_codecs(namespace, key, value)
         return namespace
@@ -162,7 +163,7 @@ class Catalog:
                 value_codec=value[0],
                 value_version=value[1],
             )
-            namespace = bound(record, self._store.state.partitions, self._given)
+            namespace = bound(record, self._store.state.partitions, self._home, self._given)
             self._log(record)
         return namespace
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from _thread import get_ident
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,10 +50,11 @@ from .entries import Commit, Entry, Receipt
 from .environment import BackgroundTask
 from .forks import free
 from .handles import idle_handles, open_handles
+from .inside import Blocks
 from .lock_manager import LockedError
 from .map_growth import GrowingError, check_open
 from .maps import Map, map_of
-from .namespaces import OUTCOMES, Namespace, ledger
+from .namespaces import OUTCOMES, Home, Namespace, ledger
 from .opening import OpenStore, translated_disk
 from .overlay import Layer, View
 from .puts import PUT_BYTES_MAX
@@ -108,7 +110,9 @@ class Database:
         self.random = store.environment.random
         self._store = store
         self._committer = store.committer
-        self._catalog = Catalog(store, durability == "always", given)
+        self.home = Home(store.path)
+        self.inside = Blocks()
+        self._catalog = Catalog(store, durability == "always", given, self.home)
         self._snapshots = LiveSnapshots()
         self.rewriting = Rewriting(self, self._commit_rewrite)
         self._pending: set[bytes] = set()
@@ -186,7 +190,7 @@ class Database:
         Written in the transaction of a batch, it tells whether that took effect.
         """
         self._check_open()
-        return map_of(ledger(self.partitions), self)
+        return map_of(ledger(self.partitions, self.home), self)
 
     def maps(self) -> list[str]:
         """Return the names of all maps, sorted."""
@@ -207,11 +211,13 @@ class Database:
         (``LockTimeoutError``).
         """
         self.check_writable()
+        self.inside.check_change(get_ident(), f"dropping the map {name!r}")
         self._catalog.drop(name, self.lock_timeout)
 
     def rename(self, old: str, new: str) -> None:
         """Give a map another name; its handles keep working."""
         self.check_writable()
+        self.inside.check_change(get_ident(), f"renaming the map {old!r}")
         self._catalog.rename(old, new)
 
     def attach(self, directory: str | os.PathLike[str], name: str | None = None) -> Map[Any, Any]:
@@ -226,6 +232,7 @@ class Database:
         from .attaching import attach
 
         self.check_writable()
+        self.inside.check_change(get_ident(), "attaching a load")
         place = os.path.abspath(os.fspath(directory))
         with self._attaching:
             namespace = attach(self._store, self._catalog, place, name, self.check_writable)
@@ -243,16 +250,18 @@ class Database:
         tag: str | None = None,
         deadline: float | None = None,
         lock_timeout: float | None = None,
+        plain_writes: bool = False,
     ) -> Transaction:
         """Begin a transaction; use it in a ``with`` block.
 
         ``durability`` is that of the store by default.  ``id`` (16 bytes) makes a retry under the
         same id apply at most once.  ``tag`` is text for the log.  ``deadline`` and
-        ``lock_timeout`` are in seconds from now.
+        ``lock_timeout`` are in seconds from now.  In the block a write that does not go through
+        ``tx[map]`` is a ``UsageError``, unless ``plain_writes`` says that it is meant.
         """
         self._check_open()
         return Transaction(
-            self, mode, isolation, durability, id, tag, deadline, lock_timeout
+            self, mode, isolation, durability, id, tag, deadline, lock_timeout, False, plain_writes
         )  # positional: as keywords they would cost as much again
 
     def run(
@@ -496,11 +505,13 @@ class Database:
         durable = self.durability == "always"
         commit, put = self._committer.commit, self._committer.put
         limit, overlay = self._limit, self.overlay
+        inside = self.inside
 
         def set_one(key: bytes, value: bytes | None) -> None:
-            if self.closed is not None or not namespace.alive:
+            if inside or self.closed is not None or not namespace.alive:
                 self._check_open()
                 namespace.check_alive()
+                self._check_outside(namespace)
             layers = overlay.view.layers
             if layers[0].bytes >= limit or len(layers) > 1:
                 self.make_room()
@@ -516,7 +527,12 @@ class Database:
 
         if durable:
             return set_one
-        return relaxed_setter(self._committer, namespace, self.make_room, limit, set_one)
+        return relaxed_setter(self._committer, namespace, inside, self.make_room, limit, set_one)
+
+    def _check_outside(self, namespace: Namespace) -> None:
+        """Raise ``UsageError`` for a plain write in a transaction block of this thread."""
+        if self.inside:
+            self.inside.check_write(get_ident(), namespace.name)
 
     def _commit_locked(
         self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]
@@ -535,6 +551,7 @@ class Database:
     def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Set or delete many encoded keys in one transaction."""
         self._check_open()
+        self._check_outside(namespace)
         self.make_room()
         parts = _by_partition(namespace, pairs)
         if not parts:
@@ -576,6 +593,7 @@ class Database:
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
         """Run ``work`` with the map inside a transaction, until it commits."""
         self._check_open()
+        self._check_outside(namespace)
         mapping: Map[Any, Any] = map_of(namespace, self)
         return self.run(lambda tx: work(tx[mapping]))
 

@@ -26,16 +26,31 @@ LEDGER = 2
 INTERNAL = frozenset((OUTCOMES, LEDGER))
 
 
+class Home:
+    """One opening of a store: what the namespaces of its maps belong to."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
 class Namespace:
     """A named map: shared by all handles, in transactions and snapshots too."""
 
     __slots__ = ("alive", "built_in", "decode_key", "decode_value", "encode_key", "encode_value",
-                 "id", "key_codec", "name", "plain", "prefixes", "since",
+                 "home", "id", "key_codec", "name", "plain", "prefixes", "since",
                  "value_codec")  # fmt: skip
 
     def __init__(
-        self, record: NamespaceRecord, key: Codec[Any], value: Codec[Any], partitions: int
+        self,
+        record: NamespaceRecord,
+        key: Codec[Any],
+        value: Codec[Any],
+        partitions: int,
+        home: Home,
     ) -> None:
+        self.home = home
         self.id = record.id
         self.name = record.name
         self.key_codec = key
@@ -109,7 +124,7 @@ def decoded_key(codec: Codec[Any], key: bytes) -> str:
         return shown_key(key)
 
 
-def ledger(partitions: int) -> Namespace:
+def ledger(partitions: int, home: Home) -> Namespace:
     """Return the namespace of the ledger, which no record tells of."""
     record = NamespaceRecord(
         id=LEDGER,
@@ -119,11 +134,14 @@ def ledger(partitions: int) -> Namespace:
         value_codec=Bytes.name,
         value_version=Bytes.version,
     )
-    return Namespace(record, Bytes, Bytes, partitions)
+    return Namespace(record, Bytes, Bytes, partitions, home)
 
 
 def bound(
-    record: NamespaceRecord, partitions: int, given: Iterable[ValueCodec[Any] | None]
+    record: NamespaceRecord,
+    partitions: int,
+    home: Home,
+    given: Iterable[ValueCodec[Any] | None],
 ) -> Namespace:
     """Return a recorded namespace with its codecs, which are among ``given`` or known by name."""
     codecs = [codec for codec in given if codec is not None]
@@ -132,6 +150,7 @@ def bound(
         codec_named(record.key_codec, record.key_version, given=codecs),
         codec_named(record.value_codec, record.value_version, given=codecs),
         partitions,
+        home,
     )
 
 

@@ -110,7 +110,7 @@ def test_a_real_conflict_is_retried_on_a_fresh_snapshot(store: Opened) -> None:
     users = store.database.map("users")
     users[b"n"] = b"0"
     seen = []
-    for attempt in store.database.attempts():
+    for attempt in store.database.attempts(plain_writes=True):
         with attempt as tx:
             seen.append(tx[users][b"n"])
             if len(seen) == 1:
