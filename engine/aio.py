@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
 
-from ..affinity.errors import DeadlockError, ReadOnlyError
+from ..affinity.errors import DeadlockError, ReadOnlyError, UsageError
 from . import codecs as codecs_module, database as databases, open as opens, snapshots
 from .aio_maps import INLINE_KEYS_MAX, Getter, Items, Map, Putter, Rewriter, SyncMap
 from .aio_transactions import Attempt, Attempts, Snapshot, Transaction
@@ -200,7 +200,13 @@ class Database:
         """
         async for attempt in self.attempts(attempts, deadline=deadline, **options):
             async with attempt as tx:
-                result = await work(tx, *args)
+                running = work(tx, *args)
+                if not isinstance(running, Awaitable):
+                    raise UsageError(
+                        f"{work!r} is not an async function",
+                        hint="Give one that is made with `async def`, and does not `yield`.",
+                    )
+                result = await running
                 await tx.commit()
                 return result
         raise AssertionError("the last attempt neither committed nor raised")
