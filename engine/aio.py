@@ -125,14 +125,16 @@ class Database:
         *,
         key: codecs_module.ValueCodec[Any] | None = None,
         value: codecs_module.ValueCodec[Any] | None = None,
+        create: bool = True,
     ) -> Map[Any, Any]:
         """Return the map ``name``, which is made where there is none, when it is first used.
 
-        That is also when a ``CodecError`` comes; ``await map.ensure()`` does it now.
+        That is also when a ``CodecError`` comes, and with ``create=False`` a ``NotFoundError``;
+        ``await map.ensure()`` does it now.
         """
         self.workers.check()
         check_name(name)
-        make = partial(self.database.map, name, key=key, value=value)
+        make = partial(self.database.map, name, key=key, value=value, create=create)
         return Map(name, self, partial(self.workers.run, make))
 
     def maps(self) -> list[str]:

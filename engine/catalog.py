@@ -25,7 +25,7 @@ from . import codecs
 from .entries import Commit
 from .forks import free
 from .lock_manager import map_key
-from .namespaces import Home, Namespace, bound, check_codecs, check_name
+from .namespaces import Home, Namespace, bound, check_codecs, check_name, no_map
 from .opening import OpenStore
 from .updates import NoUpdates
 
@@ -45,12 +45,16 @@ class Catalog:
         self._namespaces: dict[int, Namespace] = {}
         self._naming = threading.Lock()
 
-    def map(self, name: str, key: Codec | None, value: Codec | None) -> Namespace:
-        """Return the namespace of a name, making it where there is none."""
+    def map(
+        self, name: str, key: Codec | None, value: Codec | None, *, create: bool = True
+    ) -> Namespace:
+        """Return the namespace of a name; where there is none ``create`` makes it."""
         check_name(name)
         with self._naming:
             record = self._record_of(name)
             if record is None:
+                if not create:
+                    raise no_map(name, self.names())
                 record = self._new(name, key, value)
             namespace = self._namespaces.get(record.id)
             if namespace is None:
@@ -196,7 +200,7 @@ class Catalog:
     def _existing(self, name: str) -> NamespaceRecord:
         record = self._record_of(name)
         if record is None:
-            raise NotFoundError(f"there is no map {name!r}")
+            raise no_map(name, self.names())
         return record
 
     def _new(self, name: str, key: Codec | None, value: Codec | None) -> NamespaceRecord:

@@ -159,7 +159,12 @@ class Database:
 
     @overload
     def map(
-        self, name: str, *, key: codecs.ValueCodec[K], value: codecs.ValueCodec[V]
+        self,
+        name: str,
+        *,
+        key: codecs.ValueCodec[K],
+        value: codecs.ValueCodec[V],
+        create: bool = True,
     ) -> Map[K, V]: ...
     @overload
     def map(
@@ -168,6 +173,7 @@ class Database:
         *,
         key: codecs.ValueCodec[Any] | None = None,
         value: codecs.ValueCodec[Any] | None = None,
+        create: bool = True,
     ) -> Map[Any, Any]: ...
     def map(
         self,
@@ -175,14 +181,15 @@ class Database:
         *,
         key: codecs.ValueCodec[Any] | None = None,
         value: codecs.ValueCodec[Any] | None = None,
+        create: bool = True,
     ) -> Map[Any, Any]:
         """Return the map ``name``, making it where there is none.
 
         Without codecs those recorded at its first use hold (``bytes`` for a new map); other ones
-        are a ``CodecError``.
+        are a ``CodecError``.  With ``create=False`` a map that is not there is a ``NotFoundError``.
         """
         self._check_open()
-        return map_of(self._catalog.map(name, key, value), self)
+        return map_of(self._catalog.map(name, key, value, create=create), self)
 
     def ledger(self) -> Map[bytes, bytes]:
         """Return the internal map in which those who repeat their batches note the newest one.
@@ -601,6 +608,7 @@ class Database:
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
     ) -> Iterator[list[Pair]]:
         """Yield blocks of encoded pairs, in order, as of the first one."""
+        self._check_open()
         namespace.check_alive()
         with self.snapshot() as snapshot:
             yield from snapshot.blocks(namespace, start, stop, reverse, size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..affinity.errors import (
@@ -18,6 +18,8 @@ from .codecs import Bytes, Codec, ValueCodec, codec_named, is_built_in
 from .stored import KEY_BYTES_MAX, PREFIX_SIZE, pack_prefix, shown_key, split_key
 
 NAME_BYTES_MAX = 255
+NAMES_SHOWN_MAX = 20
+"""Maps that an error names."""
 VALUE_BYTES_MAX = 32 << 20
 OUTCOMES = 1
 """The internal namespace of the outcomes of transactions whose id the caller gave."""
@@ -165,6 +167,15 @@ def check_codecs(
                 f"not {given.name} {given.version}",
                 hint="Leave the codecs out, or use the recorded ones.",
             )
+
+
+def no_map(name: str, names: Sequence[str]) -> NotFoundError:
+    """Return the error for a map that is not among those of the store, naming some of them."""
+    some = ", ".join(names[:NAMES_SHOWN_MAX]) + " and others" * (len(names) > NAMES_SHOWN_MAX)
+    return NotFoundError(
+        f"there is no map {name!r}",
+        hint=f"The store has these maps: {some}." if names else "The store has no maps yet.",
+    )
 
 
 def check_name(name: object) -> str:

@@ -269,8 +269,9 @@ class ReadOnlyDatabase:
         *,
         key: ValueCodec[K] | None = None,
         value: ValueCodec[V] | None = None,
+        create: bool = False,
     ) -> Map[Any, Any]:
-        """Return the map ``name``; ``NotFoundError`` where there is none yet.
+        """Return the map ``name``; ``NotFoundError`` where there is none yet, whatever ``create``.
 
         Codecs need not be given; other ones than those recorded are a ``CodecError``.
         """
@@ -347,6 +348,7 @@ class ReadOnlyDatabase:
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
     ) -> Iterator[list[Pair]]:
         """Yield blocks of encoded pairs, in order, as of the first one."""
+        self._check_open()
         namespace.check_alive()
         with self.snapshot() as snapshot:
             yield from snapshot.blocks(namespace, start, stop, reverse, size)
