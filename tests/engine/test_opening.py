@@ -133,13 +133,13 @@ def test_a_directory_of_other_files_is_left_alone() -> None:
     assert disk.paths() == [f"{PATH}/notes.txt"]  # no lock either
 
 
-@pytest.mark.parametrize("path", ["", ":memory:"])
+@pytest.mark.parametrize(("path", "says"), [("", "is empty"), (":memory:", "none in memory")])
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_path_that_means_no_directory_is_refused(path: str, read_only: bool) -> None:
+def test_a_path_that_means_no_directory_is_refused(path: str, says: str, read_only: bool) -> None:
     """An empty one made a store of the current directory, and `:memory:` one of that name."""
     disk = FaultyDisk()
     options: Any = {"read_only": read_only}
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=says) as caught:
         open_with(simulated(1, disk), path, **options)
     assert caught.value.hint
     assert disk.paths() == []
