@@ -355,6 +355,7 @@ class Database:
         async def rewrite(key: bytes, decide: Decide) -> Any:
             nonlocal make
             make = make or self.writer().rewriting.maker(inner.namespace)
+            self._check_outside(inner)
             while True:
                 made = await self.read(partial(make, key, decide))
                 if made.choice.settled or await self._carried_out(made):
@@ -369,6 +370,7 @@ class Database:
     async def pop_first(self, inner: SyncMap) -> Pair | None:
         """Delete the first key and return the encoded pair, None where there is none."""
         make = partial(self.writer().rewriting.first, inner.namespace)
+        self._check_outside(inner)
         while True:
             made = await self.workers.run(make)
             if made.choice.settled:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..affinity.errors import DeadlockError, NotFoundError, UsageError
+from ..affinity.errors import DeadlockError, UsageError
 from ..tx.locks import KeyLock
 from ..wal.records import HIDDEN, DropNamespaceRecord, NamespaceRecord, encode_record
 from . import codecs

@@ -518,7 +518,7 @@ class Database:
             if inside or self.closed is not None or not namespace.alive:
                 self._check_open()
                 namespace.check_alive()
-                self._check_outside(namespace)
+                self.check_outside(namespace)
             layers = overlay.view.layers
             if layers[0].bytes >= limit or len(layers) > 1:
                 self.make_room()
@@ -536,7 +536,7 @@ class Database:
             return set_one
         return relaxed_setter(self._committer, namespace, inside, self.make_room, limit, set_one)
 
-    def _check_outside(self, namespace: Namespace) -> None:
+    def check_outside(self, namespace: Namespace) -> None:
         """Raise ``UsageError`` for a plain write in a transaction block of this thread."""
         if self.inside:
             self.inside.check_write(get_ident(), namespace.name)
@@ -558,7 +558,7 @@ class Database:
     def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Set or delete many encoded keys in one transaction."""
         self._check_open()
-        self._check_outside(namespace)
+        self.check_outside(namespace)
         self.make_room()
         parts = _by_partition(namespace, pairs)
         if not parts:
@@ -600,7 +600,7 @@ class Database:
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
         """Run ``work`` with the map inside a transaction, until it commits."""
         self._check_open()
-        self._check_outside(namespace)
+        self.check_outside(namespace)
         mapping: Map[Any, Any] = map_of(namespace, self)
         return self.run(lambda tx: work(tx[mapping]))
 

@@ -64,8 +64,11 @@ class Rewriting:
     def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
         """Return a function that carries out a decision about an encoded key."""
         make, commit = self.maker(namespace), self._commit
+        inside, check_outside = self._database.inside, self._database.check_outside
 
         def rewrite(key: bytes, decide: Decide) -> Any:
+            if inside:
+                check_outside(namespace)
             while True:
                 made = make(key, decide)
                 if made.choice.settled:
@@ -100,6 +103,7 @@ class Rewriting:
 
     def pop_first(self, namespace: Namespace) -> Pair | None:
         """Delete the first key and return the encoded pair, None where there is none."""
+        self._database.check_outside(namespace)
         while True:
             made = self.first(namespace)
             if made.choice.settled:

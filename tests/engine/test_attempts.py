@@ -235,7 +235,7 @@ def test_a_transaction_that_always_met_others_gets_through_with_locks(store: Ope
             users[b"n"] = b"%d" % len(seen)  # as somebody else would
         tx[users][b"n"] += b"!"
 
-    store.database.run(work)
+    store.database.run(work, plain_writes=True)
     assert seen == [b"0", b"1", b"2"]
     assert users[b"n"] == b"2!"
 
