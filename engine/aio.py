@@ -344,7 +344,8 @@ class Database:
         try:
             await self.commit(commit)
         except LockedError:
-            async with self.transaction("pessimistic", isolation="read_committed") as tx:
+            own = self.transaction("pessimistic", isolation="read_committed", plain_writes=True)
+            async with own as tx:
                 await tx.set_encoded(inner.namespace, pairs)
         return None
 
@@ -394,7 +395,7 @@ class Database:
         """Return ``await work(tx)`` of a pessimistic transaction."""
         while True:
             try:
-                async with self.transaction("pessimistic") as tx:
+                async with self.transaction("pessimistic", plain_writes=True) as tx:
                     return await work(tx)
             except DeadlockError:
                 continue  # it stood, waiting, in the way of those it waits for
@@ -407,7 +408,7 @@ class Database:
         async def attempt(tx: Transaction) -> T:
             return await tx.change(tx.inner_map(inner), work, scans=scans)
 
-        return await self.run(attempt)
+        return await self.run(attempt, plain_writes=True)
 
     # -------------------------------------------------------------- maintenance
 

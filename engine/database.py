@@ -548,7 +548,9 @@ class Database:
         updates = sorted(pairs)
         while True:
             try:
-                with self.transaction(mode="pessimistic", isolation="read_committed") as tx:
+                with self.transaction(
+                    "pessimistic", isolation="read_committed", plain_writes=True
+                ) as tx:
                     tx.set_many(namespace, updates)
                 return
             except DeadlockError:
@@ -602,7 +604,7 @@ class Database:
         self._check_open()
         self.check_outside(namespace)
         mapping: Map[Any, Any] = map_of(namespace, self)
-        return self.run(lambda tx: work(tx[mapping]))
+        return self.run(lambda tx: work(tx[mapping]), plain_writes=True)
 
     def blocks(
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int

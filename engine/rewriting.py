@@ -120,10 +120,10 @@ class Rewriting:
     # -------------------------------------------------------------- under locks
 
     def _wait(self, work: Callable[[Transaction], T]) -> T:
-        """Return ``work(tx)`` of a pessimistic transaction."""
+        """Return ``work(tx)`` of a pessimistic transaction; codecs may write plainly in it."""
         while True:
             try:
-                with self._database.transaction("pessimistic") as tx:
+                with self._database.transaction("pessimistic", plain_writes=True) as tx:
                     return work(tx)
             except DeadlockError:
                 # It stood, waiting, in the way of those it waits for: they go first.
