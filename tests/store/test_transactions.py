@@ -591,7 +591,7 @@ class Busy:
 def test_run_returns_the_value_of_the_attempt_that_committed(
     db: Database, m: Map[Any, Any]
 ) -> None:
-    assert db.run(Busy(m, 3), 7, 8, plain_writes=True) == (4, 7, 8)
+    assert db.run(Busy(m, 3), 7, 8, mode="optimistic", plain_writes=True) == (4, 7, 8)
     assert m["x"] == 1
 
 
@@ -599,7 +599,7 @@ def test_run_gives_up_after_its_attempts(db: Database, m: Map[Any, Any]) -> None
     for attempts in (1, 3):
         busy = Busy(m, 99)
         with pytest.raises(ConflictError):
-            db.run(busy, attempts=attempts, plain_writes=True)
+            db.run(busy, attempts=attempts, mode="optimistic", plain_writes=True)
         assert busy.attempts == attempts
     for wrong in (0, -1, True, 2.0):
         with pytest.raises(UsageError):
@@ -619,7 +619,7 @@ def test_run_pauses_longer_and_longer_and_gives_up_at_its_deadline(tmp_path: Pat
         m["x"] = 0
         busy = Busy(m, 99)
         with pytest.raises((ConflictError, DeadlineError)):
-            db.run(busy, attempts=99, deadline=1.0, plain_writes=True)
+            db.run(busy, attempts=99, deadline=1.0, mode="optimistic", plain_writes=True)
         assert 3 <= busy.attempts <= 11
         assert now[0] <= 101.5
         assert all(0 <= pause <= 0.0005 * 2**place for place, pause in enumerate(pauses))
@@ -649,7 +649,7 @@ def test_the_loop_of_attempts_ends_with_the_one_that_commits(
     db: Database, m: Map[Any, Any]
 ) -> None:
     busy = Busy(m, 2)
-    for attempt in db.attempts(plain_writes=True):
+    for attempt in db.attempts(mode="optimistic", plain_writes=True):
         with attempt as tx:
             busy(tx)
     assert (busy.attempts, m["x"]) == (3, 1)
@@ -657,7 +657,7 @@ def test_the_loop_of_attempts_ends_with_the_one_that_commits(
     with pytest.raises(ConflictError):
         try_twice(db, busy)
     assert busy.attempts == 2
-    for attempt in db.attempts(plain_writes=True):
+    for attempt in db.attempts(mode="optimistic", plain_writes=True):
         with attempt as tx:
             tx[m]["x"] = 77
             tx.rollback()
