@@ -30,9 +30,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import trio
-from trio.lowlevel import checkpoint, checkpoint_if_cancelled
+from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
 
-from ..affinity.errors import DeadlockError, ReadOnlyError
+from ..affinity.errors import DeadlockError, ReadOnlyError, UsageError
 from . import codecs as codecs_module, database as databases, open as opens, snapshots
 from .aio_maps import INLINE_KEYS_MAX, Getter, Items, Map, Putter, Rewriter, SyncMap
 from .aio_transactions import Attempt, Attempts, Snapshot, Transaction
@@ -41,6 +41,7 @@ from .attempts import ATTEMPTS
 from .decisions import Decide
 from .entries import Commit, Receipt
 from .environment import Environment, production
+from .inside import Blocks
 from .lock_manager import LockedError
 from .log_thread import LogThread
 from .namespaces import check_name
@@ -94,10 +95,12 @@ class Database:
         self.database = database
         """The synchronous store beneath, which threads may share; ``aclose`` closes it."""
         self.path = database.path
+        self.home = database.home
         self.read_only = database.read_only
         self.workers = Workers(database.path, token)
         self._inline = reads == "inline"
         self._reads = 0
+        self.inside = Blocks()
         self._log = None if database.read_only else LogThread(self.writer(), token)
         self._closed: trio.Event | None = None
         _open_databases.add(self)
@@ -122,14 +125,16 @@ class Database:
         *,
         key: codecs_module.ValueCodec[Any] | None = None,
         value: codecs_module.ValueCodec[Any] | None = None,
+        create: bool = True,
     ) -> Map[Any, Any]:
         """Return the map ``name``, which is made where there is none, when it is first used.
 
-        That is also when a ``CodecError`` comes; ``await map.ensure()`` does it now.
+        That is also when a ``CodecError`` comes, and with ``create=False`` a ``NotFoundError``;
+        ``await map.ensure()`` does it now.
         """
         self.workers.check()
         check_name(name)
-        make = partial(self.database.map, name, key=key, value=value)
+        make = partial(self.database.map, name, key=key, value=value, create=create)
         return Map(name, self, partial(self.workers.run, make))
 
     def maps(self) -> list[str]:
@@ -139,10 +144,12 @@ class Database:
 
     async def drop(self, name: str) -> None:
         """Remove a map and everything in it; ``NotFoundError`` where there is none."""
+        self.inside.check_change(current_task(), f"dropping the map {name!r}")
         await self.workers.run(partial(self.writer().drop, name))
 
     async def rename(self, old: str, new: str) -> None:
         """Give a map another name; its handles keep working."""
+        self.inside.check_change(current_task(), f"renaming the map {old!r}")
         await self.workers.run(partial(self.writer().rename, old, new))
 
     # -------------------------------------------------------------- transactions
@@ -157,10 +164,12 @@ class Database:
         tag: str | None = None,
         deadline: float | None = None,
         lock_timeout: float | None = None,
+        plain_writes: bool = False,
     ) -> Transaction:
         """Return a transaction for an ``async with`` block; see ``tidelog.Database.transaction``.
 
-        The reads and writes of a pessimistic one run in a worker thread, as they may wait.
+        The reads and writes of a pessimistic one run in a worker thread, as they may wait.  A
+        plain write is refused in the task that is in the block; others are free.
         """
         self.workers.check()
         inner = SyncTransaction(
@@ -174,7 +183,9 @@ class Database:
             lock_timeout=lock_timeout,
             any_thread=True,
         )
-        return Transaction(self, inner, pessimistic=mode == "pessimistic")
+        return Transaction(
+            self, inner, pessimistic=mode == "pessimistic", plain_writes=plain_writes
+        )
 
     async def run(
         self,
@@ -191,7 +202,13 @@ class Database:
         """
         async for attempt in self.attempts(attempts, deadline=deadline, **options):
             async with attempt as tx:
-                result = await work(tx, *args)
+                running = work(tx, *args)
+                if not isinstance(running, Awaitable):
+                    raise UsageError(
+                        f"{work!r} is not an async function",
+                        hint="Give one that is made with `async def`, and does not `yield`.",
+                    )
+                result = await running
                 await tx.commit()
                 return result
         raise AssertionError("the last attempt neither committed nor raised")
@@ -296,13 +313,20 @@ class Database:
         namespace = inner.namespace
 
         async def put(key: bytes, value: bytes | None) -> None:
+            self._check_outside(inner)
             await self._commit_pairs(inner, [(key, value)])
 
-        return put if self._log is None else self._log.putter(namespace, put)
+        return put if self._log is None else self._log.putter(namespace, self.inside, put)
+
+    def _check_outside(self, inner: SyncMap) -> None:
+        """Raise ``UsageError`` for a plain write in a transaction block of this task."""
+        if self.inside:
+            self.inside.check_write(current_task(), inner.name)
 
     async def update_many(self, inner: SyncMap, pairs: list[tuple[Any, Any]]) -> None:
         """Set many keys in one transaction."""
         self.workers.check()
+        self._check_outside(inner)
         encode_key, encode_value = inner.namespace.encode_key, inner.namespace.encode_value
 
         def encode() -> list[tuple[bytes, bytes | None]]:
@@ -320,7 +344,8 @@ class Database:
         try:
             await self.commit(commit)
         except LockedError:
-            async with self.transaction("pessimistic", isolation="read_committed") as tx:
+            own = self.transaction("pessimistic", isolation="read_committed", plain_writes=True)
+            async with own as tx:
                 await tx.set_encoded(inner.namespace, pairs)
         return None
 
@@ -331,6 +356,7 @@ class Database:
         async def rewrite(key: bytes, decide: Decide) -> Any:
             nonlocal make
             make = make or self.writer().rewriting.maker(inner.namespace)
+            self._check_outside(inner)
             while True:
                 made = await self.read(partial(make, key, decide))
                 if made.choice.settled or await self._carried_out(made):
@@ -345,6 +371,7 @@ class Database:
     async def pop_first(self, inner: SyncMap) -> Pair | None:
         """Delete the first key and return the encoded pair, None where there is none."""
         make = partial(self.writer().rewriting.first, inner.namespace)
+        self._check_outside(inner)
         while True:
             made = await self.workers.run(make)
             if made.choice.settled:
@@ -368,18 +395,20 @@ class Database:
         """Return ``await work(tx)`` of a pessimistic transaction."""
         while True:
             try:
-                async with self.transaction("pessimistic") as tx:
+                async with self.transaction("pessimistic", plain_writes=True) as tx:
                     return await work(tx)
             except DeadlockError:
                 continue  # it stood, waiting, in the way of those it waits for
 
     async def change(self, inner: SyncMap, work: Callable[[SyncMap], T], *, scans: bool) -> T:
         """Return ``work(map)`` of the map inside a transaction of its own."""
+        self.workers.check()
+        self._check_outside(inner)
 
         async def attempt(tx: Transaction) -> T:
             return await tx.change(tx.inner_map(inner), work, scans=scans)
 
-        return await self.run(attempt)
+        return await self.run(attempt, plain_writes=True)
 
     # -------------------------------------------------------------- maintenance
 
@@ -401,6 +430,7 @@ class Database:
         self, directory: str | os.PathLike[str], name: str | None = None
     ) -> Map[Any, Any]:
         """Make the load in a directory a new map; see ``tidelog.Database.attach``."""
+        self.inside.check_change(current_task(), "attaching a load")
         attached = await self.workers.run(partial(self.writer().attach, directory, name))
         return self.map(attached.name)
 

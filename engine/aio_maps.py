@@ -35,8 +35,8 @@ import trio
 from ..affinity.errors import UsageError
 from . import decisions, maps
 from .decisions import MISSING, Decide
-from .maps import LOAD_BATCH
-from .namespaces import Namespace
+from .maps import LOAD_BATCH, no_map_of
+from .namespaces import Home, Namespace
 from .scan import Pair
 
 K = TypeVar("K")
@@ -58,6 +58,10 @@ SyncMap = maps.Map[Any, Any]
 
 class Session(Protocol):
     """Where a map under Trio reads and writes."""
+
+    @property
+    def home(self) -> Home:
+        """The opening of the store, to which its maps belong."""
 
     def getter(self, inner: SyncMap) -> Getter:
         """Return an async function from key and default to value."""
@@ -171,6 +175,11 @@ class Map(Generic[K, V]):
         if self._inner is None:
             return f"<aio Map {self.name!r} not used yet>"
         return f"<aio {self._inner!r}>"
+
+    @property
+    def home(self) -> Home:
+        """The opening of the store, to which the map belongs."""
+        return self._session.home
 
     async def ensure(self) -> None:
         """Make or find the map now, not at its first use; errors about it come here."""
@@ -375,6 +384,13 @@ class Map(Generic[K, V]):
             return begin(await self.bound())
 
         return Items(self._session, bound)
+
+
+def check_home(mapping: object, home: Home) -> None:
+    """Raise ``UsageError`` unless this is a map of this opening of a store."""
+    found = mapping.home if isinstance(mapping, Map) else None
+    if found is not home:
+        raise no_map_of(home, mapping, found)
 
 
 async def _batches(

@@ -23,17 +23,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
-from trio.lowlevel import checkpoint_if_cancelled
+from trio.lowlevel import Task, checkpoint_if_cancelled, current_task
 
 from ..affinity.errors import ClosedError, ForkedError, TidelogError, UsageError
 from . import snapshots, transactions
-from .aio_maps import Getter, Map, Putter, Rewriter, SyncMap
+from .aio_maps import Getter, Map, Putter, Rewriter, SyncMap, check_home
 from .attempts import Plan, checked_count, plan, tell_attempts
 from .decisions import Decide
 from .entries import Commit, Receipt
 from .lock_manager import LockedError
 from .map_growth import GrowingError
-from .namespaces import Namespace
+from .namespaces import Home, Namespace
 from .scan import Pair
 
 if TYPE_CHECKING:
@@ -52,7 +52,12 @@ class Transaction:
     """
 
     def __init__(
-        self, database: Database, inner: transactions.Transaction, *, pessimistic: bool
+        self,
+        database: Database,
+        inner: transactions.Transaction,
+        *,
+        pessimistic: bool,
+        plain_writes: bool = False,
     ) -> None:
         self._database = database
         self._workers = database.workers
@@ -61,6 +66,8 @@ class Transaction:
         self._begun = False
         self._open = True
         self._busy = False
+        self._plain_writes = plain_writes
+        self._task: Task | None = None
 
     def __repr__(self) -> str:
         """Show what the transaction is doing."""
@@ -77,12 +84,23 @@ class Transaction:
         return self._inner.tx_id
 
     def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
-        """Return a map as it is inside this transaction."""
+        """Return a map as it is inside this transaction; ``UsageError`` for a foreign one."""
+        check_home(mapping, self.home)
 
         async def bind() -> SyncMap:
             return self._inner[await mapping.bound()]
 
         return Map(mapping.name, self, bind)
+
+    @property
+    def home(self) -> Home:
+        """The opening of the store, to which its maps belong."""
+        return self._database.home
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has neither been committed nor rolled back."""
+        return self._open
 
     # -------------------------------------------------------------- begin and end
 
@@ -94,6 +112,9 @@ class Transaction:
         if self._waits:
             await self._workers.take_place(self, self._inner.lock_timeout)
         self._begun = True
+        if not self._plain_writes:
+            self._task = current_task()
+            self._database.inside.enter(self._task, self)
         return self
 
     async def __aexit__(
@@ -107,6 +128,8 @@ class Transaction:
             if self._open and kind is None:
                 await self.commit()
         finally:
+            if self._task is not None:
+                self._database.inside.leave(self._task, self)
             await self.rollback()
             if self._waits:
                 self._workers.leave_place(self)
@@ -360,12 +383,18 @@ class Snapshot:
         return self._taken().position
 
     def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
-        """Return a map as it is in this snapshot."""
+        """Return a map as it is in this snapshot; ``UsageError`` for a foreign one."""
+        check_home(mapping, self.home)
 
         async def bind() -> SyncMap:
             return self._taken()[await mapping.bound()]
 
         return Map(mapping.name, self, bind)
+
+    @property
+    def home(self) -> Home:
+        """The opening of the store, to which its maps belong."""
+        return self._database.home
 
     def _taken(self) -> snapshots.Snapshot:
         if self._inner is None:

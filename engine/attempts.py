@@ -9,8 +9,9 @@ Left out: what makes an error ``retryable``; each class of error says so.  The l
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
-from types import TracebackType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from ..affinity.errors import ConflictError, TidelogError, UsageError
@@ -27,6 +28,27 @@ OPTIMISTIC_ATTEMPTS = 2
 """Attempts without locks, where the mode was not chosen."""
 PAUSE_FIRST = 0.0005
 PAUSE_MAX = 0.25
+
+_NOT_BEGUN = frozenset((CoroutineType, GeneratorType, AsyncGeneratorType))
+"""What an async or a generator function returns before any of its lines has run."""
+
+
+def check_has_run(work: Callable[..., object], result: object) -> None:
+    """Raise ``UsageError`` where calling ``work`` ran none of it, so that nothing is committed.
+
+    A generator that a plain function made is a result like any other.
+    """
+    if isinstance(result, CoroutineType):
+        result.close()  # or it complains that nobody has awaited it
+        raise UsageError(
+            f"{work!r} is an async function, none of which has run",
+            hint="Give a plain function, or open the store with `tidelog.aio`.",
+        )
+    if inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
+        raise UsageError(
+            f"{work!r} is a generator function, none of which has run",
+            hint="Give a function that does its work and returns: `return`, not `yield`.",
+        )
 
 
 class Plan(NamedTuple):
@@ -154,6 +176,8 @@ def run(
     for attempt in attempts(database, count, deadline, options):
         with attempt as tx:
             result = work(tx, *args, **kwargs)
+            if type(result) in _NOT_BEGUN:
+                check_has_run(work, result)
             tx.commit()
             return result
     raise AssertionError("the last attempt neither committed nor raised")

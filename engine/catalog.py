@@ -18,14 +18,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..affinity.errors import DeadlockError, NotFoundError, UsageError
+from ..affinity.errors import DeadlockError, UsageError
 from ..tx.locks import KeyLock
 from ..wal.records import HIDDEN, DropNamespaceRecord, NamespaceRecord, encode_record
 from . import codecs
 from .entries import Commit
 from .forks import free
 from .lock_manager import map_key
-from .namespaces import Namespace, bound, check_codecs, check_name
+from .namespaces import Home, Namespace, bound, check_codecs, check_name, no_map
 from .opening import OpenStore
 from .updates import NoUpdates
 
@@ -37,24 +37,29 @@ Version = tuple[str, int]
 class Catalog:
     """The maps of an open store; shared by threads."""
 
-    def __init__(self, store: OpenStore, durable: bool, given: Sequence[Codec]) -> None:
+    def __init__(self, store: OpenStore, durable: bool, given: Sequence[Codec], home: Home) -> None:
         self._store = store
+        self._home = home
         self._durable = durable
         self._given = given
         self._namespaces: dict[int, Namespace] = {}
         self._naming = threading.Lock()
 
-    def map(self, name: str, key: Codec | None, value: Codec | None) -> Namespace:
-        """Return the namespace of a name, making it where there is none."""
+    def map(
+        self, name: str, key: Codec | None, value: Codec | None, *, create: bool = True
+    ) -> Namespace:
+        """Return the namespace of a name; where there is none ``create`` makes it."""
         check_name(name)
         with self._naming:
             record = self._record_of(name)
             if record is None:
+                if not create:
+                    raise no_map(name, self.names())
                 record = self._new(name, key, value)
             namespace = self._namespaces.get(record.id)
             if namespace is None:
                 given = [key, value, *self._given]
-                namespace = bound(record, self._store.state.partitions, given)
+                namespace = bound(record, self._store.state.partitions, self._home, given)
                 self._namespaces[record.id] = namespace
         check_codecs(namespace, key, value)
         return namespace
@@ -162,7 +167,7 @@ class Catalog:
                 value_codec=value[0],
                 value_version=value[1],
             )
-            namespace = bound(record, self._store.state.partitions, self._given)
+            namespace = bound(record, self._store.state.partitions, self._home, self._given)
             self._log(record)
         return namespace
 
@@ -195,7 +200,7 @@ class Catalog:
     def _existing(self, name: str) -> NamespaceRecord:
         record = self._record_of(name)
         if record is None:
-            raise NotFoundError(f"there is no map {name!r}")
+            raise no_map(name, self.names())
         return record
 
     def _new(self, name: str, key: Codec | None, value: Codec | None) -> NamespaceRecord:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from _thread import get_ident
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -49,10 +50,11 @@ from .entries import Commit, Entry, Receipt
 from .environment import BackgroundTask
 from .forks import free
 from .handles import idle_handles, open_handles
+from .inside import Blocks
 from .lock_manager import LockedError
 from .map_growth import GrowingError, check_open
 from .maps import Map, map_of
-from .namespaces import OUTCOMES, Namespace, ledger
+from .namespaces import OUTCOMES, Home, Namespace, ledger
 from .opening import OpenStore, translated_disk
 from .overlay import Layer, View
 from .puts import PUT_BYTES_MAX
@@ -108,7 +110,9 @@ class Database:
         self.random = store.environment.random
         self._store = store
         self._committer = store.committer
-        self._catalog = Catalog(store, durability == "always", given)
+        self.home = Home(store.path)
+        self.inside = Blocks()
+        self._catalog = Catalog(store, durability == "always", given, self.home)
         self._snapshots = LiveSnapshots()
         self.rewriting = Rewriting(self, self._commit_rewrite)
         self._pending: set[bytes] = set()
@@ -155,7 +159,12 @@ class Database:
 
     @overload
     def map(
-        self, name: str, *, key: codecs.ValueCodec[K], value: codecs.ValueCodec[V]
+        self,
+        name: str,
+        *,
+        key: codecs.ValueCodec[K],
+        value: codecs.ValueCodec[V],
+        create: bool = True,
     ) -> Map[K, V]: ...
     @overload
     def map(
@@ -164,6 +173,7 @@ class Database:
         *,
         key: codecs.ValueCodec[Any] | None = None,
         value: codecs.ValueCodec[Any] | None = None,
+        create: bool = True,
     ) -> Map[Any, Any]: ...
     def map(
         self,
@@ -171,14 +181,15 @@ class Database:
         *,
         key: codecs.ValueCodec[Any] | None = None,
         value: codecs.ValueCodec[Any] | None = None,
+        create: bool = True,
     ) -> Map[Any, Any]:
         """Return the map ``name``, making it where there is none.
 
         Without codecs those recorded at its first use hold (``bytes`` for a new map); other ones
-        are a ``CodecError``.
+        are a ``CodecError``.  With ``create=False`` a map that is not there is a ``NotFoundError``.
         """
         self._check_open()
-        return map_of(self._catalog.map(name, key, value), self)
+        return map_of(self._catalog.map(name, key, value, create=create), self)
 
     def ledger(self) -> Map[bytes, bytes]:
         """Return the internal map in which those who repeat their batches note the newest one.
@@ -186,7 +197,7 @@ class Database:
         Written in the transaction of a batch, it tells whether that took effect.
         """
         self._check_open()
-        return map_of(ledger(self.partitions), self)
+        return map_of(ledger(self.partitions, self.home), self)
 
     def maps(self) -> list[str]:
         """Return the names of all maps, sorted."""
@@ -207,11 +218,13 @@ class Database:
         (``LockTimeoutError``).
         """
         self.check_writable()
+        self.inside.check_change(get_ident(), f"dropping the map {name!r}")
         self._catalog.drop(name, self.lock_timeout)
 
     def rename(self, old: str, new: str) -> None:
         """Give a map another name; its handles keep working."""
         self.check_writable()
+        self.inside.check_change(get_ident(), f"renaming the map {old!r}")
         self._catalog.rename(old, new)
 
     def attach(self, directory: str | os.PathLike[str], name: str | None = None) -> Map[Any, Any]:
@@ -226,6 +239,7 @@ class Database:
         from .attaching import attach
 
         self.check_writable()
+        self.inside.check_change(get_ident(), "attaching a load")
         place = os.path.abspath(os.fspath(directory))
         with self._attaching:
             namespace = attach(self._store, self._catalog, place, name, self.check_writable)
@@ -243,16 +257,18 @@ class Database:
         tag: str | None = None,
         deadline: float | None = None,
         lock_timeout: float | None = None,
+        plain_writes: bool = False,
     ) -> Transaction:
         """Begin a transaction; use it in a ``with`` block.
 
         ``durability`` is that of the store by default.  ``id`` (16 bytes) makes a retry under the
         same id apply at most once.  ``tag`` is text for the log.  ``deadline`` and
-        ``lock_timeout`` are in seconds from now.
+        ``lock_timeout`` are in seconds from now.  In the block a write that does not go through
+        ``tx[map]`` is a ``UsageError``, unless ``plain_writes`` says that it is meant.
         """
         self._check_open()
         return Transaction(
-            self, mode, isolation, durability, id, tag, deadline, lock_timeout
+            self, mode, isolation, durability, id, tag, deadline, lock_timeout, False, plain_writes
         )  # positional: as keywords they would cost as much again
 
     def run(
@@ -496,11 +512,13 @@ class Database:
         durable = self.durability == "always"
         commit, put = self._committer.commit, self._committer.put
         limit, overlay = self._limit, self.overlay
+        inside = self.inside
 
         def set_one(key: bytes, value: bytes | None) -> None:
-            if self.closed is not None or not namespace.alive:
+            if inside or self.closed is not None or not namespace.alive:
                 self._check_open()
                 namespace.check_alive()
+                self.check_outside(namespace)
             layers = overlay.view.layers
             if layers[0].bytes >= limit or len(layers) > 1:
                 self.make_room()
@@ -516,7 +534,12 @@ class Database:
 
         if durable:
             return set_one
-        return relaxed_setter(self._committer, namespace, self.make_room, limit, set_one)
+        return relaxed_setter(self._committer, namespace, inside, self.make_room, limit, set_one)
+
+    def check_outside(self, namespace: Namespace) -> None:
+        """Raise ``UsageError`` for a plain write in a transaction block of this thread."""
+        if self.inside:
+            self.inside.check_write(get_ident(), namespace.name)
 
     def _commit_locked(
         self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]
@@ -525,7 +548,9 @@ class Database:
         updates = sorted(pairs)
         while True:
             try:
-                with self.transaction(mode="pessimistic", isolation="read_committed") as tx:
+                with self.transaction(
+                    "pessimistic", isolation="read_committed", plain_writes=True
+                ) as tx:
                     tx.set_many(namespace, updates)
                 return
             except DeadlockError:
@@ -535,6 +560,7 @@ class Database:
     def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Set or delete many encoded keys in one transaction."""
         self._check_open()
+        self.check_outside(namespace)
         self.make_room()
         parts = _by_partition(namespace, pairs)
         if not parts:
@@ -576,13 +602,15 @@ class Database:
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
         """Run ``work`` with the map inside a transaction, until it commits."""
         self._check_open()
+        self.check_outside(namespace)
         mapping: Map[Any, Any] = map_of(namespace, self)
-        return self.run(lambda tx: work(tx[mapping]))
+        return self.run(lambda tx: work(tx[mapping]), plain_writes=True)
 
     def blocks(
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
     ) -> Iterator[list[Pair]]:
         """Yield blocks of encoded pairs, in order, as of the first one."""
+        self._check_open()
         namespace.check_alive()
         with self.snapshot() as snapshot:
             yield from snapshot.blocks(namespace, start, stop, reverse, size)

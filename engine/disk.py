@@ -5,7 +5,8 @@ Invariants:
 - A directory is opened once and everything in it is reached through that descriptor, so that a
   rename of a parent cannot send half of the files elsewhere.  Symbolic links inside are refused.
 - Threads may share a directory: nothing is kept in it but the descriptor.
-- Files are created new with mode 0600, directories with 0700.
+- Directories are made with mode 0700, files with 0600; in a directory that its owner has let the
+  group or others read, new files are for them to read, too.
 - ``write`` writes all bytes or raises; ``sync`` is ``fdatasync``, which covers the size, and on
   Linux what a mapping of the file dirtied too.
 - Errors leave as ``OSError``; the engine translates them.
@@ -30,6 +31,8 @@ from .forks import no_fork
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
+_READERS = 0o044
+"""Group and others, reading: whom the owner of a store may let in with `chmod -R g+rX`."""
 
 _NETWORK = ["9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "glusterfs", "gpfs", "lustre"]
 _NETWORK += ["ncpfs", "nfs", "nfs4", "orangefs", "smb3", "smbfs"]
@@ -241,6 +244,9 @@ class RealDirectory:
 
     def _open(self, name: str, flags: int) -> int:
         fd = os.open(name, flags | _OPEN, FILE_MODE, dir_fd=self._fd)
+        readers = os.fstat(self._fd).st_mode & _READERS if flags & os.O_CREAT else 0
+        if readers:  # not by the mode of `open`, from which the umask takes them
+            os.fchmod(fd, FILE_MODE | readers)
         mode = os.fstat(fd).st_mode
         if not stat.S_ISREG(mode):
             os.close(fd)

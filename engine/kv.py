@@ -95,15 +95,31 @@ def translated(what: str) -> Iterator[None]:
         ) from error
     except lmdb.Error as error:
         if "already open in this process" in str(error):
-            raise AlreadyOpenError(
-                f"{what} failed: the store is open in this process", path=what, pid=os.getpid()
-            ) from error
+            # LMDB knows the folder of its file only, which lies in that of the store.
+            place = os.path.dirname(what.removeprefix("opening "))
+            raise open_here(place, os.getpid()) from None
+        for code in (errno.EACCES, errno.EROFS):
+            if os.strerror(code) in str(error):
+                raise DiskError(
+                    f"{what} failed: {error}",
+                    hint="Run it as the owner of the files, or where they can be written.",
+                ) from OSError(code, os.strerror(code))
         # py-lmdb has one class for all errors of the disk; only the text tells them apart.
         full = any(text in str(error) for text in _FULL_TEXTS)
         cause: Exception = error
         if os.strerror(errno.EACCES) in str(error):
             cause = PermissionError(errno.EACCES, str(error))
         raise (DiskFullError if full else DiskError)(f"{what} failed: {error}") from cause
+
+
+def open_here(path: str, pid: int | None) -> AlreadyOpenError:
+    """Return the error for a store that this very process has open, for whatever it was opened."""
+    return AlreadyOpenError(
+        f"{path} is open in this process already",
+        path=path,
+        pid=pid,
+        hint="Share the handle that is open, which any thread may use, or close it first.",
+    )
 
 
 def read_error(error: Exception) -> TidelogError:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import threading
 from _thread import get_ident
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Container, Coroutine, Iterator
 from contextlib import suppress
 from copy import copy
 from queue import SimpleQueue
@@ -80,13 +80,14 @@ class LogThread:
     def putter(
         self,
         namespace: Namespace,
+        inside: Container[object],
         otherwise: Callable[[bytes, bytes | None], Coroutine[Any, Any, None]],
     ) -> Callable[[bytes, bytes | None], Coroutine[Any, Any, None]]:
         """Return an async function that sets an encoded key.
 
-        ``otherwise`` does it for deletes (None), large values, and keys that somebody has locked.
-        It raises ``trio.Cancelled`` only if nothing was done.  One closure on purpose: at full
-        load a call more per put costs several percent.
+        ``otherwise`` does it for deletes (None), large values, keys that somebody has locked, and
+        for tasks ``inside`` a transaction block.  It raises ``trio.Cancelled`` only if nothing was
+        done.  One closure on purpose: at full load a call more per put costs several percent.
         """
         prefixes, number = namespace.prefixes, namespace.id
         count = len(prefixes)
@@ -98,10 +99,10 @@ class LogThread:
             await checkpoint_if_cancelled()
             if self._stopping or loop != get_ident() or not namespace.alive:
                 self._refuse(namespace)
-            if value is None or len(value) > largest:
+            task = current_task()
+            if value is None or len(value) > largest or (inside and task in inside):
                 return await otherwise(key, value)
             partition = murmur3(key, 0, False) % count
-            task = current_task()
             entry = (partition, number, prefixes[partition] + key, key, value, task)
             queue.append(entry)
             if self._asleep:

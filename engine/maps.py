@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast, overload
 from ..affinity.errors import CodecError, UsageError
 from . import decisions
 from .decisions import MISSING, Decide
-from .namespaces import VALUE_BYTES_MAX, Namespace
+from .namespaces import VALUE_BYTES_MAX, Home, Namespace
 from .scan import BLOCK_FIRST, Pair
 from .stored import KEY_BYTES_MAX
 
@@ -400,6 +400,32 @@ class BytesMap(Map[bytes, bytes]):
             self._session.set_many(self.namespace, ready)
         else:
             super().update_many(ready)
+
+
+def namespace_at(home: Home, mapping: object) -> Namespace:
+    """Return the namespace of a map of this opening of a store; ``UsageError`` for all else.
+
+    A map of another store would name another namespace here, by its number.
+    """
+    namespace = getattr(mapping, "namespace", None)
+    if getattr(namespace, "home", None) is home:
+        return cast(Namespace, namespace)
+    raise no_map_of(home, mapping, getattr(namespace, "home", None))
+
+
+def no_map_of(here: Home, mapping: Any, home: Home | None) -> UsageError:
+    """Return the error for a map that belongs to another home, or for what is none at all."""
+    name = repr(mapping if isinstance(mapping, str) else getattr(mapping, "name", "name"))
+    if home is None:
+        return UsageError(
+            f"{mapping!r} is not a map of this store",
+            hint=f"Give the map itself, as in `tx[db.map({name})]`.",
+        )
+    other = "another opening of this store" if home.path == here.path else f"the store {home.path}"
+    return UsageError(
+        f"the map {name} belongs to {other}, this is {here.path}",
+        hint=f"Use the map of this one: `db.map({name})`.",
+    )
 
 
 def map_of(namespace: Namespace, session: Session) -> Map[Any, Any]:

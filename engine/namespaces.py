@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..affinity.errors import (
@@ -18,6 +18,8 @@ from .codecs import Bytes, Codec, ValueCodec, codec_named, is_built_in
 from .stored import KEY_BYTES_MAX, PREFIX_SIZE, pack_prefix, shown_key, split_key
 
 NAME_BYTES_MAX = 255
+NAMES_SHOWN_MAX = 20
+"""Maps that an error names."""
 VALUE_BYTES_MAX = 32 << 20
 OUTCOMES = 1
 """The internal namespace of the outcomes of transactions whose id the caller gave."""
@@ -26,16 +28,31 @@ LEDGER = 2
 INTERNAL = frozenset((OUTCOMES, LEDGER))
 
 
+class Home:
+    """One opening of a store: what the namespaces of its maps belong to."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
 class Namespace:
     """A named map: shared by all handles, in transactions and snapshots too."""
 
     __slots__ = ("alive", "built_in", "decode_key", "decode_value", "encode_key", "encode_value",
-                 "id", "key_codec", "name", "plain", "prefixes", "since",
+                 "home", "id", "key_codec", "name", "plain", "prefixes", "since",
                  "value_codec")  # fmt: skip
 
     def __init__(
-        self, record: NamespaceRecord, key: Codec[Any], value: Codec[Any], partitions: int
+        self,
+        record: NamespaceRecord,
+        key: Codec[Any],
+        value: Codec[Any],
+        partitions: int,
+        home: Home,
     ) -> None:
+        self.home = home
         self.id = record.id
         self.name = record.name
         self.key_codec = key
@@ -109,7 +126,7 @@ def decoded_key(codec: Codec[Any], key: bytes) -> str:
         return shown_key(key)
 
 
-def ledger(partitions: int) -> Namespace:
+def ledger(partitions: int, home: Home) -> Namespace:
     """Return the namespace of the ledger, which no record tells of."""
     record = NamespaceRecord(
         id=LEDGER,
@@ -119,11 +136,14 @@ def ledger(partitions: int) -> Namespace:
         value_codec=Bytes.name,
         value_version=Bytes.version,
     )
-    return Namespace(record, Bytes, Bytes, partitions)
+    return Namespace(record, Bytes, Bytes, partitions, home)
 
 
 def bound(
-    record: NamespaceRecord, partitions: int, given: Iterable[ValueCodec[Any] | None]
+    record: NamespaceRecord,
+    partitions: int,
+    home: Home,
+    given: Iterable[ValueCodec[Any] | None],
 ) -> Namespace:
     """Return a recorded namespace with its codecs, which are among ``given`` or known by name."""
     codecs = [codec for codec in given if codec is not None]
@@ -132,6 +152,7 @@ def bound(
         codec_named(record.key_codec, record.key_version, given=codecs),
         codec_named(record.value_codec, record.value_version, given=codecs),
         partitions,
+        home,
     )
 
 
@@ -146,6 +167,15 @@ def check_codecs(
                 f"not {given.name} {given.version}",
                 hint="Leave the codecs out, or use the recorded ones.",
             )
+
+
+def no_map(name: str, names: Sequence[str]) -> NotFoundError:
+    """Return the error for a map that is not among those of the store, naming some of them."""
+    some = ", ".join(names[:NAMES_SHOWN_MAX]) + " and others" * (len(names) > NAMES_SHOWN_MAX)
+    return NotFoundError(
+        f"there is no map {name!r}",
+        hint=f"The store has these maps: {some}." if names else "The store has no maps yet.",
+    )
 
 
 def check_name(name: object) -> str:

@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ..affinity.errors import UsageError
+from ..affinity.errors import DiskError, UsageError
 from .database import Database
 from .environment import Environment, production
-from .opening import Options, open_store, translated_disk
+from .opening import PERMISSION_HINT, Options, open_store, translated_disk
 from .transactions import Durability, choice
 
 if TYPE_CHECKING:
@@ -112,17 +112,18 @@ def open_with(
     if read_only:
         return _open_reading(environment, path, partitions, codecs, limits)
     choice("durability", durability, Durability)
-    with translated_disk(f"opening {os.fspath(path)}"):
+    place, given = _place(path), list(codecs)
+    with translated_disk(f"opening {place}"):
         store = open_store(
             environment,
-            os.path.abspath(os.fspath(path)),
+            place,
             partitions=partitions,
             create=create,
             options=_options(limits),
             mapped=durability != "always",
         )
     try:
-        return Database(store, durability, list(codecs))
+        return Database(store, durability, given)
     except BaseException:
         store.release()
         raise
@@ -142,8 +143,26 @@ def _open_reading(
             "a store that is opened for reading has the partitions that it was made with",
             hint="Leave `partitions` out.",
         )
-    place = os.path.abspath(os.fspath(path))
-    return ReadOnlyDatabase(environment, place, _options(limits), list(codecs))
+    place = _place(path)
+    try:
+        return ReadOnlyDatabase(environment, place, _options(limits), list(codecs))
+    except PermissionError as error:
+        raise DiskError(f"opening {place} failed: {error}", hint=PERMISSION_HINT) from error
+
+
+def _place(path: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a store; ``UsageError`` for what is meant to be no directory."""
+    given = os.fspath(path)
+    if not given:
+        raise UsageError(
+            "the path of the store is empty", hint="Name its directory; `.` is the current one."
+        )
+    if given == ":memory:":
+        raise UsageError(
+            "a store is a directory, there is none in memory",
+            hint="Name a temporary directory, as `tempfile.TemporaryDirectory()` makes one.",
+        )
+    return os.path.abspath(given)
 
 
 def _options(limits: Mapping[str, Any]) -> Options:

@@ -42,7 +42,7 @@ from .checkpointer import Checkpointer
 from .commit import Committer
 from .copying import copy_file
 from .environment import Disk, Environment, KeyValueEnvironment, LockHandle
-from .kv import DATA_FILE, ENGINE_VERSION
+from .kv import DATA_FILE, ENGINE_VERSION, open_here
 from .lock_manager import LockManager
 from .log_keeper import LogKeeper
 from .log_source import WAL_NAME
@@ -156,18 +156,28 @@ def take_lock(environment: Environment, path: str) -> LockHandle:
     lock_path = os.path.join(path, LOCK_NAME)
     try:
         lock = environment.disk.lock(lock_path)
-    except BlockingIOError as error:
-        pid = owner_of(environment, path)
-        owner = f"process {pid}" if pid else "another process"
-        raise AlreadyOpenError(
-            f"{path} is open for writing in {owner}", path=path, pid=pid
-        ) from error
+    except BlockingIOError:
+        raise _already_open(environment, path) from None
     try:
         lock.write(b"%d\n" % environment.pid())
     except BaseException:
         lock.release()
         raise
     return lock
+
+
+def _already_open(environment: Environment, path: str) -> AlreadyOpenError:
+    """Return the error for a store that is open for writing here or elsewhere."""
+    pid = owner_of(environment, path)
+    if pid == environment.pid():
+        return open_here(path, pid)
+    owner = f"process {pid}" if pid else "another process"
+    return AlreadyOpenError(
+        f"{path} is open for writing in {owner}",
+        path=path,
+        pid=pid,
+        hint="End that process, or open with `read_only=True`, which works beside it.",
+    )
 
 
 def owner_of(environment: Environment, path: str) -> int | None:
@@ -189,6 +199,8 @@ def read_manifest(environment: Environment, path: str) -> Manifest:
         directory = environment.disk.directory(path, read_only=True)
         return manifests.read(directory)
     except (FileNotFoundError, NotADirectoryError) as error:
+        if _holds_data(environment.disk, path):
+            raise _no_manifest(path) from error
         raise NotFoundError(
             f"there is no store at {path}", hint="`tidelog.open(path)` makes one."
         ) from error
@@ -197,10 +209,24 @@ def read_manifest(environment: Environment, path: str) -> Manifest:
         raise
 
 
-def create_store(environment: Environment, path: str, partitions: int) -> None:
-    """Lay out a new, empty store; the manifest comes last and makes it one."""
+def _holds_data(disk: Disk, path: str) -> bool:
+    return disk.kind(os.path.join(path, DATA_NAME, DATA_FILE)) is not None
+
+
+def _no_manifest(path: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"{path} holds data but no manifest",
+        hint="Restore the manifest from a backup; a copy that has not ended is no store.",
+    )
+
+
+def _check_partitions(partitions: object) -> None:
     if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
         raise UsageError(f"partitions={partitions!r} is not a number from 1 to {PARTITIONS_MAX}")
+
+
+def create_store(environment: Environment, path: str, partitions: int) -> None:
+    """Lay out a new, empty store; the manifest comes last and makes it one."""
     disk = environment.disk
     # The first one is there, but maybe not durably: whoever made it may have died at once. Nobody
     # but its owner can make it durable where the directory around it may not be read.
@@ -246,17 +272,20 @@ def open_store(
 
     ``partitions`` is for a new store (16 by default) and has to agree with that of an old one.
     """
+    if partitions is not None:
+        _check_partitions(partitions)
     check_place(environment, path)
     disk = environment.disk
     if disk.kind(path) is None:
         if not create:
             raise NotFoundError(f"there is no store at {path}")
         _make_place(environment, path)
+    # Looked at before it is locked as well: a lock is a file, which a refusal must not leave.
+    _check_no_remains(disk, path, create)
     lock = take_lock(environment, path)
     try:
-        names = disk.directory(path).names()
-        if manifests.NAME not in names:
-            _check_no_remains(disk, path, create)
+        _check_no_remains(disk, path, create)
+        if manifests.NAME not in disk.directory(path).names():
             create_store(environment, path, 16 if partitions is None else partitions)
         manifest = read_manifest(environment, path)
         if partitions not in (None, manifest.partitions):
@@ -288,13 +317,13 @@ def _make_place(environment: Environment, path: str) -> None:
 
 def _check_no_remains(disk: Disk, path: str, create: bool) -> None:
     """Refuse to make a store where an older one may have lost its manifest, or other files lie."""
+    names = set(disk.directory(path, read_only=True).names())
+    if manifests.NAME in names:
+        return
+    if _holds_data(disk, path):
+        raise _no_manifest(path)
     if not create:
         raise NotFoundError(f"there is no store at {path}")
-    names = set(disk.directory(path).names())
-    if DATA_NAME in names and disk.kind(os.path.join(path, DATA_NAME, DATA_FILE)) is not None:
-        raise CorruptDataError(
-            f"{path} holds data but no manifest", hint="Restore the manifest from a backup."
-        )
     strangers = names - {LOCK_NAME, WAL_NAME, DATA_NAME, READERS_NAME, "manifest.tmp"}
     if strangers:
         raise UsageError(
@@ -336,6 +365,12 @@ class _Opening:
         data_path = os.path.join(self._path, DATA_NAME)
         data = disk.directory(data_path)
         new = DATA_FILE not in data.names()
+        if new and not self._log_from_the_beginning():
+            raise CorruptDataError(
+                f"{data_path}: the data file {DATA_FILE} is missing, and the log, which goes back "
+                "to its last checkpoints only, cannot replace it",
+                hint="Put the file back, or restore from a backup.",
+            )
         if self._manifest.rebuild and not new:
             self._rebuild(data)
         open_kv, map_size = self._environment.open_kv, self._options.map_size
@@ -369,8 +404,11 @@ class _Opening:
             size = file.size()
         finally:
             file.close()
+        return size <= _EMPTY_BYTES and self._log_from_the_beginning()
+
+    def _log_from_the_beginning(self) -> bool:
         numbers = segment_numbers(self._wal)
-        if size > _EMPTY_BYTES or not numbers:
+        if not numbers:
             return False
         segment = open_segment(self._wal, numbers[0])
         segment.file.close()
@@ -658,6 +696,9 @@ def _close_gaps(state: State) -> list[Run]:
     return gaps
 
 
+PERMISSION_HINT = "Run it as the owner of the files, or where they can be written."
+
+
 class translated_disk:  # noqa: N801  # used as a function in `with`
     """Turn ``OSError`` into ``DiskError`` or ``DiskFullError``; says what was being done."""
 
@@ -670,5 +711,8 @@ class translated_disk:  # noqa: N801  # used as a function in `with`
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Translate."""
         if isinstance(error, OSError):
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            raise (DiskFullError if full else DiskError)(f"{self._what} failed: {error}") from error
+            text = f"{self._what} failed: {error}"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise DiskFullError(text) from error
+            forbidden = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+            raise DiskError(text, hint=PERMISSION_HINT if forbidden else None) from error

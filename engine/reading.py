@@ -54,7 +54,7 @@ from .environment import Environment, KvTransaction
 from .forks import free
 from .manifest import Manifest
 from .maps import Map, map_of
-from .namespaces import Namespace, bound, check_codecs, check_name
+from .namespaces import Home, Namespace, bound, check_codecs, check_name
 from .opening import Options
 from .overlay import Layer, Overlay, View
 from .partition_store import read_marks, read_store_mark
@@ -137,6 +137,7 @@ class ReadOnlyDatabase:
         given_codecs: Sequence[ValueCodec[Any]],
     ) -> None:
         self.path = path
+        self.home = Home(path)
         self.read_only = True
         self.now = environment.monotonic
         self.access = ReadAccess(environment, path, options.map_size)
@@ -268,8 +269,9 @@ class ReadOnlyDatabase:
         *,
         key: ValueCodec[K] | None = None,
         value: ValueCodec[V] | None = None,
+        create: bool = False,
     ) -> Map[Any, Any]:
-        """Return the map ``name``; ``NotFoundError`` where there is none yet.
+        """Return the map ``name``; ``NotFoundError`` where there is none yet, whatever ``create``.
 
         Codecs need not be given; other ones than those recorded are a ``CodecError``.
         """
@@ -287,7 +289,8 @@ class ReadOnlyDatabase:
             if record.name == name:
                 namespace = self._namespaces.get(record.id)
                 if namespace is None:
-                    namespace = bound(record, self.partitions, [key, value, *self._given])
+                    given = [key, value, *self._given]
+                    namespace = bound(record, self.partitions, self.home, given)
                     namespace.since = self._since.get(record.id, 0)
                     self._namespaces[record.id] = namespace
                 return namespace
@@ -345,6 +348,7 @@ class ReadOnlyDatabase:
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
     ) -> Iterator[list[Pair]]:
         """Yield blocks of encoded pairs, in order, as of the first one."""
+        self._check_open()
         namespace.check_alive()
         with self.snapshot() as snapshot:
             yield from snapshot.blocks(namespace, start, stop, reverse, size)

@@ -72,6 +72,12 @@ def failed(source: Viewed, error: Exception) -> TidelogError:
     return read_error(error)
 
 
+def _check_alive(source: Viewed, namespace: Namespace) -> None:
+    """Raise where the store was closed, or else where the map was dropped."""
+    assert source.view.layers is not None
+    namespace.check_alive()
+
+
 def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | None]:
     """Return a function from encoded key to encoded value: the path of every plain ``get``."""
     prefixes = namespace.prefixes
@@ -79,7 +85,7 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
 
     def get(key: bytes) -> bytes | None:
         if not namespace.alive:
-            namespace.check_alive()
+            _check_alive(source, namespace)
         partition = murmur3(key, 0, False) % count
         full_key = prefixes[partition] + key
         view = source.view
@@ -128,7 +134,8 @@ def _get_all(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[by
     prefixes = namespace.prefixes
     count = len(prefixes)
     view = source.view
-    namespace.check_alive()
+    if not namespace.alive:
+        _check_alive(source, namespace)
     for layer in view.layers:
         if layer.parts:
             return list(map(getter(source, namespace), keys))

@@ -7,7 +7,8 @@ as much again in methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from _thread import get_ident
+from collections.abc import Callable, Container
 
 from mmh3 import hash as murmur3
 
@@ -28,15 +29,16 @@ RECORD_OVERHEAD = PAIR_OVERHEAD + TRAILER_SIZE + 64
 def relaxed_setter(
     committer: Committer,
     namespace: Namespace,
+    inside: Container[object],
     room: Callable[[], None],
     limit: int,
     otherwise: Callable[[bytes, bytes | None], None],
 ) -> Callable[[bytes, bytes | None], None]:
     """Return a function that sets an encoded key without a sync.
 
-    ``room`` is called where the active layer holds ``limit`` bytes.  ``otherwise`` sets the key
-    where it is deleted (None), its value is longer than ``PUT_BYTES_MAX``, or anything stands in
-    the way.
+    ``inside`` holds the threads that are in a transaction block.  ``room`` is called where the
+    active layer holds ``limit`` bytes.  ``otherwise`` sets the key where it is deleted (None), its
+    value is longer than ``PUT_BYTES_MAX``, its thread is in a block, or anything stands in the way.
     """
     mutex, overlay, state = committer.mutex, committer.overlay, committer.state
     counters, epochs = state.counters, state.epochs
@@ -62,7 +64,7 @@ def relaxed_setter(
         overlay.changes += 1
 
     def set_one(key: bytes, value: bytes | None) -> None:
-        if value is None or len(value) > PUT_BYTES_MAX:
+        if value is None or len(value) > PUT_BYTES_MAX or (inside and get_ident() in inside):
             return otherwise(key, value)
         if overlay.view.layers[0].bytes >= limit:
             room()

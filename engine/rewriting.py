@@ -64,8 +64,11 @@ class Rewriting:
     def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
         """Return a function that carries out a decision about an encoded key."""
         make, commit = self.maker(namespace), self._commit
+        inside, check_outside = self._database.inside, self._database.check_outside
 
         def rewrite(key: bytes, decide: Decide) -> Any:
+            if inside:
+                check_outside(namespace)
             while True:
                 made = make(key, decide)
                 if made.choice.settled:
@@ -100,6 +103,7 @@ class Rewriting:
 
     def pop_first(self, namespace: Namespace) -> Pair | None:
         """Delete the first key and return the encoded pair, None where there is none."""
+        self._database.check_outside(namespace)
         while True:
             made = self.first(namespace)
             if made.choice.settled:
@@ -116,10 +120,10 @@ class Rewriting:
     # -------------------------------------------------------------- under locks
 
     def _wait(self, work: Callable[[Transaction], T]) -> T:
-        """Return ``work(tx)`` of a pessimistic transaction."""
+        """Return ``work(tx)`` of a pessimistic transaction; codecs may write plainly in it."""
         while True:
             try:
-                with self._database.transaction("pessimistic") as tx:
+                with self._database.transaction("pessimistic", plain_writes=True) as tx:
                     return work(tx)
             except DeadlockError:
                 # It stood, waiting, in the way of those it waits for: they go first.

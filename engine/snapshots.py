@@ -25,8 +25,8 @@ from ..affinity.errors import (
 from ..affinity.partitions import partition_of
 from .decisions import Decide
 from .kv import KvReadError, read_error
-from .maps import Map, map_of
-from .namespaces import Namespace, named
+from .maps import Map, map_of, namespace_at
+from .namespaces import Home, Namespace, named
 from .overlay import Layer, View
 from .partition_store import check_neighbours
 from .scan import Damaged, Pair, Range, scan
@@ -45,6 +45,10 @@ class _Ends(Protocol):
 
 class SnapshotSource(Protocol):
     """Where snapshots come from: a ``Database``, or one that is open for reading only."""
+
+    @property
+    def home(self) -> Home:
+        """The opening of the store, to which its maps belong."""
 
     @property
     def partitions(self) -> int:
@@ -87,10 +91,11 @@ class Snapshot:
         return f"<Snapshot position={self.position}{'' if self._view else ' closed'}>"
 
     def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
-        """Return a map as it is in this snapshot."""
+        """Return a map as it is in this snapshot; ``UsageError`` for a foreign one."""
         self.view()
-        self.check_shows(mapping.namespace)
-        return map_of(mapping.namespace, self)
+        namespace = namespace_at(self._database.home, mapping)
+        self.check_shows(namespace)
+        return map_of(namespace, self)
 
     def check_shows(self, namespace: Namespace) -> None:
         """Raise ``SnapshotExpiredError`` where some rows of a load may be in this snapshot."""

@@ -31,7 +31,7 @@ from ..tx.validation import RangeRead, ReadSet, Validated, first_common, read_ru
 from .decisions import KEEP, Decide
 from .entries import Commit, Entry, Receipt
 from .lock_manager import map_key
-from .maps import Map, map_of
+from .maps import Map, map_of, namespace_at
 from .namespaces import Namespace, named
 from .overlay import since
 from .scan import Pair, Range
@@ -80,6 +80,7 @@ class Transaction:
         deadline: float | None = None,
         lock_timeout: float | None = None,
         any_thread: bool = False,
+        plain_writes: bool = False,
     ) -> None:
         self._database = database
         self._rule = read_rule(mode, isolation)
@@ -93,6 +94,8 @@ class Transaction:
         self._deadline = None if deadline is None else database.now() + deadline
         self._lock_timeout = database.lock_timeout if lock_timeout is None else lock_timeout
         self._thread = None if any_thread else get_ident()
+        self._plain_writes = plain_writes
+        self._entered = False
         self._writes: Writes = {}
         self._maps: dict[int, Map[Any, Any]] = {}
         self._reading: Snapshot | None = None
@@ -109,9 +112,15 @@ class Transaction:
         return f"<Transaction {state} updates={len(self._writes)} {self._reads!r}>"
 
     def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
-        """Return a map as it is inside this transaction."""
+        """Return a map as it is inside this transaction; ``UsageError`` for a foreign one."""
         self._check_open()
-        namespace = mapping.namespace
+        try:
+            namespace = mapping.namespace
+            here = namespace.home is self._database.home
+        except AttributeError:
+            here = False
+        if not here:
+            namespace = namespace_at(self._database.home, mapping)
         inside = self._maps.get(namespace.id)
         if inside is None:
             if self._reading is not None:
@@ -177,6 +186,9 @@ class Transaction:
 
     def _let_go(self) -> None:
         """Let go of snapshot and locks; done twice it does the same."""
+        if self._entered:
+            self._entered = False
+            self._database.inside.leave(self._thread, self)
         self._maps.clear()  # they refer to this transaction: let both go without the collector
         if self._reading is not None:
             self._reading.close()
@@ -185,8 +197,16 @@ class Transaction:
             self._owner = 0
 
     def __enter__(self) -> Transaction:
-        """Return the transaction."""
+        """Return the transaction; its thread writes through it alone, until it ends."""
         self._check_open()
+        if self._thread is not None and not self._plain_writes:
+            try:
+                self._entered = True
+                self._database.inside.enter(self._thread, self)
+                return self
+            except BaseException:  # Ctrl-C: nobody will leave a block that was not begun
+                self.rollback()
+                raise
         return self
 
     def __exit__(
@@ -200,6 +220,11 @@ class Transaction:
             self.commit()
         else:
             self.rollback()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has neither been committed nor rolled back."""
+        return self._open
 
     def _check_open(self) -> None:
         if self._database.closed is not None:

@@ -39,7 +39,7 @@ from ..engine.load_files import (
     write_file,
     write_manifest,
 )
-from ..engine.namespaces import VALUE_BYTES_MAX, Namespace, bound
+from ..engine.namespaces import VALUE_BYTES_MAX, Home, Namespace, bound
 from ..engine.stored import KEY_BYTES_MAX
 from ..wal.records import NamespaceRecord
 from .options import LoadOptions
@@ -172,7 +172,7 @@ def _namespace(options: LoadOptions) -> Namespace:
         value_codec=options.value_codec,
         value_version=1,
     )
-    return bound(record, options.partitions, ())
+    return bound(record, options.partitions, Home(options.path), ())
 
 
 def _rows(batches: Iterable[pa.RecordBatch], namespace: Namespace) -> Iterator[Iterable[Row]]:

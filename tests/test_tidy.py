@@ -51,6 +51,7 @@ KINDS = {
     "engine/decisions.py": "pure",
     "engine/document_codecs.py": "pure",
     "engine/kv_pages.py": "pure",
+    "engine/inside.py": "pure",
     "engine/kv_remains.py": "pure",
     "engine/manifest.py": "pure",
     "engine/maps.py": "pure",

@@ -27,7 +27,7 @@ from ..engine.codecs import Codec, KeyRange, codec_named
 from ..engine.database import Database
 from ..engine.entries import Receipt
 from ..engine.load_files import read_manifest
-from ..engine.namespaces import Namespace, check_name, named
+from ..engine.namespaces import Home, Namespace, check_name, named
 from ..engine.reading import ReadOnlyDatabase
 from ..engine.scan import Range
 from ..engine.stored import damaged_pair
@@ -448,4 +448,4 @@ def namespace_for_writing(
         value_codec=value.name,
         value_version=value.version,
     )
-    return Namespace(record, key, value, 1)
+    return Namespace(record, key, value, 1, Home(""))

@@ -230,7 +230,7 @@ def test_a_conflict_is_told_even_where_the_log_cannot_be_read() -> None:
     db = open_on(disk)
     numbers = db.map("a")
     numbers[b"1"] = b"one"
-    with db.transaction() as tx:
+    with db.transaction(plain_writes=True) as tx:
         tx[numbers][b"2"] = tx[numbers][b"1"]
         numbers[b"1"] = b"another"
         disk.fail_at(disk.operations + 1, "EIO", for_ever=True, kind="read")

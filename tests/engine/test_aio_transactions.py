@@ -120,7 +120,7 @@ async def test_a_conflict_is_an_error_in_a_block_and_another_attempt_in_a_loop()
         money = await accounts(db)
 
         async def overtaken() -> None:
-            async with db.transaction() as tx:
+            async with db.transaction(plain_writes=True) as tx:
                 await tx[money].incr("ada")
                 await money.set("ada", 50)
 
@@ -137,14 +137,14 @@ async def test_a_conflict_is_an_error_in_a_block_and_another_attempt_in_a_loop()
                 await money.incr(key, 100)
             return value
 
-        assert await db.run(meddled, "ada") == 251
+        assert await db.run(meddled, "ada", plain_writes=True) == 251
         assert tries == 3
         tries = -100
         with pytest.raises(ConflictError):
-            await db.run(meddled, "ada", attempts=2)
+            await db.run(meddled, "ada", attempts=2, plain_writes=True)
         assert tries == -98
         rounds = 0
-        async for attempt in db.attempts(deadline=60):
+        async for attempt in db.attempts(deadline=60, plain_writes=True):
             async with attempt as tx:
                 rounds += 1
                 await tx[money].incr("bob")
@@ -235,7 +235,7 @@ async def test_an_id_is_applied_once_and_pending_meanwhile() -> None:
 async def test_a_transaction_takes_its_snapshot_off_the_loop_where_the_way_is_blocked() -> None:
     async with opened() as db:
         money = await accounts(db)
-        async with db.transaction() as tx:
+        async with db.transaction(plain_writes=True) as tx:
             assert tx[money] is not None
             mine = tx[money]
             await mine.ensure()
@@ -315,7 +315,8 @@ async def test_commits_wait_for_the_locks_of_others(how: str) -> None:
                 async with db.transaction() as tx:
                     await tx[data].set(b"ada", b"2")
 
-        async with trio.open_nursery() as nursery, db.transaction("pessimistic") as tx:
+        own = db.transaction("pessimistic", plain_writes=True)
+        async with trio.open_nursery() as nursery, own as tx:
             assert await tx[data].get(b"ada") == b"1"
             nursery.start_soon(change)
             nursery.start_soon(data.set, b"cyd", b"2")  # in the same group, and not locked

@@ -239,7 +239,7 @@ def test_a_snapshot_from_before_refuses_the_map(
 def test_a_transaction_that_read_an_attached_row_fails_where_it_changed(load: str) -> None:
     with opened() as store:
         cities = store.database.attach(load)
-        with store.database.transaction() as tx:
+        with store.database.transaction(plain_writes=True) as tx:
             tx[cities][b"mine"] = tx[cities][b"key00001"]
             cities[b"key00001"] = b"changed"
             with pytest.raises(ConflictError):

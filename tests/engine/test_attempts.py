@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from support.stores import Opened, opened
+from support.trio_stores import opened as opened_under_trio
 from tidelog.affinity.errors import (
     ConflictError,
     DeadlineError,
@@ -110,7 +112,7 @@ def test_a_real_conflict_is_retried_on_a_fresh_snapshot(store: Opened) -> None:
     users = store.database.map("users")
     users[b"n"] = b"0"
     seen = []
-    for attempt in store.database.attempts():
+    for attempt in store.database.attempts(plain_writes=True):
         with attempt as tx:
             seen.append(tx[users][b"n"])
             if len(seen) == 1:
@@ -233,7 +235,7 @@ def test_a_transaction_that_always_met_others_gets_through_with_locks(store: Ope
             users[b"n"] = b"%d" % len(seen)  # as somebody else would
         tx[users][b"n"] += b"!"
 
-    store.database.run(work)
+    store.database.run(work, plain_writes=True)
     assert seen == [b"0", b"1", b"2"]
     assert users[b"n"] == b"2!"
 
@@ -285,3 +287,52 @@ def test_no_transaction_is_left_open(store: Opened, monkeypatch: pytest.MonkeyPa
             continue
     assert len(made) == 1 + 3 + 4
     assert not any(tx._open for tx in made)
+
+
+async def an_async_function(tx: Any) -> None:
+    raise AssertionError("nobody runs it")
+
+
+def a_generator_function(tx: Any) -> Iterator[None]:
+    yield
+    raise AssertionError("nobody runs it")
+
+
+async def an_async_generator_function(tx: Any) -> AsyncIterator[None]:
+    yield
+    raise AssertionError("nobody runs it")
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        an_async_function,
+        partial(an_async_function),
+        lambda tx: an_async_function(tx),
+        a_generator_function,
+        partial(a_generator_function),
+        an_async_generator_function,
+    ],
+)
+def test_a_function_of_which_nothing_runs_is_refused_before_anything_is_committed(
+    store: Opened, work: Callable[..., object]
+) -> None:
+    """An empty transaction was committed, and a coroutine or a generator came back."""
+    with pytest.raises(UsageError, match="none of which has run") as caught:
+        store.database.run(work, id=bytes(16))
+    assert caught.value.hint
+    assert store.database.outcome(bytes(16)) == "rolled_back"
+
+
+def test_a_generator_that_a_function_made_is_a_result(store: Opened) -> None:
+    assert list(store.database.run(lambda tx: (n for n in range(3)))) == [0, 1, 2]
+
+
+async def test_under_trio_a_plain_function_is_refused_and_nothing_is_committed() -> None:
+    """It was a TypeError about an await that nobody had written."""
+    async with opened_under_trio() as db:
+        for work in (lambda tx: 1, an_async_generator_function):
+            plain: Any = work
+            with pytest.raises(UsageError, match="is not an async function"):
+                await db.run(plain, id=bytes(16))
+        assert await db.outcome(bytes(16)) == "rolled_back"

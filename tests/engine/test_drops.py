@@ -164,7 +164,7 @@ def test_nobody_tries_again_with_a_map_that_is_gone(store: Opened) -> None:
         tx[a][b"x"] = b"1"
         db.drop("a")
 
-    expect_dropped(lambda: db.run(work))
+    expect_dropped(lambda: db.run(work, plain_writes=True))
     assert len(runs) == 1
 
 
@@ -298,7 +298,7 @@ def test_a_drop_waits_for_locks_in_its_map(touch: Reads) -> None:
         db = store.database
         a, b = db.map("a"), db.map("b")
         a[b"k"] = b"1"
-        with db.transaction("pessimistic") as tx:
+        with db.transaction("pessimistic", plain_writes=True) as tx:
             touch(tx[a])
             with pytest.raises(LockTimeoutError, match="the map 'a' was not granted"):
                 db.drop("a")

@@ -10,8 +10,10 @@ from typing import Any
 import lmdb
 import pytest
 
-from support.stores import Opened, opened
+from support.stores import PATH, Opened, opened
+from support.trio_stores import opened as opened_under_trio
 from tidelog.affinity.errors import (
+    ClosedError,
     CodecError,
     CorruptDataError,
     DiskError,
@@ -24,7 +26,9 @@ from tidelog.affinity.errors import (
 from tidelog.engine import codecs
 from tidelog.engine.maps import BytesMap, Items, Map
 from tidelog.engine.namespaces import NAME_BYTES_MAX, VALUE_BYTES_MAX
+from tidelog.engine.open import open_with
 from tidelog.engine.stored import KEY_BYTES_MAX
+from tidelog.testing import simulated
 from tidelog.testing.kv import MemoryTransaction
 
 
@@ -518,3 +522,74 @@ def test_a_map_in_a_snapshot_is_read_only(store: Opened) -> None:
         ):
             with pytest.raises(ReadOnlyError):
                 act()
+
+
+# ------------------------------------------------------------------ maps that are not to be made
+
+
+def test_a_map_that_is_not_to_be_made_is_looked_for_only(store: Opened) -> None:
+    """A mistyped name made a map that stayed, with codecs that could not be changed any more."""
+    db, position = store.database, store.parts.writer.position
+    with pytest.raises(NotFoundError, match="there is no map 'typo'") as caught:
+        db.map("typo", key=codecs.Str, create=False)
+    assert caught.value.hint == "The store has no maps yet."
+    assert (db.maps(), store.parts.writer.position) == ([], position)
+    typed(store, "users")["ada"] = 1
+    with pytest.raises(NotFoundError) as caught:
+        db.map("user", create=False)
+    assert caught.value.hint == "The store has these maps: users."
+    assert db.map("users", create=False)["ada"] == 1
+    with pytest.raises(CodecError):
+        db.map("users", key=codecs.I64, create=False)
+    for change in (db.drop, lambda name: db.rename(name, "people")):
+        with pytest.raises(NotFoundError) as caught:
+            change("user")
+        assert caught.value.hint == "The store has these maps: users."
+    for number in range(30):
+        db.map(f"m{number:02}")
+    with pytest.raises(NotFoundError) as caught:
+        db.map("user", create=False)
+    assert caught.value.hint.endswith("m18, m19 and others.")
+    assert db.maps() == [*(f"m{number:02}" for number in range(30)), "users"]
+
+
+def test_where_a_store_is_only_read_maps_are_never_made(store: Opened) -> None:
+    """Code that serves both kinds of store says the same to both."""
+    typed(store, "users")["ada"] = 1
+    store.parts.committer.announce()
+    with open_with(simulated(2, store.disk), PATH, read_only=True) as reader:
+        for create in (False, True):
+            assert reader.map("users", create=create)["ada"] == 1
+            with pytest.raises(NotFoundError):
+                reader.map("typo", create=create)
+
+
+async def test_under_trio_a_map_that_is_not_to_be_made_is_looked_for_when_it_is_used() -> None:
+    """As in threads, at the first awaited call."""
+    async with opened_under_trio() as db:
+        with pytest.raises(NotFoundError, match="'typo'"):
+            await db.map("typo", create=False).set(b"a", b"1")
+        assert db.maps() == []
+        await db.map("users").set(b"a", b"1")
+        assert await db.map("users", create=False).get(b"a") == b"1"
+
+
+def test_a_handle_of_a_dropped_map_says_so_until_the_store_is_closed(store: Opened) -> None:
+    """It went on saying so afterwards, and advised to ask a store that was closed."""
+    users = plain(store)
+    users[b"a"] = b"1"
+    store.database.drop("plain")
+    looks: list[Callable[[], object]] = [
+        lambda: users.get(b"a"),
+        lambda: users.get_many([b"a"]),
+        lambda: list(users),
+        lambda: users.set(b"a", b"2"),
+        lambda: users.update({b"a": b"2"}),
+    ]
+    for look in looks:
+        with pytest.raises(NotFoundError, match="was dropped"):
+            look()
+    store.database.close()
+    for look in looks:
+        with pytest.raises(ClosedError):
+            look()

@@ -130,15 +130,64 @@ def test_a_directory_of_other_files_is_left_alone() -> None:
     disk.write_bytes(f"{PATH}/notes.txt", b"mine")
     with pytest.raises(UsageError, match=r"notes\.txt"):
         open_store(disk)
-    assert set(disk.paths()) == {f"{PATH}/notes.txt", f"{PATH}/lock"}
+    assert disk.paths() == [f"{PATH}/notes.txt"]  # no lock either
 
 
-def test_a_store_that_lost_its_manifest_is_not_made_anew() -> None:
+@pytest.mark.parametrize(("path", "says"), [("", "is empty"), (":memory:", "none in memory")])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_path_that_means_no_directory_is_refused(path: str, says: str, read_only: bool) -> None:
+    """An empty one made a store of the current directory, and `:memory:` one of that name."""
+    disk = FaultyDisk()
+    options: Any = {"read_only": read_only}
+    with pytest.raises(UsageError, match=says) as caught:
+        open_with(simulated(1, disk), path, **options)
+    assert caught.value.hint
+    assert disk.paths() == []
+
+
+def test_wrong_partitions_and_codecs_leave_nothing_behind_and_nothing_open() -> None:
+    """The directory and a lock were made first, and a store with wrong codecs stayed open."""
+    disk = FaultyDisk()
+    wrong: Any
+    for wrong in (0, 40_000, "16"):
+        with pytest.raises(UsageError, match="partitions="):
+            open_with(simulated(1, disk), PATH, partitions=wrong)
+    wrong = 5
+    with pytest.raises(TypeError):
+        open_with(simulated(1, disk), PATH, codecs=wrong)
+    assert disk.kind(PATH) is None
+    with opened(disk) as store:
+        put(store, b"a")
+
+
+def test_a_store_that_lost_its_manifest_is_not_made_anew_and_said_to_have_lost_it() -> None:
+    """Who only read it was told that there is no store, and to make one."""
     with opened() as store:
         put(store, b"a")
     store.disk.directory(PATH).unlink("manifest")
-    with pytest.raises(CorruptDataError, match="no manifest"):
-        open_store(store.disk)
+    before = store.disk.paths()
+    options: Any
+    for options in ({}, {"create": False}, {"read_only": True}):
+        with pytest.raises(CorruptDataError, match="no manifest"):
+            open_with(simulated(2, store.disk), PATH, **options)
+    assert store.disk.paths() == before
+
+
+def test_a_missing_data_file_that_the_log_cannot_replace_is_named_and_not_made_anew() -> None:
+    """A segment of the log was said to be missing, and an empty data file was made."""
+    store = open_store(segment_bytes=1 << 16, retain_bytes=1, checkpoint_interval=1e9)
+    for n in range(100):
+        store.database.map("users")[b"%d" % n] = bytes(2000)
+    store.database.checkpoint()
+    assert store.parts.keeper.first_position > 0
+    store.database.close()
+    store.disk.directory(f"{PATH}/data").unlink("data.mdb")
+    before = store.disk.paths()
+    for _ in range(2):
+        with pytest.raises(CorruptDataError, match=r"data file data\.mdb is missing") as caught:
+            open_store(store.disk)
+        assert "backup" in caught.value.hint
+    assert store.disk.paths() == before
 
 
 def test_a_store_is_open_once_and_says_where() -> None:
@@ -146,6 +195,7 @@ def test_a_store_is_open_once_and_says_where() -> None:
         with pytest.raises(AlreadyOpenError) as caught:
             open_store(store.disk)
         assert (caught.value.path, caught.value.pid) == (PATH, 4242)
+        assert str(caught.value) == f"{PATH} is open in this process already"
         put(store, b"a")
         store.disk.write_bytes(f"{PATH}/lock", b"garbage")
         with pytest.raises(AlreadyOpenError, match="another process") as caught:

@@ -234,7 +234,7 @@ def test_a_key_that_is_locked_is_waited_for(
 def test_a_lock_refuses_a_rewrite_that_would_write_and_no_other(store: Opened) -> None:
     mapping = counters(store)
     mapping["n"] = 1
-    with store.database.transaction("pessimistic") as tx:
+    with store.database.transaction("pessimistic", plain_writes=True) as tx:
         assert tx[mapping]["n"] == 1
         (locked,), (free,) = increments(store, "n", 1), increments(store, "m", 1)
         store.parts.committer.commit_all([locked, free])

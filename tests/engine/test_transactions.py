@@ -66,7 +66,7 @@ def test_a_transaction_reads_what_it_wrote_and_others_do_not(
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable_read", "read_committed"])
 def test_what_a_second_read_sees_depends_on_the_level(store: Opened, isolation: Any) -> None:
     users = store.database.map("users")
-    with store.database.transaction(isolation=isolation) as tx:
+    with store.database.transaction(isolation=isolation, plain_writes=True) as tx:
         assert tx[users][b"a"] == b"1"
         users[b"a"] = b"2"
         users[b"d"] = b"2"
@@ -174,7 +174,7 @@ def test_a_transaction_whose_snapshot_has_ended_commits_nothing(store: Opened) -
 
 def test_first_reads_of_one_key_only_are_compared_with_that_key(store: Opened) -> None:
     users = store.database.map("users")
-    with store.database.transaction() as tx:
+    with store.database.transaction(plain_writes=True) as tx:
         first = next(iter(tx[users]))
         tx[users][b"z"] = first
         users[b"~"] = b"behind what was read"
@@ -203,7 +203,8 @@ def test_what_a_pessimistic_transaction_locks(
 ) -> None:
     store.database.map("others")
     store.database.lock_timeout = 0.0
-    with store.database.transaction("pessimistic", isolation=isolation) as tx:
+    options: Any = {"isolation": isolation, "plain_writes": True}
+    with store.database.transaction("pessimistic", **options) as tx:
         play(tx, store, script)
         if blocked:
             with pytest.raises(LockTimeoutError):

@@ -14,6 +14,7 @@ import pytest
 from crc32c import crc32c
 
 from support.real_stores import digests, error_of, expect_sound, opened, quiet, run_python
+from tidelog.engine import kv
 from tidelog.engine.database import Database
 from tidelog.engine.disk import RealDisk
 from tidelog.engine.open import open as open_store
@@ -187,13 +188,63 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_second_open_in_one_process_is_refused(store: Path) -> None:
-    with open_store(store) as db:
-        with pytest.raises(AlreadyOpenError) as caught:
-            open_store(store)
-        assert caught.value.pid == os.getpid()
-        assert caught.value.path == str(store)
-        assert db.map("m")[b"k"] == b"v"
+    """It was told in three ways, one of which advised what had just been refused."""
+    writing, reading = {"read_only": False}, {"read_only": True}
+    options: Any
+    for first in (writing, reading):
+        for options in (writing, reading):
+            with opened(store, **first) as db:
+                with pytest.raises(AlreadyOpenError) as caught:
+                    opened(store, **options)
+                assert caught.value.pid == os.getpid()
+                assert caught.value.path == str(store)
+                assert str(caught.value) == f"{store} is open in this process already"
+                assert "read_only" not in caught.value.hint
+                assert db.map("m")[b"k"] == b"v"
     expect_sound(store)
+
+
+@pytest.mark.slow
+def test_what_a_group_may_read_stays_readable_when_files_are_made_anew(tmp_path: Path) -> None:
+    """The manifest went back to 0600 at the next open, and so did every new segment."""
+    path = tmp_path / "store"
+    opened(path).close()
+    for place in [path, *path.rglob("*")]:
+        place.chmod(0o750 if place.is_dir() else 0o640)
+    old = os.umask(0o077)
+    try:
+        with opened(path, durability="none", segment_bytes=1) as db:
+            db.map("m").update_many({b"%d" % n: bytes(1000) for n in range(300)})
+            db.checkpoint()
+            db.map("m").update_many({b"%d" % n: bytes(1000) for n in range(300)})
+    finally:
+        os.umask(old)
+    modes = modes_of(path)
+    assert len([name for name in modes if name.endswith(".log")]) > 1
+    assert {mode for name, mode in modes.items() if not name.endswith("/")} == {0o640}
+    assert {mode for name, mode in modes.items() if name.endswith("/")} == {0o750}
+
+
+class ForbiddenDisk(RealDisk):
+    """A disk that may not be looked at."""
+
+    def kind(self, path: str) -> str | None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+
+def test_what_may_not_be_read_is_an_error_of_tidelog_that_speaks_of_permission(
+    store: Path,
+) -> None:
+    """A reader got a bare PermissionError, and LMDB's own advised to check the disk."""
+    options: Any
+    for options in ({}, {"read_only": True}):
+        with pytest.raises(DiskError, match="Permission denied") as caught:
+            opened(store, quiet(disk=ForbiddenDisk()), **options)
+        assert "owner" in caught.value.hint
+    with pytest.raises(DiskError) as caught, kv.translated("opening /store/data"):
+        raise lmdb.Error("/store/data: Permission denied")
+    assert isinstance(caught.value.__cause__, PermissionError)
+    assert "owner" in caught.value.hint
 
 
 @pytest.mark.slow

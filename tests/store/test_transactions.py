@@ -97,7 +97,7 @@ def test_updates_are_lost_at_read_committed_only(
 def test_a_read_repeats_itself_above_read_committed(
     db: Database, m: Map[Any, Any], isolation: Any
 ) -> None:
-    with db.transaction(isolation=isolation) as tx:
+    with db.transaction(isolation=isolation, plain_writes=True) as tx:
         first = tx[m]["x"]
         m["x"] = 7
         assert tx[m]["x"] == (7 if isolation == "read_committed" else first)
@@ -126,7 +126,7 @@ def test_a_scan_that_stopped_early_depends_on_what_it_saw_only(
     db.checkpoint()
     for reverse, near, far in ((False, "x", "x0900"), (True, "x0999", "x0100")):
         for changed, conflicts in ((near, True), (far, False)):
-            with db.transaction() as tx:
+            with db.transaction(plain_writes=True) as tx:
                 assert len(list(tx[m].range("x", "y", reverse=reverse, limit=1))) == 1
                 tx[m]["z"] = 1
                 m[changed] += 1
@@ -134,7 +134,7 @@ def test_a_scan_that_stopped_early_depends_on_what_it_saw_only(
 
 
 def test_reading_only_never_conflicts(db: Database, m: Map[Any, Any]) -> None:
-    with db.transaction() as tx:
+    with db.transaction(plain_writes=True) as tx:
         before = dict(tx[m].items())
         m.clear()
         assert dict(tx[m].items()) == before
@@ -158,7 +158,7 @@ def test_pessimistic_readers_keep_writers_and_phantoms_out(
 
 
 def test_pessimistic_read_committed_holds_no_read_locks(db: Database, m: Map[Any, Any]) -> None:
-    with db.transaction("pessimistic", isolation="read_committed") as tx:
+    with db.transaction("pessimistic", isolation="read_committed", plain_writes=True) as tx:
         assert tx[m]["x"] == 50
         m["x"] = 7
         assert tx[m]["x"] == 7
@@ -591,7 +591,7 @@ class Busy:
 def test_run_returns_the_value_of_the_attempt_that_committed(
     db: Database, m: Map[Any, Any]
 ) -> None:
-    assert db.run(Busy(m, 3), 7, 8) == (4, 7, 8)
+    assert db.run(Busy(m, 3), 7, 8, mode="optimistic", plain_writes=True) == (4, 7, 8)
     assert m["x"] == 1
 
 
@@ -599,7 +599,7 @@ def test_run_gives_up_after_its_attempts(db: Database, m: Map[Any, Any]) -> None
     for attempts in (1, 3):
         busy = Busy(m, 99)
         with pytest.raises(ConflictError):
-            db.run(busy, attempts=attempts)
+            db.run(busy, attempts=attempts, mode="optimistic", plain_writes=True)
         assert busy.attempts == attempts
     for wrong in (0, -1, True, 2.0):
         with pytest.raises(UsageError):
@@ -619,7 +619,7 @@ def test_run_pauses_longer_and_longer_and_gives_up_at_its_deadline(tmp_path: Pat
         m["x"] = 0
         busy = Busy(m, 99)
         with pytest.raises((ConflictError, DeadlineError)):
-            db.run(busy, attempts=99, deadline=1.0)
+            db.run(busy, attempts=99, deadline=1.0, mode="optimistic", plain_writes=True)
         assert 3 <= busy.attempts <= 11
         assert now[0] <= 101.5
         assert all(0 <= pause <= 0.0005 * 2**place for place, pause in enumerate(pauses))
@@ -640,7 +640,7 @@ def test_run_does_not_repeat_what_cannot_help(db: Database, m: Map[Any, Any]) ->
 
 
 def try_twice(db: Database, work: Callable[[Transaction], object]) -> None:
-    for attempt in db.attempts(2):
+    for attempt in db.attempts(2, plain_writes=True):
         with attempt as tx:
             work(tx)
 
@@ -649,7 +649,7 @@ def test_the_loop_of_attempts_ends_with_the_one_that_commits(
     db: Database, m: Map[Any, Any]
 ) -> None:
     busy = Busy(m, 2)
-    for attempt in db.attempts():
+    for attempt in db.attempts(mode="optimistic", plain_writes=True):
         with attempt as tx:
             busy(tx)
     assert (busy.attempts, m["x"]) == (3, 1)
@@ -657,7 +657,7 @@ def test_the_loop_of_attempts_ends_with_the_one_that_commits(
     with pytest.raises(ConflictError):
         try_twice(db, busy)
     assert busy.attempts == 2
-    for attempt in db.attempts():
+    for attempt in db.attempts(mode="optimistic", plain_writes=True):
         with attempt as tx:
             tx[m]["x"] = 77
             tx.rollback()

@@ -282,7 +282,7 @@ class Run:
     def _do_conflict(self, step: Step) -> None:
         """Let a transaction lose against one that commits what it has read."""
         name, key, value = step.changes[0]
-        with self.store.transaction() as tx:
+        with self.store.transaction(plain_writes=True) as tx:
             inside = tx[self.store.map(name)]
             inside.get(key)
             inside[b"conflict"] = b"loses"
