@@ -629,7 +629,7 @@ class Salvaged:
         counted = max(self._log.newest_state, self._store.position if self._store else 0)
         for hole in self._log.holes:
             stop = "its end" if hole.stop is None else f"position {hole.stop}"
-            torn = "; a torn tail, which may never have been durable" if hole.stop is None else ""
+            torn = "; if it is a torn tail, it was never durable" if hole.stop is None else ""
             text = (
                 f"segment {hole.segment}, offset {hole.offset}: {hole.why} "
                 f"(position {hole.start} to {stop}{torn})"

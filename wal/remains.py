@@ -28,6 +28,7 @@ from .segments import (
     headers,
     later_frames,
     open_segment,
+    seal_at,
     segment_numbers,
     used_end,
     walk,
@@ -75,7 +76,9 @@ def remains(directory: ReadableDirectory, log_ids: LogIds | None) -> Iterator[Fr
             position = yield from _frames(segment, limit)
             end = number, segment.offset_of(position), position
             if index == len(numbers) - 1 and _torn(segment, end[1]):
-                yield Hole(number, end[1], position, None, "an invalid frame")
+                sealed = seal_at(segment, position) is not None
+                why = "the segment behind it is missing" if sealed else "an invalid frame"
+                yield Hole(number, end[1], position, None, why)
         finally:
             segment.file.close()
 

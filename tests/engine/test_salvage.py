@@ -209,6 +209,15 @@ def test_updates_that_only_a_damaged_frame_had_are_told_by_their_numbers(tmp_pat
     assert contents_of(found)["m"].keys() == made.maps["m"].keys() - {b"00180"}
 
 
+def test_a_newest_segment_that_is_gone_is_told(tmp_path: Path) -> None:
+    made = plain(tmp_path / "store.tl", close=False)
+    segments_of(made)[-1].unlink()
+    found = check(made, "newest segment")
+    (lost,) = [one for one in found.lost if not one.harmless]
+    assert lost.kind == "log"
+    assert "the segment behind it is missing" in lost.text
+
+
 def test_where_nothing_is_left_there_is_nothing_to_salvage(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         salvage(str(tmp_path))
