@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -71,14 +72,15 @@ def test_a_batch_of_a_stream_is_the_same_when_it_is_read_again(tmp_path: Path) -
         follower = stream(options)
         offsets = [follower.initial()]
         first = []
-        for step in (
+        steps: list[Callable[[], object]] = [
             lambda: db.map("orders").update_many({b"1": b"a", b"2": b"b"}),
             lambda: db.drop("orders"),
             lambda: rotate(db),
             lambda: db.map("orders").update_many({b"1": b"c"}),
             lambda: db.rename("orders", "sales"),
             lambda: rotate(db),
-        ):
+        ]
+        for step in steps:
             step()
             offsets.append(follower.latest(offsets[-1], None))
             first.append(rows_of(follower.tasks(offsets[-2], offsets[-1])))
@@ -112,7 +114,7 @@ def test_rows_of_drops_and_renames_come_where_they_are_asked_for(dropped: Path) 
         assert row["partition"] is row["key"] is row["tx_id"] is row["tx_seq"] is None
     assert told[0]["counter"] < told[1]["counter"]
     assert told[0]["commit_ts"] is not None
-    state = {}
+    state: dict[tuple[int, bytes], bytes] = {}
     for row in found:
         if row["op"] == "drop":
             state = {key: value for key, value in state.items() if key[0] != row["map_id"]}

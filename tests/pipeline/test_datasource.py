@@ -50,4 +50,4 @@ def test_a_schema_in_another_order_is_that_of_the_batches(source: TidelogSource)
     reader = source.reader(StructType([StructField(name, kinds[name]) for name in names]))
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     assert batches
-    assert all(batch.schema.names == names for batch in batches)
+    assert all(batch.schema.names == names for batch in batches)  # type: ignore[union-attr]

@@ -9,10 +9,10 @@ import pytest
 from support.mixed_histories import MixedHistory
 
 
-def check(folder: Path, seed: int) -> None:
+def check(folder: Path, seed: int, steps: int) -> None:
     history = MixedHistory(folder, seed)
     try:
-        history.run(60)
+        history.run(steps)
     finally:
         history.db.close()
 
@@ -20,10 +20,10 @@ def check(folder: Path, seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_every_view_of_a_mixed_history_is_that_of_the_model(tmp_path: Path, seed: int) -> None:
-    check(tmp_path, seed)
+    check(tmp_path, seed, 40)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(1_000, 1_500))
 def test_every_view_of_many_mixed_histories_is_that_of_the_model(tmp_path: Path, seed: int) -> None:
-    check(tmp_path, seed)
+    check(tmp_path, seed, 80)
