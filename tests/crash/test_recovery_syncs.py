@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,12 @@ COMMITS = 16
 KEYS = [b"%02d" % number for number in range(COMMITS)]
 
 
-def opened(disk: FaultyDisk, seed: int, **options: object) -> Database:
-    return opens.open_with(
-        simulated(seed, disk), PATH, partitions=2, read_only=False, segment_bytes=1 << 20, **options
+def opened(disk: FaultyDisk, seed: int, **options: Any) -> Database:
+    environment = simulated(seed, disk)
+    database: Database = opens.open_with(
+        environment, PATH, partitions=2, read_only=False, segment_bytes=1 << 20, **options
     )
+    return database
 
 
 def live_and_die(disk: FaultyDisk) -> None:

@@ -217,8 +217,8 @@ def is_log_sync(call: Call) -> bool:
 # ---------------------------------------------------------------------- the replay itself
 
 
-def log(kind: str, name: str = "1.log", **more: str) -> Call:
-    return Call(kind, f"/s/wal/{name}", **more)
+def log(kind: str, name: str = "1.log", other: str = "") -> Call:
+    return Call(kind, f"/s/wal/{name}", other)
 
 
 ACKNOWLEDGED = Call("tell", "pipe:[1]", "put 1")

@@ -276,12 +276,8 @@ def _is_pause(call: ast.Call) -> bool:
     if not isinstance(call.func, ast.Attribute):
         return False
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    moment = any(
-        isinstance(value, ast.Constant)
-        and type(value.value) in (int, float)
-        and 0 < value.value < 1
-        for value in given
-    )
+    values = (value.value for value in given if isinstance(value, ast.Constant))
+    moment = any(isinstance(value, int | float) and 0 < value < 1 for value in values)
     # Nobody else can set an event, or release a lock, that has no name.
     fresh = isinstance(call.func.value, ast.Call)
     return moment and (

@@ -1,0 +1,106 @@
+"""A twin of the commit mutex that knows who holds it, and what may only be done by its holder.
+
+Threads that meet by chance prove little: in CPython most windows are a few bytecodes wide.  So each
+step that the mutex has to guard asks whether its own thread holds it, whoever else is there.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tidelog.checkpoints.replay import State
+from tidelog.engine.commit import Committer
+from tidelog.engine.overlay import Overlay
+from tidelog.engine.recovery import Replayed
+from tidelog.tx.locks import LockTable
+
+GUARDED: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (Committer, ("_take", "_end_group", "_append", "_queued", "_withdraw", "check_dropped")),
+    (Overlay, ("begin_flush", "end_flush", "abandon_flush", "refresh", "snapshot", "seal")),
+    (State, ("apply",)),
+    (LockTable, ("request", "release", "cancel")),
+)
+"""What the commit mutex guards once a store is open; all of it is called by the suite."""
+
+
+class OwnedLock:
+    """A lock that tells whether this thread holds it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take it as ``threading.Lock`` does."""
+        taken = self._lock.acquire(blocking, timeout)
+        if taken:
+            self._owner = threading.get_ident()
+        return taken
+
+    def release(self) -> None:
+        """Give it up."""
+        self._owner = None
+        self._lock.release()
+
+    def locked(self) -> bool:
+        """Tell whether anybody holds it."""
+        return self._lock.locked()
+
+    def mine(self) -> bool:
+        """Tell whether this thread holds it."""
+        return self._owner == threading.get_ident()
+
+    def __enter__(self) -> bool:
+        """Take it."""
+        return self.acquire()
+
+    def __exit__(self, *_error: object) -> None:
+        """Give it up."""
+        self.release()
+
+
+class Watch:
+    """What was called without the mutex, and what was called at all, while it is ``on``."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.mutex = OwnedLock()
+        self.bare: list[str] = []
+        self.called: set[str] = set()
+
+    def guarded(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the method, which then says whether the mutex was held."""
+
+        @functools.wraps(method)
+        def checked(*args: Any, **named: Any) -> Any:
+            if self.on:
+                self.called.add(name)
+                if not self.mutex.mine():
+                    self.bare.append(name)
+            return method(*args, **named)
+
+        return checked
+
+
+@contextmanager
+def watched() -> Iterator[Watch]:
+    """Give the store that is opened next the twin, and watch what it guards."""
+    watch = Watch()
+    begin = Replayed.__init__
+
+    def replayed(self: Replayed, *args: Any, **named: Any) -> None:
+        begin(self, *args, **{**named, "mutex": watch.mutex})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Replayed, "__init__", replayed)
+        for owner, names in GUARDED:
+            for name in names:
+                full = f"{owner.__name__}.{name}"
+                patch.setattr(owner, name, watch.guarded(full, getattr(owner, name)))
+        yield watch
