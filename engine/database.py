@@ -634,6 +634,7 @@ class Database:
             return
         store = self._store
         try:
+            store.locks.release_lost()
             if store.committer.stopped is None:
                 behind = store.writer.position - store.writer.synced
                 if behind > (WRITE_BEHIND if self.durability == "none" else 0):

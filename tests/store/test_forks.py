@@ -421,7 +421,7 @@ for number in range(count):
     pid = os.fork()
     if pid == 0:
         stop = True
-        signal.alarm(10)
+        signal.alarm(20)
         if way == "close":
             db.close()
             os._exit(0)
