@@ -124,7 +124,7 @@ _environments: weakref.WeakSet[lmdb.Environment] = weakref.WeakSet()
 _inherited: list[lmdb.Environment] = []
 """Those of the parents of a forked process.  They are never closed, not even by the collector:
 that would close descriptors of the lock file, and by the rules of POSIX this process would lose all
-its locks on that file, those of what it opened for itself included.  LMDB would take it for dead."""
+its locks on that file, those of what it opened for itself, too.  LMDB would take it for dead."""
 
 try:
     from lmdb import _envid

@@ -300,8 +300,8 @@ def locking(store: Opened) -> list[Any]:
 
 def drop(held: list[Any]) -> None:
     """Forget a transaction; with its maps it is a cycle."""
+    held.clear()
     with pytest.warns(ResourceWarning, match="was dropped with its locks"):
-        held.clear()
         gc.collect()
 
 
