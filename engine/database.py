@@ -834,11 +834,21 @@ class Database:
         warn_of_lost(self.path)
 
     def _let_go(self) -> None:
-        """Let go of the store as a crash would; the background work ends by itself."""
+        """Let go of the store: cleanly if the data file has everything, else as a crash would.
+
+        A checkpoint may take too long for a finalizer.  The background work ends by itself.
+        """
+        clean = self._committer.stopped is None and not self._unwritten()
         with suppress(TidelogError):
-            if self.durability == "interval":
+            if clean or self.durability == "interval":
                 self._committer.sync()
+            if clean:
+                self._committer.announce()
         self._committer.end(self._closed_error)
+        if clean:
+            with suppress(TidelogError):
+                self._committer.sync()
+                self._store.end_cleanly()
         self._shut(self._closed_error)
         self._store.release()
         log.warning("store.lost path=%s", self.path, extra={"event": "store.lost"})
