@@ -140,6 +140,11 @@ class Checkpointer:
         """Return a block during which no checkpoint runs."""
         return self._lock
 
+    @property
+    def running(self) -> bool:
+        """Whether a checkpoint is being taken."""
+        return self._lock.locked()
+
     def forked(self) -> None:
         """In the child of a fork: wait for no checkpoint of the parent."""
         free(self._lock)

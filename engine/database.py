@@ -20,10 +20,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from _thread import get_ident
+import weakref
+from _thread import get_ident, start_new_thread
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, repeat
 from operator import mod
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -49,7 +50,7 @@ from .decisions import Decide
 from .entries import Commit, Entry, Receipt
 from .environment import BackgroundTask
 from .forks import free
-from .handles import idle_handles, open_handles
+from .handles import open_handles, warn_of_lost
 from .inside import Blocks
 from .lock_manager import LockedError
 from .map_growth import GrowingError, check_open
@@ -91,8 +92,12 @@ MERGED_NOWAIT_MAX = 1 << 20
 class Database:
     """An open store; made by ``tidelog.open``.  May be shared by threads; its transactions may not.
 
-    Use it in a ``with`` block, or ``close`` it.
+    Use it in a ``with`` block, or ``close`` it.  Where nobody refers to it any more, nor to a map,
+    snapshot, transaction or iteration of it, it lets go of the store with a ``ResourceWarning``.
     """
+
+    _held = False
+    """Whether it has been made as a whole."""
 
     def __init__(self, store: OpenStore, durability: Durability, given: Sequence[Any]) -> None:
         self.path = store.path
@@ -130,19 +135,19 @@ class Database:
         self._closing = threading.Lock()
         self._leaving = self._released = False
         store.locks.name_of = self._catalog.name_of
-        store.growth.expire = self._expire_snapshots
+        store.growth.expire = self._snapshots.expire
         store.keeper.ids = store.committer.ids
         store.keeper.ids_in_flight = store.committer.ids_in_flight
-        store.committer.note_given_id = self._note_given_id
+        store.committer.note_given_id = store.keeper.note_given_id
         store.committer.puts_durable = durability == "always"
         self._task: BackgroundTask | None = None
         open_handles.add(self)
         if self._unwritten():
             self._begin_maintenance()
         else:
-            idle_handles.add(self)
-            store.committer.at_first = self._begin_maintenance
+            store.committer.at_first = _call_of(weakref.WeakMethod(self._begin_maintenance))
             store.committer.settle_way()
+        self._held = True
         log.info(
             "store.opened path=%s clean=%s",
             self.path,
@@ -434,9 +439,6 @@ class Database:
     def _log_ids(self) -> list[tuple[bytes, int]]:
         return self._store.manifest.log_ids
 
-    def _note_given_id(self, tx_id: bytes) -> None:
-        self._store.keeper.given_ids.append(tx_id)
-
     # -------------------------------------------------------------- snapshots
 
     def snapshot(self) -> Snapshot:
@@ -469,10 +471,6 @@ class Database:
         committer = self._committer
         committer.check_whole()
         return self.overlay.frozen() if committer.interrupted else self.overlay.snapshot()
-
-    def _expire_snapshots(self, why: str) -> None:
-        for snapshot in self._snapshots:
-            snapshot.expire(why)
 
     def _expire_heavy_snapshots(self) -> None:
         """End the oldest snapshots while they hold more memory than they may."""
@@ -649,11 +647,24 @@ class Database:
         committer = self._committer
         with committer.mutex:
             if self._task is None and self.closed is None:
-                self._task = self._store.environment.background(
-                    "tidelog-maintenance", self._store.options.sync_interval, self.maintain
-                )
+                self._task = self._background()
             committer.at_first = None
-        idle_handles.discard(self)
+
+    def _background(self) -> BackgroundTask:
+        """Begin the background work, which keeps nobody from collecting this handle."""
+        maintain = weakref.WeakMethod(self.maintain)
+
+        def work() -> None:
+            call = maintain()
+            if call is None:
+                task.stop(wait=False)
+            else:
+                call()
+
+        task = self._store.environment.background(
+            "tidelog-maintenance", self._store.options.sync_interval, work
+        )
+        return task
 
     def maintain(self) -> None:
         """Do what is due: sync relaxed commits, announce what is durable, checkpoint, sweep."""
@@ -662,6 +673,7 @@ class Database:
             return
         store = self._store
         try:
+            store.locks.release_lost()
             if store.committer.stopped is None:
                 behind = store.writer.position - store.writer.synced
                 if behind > (WRITE_BEHIND if self.durability == "none" else 0):
@@ -833,10 +845,40 @@ class Database:
             snapshot.close()
         self.overlay.view = reads.closed_view(error)
         open_handles.discard(self)
-        idle_handles.discard(self)
 
     def _closed_error(self) -> TidelogError:
         return ClosedError(f"the store {self.path} is closed")
+
+    def __del__(self) -> None:
+        """Let go of a store that nobody can close any more; what was acknowledged is in its log."""
+        if not self._held or self.closed is not None or not self._store.environment.finalizes:
+            return
+        # A finalizer may run anywhere, in a thread that has one of these locks, too.
+        if self._store.checkpointer.running or self._committer.mutex.locked():
+            start_new_thread(self._let_go, ())
+        else:
+            self._let_go()
+        warn_of_lost(self.path)
+
+    def _let_go(self) -> None:
+        """Let go of the store: cleanly if the data file has everything, else as a crash would.
+
+        A checkpoint may take too long for a finalizer.  The background work ends by itself.
+        """
+        clean = self._committer.stopped is None and not self._unwritten()
+        with suppress(TidelogError):
+            if clean or self.durability == "interval":
+                self._committer.sync()
+            if clean:
+                self._committer.announce()
+        self._committer.end(self._closed_error)
+        if clean:
+            with suppress(TidelogError):
+                self._committer.sync()
+                self._store.end_cleanly()
+        self._shut(self._closed_error)
+        self._store.release()
+        log.warning("store.lost path=%s", self.path, extra={"event": "store.lost"})
 
     def forked(self) -> None:
         """In the child of a fork: nothing of this store may be touched."""
@@ -878,6 +920,17 @@ def _but_committed(failure: DiskError | DiskFullError) -> DiskError | DiskFullEr
         hint="The next open finds all of it there. "
         "It wants what this close wanted: free some space, or check the disk.",
     )
+
+
+def _call_of(method: weakref.WeakMethod[Callable[[], None]]) -> Callable[[], None]:
+    """Return a function that calls a method of what is alive: its callers keep it so."""
+
+    def call() -> None:
+        bound = method()
+        assert bound is not None
+        bound()
+
+    return call
 
 
 def _by_partition(

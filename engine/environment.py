@@ -191,6 +191,11 @@ class Environment:
     wait: Callable[[float], None]
     """Let the calling thread pause for some seconds (back-off between attempts)."""
     pid: Callable[[], int] = os.getpid
+    finalizes: bool = False
+    """Whether a handle that nobody refers to any more lets go of its store, with a warning.
+
+    Not where a test drops a handle to have a crash.
+    """
 
 
 class ThreadTask:
@@ -238,6 +243,7 @@ def production() -> Environment:
         open_kv=open_lmdb,
         background=ThreadTask,
         wait=time.sleep,
+        finalizes=True,
     )
 
 

@@ -1,5 +1,8 @@
 """The open stores of this process, and what becomes of them at its end and behind a fork.
 
+Nothing here, and no background work, keeps a handle alive: one that is lost is collected, and lets
+go of its store then.
+
 Left out: what closing is (``database``).
 """
 
@@ -8,6 +11,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import warnings
 import weakref
 from typing import Protocol
 
@@ -27,8 +31,15 @@ class Handle(Protocol):
 
 
 open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
-idle_handles: set[Handle] = set()
-"""Those of the open ones that no thread keeps alive: they are to be closed at the end as well."""
+
+
+def warn_of_lost(path: str) -> None:
+    """Warn that nobody refers to an open store any more, so that it was let go of."""
+    warnings.warn(
+        f"the store {path} was not closed: use it in a `with` block, or call `close`",
+        ResourceWarning,
+        stacklevel=2,
+    )
 
 
 def _close_all() -> None:

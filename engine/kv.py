@@ -26,6 +26,7 @@ from _thread import get_ident
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from typing import Any, cast
 
 import lmdb
@@ -140,14 +141,12 @@ _environments: weakref.WeakSet[lmdb.Environment] = weakref.WeakSet()
 _inherited: list[lmdb.Environment] = []
 """Those of the parents of a forked process.  They are never closed, not even by the collector:
 that would close descriptors of the lock file, and by the rules of POSIX this process would lose all
-its locks on that file, those of what it opened for itself included.  LMDB would take it for dead."""
+its locks on that file, those of what it opened for itself, too.  LMDB would take it for dead."""
 
-try:
-    from lmdb import _envid
-except ImportError:  # another version keeps its keys elsewhere: a child then opens nothing twice
-    _envid = None
-
-_file_keys = None if _envid is None else _envid.env_keys
+_keys: Any = None
+with suppress(ImportError):  # other versions may keep them elsewhere: a child opens nothing then
+    _keys = import_module("lmdb._envid")
+_file_keys: Any = getattr(_keys, "env_keys", None)
 
 
 def _after_fork() -> None:
@@ -158,8 +157,8 @@ def _after_fork() -> None:
     """
     _inherited.extend(_environments)
     _environments.clear()
-    if _envid is not None:
-        _envid.env_keys = partial(_own_keys, os.getpid())
+    if _file_keys is not None:
+        _keys.env_keys = partial(_own_keys, os.getpid())
 
 
 def _own_keys(pid: int, path: str | bytes, subdir: bool) -> tuple[Any, ...]:

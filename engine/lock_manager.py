@@ -9,11 +9,15 @@ Invariants:
 - The lock table is touched under the commit mutex only.  A change of it that an interrupt cuts
   short is made good before the mutex is given up; a second interrupt in that stops the store.
 - A thread waits for at most one lock, with a time limit, holding no mutex.
+- Locks of a transaction that was dropped without an end are released: at once where its finalizer
+  gets the mutex, else by whoever looks at the table next, or by the background work.
 """
 
 from __future__ import annotations
 
 import _thread
+import warnings
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 
@@ -49,6 +53,36 @@ def map_key(number: int) -> bytes:
     return pack_prefix(_NO_PARTITION, number)
 
 
+class Holder:
+    """Stands for the locks of one transaction; dropped before their release, it sees to that."""
+
+    __slots__ = ("_locks", "locked", "owner")
+
+    def __init__(self, locks: LockManager) -> None:
+        self._locks = locks
+        self.locked = False
+        """Whether it has, or had, any lock."""
+        self.owner = 0
+        self.owner = locks.new_owner()
+
+    def release(self) -> None:
+        """Release all locks; releasing twice is fine."""
+        if self.owner:
+            self._locks.release(self.owner)
+            self.owner = 0
+
+    def __del__(self) -> None:
+        """Release what nobody can release any more."""
+        if self.owner and self._locks.lose(self.owner) and self.locked:
+            warnings.warn(
+                "a pessimistic transaction was dropped with its locks: use it in a `with` block, "
+                "or end it by `commit` or `rollback`",
+                ResourceWarning,
+                stacklevel=1,
+                source=self,
+            )
+
+
 class LockManager:
     """The lock table of a store, for use by its threads."""
 
@@ -58,6 +92,8 @@ class LockManager:
         """The name of the map with an id, for errors."""
         self._monotonic = environment.monotonic
         self._committer = committer
+        self._lost: deque[int] = deque()
+        """Owners whose transactions were dropped; filled without the mutex."""
         self._owners = count(1)
         self._waiting: dict[int, _thread.LockType] = {}
         self._victims: set[int] = set()
@@ -66,6 +102,8 @@ class LockManager:
 
     def locked(self, owner: int, keys: Iterable[bytes]) -> TidelogError | None:
         """Return the error for keys that others than ``owner`` have locked; under the mutex."""
+        if self._lost:
+            self._release_lost()
         if self.table.would_block(owner, keys) is None:
             return None
         return LockedError("a key is locked")
@@ -92,6 +130,8 @@ class LockManager:
         committer, wake = self._committer, None
         with committer.mutex:
             committer.check_writable()
+            if self._lost:
+                self._release_lost()
             committer.changing = _TABLE
             try:
                 outcome = self.table.request(owner, want)
@@ -211,6 +251,41 @@ class LockManager:
                 self._restore(error)
                 raise
             committer.changing = None
+
+    def lose(self, owner: int) -> bool:
+        """Hear that a transaction was dropped with its locks; tell whether that matters.
+
+        Called by a finalizer, in any thread, at any moment: this one may hold the mutex.
+        """
+        if self._committer.stopped is not None:
+            return False
+        self._lost.append(owner)
+        if self._committer.mutex.acquire(blocking=False):
+            try:
+                self._release_lost()
+            finally:
+                self._committer.mutex.release()
+        return True
+
+    def release_lost(self) -> None:
+        """Release the locks of transactions that were dropped while somebody held the mutex."""
+        if self._lost:
+            with self._committer.mutex:
+                self._release_lost()
+
+    def _release_lost(self) -> None:
+        committer = self._committer
+        if committer.interrupted:
+            return  # nobody gets a lock any more
+        before, committer.changing = committer.changing, _TABLE
+        try:
+            while self._lost:
+                self._wake(self.table.release(self._lost.popleft()))
+            self._note_busy()
+        except BaseException as error:
+            self._restore(error)
+            raise
+        committer.changing = before
 
     def _wake(self, owners: list[int]) -> None:
         for owner in owners:

@@ -156,6 +156,10 @@ class LogKeeper:
             time=self._state.time,
         )
 
+    def note_given_id(self, tx_id: bytes) -> None:
+        """Hear of a commit under an id that the caller gave."""
+        self.given_ids.append(tx_id)
+
     def sealed(self, header: SegmentHeader, end: int) -> None:
         """Hear of a segment that is full; called by the writer, under the commit mutex.
 

@@ -52,6 +52,7 @@ from .codecs import ValueCodec
 from .decisions import Decide
 from .environment import Environment, KvTransaction
 from .forks import free
+from .handles import warn_of_lost
 from .manifest import Manifest
 from .maps import Map, map_of
 from .namespaces import Home, Namespace, bound, check_codecs, check_name
@@ -126,8 +127,12 @@ class ReadOnlyDatabase:
     """A store that is open for reading; made by ``tidelog.open(path, read_only=True)``.
 
     May be shared by threads.  Use it in a ``with`` block, or ``close`` it: the writer keeps log and
-    space for it until then.
+    space for it until then.  Where nobody refers to it any more it lets go, with a
+    ``ResourceWarning``.
     """
+
+    _held = False
+    """Whether it has been made as a whole."""
 
     def __init__(
         self,
@@ -160,6 +165,8 @@ class ReadOnlyDatabase:
         self._refreshing = threading.Lock()
         self._refreshes = 0
         self._closed: Callable[[], TidelogError] | None = None
+        self._finalizes = environment.finalizes
+        self._held = True
         _open_readers.add(self)
         log.info("store.opened path=%s read_only=True", path, extra={"event": "store.opened"})
 
@@ -472,6 +479,12 @@ class ReadOnlyDatabase:
 
     def _closed_error(self) -> TidelogError:
         return ClosedError(f"the store {self.path} is closed")
+
+    def __del__(self) -> None:
+        """Give back what nobody can give back any more."""
+        if self._held and self._closed is None and self._finalizes:
+            self.close()
+            warn_of_lost(self.path)
 
     def forked(self) -> None:
         """In the child of a fork: nothing of this store may be touched."""

@@ -127,7 +127,7 @@ class Snapshot:
             self.close()
 
     def forked(self, error: Callable[[], TidelogError]) -> None:
-        """In the child of a fork: end it, and leave iterations nothing of what they have in hand."""
+        """In the child of a fork: end it, and take from iterations what they have in hand."""
         self.end(error)
         for pairs in self._in_hand.values():
             pairs.clear()
@@ -254,6 +254,11 @@ class LiveSnapshots:
     def add(self, snapshot: Snapshot) -> None:
         """Add a snapshot; it goes when nobody refers to it any more."""
         self._refs[weakref.ref(snapshot, self._refs.pop)] = None
+
+    def expire(self, why: str) -> None:
+        """End them all; their next use raises ``SnapshotExpiredError``."""
+        for snapshot in self:
+            snapshot.expire(why)
 
     def __iter__(self) -> Iterator[Snapshot]:
         """Iterate over those that are there now, oldest first."""

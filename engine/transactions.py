@@ -30,7 +30,7 @@ from ..tx.locks import KeyLock, RangeLock
 from ..tx.validation import RangeRead, ReadSet, Validated, first_common, read_rule
 from .decisions import KEEP, Decide
 from .entries import Commit, Entry, Receipt
-from .lock_manager import map_key
+from .lock_manager import Holder, map_key
 from .maps import Map, map_of, namespace_at
 from .namespaces import Namespace, named
 from .overlay import since
@@ -100,7 +100,7 @@ class Transaction:
         self._maps: dict[int, Map[Any, Any]] = {}
         self._reading: Snapshot | None = None
         self._reads: ReadSet | None = None
-        self._owner = 0
+        self._holder: Holder | None = None
         self._locked_maps: tuple[bytes, ...] = ()
         self._interrupted = False
         self._open = True
@@ -162,14 +162,15 @@ class Transaction:
     def interrupt(self) -> None:
         """Let a wait for a lock end in ``RolledBackError``; called from another thread."""
         self._interrupted = True
-        if self._owner:
-            self._database.locks.interrupt(self._owner)
+        holder = self._holder
+        if holder is not None and holder.owner:
+            self._database.locks.interrupt(holder.owner)
 
     def resume(self) -> None:
         """Forget an ``interrupt``: what comes next may wait again."""
         self._interrupted = False
-        if self._owner:
-            self._database.locks.resume(self._owner)
+        if self._holder is not None:
+            self._database.locks.resume(self._holder.owner)
 
     def rollback(self) -> None:
         """End the transaction without any effect; after its end this does nothing."""
@@ -192,9 +193,8 @@ class Transaction:
         self._maps.clear()  # they refer to this transaction: let both go without the collector
         if self._reading is not None:
             self._reading.close()
-        if self._owner:
-            self._database.locks.release(self._owner)
-            self._owner = 0
+        if self._holder is not None:
+            self._holder.release()
 
     def __enter__(self) -> Transaction:
         """Return the transaction; its thread writes through it alone, until it ends."""
@@ -396,16 +396,18 @@ class Transaction:
 
     def _lock(self, want: KeyLock | RangeLock) -> None:
         locks = self._database.locks
-        if not self._owner:
-            self._owner = locks.new_owner()
+        holder = self._holder
+        if holder is None:
+            holder = self._holder = Holder(locks)
         if self._interrupted:  # looked at after the owner is known, see `interrupt`
-            locks.interrupt(self._owner)
+            locks.interrupt(holder.owner)
         number = (want.key if isinstance(want, KeyLock) else want.start)[_NAMESPACE]
         if number not in self._locked_maps:
             whole = KeyLock(map_key(int.from_bytes(number, "big")), exclusive=False)
-            locks.acquire(self._owner, whole, timeout=self._lock_timeout, deadline=self._deadline)
+            locks.acquire(holder.owner, whole, timeout=self._lock_timeout, deadline=self._deadline)
             self._locked_maps += (number,)
-        locks.acquire(self._owner, want, timeout=self._lock_timeout, deadline=self._deadline)
+        locks.acquire(holder.owner, want, timeout=self._lock_timeout, deadline=self._deadline)
+        holder.locked = True
 
     # -------------------------------------------------------------- what the commit needs
 
@@ -434,7 +436,7 @@ class Transaction:
             self._given_id,
             details,
             self._deadline,
-            self._owner,
+            0 if self._holder is None else self._holder.owner,
         )
 
     def lock_writes(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -285,3 +286,91 @@ def test_locks_are_released_with_the_transaction_however_it_ends(locks: Locks) -
             getattr(tx, end)()
         assert not locks.store.parts.committer.locks_held
         users[b"a"] = b"2"
+
+
+# ------------------------------------------------------------------ transactions that are dropped
+
+
+def locking(store: Opened) -> list[Any]:
+    """A transaction that has locked a key, and nobody else refers to."""
+    tx = store.database.transaction("pessimistic")
+    tx[store.database.map("users")][b"k"] = b"dropped"
+    return [tx]
+
+
+def drop(held: list[Any]) -> None:
+    """Forget a transaction; with its maps it is a cycle."""
+    held.clear()
+    with pytest.warns(ResourceWarning, match="was dropped with its locks"):
+        gc.collect()
+
+
+def test_a_dropped_transaction_lets_go_of_its_locks_and_warns() -> None:
+    """They stayed until the store was closed: every put of such a key failed after ten seconds."""
+    with opened() as store:
+        users = store.database.map("users")
+        drop(locking(store))
+        assert store.parts.locks.table.idle
+        assert not store.parts.committer.locks_held
+        users[b"k"] = b"put"
+        assert users[b"k"] == b"put"
+        assert store.environment.time.steady_s() == 0
+
+
+def test_locks_of_a_transaction_that_is_dropped_under_the_mutex_go_with_the_next_look() -> None:
+    with opened() as store:
+        users = store.database.map("users")
+        for use in (
+            lambda: users.set(b"k", b"put"),
+            lambda: users.update_many({b"k": b"put"}),
+            lambda: store.database.run(lambda tx: tx[users].set(b"k", b"put"), mode="pessimistic"),
+            store.database.maintain,
+        ):
+            held = locking(store)
+            with store.parts.committer.mutex:
+                drop(held)
+            assert not store.parts.locks.table.idle
+            use()
+            assert store.parts.locks.table.idle
+
+
+def test_a_put_that_waits_for_a_transaction_goes_on_when_that_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened() as store:
+        users, locks = store.database.map("users"), store.parts.locks
+        held = locking(store)
+        waits, waiting = threading.Semaphore(0), locks._wait
+
+        def wait(*args: Any) -> None:
+            waits.release()
+            waiting(*args)
+
+        monkeypatch.setattr(locks, "_wait", wait)
+        thread = threading.Thread(target=users.set, args=(b"k", b"put"))
+        thread.start()
+        assert waits.acquire(timeout=WAIT)
+        drop(held)
+        # The thread may have had the mutex still when the transaction went.
+        store.database.maintain()
+        thread.join(WAIT)
+        assert users[b"k"] == b"put"
+
+
+def test_transactions_that_have_ended_or_whose_store_has_are_dropped_in_silence(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    with opened() as store:
+        users = store.database.map("users")
+        for end in ("commit", "rollback"):
+            tx = store.database.transaction("pessimistic")
+            tx[users][b"k"] = b"1"
+            getattr(tx, end)()
+            del tx
+        optimistic = store.database.transaction()
+        optimistic[users][b"k"] = b"2"
+        last = store.database.transaction("pessimistic")
+        last[users][b"k"] = b"3"
+    del last, optimistic
+    gc.collect()
+    assert recwarn.list == []

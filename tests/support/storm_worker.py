@@ -38,7 +38,7 @@ class Storm:
         self.durability = durability
         self.random = random.Random(seed)
         self.stop = threading.Event()
-        self.told = {name: 0 for name in ("puts", "locked", "run", "many")}
+        self.told = dict.fromkeys(("puts", "locked", "run", "many"), 0)
         self.unsure = 0
         self.counts: collections.Counter[str] = collections.Counter()
         self.problems: list[str] = []
