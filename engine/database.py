@@ -20,10 +20,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from operator import mod
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -112,6 +112,7 @@ class Database:
         self._snapshots = LiveSnapshots()
         self.rewriting = Rewriting(self, self._commit_rewrite)
         self._pending: set[bytes] = set()
+        self._empty_numbers = count()
         self._attaching = threading.Lock()
         self._limit = store.options.checkpoint_bytes
         self._policy = CheckpointPolicy(
@@ -121,6 +122,9 @@ class Database:
         )
         self._last_checkpoint = self._checkpoint_again = self.now()
         self._last_sweep = self.now()
+        self._opened = self._log_time()
+        self._times = deque([(self._last_sweep, self._opened)])
+        """When outcomes were swept, by the steady clock, and what time the log had reached."""
         self.closed: Callable[[], TidelogError] | None = None
         """What every call raises once the store is closed here."""
         self._closing = threading.Lock()
@@ -314,7 +318,10 @@ class Database:
 
     def empty_receipt(self) -> Receipt:
         """Return the receipt of a transaction that wrote nothing."""
-        return Receipt(self._committer.new_id(), 0, self._store.state.time, 0)
+        # Numbers of their own, counted in one step: this is called without the mutex, and nothing
+        # in the log may ever have the same one.
+        tx_id = outcomes.empty_id(self._committer.ids()[0], next(self._empty_numbers))
+        return Receipt(tx_id, 0, self._store.state.time, 0)
 
     @contextmanager
     def pending(self, tx_id: bytes | None) -> Iterator[None]:
@@ -358,14 +365,23 @@ class Database:
     # -------------------------------------------------------------- outcomes
 
     def new_id(self) -> bytes:
-        """Return a fresh transaction id, for ``transaction(id=...)``."""
-        return self._store.environment.new_id()
+        """Return a fresh transaction id, for ``transaction(id=...)``.
+
+        It carries its time, so that ``outcome`` can tell for long that nothing was committed under
+        it: of other ids that is known only as long as the whole log is there.
+        """
+        environment, state = self._store.environment, self._store.state
+        time = max(environment.clock(), state.time)
+        return outcomes.dated_id(time, environment.new_id(), state.store_id)
 
     def add_outcome(self, writes: Writes, tx_id: bytes) -> None:
         """Add the entry that remembers a transaction whose id the caller gave."""
         partition = outcomes.home_of(tx_id, self.partitions)
         key = outcomes.outcome_key(tx_id, self.partitions)
-        time = self._store.environment.clock()
+        state = self._store.state
+        time = max(self._store.environment.clock(), state.time)
+        if outcomes.is_dated(tx_id, state.store_id):
+            time = max(time, outcomes.born(tx_id, state.store_id) or 0)
         writes[key] = (partition, OUTCOMES, tx_id, outcomes.encode_outcome(time))
 
     def earlier_receipt(self, tx_id: bytes, group: Sequence[Entry]) -> Receipt | None:
@@ -408,15 +424,33 @@ class Database:
             return "pending"
         if self.earlier_receipt(tx_id, ()) is not None:
             return "committed"
-        keeper = self._store.keeper
-        with translated_disk("reading the log"):
-            found = keeper.find_transaction(tx_id, self._log_ids())
-        if found is not None:
-            return "committed" if isinstance(found, TxRecord) else "rolled_back"
-        return "rolled_back" if keeper.first_position == 0 else "too_old"
+        keeper, log_ids = self._store.keeper, self._store.manifest.log_ids
+        with translated_disk("reading the log"), keeper.pinned("outcome"):
+            found = keeper.find_transaction(tx_id, log_ids)
+            if found is not None:
+                return "committed" if isinstance(found, TxRecord) else "rolled_back"
+            if keeper.first_position == 0 or self._never_committed(tx_id):
+                return "rolled_back"
+        return "too_old"
 
-    def _log_ids(self) -> list[tuple[bytes, int]]:
-        return self._store.manifest.log_ids
+    def _never_committed(self, tx_id: bytes) -> bool:
+        """Tell whether what is found nowhere would be found somewhere if it had been committed."""
+        keeper = self._store.keeper
+        since = outcomes.born(tx_id, self._store.state.store_id)
+        automatic = outcomes.is_automatic(tx_id)
+        if since is not None and automatic and since > self._log_time():
+            since = None  # one that somebody gave, and that only looks like an automatic one
+        if since is not None and since > keeper.known_since():
+            return True
+        if automatic:
+            first = keeper.first_number(tx_id[:8])
+            return first is not None and outcomes.number_of(tx_id) >= first
+        return since is not None and since > self._horizon()
+
+    def _horizon(self) -> int:
+        """Return a time behind which no outcome of a given id has expired."""
+        known = self.earlier_receipt(outcomes.HORIZON_ID, ())
+        return self._opened if known is None else known.time
 
     def _note_given_id(self, tx_id: bytes) -> None:
         self._store.keeper.given_ids.append(tx_id)
@@ -652,25 +686,56 @@ class Database:
         except TidelogError as error:
             log.error("maintenance.failed error=%s", error, extra={"event": "maintenance.failed"})
 
+    def _log_time(self) -> int:
+        """Return the time, which no later commit falls behind."""
+        state = self._store.state
+        with self._committer.mutex:
+            state.time = max(state.time, self._store.environment.clock())
+            return state.time
+
+    def _time_of_expiry(self) -> int:
+        """Return a time that had passed a whole retention ago, by the steady clock."""
+        now, times = self.now(), self._times
+        times.append((now, self._log_time()))
+        while len(times) > 1 and times[1][0] <= now - outcomes.RETENTION_SECONDS:
+            times.popleft()
+        steady, reached = times[0]
+        return reached if steady <= now - outcomes.RETENTION_SECONDS else 0
+
     def sweep_outcomes(self) -> int:
         """Delete outcomes of given ids that have expired; return how many."""
-        oldest = self._store.environment.clock() - outcomes.RETENTION_SECONDS * 1_000_000
+        oldest = self._time_of_expiry()
+        horizon: int | None = None
         entries: list[tuple[int, bytes]] = []
         with self.snapshot() as snapshot:
             for block in snapshot.scan(Range(namespace=OUTCOMES), reverse=False, block=64):
                 entries += [(outcomes.decode_outcome(value), key) for key, value in block]
-        entries.sort()
+        for time, key in entries:
+            if key == outcomes.HORIZON_ID:
+                horizon = time
+        entries = sorted(entry for entry in entries if entry[1] != outcomes.HORIZON_ID)
         excess = len(entries) - outcomes.ENTRIES_MAX
-        expired = [key for place, (time, key) in enumerate(entries)
+        expired = [(time, key) for place, (time, key) in enumerate(entries)
                    if time < oldest or place < excess]  # fmt: skip
+        newest = max([time for time, _ in expired], default=0)
+        if entries and (horizon is None or newest > horizon):
+            self._set_horizon(max(newest, self._opened if horizon is None else horizon))
         for first in range(0, len(expired), outcomes.SWEEP_BATCH):
             writes: Writes = {}
-            for tx_id in expired[first : first + outcomes.SWEEP_BATCH]:
+            for _, tx_id in expired[first : first + outcomes.SWEEP_BATCH]:
                 partition = outcomes.home_of(tx_id, self.partitions)
                 key = outcomes.outcome_key(tx_id, self.partitions)
                 writes[key] = (partition, OUTCOMES, tx_id, None)
             self._committer.commit(Commit(FewUpdates(writes), False))
         return len(expired)
+
+    def _set_horizon(self, time: int) -> None:
+        """Note, before they go, how new the entries are that expire."""
+        partition = outcomes.home_of(outcomes.HORIZON_ID, self.partitions)
+        key = outcomes.outcome_key(outcomes.HORIZON_ID, self.partitions)
+        value = outcomes.encode_outcome(time)
+        writes: Writes = {key: (partition, OUTCOMES, outcomes.HORIZON_ID, value)}
+        self._committer.commit(Commit(FewUpdates(writes), False))
 
     def _checkpoint(self, reason: str) -> int:
         self._last_checkpoint = self.now()
@@ -704,7 +769,7 @@ class Database:
         from .backup import back_up, source_of
 
         self._check_open()
-        pins, name = self._store.keeper.pins, f"backup {self.new_id().hex()[:8]}"
+        pins, name = self._store.keeper.pins, f"backup {self.new_id().hex()[-8:]}"
         pins[name] = 0
         try:
             source = source_of(self._store, self.maps(), lambda at: pins.update({name: at}))

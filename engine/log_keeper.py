@@ -17,9 +17,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import count, pairwise
 
 from ..affinity.errors import TidelogError
 from ..checkpoints.replay import State
@@ -27,7 +27,7 @@ from ..wal.format import SegmentHeader, segment_name
 from ..wal.index import SegmentIndex, index_name
 from ..wal.ports import Directory
 from ..wal.reader import Scan, find_transaction, load_index, read_records
-from ..wal.records import RollbackRecord, TxRecord
+from ..wal.records import EpochRecord, RollbackRecord, TxRecord
 from ..wal.retention import Holders, RetentionLimits, RetentionPlan, SegmentInfo, plan_retention
 from ..wal.segments import open_segment, segment_numbers, walk
 from ..wal.writer import LogWriter
@@ -70,6 +70,7 @@ class LogKeeper:
         retain_seconds: float | None,
     ) -> None:
         self.pins: dict[str, int] = {}
+        self._pin_numbers = count()
         self.plan = RetentionPlan((), {})
         self.ids: Callable[[], tuple[bytes, int]] = lambda: (b"", 0)
         """Prefix and newest number of automatic ids."""
@@ -325,6 +326,51 @@ class LogKeeper:
             durable=self._writer.synced,
         )
         return None if found is None else found[1]
+
+    @contextlib.contextmanager
+    def pinned(self, who: str) -> Iterator[None]:
+        """Keep the log that there is while somebody looks into it."""
+        name = f"{who} {next(self._pin_numbers)}"
+        self.pins[name] = 0
+        try:
+            yield
+        finally:
+            del self.pins[name]
+
+    def known_since(self) -> int:
+        """Return a time that no transaction in the dropped part of the log lies behind."""
+        for _, record in read_records(Scan(self._directory, self.first_position, durable=self._writer.synced)):
+            if isinstance(record, TxRecord | EpochRecord):
+                return record.time
+        return self._state.time
+
+    def first_number(self, prefix: bytes) -> int | None:
+        """Return the number from which on automatic ids with a prefix can only be in the kept log.
+
+        None where the log does not show it.  Numbers rise as the log does.
+        """
+        start = self._start
+        for number in [*(info.number for info in self._sealed_below(start.number)), start.number]:
+            own = number == start.number and prefix == self.ids()[0]
+            first = start.first_id if own else self._first_number_in(number, prefix)
+            if first is not None:
+                return first
+        return None
+
+    def _first_number_in(self, number: int, prefix: bytes) -> int | None:
+        index = load_index(self._directory, number)
+        if index is not None and index.prefixes is not None:
+            found = index.prefixes.get(prefix)
+            return None if found is None else found[0]
+        segment = open_segment(self._directory, number)
+        try:
+            frames = walk(segment, segment.first_position)
+            for _, record in read_records(frame for frame in frames if prefix in frame.payload):
+                if isinstance(record, TxRecord | RollbackRecord) and record.tx_id[:8] == prefix:
+                    return int.from_bytes(record.tx_id[8:], "big")
+            return None
+        finally:
+            segment.file.close()
 
     def writer_of(self, partition: int, counter: int) -> bytes | None:
         """Return the id of the transaction that wrote an update, if the newest log shows it.
