@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -341,26 +342,37 @@ class Database:
         winner: bytes | None,
         stored: bytes | None = None,
     ) -> ConflictError:
-        """Return the error for a key that was changed by another transaction."""
+        """Return the error for a key that was changed: by ``winner``, or where that is not known
+        by whoever wrote the value ``stored``."""
         partition, number, key = split_key(full_key)
         name = self._catalog.name_of(number)
-        if stored is not None:
-            winner = self._winner(partition, stored)
-        by = f" by transaction {winner.hex()}" if winner else ""
         return ConflictError(
-            f"key {shown_key(key)} of {name!r} was changed{by}",
+            f"key {shown_key(key)} of {name!r} was changed by another transaction",
             namespace=name,
             key=key,
-            winner=winner,
+            winner=winner if stored is None else self._search_for_winner(partition, stored),
         )
 
-    def _winner(self, partition: int, stored: bytes) -> bytes | None:
-        """Find in the newest part of the log who wrote a value; None where that fails."""
+    def _search_for_winner(self, partition: int, stored: bytes) -> Callable[[], bytes | None]:
+        """Return a function that finds in the newest part of the log who wrote a value.
+
+        It is for whoever reads the error to call: this is called under the mutex.
+        """
         _, counter, _ = version_of(stored)
-        try:
-            return self._store.keeper.writer_of(partition, counter)
-        except (OSError, TidelogError):
-            return None  # it is a courtesy, and the committer must go on
+        writer = self._store.writer
+        segment, end = writer.segment, writer.position
+        held = weakref.ref(self._store.keeper)
+
+        def search() -> bytes | None:
+            keeper = held()
+            if keeper is None:
+                return None
+            try:
+                return keeper.writer_of(partition, counter, segment, end)
+            except (OSError, TidelogError):
+                return None  # it is a courtesy
+
+        return search
 
     # -------------------------------------------------------------- outcomes
 
