@@ -228,11 +228,11 @@ class Database:
         ``NotFoundError``, ``CodecError``, ``CorruptDataError``, ``DiskError``, ``DiskFullError``;
         nothing of the load is left in the store then.
         """
-        from .attaching import attach
-
         self.check_writable()
         place = os.path.abspath(os.fspath(directory))
-        with self._attaching:
+        with self._attaching, translated_disk(f"attaching the load in {place}"):
+            from .attaching import attach  # without a free descriptor this fails, too
+
             namespace = attach(self._store, self._catalog, place, name, self.check_writable)
         return map_of(namespace, self)
 
@@ -778,14 +778,16 @@ class Database:
         ``verify`` opens the copy and checks all of it, which takes a while.  Raises
         ``UsageError``, ``DiskError``, ``DiskFullError``, ``CorruptDataError``.
         """
-        from .backup import back_up, source_of
-
         self._check_open()
+        place = os.path.abspath(os.fspath(directory))
         pins, name = self._store.keeper.pins, f"backup {self.new_id().hex()[-8:]}"
         pins[name] = 0
         try:
-            source = source_of(self._store, self.maps(), lambda at: pins.update({name: at}))
-            return back_up(source, os.path.abspath(os.fspath(directory)), verify=verify)
+            with translated_disk(f"the backup to {place}"):
+                from .backup import back_up, source_of
+
+                source = source_of(self._store, self.maps(), lambda at: pins.update({name: at}))
+                return back_up(source, place, verify=verify)
         finally:
             del pins[name]
 

@@ -76,7 +76,6 @@ class LogKeeper:
         """Prefix and newest number of automatic ids."""
         self.ids_in_flight: Callable[[], tuple[int, list[bytes]]] = lambda: (1, [])
         """First number, and given ids, of the group that is on its way into the log."""
-        self.checkpoint_position: Callable[[], int] = lambda: 0
         self._environment = environment
         self._directory = directory
         self._readers_path = readers_path
@@ -359,14 +358,15 @@ class LogKeeper:
 
     def _first_number_in(self, number: int, prefix: bytes) -> int | None:
         index = load_index(self._directory, number)
-        if index is not None and index.prefixes is not None:
-            found = index.prefixes.get(prefix)
-            return None if found is None else found[0]
+        if index is not None and index.prefixes is not None and prefix not in index.prefixes:
+            return None
         segment = open_segment(self._directory, number)
         try:
             frames = walk(segment, segment.first_position)
             for _, record in read_records(frame for frame in frames if prefix in frame.payload):
-                if isinstance(record, TxRecord | RollbackRecord) and record.tx_id[:8] == prefix:
+                # An automatic id may be given to a later transaction, too: that one tells nothing.
+                given = isinstance(record, TxRecord) and record.details.get("user_id")
+                if isinstance(record, TxRecord) and not given and record.tx_id[:8] == prefix:
                     return int.from_bytes(record.tx_id[8:], "big")
             return None
         finally:

@@ -135,15 +135,16 @@ def _open_reading(
     codecs: Iterable[Any],
     limits: Mapping[str, Any],
 ) -> ReadOnlyDatabase:
-    from .reading import ReadOnlyDatabase
-
     if partitions is not None:
         raise UsageError(
             "a store that is opened for reading has the partitions that it was made with",
             hint="Leave `partitions` out.",
         )
     place = os.path.abspath(os.fspath(path))
-    return ReadOnlyDatabase(environment, place, _options(limits), list(codecs))
+    with translated_disk(f"opening {place}"):
+        from .reading import ReadOnlyDatabase  # without a free descriptor this fails, too
+
+        return ReadOnlyDatabase(environment, place, _options(limits), list(codecs))
 
 
 def _options(limits: Mapping[str, Any]) -> Options:

@@ -474,7 +474,6 @@ class _Opening:
             growth=growth,
             report=replayed.report,
         )
-        keeper.checkpoint_position = lambda: checkpointer.position
         try:
             self._settle(store)
         except BaseException:

@@ -55,7 +55,7 @@ from .forks import free
 from .manifest import Manifest
 from .maps import Map, map_of
 from .namespaces import Namespace, bound, check_codecs, check_name
-from .opening import Options
+from .opening import Options, translated_disk
 from .overlay import Layer, Overlay, View
 from .partition_store import read_marks, read_store_mark
 from .recovery import Replayed, newest_durable, replay_to
@@ -398,6 +398,10 @@ class ReadOnlyDatabase:
         copy and checks all of it.  Raises as ``Database.backup`` does.
         """
         self._check_open()
+        with translated_disk(f"the backup to {os.fspath(directory)}"):
+            return self._back_up(os.path.abspath(os.fspath(directory)), verify)
+
+    def _back_up(self, directory: str, verify: bool) -> BackupReport:
         access = self.access
         manifest = access.manifest()
         # A slot of its own: a refresh may raise the other one meanwhile.
@@ -413,7 +417,7 @@ class ReadOnlyDatabase:
                 durable=lambda known: newest_durable(access.wal, manifest.log_ids, known),
                 pin=_nothing_to_pin if slot is None else slot.raise_to,
             )
-            return back_up(source, os.path.abspath(os.fspath(directory)), verify=verify)
+            return back_up(source, directory, verify=verify)
         finally:
             if slot is not None:
                 slot.release()
