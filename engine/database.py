@@ -17,6 +17,7 @@ Left out: how each part works (``commit``, ``checkpointer``, ``recovery``, ``ove
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -37,6 +38,7 @@ from ..affinity.errors import (
     DiskError,
     DiskFullError,
     ForkedError,
+    HistoryTruncatedError,
     TidelogError,
     UsageError,
 )
@@ -436,14 +438,20 @@ class Database:
             return "pending"
         if self.earlier_receipt(tx_id, ()) is not None:
             return "committed"
-        keeper, log_ids = self._store.keeper, self._store.manifest.log_ids
-        with translated_disk("reading the log"), keeper.pinned("outcome"):
-            found = keeper.find_transaction(tx_id, log_ids)
-            if found is not None:
-                return "committed" if isinstance(found, TxRecord) else "rolled_back"
-            if keeper.first_position == 0 or self._never_committed(tx_id):
-                return "rolled_back"
-        return "too_old"
+        with translated_disk("reading the log"):
+            for _ in range(outcomes.ATTEMPTS):
+                # A checkpoint beside this may drop a segment that is about to be read.
+                with contextlib.suppress(HistoryTruncatedError):
+                    return self._outcome_in_log(tx_id)
+            return self._outcome_in_log(tx_id)
+
+    def _outcome_in_log(self, tx_id: bytes) -> outcomes.Outcome:
+        keeper = self._store.keeper
+        found = keeper.find_transaction(tx_id, self._store.manifest.log_ids)
+        if found is not None:
+            return "committed" if isinstance(found, TxRecord) else "rolled_back"
+        surely = keeper.first_position == 0 or self._never_committed(tx_id)
+        return "rolled_back" if surely else "too_old"
 
     def _never_committed(self, tx_id: bytes) -> bool:
         """Tell whether what is found nowhere would be found somewhere if it had been committed."""

@@ -19,7 +19,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count, pairwise
+from itertools import pairwise
 
 from ..affinity.errors import TidelogError
 from ..checkpoints.replay import State
@@ -70,7 +70,6 @@ class LogKeeper:
         retain_seconds: float | None,
     ) -> None:
         self.pins: dict[str, int] = {}
-        self._pin_numbers = count()
         self.plan = RetentionPlan((), {})
         self.ids: Callable[[], tuple[bytes, int]] = lambda: (b"", 0)
         """Prefix and newest number of automatic ids."""
@@ -326,19 +325,10 @@ class LogKeeper:
         )
         return None if found is None else found[1]
 
-    @contextlib.contextmanager
-    def pinned(self, who: str) -> Iterator[None]:
-        """Keep the log that there is while somebody looks into it."""
-        name = f"{who} {next(self._pin_numbers)}"
-        self.pins[name] = 0
-        try:
-            yield
-        finally:
-            del self.pins[name]
-
     def known_since(self) -> int:
         """Return a time that no transaction in the dropped part of the log lies behind."""
-        for _, record in read_records(Scan(self._directory, self.first_position, durable=self._writer.synced)):
+        scan = Scan(self._directory, self.first_position, durable=self._writer.synced)
+        for _, record in read_records(scan):
             if isinstance(record, TxRecord | EpochRecord):
                 return record.time
         return self._state.time
@@ -360,7 +350,10 @@ class LogKeeper:
         index = load_index(self._directory, number)
         if index is not None and index.prefixes is not None and prefix not in index.prefixes:
             return None
-        segment = open_segment(self._directory, number)
+        try:
+            segment = open_segment(self._directory, number)
+        except FileNotFoundError:
+            return None  # dropped meanwhile
         try:
             frames = walk(segment, segment.first_position)
             for _, record in read_records(frame for frame in frames if prefix in frame.payload):

@@ -36,6 +36,8 @@ RETENTION_SECONDS = 24 * 3600
 ENTRIES_MAX = 1_000_000
 SWEEP_SECONDS = 600.0
 SWEEP_BATCH = 1000
+ATTEMPTS = 4
+"""Looks into a log that loses segments meanwhile, before that is an error."""
 
 HORIZON_ID = b"tidelog.horizon."
 """The id of the horizon, which no transaction may have."""

@@ -175,7 +175,7 @@ class ReadOnlyDatabase:
         Open snapshots and iterations stay where they are.  Raises ``CorruptLogError`` and the
         like; the state is then the one before.
         """
-        with self._refreshing:
+        with self._refreshing, translated_disk(f"refreshing {self.path}"):
             self._check_open()
             base, self._base = self._base, None
             base = self._newest(base)
@@ -429,7 +429,8 @@ class ReadOnlyDatabase:
         self._check_open()
         view = self.overlay.view
         live = [snapshot for snapshot in self._snapshots if snapshot.layers() is not None]
-        sizes = self._segment_sizes()
+        with translated_disk("taking statistics"):
+            sizes = self._segment_sizes()
         return ReadStatistics(
             position=self.position,
             checkpoint_position=self._start,
