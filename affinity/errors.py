@@ -12,6 +12,8 @@ Tidelog itself: those stay ``AssertionError`` and the like.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class TidelogError(Exception):
     """Base of all errors of Tidelog."""
@@ -126,7 +128,7 @@ class ConflictError(TransactionError):
     """Something this transaction read was changed by another one that committed first.
 
     ``key`` is the encoded key; ``winner`` the id of the transaction that changed it, or None where
-    it is no longer known.
+    it is no longer known.  It is looked up in the log when it is first read.
     """
 
     code = "TL-TX-002"
@@ -139,13 +141,29 @@ class ConflictError(TransactionError):
         *,
         namespace: str,
         key: bytes | None,
-        winner: bytes | None,
+        winner: bytes | Callable[[], bytes | None] | None,
         hint: str | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.namespace = namespace
         self.key = key
-        self.winner = winner
+        self._winner = winner
+
+    @property
+    def winner(self) -> bytes | None:
+        """The id of the transaction that changed the key, or None where that is not known."""
+        winner = self._winner
+        if callable(winner):
+            self._winner = winner = winner()
+        return winner
+
+    def __copy__(self) -> object:
+        # Without a look at the log, unlike what goes into another process.
+        return _rebuild(type(self), self.args, dict(self.__dict__))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        self._winner = self.winner
+        return super().__reduce__()
 
 
 class DeadlockError(TransactionError):

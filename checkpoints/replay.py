@@ -17,7 +17,6 @@ Left out: the data itself; ``apply`` names the runs whose updates the caller sha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ..affinity.errors import CorruptLogError
 from ..tx.counter import PartitionUpdateCounter
@@ -185,10 +184,6 @@ class State:
             segment=0,
             offset=position,
         )
-
-    def rename(self, number: int, name: str) -> NamespaceRecord:
-        """Return the record that gives a namespace another name."""
-        return replace(self.namespaces[number], name=name)
 
     def without_rows(self) -> list[str]:
         """Return the names of maps whose rows the checkpoint cannot have where the fold began."""

@@ -22,10 +22,10 @@ import os
 import threading
 import weakref
 from _thread import get_ident, start_new_thread
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from operator import mod
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -38,6 +38,7 @@ from ..affinity.errors import (
     DiskError,
     DiskFullError,
     ForkedError,
+    HistoryTruncatedError,
     TidelogError,
     UsageError,
 )
@@ -121,6 +122,7 @@ class Database:
         self._snapshots = LiveSnapshots()
         self.rewriting = Rewriting(self, self._commit_rewrite)
         self._pending: set[bytes] = set()
+        self._empty_numbers = count()
         self._attaching = threading.Lock()
         self._limit = store.options.checkpoint_bytes
         self._policy = CheckpointPolicy(
@@ -130,6 +132,9 @@ class Database:
         )
         self._last_checkpoint = self._checkpoint_again = self.now()
         self._last_sweep = self.now()
+        self._opened = self._log_time()
+        self._times = deque([(self._last_sweep, self._opened)])
+        """When outcomes were swept, by the steady clock, and what time the log had reached."""
         self.closed: Callable[[], TidelogError] | None = None
         """What every call raises once the store is closed here."""
         self._closing = threading.Lock()
@@ -241,12 +246,12 @@ class Database:
         ``NotFoundError``, ``CodecError``, ``CorruptDataError``, ``DiskError``, ``DiskFullError``;
         nothing of the load is left in the store then.
         """
-        from .attaching import attach
-
         self.check_writable()
         self.inside.check_change(get_ident(), "attaching a load")
         place = os.path.abspath(os.fspath(directory))
-        with self._attaching:
+        with self._attaching, translated_disk(f"attaching the load in {place}"):
+            from .attaching import attach  # without a free descriptor this fails, too
+
             namespace = attach(self._store, self._catalog, place, name, self.check_writable)
         return map_of(namespace, self)
 
@@ -335,7 +340,10 @@ class Database:
 
     def empty_receipt(self) -> Receipt:
         """Return the receipt of a transaction that wrote nothing."""
-        return Receipt(self._committer.new_id(), 0, self._store.state.time, 0)
+        # Numbers of their own, counted in one step: this is called without the mutex, and nothing
+        # in the log may ever have the same one.
+        tx_id = outcomes.empty_id(self._committer.ids()[0], next(self._empty_numbers))
+        return Receipt(tx_id, 0, self._store.state.time, 0)
 
     @contextmanager
     def pending(self, tx_id: bytes | None) -> Iterator[None]:
@@ -355,38 +363,58 @@ class Database:
         winner: bytes | None,
         stored: bytes | None = None,
     ) -> ConflictError:
-        """Return the error for a key that was changed by another transaction."""
+        """Return the error for a key that was changed: by ``winner``, or where that is not known
+        by whoever wrote the value ``stored``."""
         partition, number, key = split_key(full_key)
         name = self._catalog.name_of(number)
-        if stored is not None:
-            winner = self._winner(partition, stored)
-        by = f" by transaction {winner.hex()}" if winner else ""
         return ConflictError(
-            f"key {shown_key(key)} of {name!r} was changed{by}",
+            f"key {shown_key(key)} of {name!r} was changed by another transaction",
             namespace=name,
             key=key,
-            winner=winner,
+            winner=winner if stored is None else self._search_for_winner(partition, stored),
         )
 
-    def _winner(self, partition: int, stored: bytes) -> bytes | None:
-        """Find in the newest part of the log who wrote a value; None where that fails."""
+    def _search_for_winner(self, partition: int, stored: bytes) -> Callable[[], bytes | None]:
+        """Return a function that finds in the newest part of the log who wrote a value.
+
+        It is for whoever reads the error to call: this is called under the mutex.
+        """
         _, counter, _ = version_of(stored)
-        try:
-            return self._store.keeper.writer_of(partition, counter)
-        except (OSError, TidelogError):
-            return None  # it is a courtesy, and the committer must go on
+        writer = self._store.writer
+        segment, end = writer.segment, writer.position
+        held = weakref.ref(self._store.keeper)
+
+        def search() -> bytes | None:
+            keeper = held()
+            if keeper is None:
+                return None
+            try:
+                return keeper.writer_of(partition, counter, segment, end)
+            except (OSError, TidelogError):
+                return None  # it is a courtesy
+
+        return search
 
     # -------------------------------------------------------------- outcomes
 
     def new_id(self) -> bytes:
-        """Return a fresh transaction id, for ``transaction(id=...)``."""
-        return self._store.environment.new_id()
+        """Return a fresh transaction id, for ``transaction(id=...)``.
+
+        It carries its time, so that ``outcome`` can tell for long that nothing was committed under
+        it: of other ids that is known only as long as the whole log is there.
+        """
+        environment, state = self._store.environment, self._store.state
+        time = max(environment.clock(), state.time)
+        return outcomes.dated_id(time, environment.new_id(), state.store_id)
 
     def add_outcome(self, writes: Writes, tx_id: bytes) -> None:
         """Add the entry that remembers a transaction whose id the caller gave."""
         partition = outcomes.home_of(tx_id, self.partitions)
         key = outcomes.outcome_key(tx_id, self.partitions)
-        time = self._store.environment.clock()
+        state = self._store.state
+        time = max(self._store.environment.clock(), state.time)
+        if outcomes.is_dated(tx_id, state.store_id):
+            time = max(time, outcomes.born(tx_id, state.store_id) or 0)
         writes[key] = (partition, OUTCOMES, tx_id, outcomes.encode_outcome(time))
 
     def earlier_receipt(self, tx_id: bytes, group: Sequence[Entry]) -> Receipt | None:
@@ -429,15 +457,39 @@ class Database:
             return "pending"
         if self.earlier_receipt(tx_id, ()) is not None:
             return "committed"
-        keeper = self._store.keeper
         with translated_disk("reading the log"):
-            found = keeper.find_transaction(tx_id, self._log_ids())
+            for _ in range(outcomes.ATTEMPTS):
+                # A checkpoint beside this may drop a segment that is about to be read.
+                with suppress(HistoryTruncatedError):
+                    return self._outcome_in_log(tx_id)
+            return self._outcome_in_log(tx_id)
+
+    def _outcome_in_log(self, tx_id: bytes) -> outcomes.Outcome:
+        keeper = self._store.keeper
+        found = keeper.find_transaction(tx_id, self._store.manifest.log_ids)
         if found is not None:
             return "committed" if isinstance(found, TxRecord) else "rolled_back"
-        return "rolled_back" if keeper.first_position == 0 else "too_old"
+        surely = keeper.first_position == 0 or self._never_committed(tx_id)
+        return "rolled_back" if surely else "too_old"
 
-    def _log_ids(self) -> list[tuple[bytes, int]]:
-        return self._store.manifest.log_ids
+    def _never_committed(self, tx_id: bytes) -> bool:
+        """Tell whether what is found nowhere would be found somewhere if it had been committed."""
+        keeper = self._store.keeper
+        since = outcomes.born(tx_id, self._store.state.store_id)
+        automatic = outcomes.is_automatic(tx_id)
+        if since is not None and automatic and since > self._log_time():
+            since = None  # one that somebody gave, and that only looks like an automatic one
+        if since is not None and since > keeper.known_since():
+            return True
+        if automatic:
+            first = keeper.first_number(tx_id[:8])
+            return first is not None and outcomes.number_of(tx_id) >= first
+        return since is not None and since > self._horizon()
+
+    def _horizon(self) -> int:
+        """Return a time behind which no outcome of a given id has expired."""
+        known = self.earlier_receipt(outcomes.HORIZON_ID, ())
+        return self._opened if known is None else known.time
 
     # -------------------------------------------------------------- snapshots
 
@@ -692,25 +744,56 @@ class Database:
         except TidelogError as error:
             log.error("maintenance.failed error=%s", error, extra={"event": "maintenance.failed"})
 
+    def _log_time(self) -> int:
+        """Return the time, which no later commit falls behind."""
+        state = self._store.state
+        with self._committer.mutex:
+            state.time = max(state.time, self._store.environment.clock())
+            return state.time
+
+    def _time_of_expiry(self) -> int:
+        """Return a time that had passed a whole retention ago, by the steady clock."""
+        now, times = self.now(), self._times
+        times.append((now, self._log_time()))
+        while len(times) > 1 and times[1][0] <= now - outcomes.RETENTION_SECONDS:
+            times.popleft()
+        steady, reached = times[0]
+        return reached if steady <= now - outcomes.RETENTION_SECONDS else 0
+
     def sweep_outcomes(self) -> int:
         """Delete outcomes of given ids that have expired; return how many."""
-        oldest = self._store.environment.clock() - outcomes.RETENTION_SECONDS * 1_000_000
+        oldest = self._time_of_expiry()
+        horizon: int | None = None
         entries: list[tuple[int, bytes]] = []
         with self.snapshot() as snapshot:
             for block in snapshot.scan(Range(namespace=OUTCOMES), reverse=False, block=64):
                 entries += [(outcomes.decode_outcome(value), key) for key, value in block]
-        entries.sort()
+        for time, key in entries:
+            if key == outcomes.HORIZON_ID:
+                horizon = time
+        entries = sorted(entry for entry in entries if entry[1] != outcomes.HORIZON_ID)
         excess = len(entries) - outcomes.ENTRIES_MAX
-        expired = [key for place, (time, key) in enumerate(entries)
+        expired = [(time, key) for place, (time, key) in enumerate(entries)
                    if time < oldest or place < excess]  # fmt: skip
+        newest = max([time for time, _ in expired], default=0)
+        if entries and (horizon is None or newest > horizon):
+            self._set_horizon(max(newest, self._opened if horizon is None else horizon))
         for first in range(0, len(expired), outcomes.SWEEP_BATCH):
             writes: Writes = {}
-            for tx_id in expired[first : first + outcomes.SWEEP_BATCH]:
+            for _, tx_id in expired[first : first + outcomes.SWEEP_BATCH]:
                 partition = outcomes.home_of(tx_id, self.partitions)
                 key = outcomes.outcome_key(tx_id, self.partitions)
                 writes[key] = (partition, OUTCOMES, tx_id, None)
             self._committer.commit(Commit(FewUpdates(writes), False))
         return len(expired)
+
+    def _set_horizon(self, time: int) -> None:
+        """Note, before they go, how new the entries are that expire."""
+        partition = outcomes.home_of(outcomes.HORIZON_ID, self.partitions)
+        key = outcomes.outcome_key(outcomes.HORIZON_ID, self.partitions)
+        value = outcomes.encode_outcome(time)
+        writes: Writes = {key: (partition, OUTCOMES, outcomes.HORIZON_ID, value)}
+        self._committer.commit(Commit(FewUpdates(writes), False))
 
     def _checkpoint(self, reason: str) -> int:
         self._last_checkpoint = self.now()
@@ -741,14 +824,16 @@ class Database:
         ``verify`` opens the copy and checks all of it, which takes a while.  Raises
         ``UsageError``, ``DiskError``, ``DiskFullError``, ``CorruptDataError``.
         """
-        from .backup import back_up, source_of
-
         self._check_open()
-        pins, name = self._store.keeper.pins, f"backup {self.new_id().hex()[:8]}"
+        place = os.path.abspath(os.fspath(directory))
+        pins, name = self._store.keeper.pins, f"backup {self.new_id().hex()[-8:]}"
         pins[name] = 0
         try:
-            source = source_of(self._store, self.maps(), lambda at: pins.update({name: at}))
-            return back_up(source, os.path.abspath(os.fspath(directory)), verify=verify)
+            with translated_disk(f"the backup to {place}"):
+                from .backup import back_up, source_of
+
+                source = source_of(self._store, self.maps(), lambda at: pins.update({name: at}))
+                return back_up(source, place, verify=verify)
         finally:
             del pins[name]
 
@@ -855,12 +940,12 @@ class Database:
             return
         # A finalizer may run anywhere, in a thread that has one of these locks, too.
         if self._store.checkpointer.running or self._committer.mutex.locked():
-            start_new_thread(self._let_go, ())
+            start_new_thread(self._let_go_lost, ())
         else:
-            self._let_go()
+            self._let_go_lost()
         warn_of_lost(self.path)
 
-    def _let_go(self) -> None:
+    def _let_go_lost(self) -> None:
         """Let go of the store: cleanly if the data file has everything, else as a crash would.
 
         A checkpoint may take too long for a finalizer.  The background work ends by itself.
@@ -878,6 +963,7 @@ class Database:
                 self._store.end_cleanly()
         self._shut(self._closed_error)
         self._store.release()
+        self._released = True
         log.warning("store.lost path=%s", self.path, extra={"event": "store.lost"})
 
     def forked(self) -> None:

@@ -155,9 +155,6 @@ class KeyValueEnvironment(Protocol):
     def clear_stale_readers(self) -> int:
         """Free the slots of processes that have died; return how many."""
 
-    def engine_version(self) -> str:
-        """Return the name of the engine and its data format."""
-
     def close(self) -> None:
         """Close the file; closing twice is fine."""
 

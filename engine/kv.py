@@ -301,10 +301,6 @@ class LmdbEnvironment:
         with translated("looking for readers that have died"):
             return self._env.reader_check()
 
-    def engine_version(self) -> str:
-        """Return the name of the engine and its data format."""
-        return ENGINE_VERSION
-
     def close(self) -> None:
         """Close the file; closing twice is fine."""
         # A forked child would give up the reader slots of its parent's open transactions.

@@ -17,25 +17,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..affinity.errors import TidelogError
 from ..checkpoints.replay import State
-from ..wal.format import SegmentHeader, segment_name
+from ..wal.format import FRAME_MAGIC, Frame, SegmentHeader, segment_name
 from ..wal.index import SegmentIndex, index_name
 from ..wal.ports import Directory
 from ..wal.reader import Scan, find_transaction, load_index, read_records
-from ..wal.records import RollbackRecord, TxRecord
+from ..wal.records import EpochRecord, RollbackRecord, TxRecord
 from ..wal.retention import Holders, RetentionLimits, RetentionPlan, SegmentInfo, plan_retention
-from ..wal.segments import open_segment, segment_numbers, walk
+from ..wal.segments import Segment, open_segment, probe, segment_numbers, walk
 from ..wal.writer import LogWriter
 from .environment import Environment
 
 SPARES_MAX = 2
-LOOK_BACK = 4 << 20
-"""Bytes of log that are searched for the winner of a conflict."""
+LOOK_BACK = (64 << 10, 512 << 10, 4 << 20)
+"""Bytes of log that are searched for the winner of a conflict, one after the other."""
 SPARE_SUFFIX = ".spare"
 
 log = logging.getLogger("tidelog.log")
@@ -75,7 +75,6 @@ class LogKeeper:
         """Prefix and newest number of automatic ids."""
         self.ids_in_flight: Callable[[], tuple[int, list[bytes]]] = lambda: (1, [])
         """First number, and given ids, of the group that is on its way into the log."""
-        self.checkpoint_position: Callable[[], int] = lambda: 0
         self._environment = environment
         self._directory = directory
         self._readers_path = readers_path
@@ -330,22 +329,70 @@ class LogKeeper:
         )
         return None if found is None else found[1]
 
-    def writer_of(self, partition: int, counter: int) -> bytes | None:
+    def known_since(self) -> int:
+        """Return a time that no transaction in the dropped part of the log lies behind."""
+        scan = Scan(self._directory, self.first_position, durable=self._writer.synced)
+        for _, record in read_records(scan):
+            if isinstance(record, TxRecord | EpochRecord):
+                return record.time
+        return self._state.time
+
+    def first_number(self, prefix: bytes) -> int | None:
+        """Return the number from which on automatic ids with a prefix can only be in the kept log.
+
+        None where the log does not show it.  Numbers rise as the log does.
+        """
+        start = self._start
+        for number in [*(info.number for info in self._sealed_below(start.number)), start.number]:
+            own = number == start.number and prefix == self.ids()[0]
+            first = start.first_id if own else self._first_number_in(number, prefix)
+            if first is not None:
+                return first
+        return None
+
+    def _first_number_in(self, number: int, prefix: bytes) -> int | None:
+        index = load_index(self._directory, number)
+        if index is not None and index.prefixes is not None and prefix not in index.prefixes:
+            return None
+        try:
+            segment = open_segment(self._directory, number)
+        except FileNotFoundError:
+            return None  # dropped meanwhile
+        try:
+            frames = walk(segment, segment.first_position)
+            for _, record in read_records(frame for frame in frames if prefix in frame.payload):
+                # An automatic id may be given to a later transaction, too: that one tells nothing.
+                given = isinstance(record, TxRecord) and record.details.get("user_id")
+                if isinstance(record, TxRecord) and not given and record.tx_id[:8] == prefix:
+                    return int.from_bytes(record.tx_id[8:], "big")
+            return None
+        finally:
+            segment.file.close()
+
+    def writer_of(
+        self, partition: int, counter: int, header: SegmentHeader, end: int
+    ) -> bytes | None:
         """Return the id of the transaction that wrote an update, if the newest log shows it.
 
-        Looks through the current segment only, from its end to where it was ``LOOK_BACK`` shorter.
+        Looks through a segment backwards from ``end``, where a frame ends, as far as the longest
+        of ``LOOK_BACK`` goes.
         """
-        header = self._writer.segment
-        scan = Scan(self._directory, header.first_position, exact=True, durable=0)
-        lowest = self._writer.position - LOOK_BACK
-        for frame, record in read_records(f for f in scan if f.position >= lowest):
-            if isinstance(record, TxRecord):
-                for run in record.runs:
-                    if run.partition == partition and 0 <= counter - run.first < run.count:
-                        return record.tx_id
-            if frame.end >= self._writer.position:
-                break
-        return None
+        segment = open_segment(self._directory, header.number)
+        try:
+            if segment.log_id != header.log_id or segment.first_position != header.first_position:
+                return None
+            for size in LOOK_BACK:
+                start = max(end - size, segment.first_position)
+                for _, record in read_records(_frames_near(segment, start, end)):
+                    if isinstance(record, TxRecord):
+                        for run in record.runs:
+                            if run.partition == partition and 0 <= counter - run.first < run.count:
+                                return record.tx_id
+                if start == segment.first_position:
+                    break
+            return None
+        finally:
+            segment.file.close()
 
     @property
     def kept_bytes(self) -> int:
@@ -372,3 +419,14 @@ def _slot_position(directory: Directory, name: str) -> int:
     finally:
         file.close()
     return int(text) if text.isdigit() else 0
+
+
+def _frames_near(segment: Segment, start: int, end: int) -> Iterator[Frame]:
+    """Yield the frames of a segment from the first one on that begins at or behind ``start``."""
+    data = segment.file.read(segment.offset_of(start), end - start)
+    at = data.find(FRAME_MAGIC)
+    while at >= 0:
+        if probe(segment, start + at).frame is not None:
+            yield from walk(segment, start + at, end)
+            return
+        at = data.find(FRAME_MAGIC, at + 1)

@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ..affinity.errors import DiskError, UsageError
+from ..affinity.errors import UsageError
 from .database import Database
 from .environment import Environment, production
-from .opening import PERMISSION_HINT, Options, open_store, translated_disk
+from .opening import Options, open_store, translated_disk
 from .transactions import Durability, choice
 
 if TYPE_CHECKING:
@@ -136,18 +136,16 @@ def _open_reading(
     codecs: Iterable[Any],
     limits: Mapping[str, Any],
 ) -> ReadOnlyDatabase:
-    from .reading import ReadOnlyDatabase
-
     if partitions is not None:
         raise UsageError(
             "a store that is opened for reading has the partitions that it was made with",
             hint="Leave `partitions` out.",
         )
     place = _place(path)
-    try:
+    with translated_disk(f"opening {place}"):
+        from .reading import ReadOnlyDatabase  # without a free descriptor this fails, too
+
         return ReadOnlyDatabase(environment, place, _options(limits), list(codecs))
-    except PermissionError as error:
-        raise DiskError(f"opening {place} failed: {error}", hint=PERMISSION_HINT) from error
 
 
 def _place(path: str | os.PathLike[str]) -> str:

@@ -48,6 +48,7 @@ from .log_keeper import LogKeeper
 from .log_source import WAL_NAME
 from .manifest import Manifest
 from .map_growth import MapGrowth
+from .outcomes import automatic_prefix
 from .overlay import Overlay
 from .partition_store import read_marks, verify_partitions
 from .recovery import RecoveryReport, Replayed, replay, rewrite_tail
@@ -482,7 +483,7 @@ class _Opening:
             state,
             overlay,
             writer,
-            id_prefix=environment.new_id()[:8],
+            id_prefix=self._id_prefix(state),
             transaction_bytes_max=options.transaction_bytes_max,
             mutex=replayed.mutex,
         )
@@ -511,13 +512,21 @@ class _Opening:
             growth=growth,
             report=replayed.report,
         )
-        keeper.checkpoint_position = lambda: checkpointer.position
         try:
             self._settle(store)
         except BaseException:
             writer.close()
             raise
         return store
+
+    def _id_prefix(self, state: State) -> bytes:
+        """Return the first half of automatic ids, which carries a time.
+
+        That is behind the time of every commit so far, and of no commit to come.
+        """
+        time = max(self._environment.clock(), state.time + 1000)
+        state.time = time = time - time % 1000
+        return automatic_prefix(time, self._environment.new_id())
 
     def _remove_leftovers(self) -> None:
         if NEXT_NAME in self._wal.names():

@@ -56,7 +56,7 @@ from .handles import warn_of_lost
 from .manifest import Manifest
 from .maps import Map, map_of
 from .namespaces import Home, Namespace, bound, check_codecs, check_name
-from .opening import Options
+from .opening import Options, translated_disk
 from .overlay import Layer, Overlay, View
 from .partition_store import read_marks, read_store_mark
 from .recovery import Replayed, newest_durable, replay_to
@@ -183,7 +183,7 @@ class ReadOnlyDatabase:
         Open snapshots and iterations stay where they are.  Raises ``CorruptLogError`` and the
         like; the state is then the one before.
         """
-        with self._refreshing:
+        with self._refreshing, translated_disk(f"refreshing {self.path}"):
             self._check_open()
             base, self._base = self._base, None
             base = self._newest(base)
@@ -409,6 +409,10 @@ class ReadOnlyDatabase:
         copy and checks all of it.  Raises as ``Database.backup`` does.
         """
         self._check_open()
+        with translated_disk(f"the backup to {os.fspath(directory)}"):
+            return self._back_up(os.path.abspath(os.fspath(directory)), verify)
+
+    def _back_up(self, directory: str, verify: bool) -> BackupReport:
         access = self.access
         manifest = access.manifest()
         # A slot of its own: a refresh may raise the other one meanwhile.
@@ -424,7 +428,7 @@ class ReadOnlyDatabase:
                 durable=lambda known: newest_durable(access.wal, manifest.log_ids, known),
                 pin=_nothing_to_pin if slot is None else slot.raise_to,
             )
-            return back_up(source, os.path.abspath(os.fspath(directory)), verify=verify)
+            return back_up(source, directory, verify=verify)
         finally:
             if slot is not None:
                 slot.release()
@@ -436,7 +440,8 @@ class ReadOnlyDatabase:
         self._check_open()
         view = self.overlay.view
         live = [snapshot for snapshot in self._snapshots if snapshot.layers() is not None]
-        sizes = self._segment_sizes()
+        with translated_disk("taking statistics"):
+            sizes = self._segment_sizes()
         return ReadStatistics(
             position=self.position,
             checkpoint_position=self._start,

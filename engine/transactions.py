@@ -33,6 +33,7 @@ from .entries import Commit, Entry, Receipt
 from .lock_manager import Holder, map_key
 from .maps import Map, map_of, namespace_at
 from .namespaces import Namespace, named
+from .outcomes import HORIZON_ID
 from .overlay import since
 from .scan import Pair, Range
 from .snapshots import Snapshot, read_view
@@ -485,8 +486,10 @@ def _checked_id(tx_id: object) -> bytes:
     if type(tx_id) is not bytes or len(tx_id) != TX_ID_SIZE:
         raise UsageError(
             f"the id of a transaction is {TX_ID_SIZE} bytes, not {tx_id!r}",
-            hint="Use `uuid.uuid4().bytes`, or `db.new_id()`.",
+            hint="Use `db.new_id()`, or `uuid.uuid4().bytes`.",
         )
+    if tx_id == HORIZON_ID:
+        raise UsageError(f"the id {tx_id!r} is taken by the store", hint="Use `db.new_id()`.")
     return tx_id
 
 

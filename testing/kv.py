@@ -37,7 +37,6 @@ from .kv_cursor import MemoryCursor
 from .media import Inode, NameChange, Write
 
 LOCK_FILE = "lock.mdb"
-ENGINE_VERSION = "memory/format-1"
 
 _MAGIC = b"TLMEMKV1"
 _HEADER = struct.Struct("<8sQ")
@@ -133,10 +132,6 @@ class MemoryKv:
     def open_transactions(self) -> int:
         """Return how many transactions are alive, for tests that look for forgotten ones."""
         return sum(not transaction.ended for transaction in self._transactions)
-
-    def engine_version(self) -> str:
-        """Return the name of the engine and its data format."""
-        return ENGINE_VERSION
 
     def close(self) -> None:
         """End all transactions and close the file; closing twice is fine."""

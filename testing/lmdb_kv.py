@@ -95,10 +95,6 @@ class CopiedLmdb:
         """Free the slots of processes that have died; return how many."""
         return self._env.clear_stale_readers()
 
-    def engine_version(self) -> str:
-        """Return the name of the engine and its data format."""
-        return self._env.engine_version()
-
     def close(self) -> None:
         """Close the file; closing twice is fine."""
         self._env.close()

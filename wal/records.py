@@ -65,8 +65,6 @@ pack_record_header = _HEADER.pack
 _PUT = struct.Struct(">I13sQBQHIBIBQHIHH")
 _PUT_VALUE = struct.Struct(">HI")
 _PUT_SIZE = _PUT.size - RECORD_OVERHEAD + _PUT_VALUE.size + 1
-PUT_OVERHEAD = _PUT.size + _PUT_VALUE.size + 1
-"""Bytes of the record of a put beside key and value."""
 
 PutEncoder = Callable[[int, int, int, int, int, int, bytes, bytes], bytes]
 """(number of the id, time, partition, epoch, counter, namespace, key, value) to the record."""

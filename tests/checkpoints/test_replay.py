@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,6 +49,10 @@ def namespace(number: int, name: str) -> NamespaceRecord:
     return NamespaceRecord(
         id=number, name=name, key_codec="bytes", key_version=1, value_codec="bytes", value_version=1
     )
+
+
+def renamed(state: State, number: int, name: str) -> NamespaceRecord:
+    return replace(state.namespaces[number], name=name)
 
 
 def marks_of(state: State, position: int) -> dict[int, PartitionMark]:
@@ -135,7 +140,7 @@ def test_a_load_closes_numbers_and_tells_who_lacks_its_rows() -> None:
         assert state.apply(10, record) == []
     assert [counter.lwm for counter in state.counters] == [0, 4, 0]
     assert (state.touched, state.time, state.without_rows()) == ({1, 2}, 5, [])
-    state.apply(11, state.rename(20, "new"))
+    state.apply(11, renamed(state, 20, "new"))
     assert state.without_rows() == ["new"]
     state.apply(12, DropNamespaceRecord(id=20, time=6))
     assert state.without_rows() == []
@@ -153,7 +158,7 @@ def test_time_never_falls() -> None:
 def test_names_come_and_change_and_go_and_their_ids_are_not_used_again() -> None:
     state = State(STORE_ID, PARTITIONS)
     state.apply(0, namespace(20, "old"))
-    state.apply(0, state.rename(20, "new"))
+    state.apply(0, renamed(state, 20, "new"))
     assert state.namespaces[20].name == "new"
     state.apply(0, DropNamespaceRecord(id=20, time=1))
     state.apply(0, DropNamespaceRecord(id=20, time=1))
@@ -260,7 +265,7 @@ def random_log(rng: random.Random, length: int) -> list[Record]:
             case "x" if state.namespaces:
                 record = DropNamespaceRecord(id=rng.choice(list(state.namespaces)), time=time)
             case "r" if state.namespaces:
-                record = state.rename(rng.choice(list(state.namespaces)), f"again {time}")
+                record = renamed(state, rng.choice(list(state.namespaces)), f"again {time}")
             case _:
                 # A restart: what was not written is forgotten, and the epochs rise.
                 late.clear()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
 
 from support.stores import Opened, open_store, opened
+from tidelog.engine import log_keeper
 from tidelog.engine.log_keeper import SPARE_SUFFIX, SPARES_MAX
+from tidelog.wal.format import FRAME_MAGIC
 from tidelog.wal.index import SegmentIndex, index_name
 from tidelog.wal.reader import Scan, load_index, read_records
 from tidelog.wal.records import TxRecord
-from tidelog.wal.segments import open_segment, segment_numbers, walk
+from tidelog.wal.segments import Segment, open_segment, segment_numbers, walk
 
 SMALL: dict[str, Any] = {"segment_bytes": 1, "retain_bytes": 1}
 """Segments as small as they get, and no history beyond what is needed."""
@@ -266,8 +269,50 @@ def test_a_segment_that_cannot_be_measured_is_not_lost_sight_of() -> None:
 def test_the_winner_of_a_conflict_is_found_in_the_newest_log() -> None:
     with opened(partitions=1) as store:
         ids = fill(store, 5)
-        keeper = store.parts.keeper
-        assert [keeper.writer_of(0, counter) for counter in range(7)] == [None, *ids, None]
+        keeper, writer = store.parts.keeper, store.parts.writer
+        segment, end = writer.segment, writer.position
+        fill(store, 1)
+        found = [keeper.writer_of(0, counter, segment, end) for counter in range(7)]
+        assert found == [None, *ids, None]
+
+
+def test_the_winner_of_a_conflict_is_looked_for_from_the_end_of_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The segment was read from its beginning: up to a second, with everybody waiting.
+    monkeypatch.setattr(log_keeper, "LOOK_BACK", (4096, 20_000))
+    with opened(partitions=1) as store:
+        users = store.database.map("users")
+        ids = []
+        for number in range(100):
+            with store.database.transaction() as tx:
+                tx[users][b"%d" % number] = FRAME_MAGIC * 250
+            ids.append(tx.tx_id)
+        keeper, writer = store.parts.keeper, store.parts.writer
+        looked = []
+        walk = log_keeper.walk
+
+        def noted(segment: Segment, position: int, limit: int) -> Any:
+            looked.append(limit - position)
+            return walk(segment, position, limit)
+
+        monkeypatch.setattr(log_keeper, "walk", noted)
+        find = partial(keeper.writer_of, 0, header=writer.segment, end=writer.position)
+        assert [find(100), find(90), find(50)] == [ids[99], ids[89], None]
+        assert len(looked) == 5
+        assert looked[0] <= 4096
+        assert max(looked) <= 20_000
+
+
+def test_the_winner_of_a_conflict_in_a_segment_that_is_gone_is_not_known() -> None:
+    with opened(partitions=1, **SMALL) as store:
+        keeper, writer = store.parts.keeper, store.parts.writer
+        fill(store, 5)
+        segment, end = writer.segment, writer.position
+        fill(store)
+        store.database.checkpoint()
+        with pytest.raises(FileNotFoundError):
+            keeper.writer_of(0, 1, segment, end)
 
 
 def test_a_reopened_log_goes_on_where_it_ended() -> None:

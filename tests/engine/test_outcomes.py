@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +14,13 @@ import msgpack
 import pytest
 
 from support.real_stores import opened as opened_shop
-from support.stores import Opened, open_store, opened
-from tidelog.affinity.errors import ConflictError, CorruptDataError, UsageError
+from support.stores import PATH, Opened, open_store, opened
+from tidelog.affinity.errors import CommitUnknownError, ConflictError, CorruptDataError, UsageError
 from tidelog.engine import outcomes
+from tidelog.engine.open import open_with
 from tidelog.engine.outcomes import decode_outcome, encode_outcome, home_of, outcome_key
 from tidelog.engine.stored import split_key
+from tidelog.testing import simulated
 
 ID = bytes(range(16))
 
@@ -164,11 +170,13 @@ def test_entries_expire_after_their_time() -> None:
     with opened() as store:
         for number in range(10):
             commit(store, b"v", b"%016d" % number)
+        store.environment.time.move(1)
+        assert store.database.sweep_outcomes() == 0
         store.environment.time.move(outcomes.RETENTION_SECONDS / 2)
         for number in range(10, 15):
             commit(store, b"v", b"%016d" % number)
         assert store.database.sweep_outcomes() == 0
-        store.environment.time.move(outcomes.RETENTION_SECONDS / 2 + 1)
+        store.environment.time.move(outcomes.RETENTION_SECONDS / 2)
         assert entries(store) == 15
         assert store.database.sweep_outcomes() == 10
         assert entries(store) == 5
@@ -197,7 +205,9 @@ def test_the_oldest_entries_go_where_there_are_too_many(monkeypatch: pytest.Monk
 def test_the_background_sweeps_now_and_then() -> None:
     with opened() as store:
         commit(store, b"v", b"%016d" % 1)
-        store.environment.time.move(outcomes.RETENTION_SECONDS + 1)
+        store.environment.advance(outcomes.SWEEP_SECONDS + 1)
+        assert entries(store) == 1
+        store.environment.time.move(outcomes.RETENTION_SECONDS)
         store.environment.advance(1)
         assert entries(store) == 0
         commit(store, b"v", b"%016d" % 2)
@@ -216,6 +226,180 @@ def test_a_store_that_stopped_writing_sweeps_nothing_and_says_so_in_the_log(
     assert "maintenance.failed" in {getattr(r, "event", "") for r in caplog.records}
     assert entries(store) == 1
     store.database.abandon()
+
+
+# ------------------------------------------------------------------ what is found nowhere
+
+
+def trim(store: Opened) -> None:
+    """Let time pass, and let the log lose its beginning."""
+    store.environment.time.move(1)
+    for _ in range(12):
+        commit(store, b"x" * 30_000, None)
+    store.database.checkpoint()
+    assert store.parts.keeper.first_position > 0
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_commit_whose_sync_failed_is_known_not_to_be_there_when_the_log_is_trimmed(
+    given: bool,
+) -> None:
+    # Once any of the log had gone the answer was `too_old`, seconds after the failure.
+    store = open_store(segment_bytes=1, retain_bytes=200_000)
+    db, users = store.database, store.database.map("users")
+    trim(store)
+    store.environment.time.move(1)
+    tx = db.transaction(id=db.new_id() if given else None)
+    tx[users][b"lost"] = b"1"
+    store.disk.fail_at(1, "EIO", kind="sync", path="/store/wal")
+    with pytest.raises(CommitUnknownError) as caught:
+        tx.commit()
+    found = store.disk.crash("lost")
+    db.abandon()
+    with opened(found, segment_bytes=1, retain_bytes=200_000) as again:
+        assert b"lost" not in again.database.map("users")
+        assert again.database.outcome(caught.value.tx_id) == "rolled_back"
+
+
+def test_an_id_that_was_given_out_and_not_used_is_known_to_be_unused() -> None:
+    with opened(segment_bytes=1, retain_bytes=1) as store:
+        db = store.database
+        store.environment.time.move(1)
+        early = db.new_id()
+        trim(store)
+        late = db.new_id()
+        foreign = uuid.UUID(int=12345, version=4).bytes
+        # No entry has expired since the store was opened, so either would have one.
+        assert (db.outcome(late), db.outcome(early)) == ("rolled_back", "rolled_back")
+        for other in (foreign, b"f" * 16, bytes(8) + b"\xff" * 8):
+            assert db.outcome(other) == "too_old"
+        commit(store, b"1", late)
+        assert (db.outcome(late), db.outcome(early)) == ("committed", "rolled_back")
+
+
+def test_an_id_as_old_as_what_has_expired_is_too_old() -> None:
+    with opened(segment_bytes=1, retain_bytes=1) as store:
+        db, time = store.database, store.environment.time
+        used, unused = db.new_id(), db.new_id()
+        commit(store, b"1", used)
+        time.move(1)
+        db.sweep_outcomes()
+        later = db.new_id()
+        time.move(outcomes.RETENTION_SECONDS)
+        assert db.sweep_outcomes() == 1
+        trim(store)
+        assert [db.outcome(tx_id) for tx_id in (used, unused)] == ["too_old", "too_old"]
+        assert db.outcome(later) == "rolled_back"
+    with opened(store.disk, segment_bytes=1, retain_bytes=1) as again:
+        trim(again)
+        known = [again.database.outcome(tx_id) for tx_id in (used, unused, later)]
+        assert known == ["too_old", "too_old", "rolled_back"]
+
+
+def test_the_id_of_the_horizon_is_no_transactions() -> None:
+    with opened() as store, pytest.raises(UsageError, match="taken by the store"):
+        store.database.transaction(id=outcomes.HORIZON_ID)
+
+
+def test_a_transaction_without_writes_takes_no_number_of_the_log() -> None:
+    # Counted without a lock, a number could be given twice: to it, and to a commit beside it.
+    with opened() as store:
+        first = commit(store, b"1", None).tx_id
+        empty = store.database.transaction().commit().tx_id
+        second = commit(store, b"2", None).tx_id
+        assert int.from_bytes(second, "big") == int.from_bytes(first, "big") + 1
+        assert empty[:8] == first[:8]
+        assert outcomes.number_of(empty) > 1 << 61
+
+
+@pytest.mark.parametrize("days", [3, -5])
+def test_a_clock_that_jumps_and_comes_back_lets_no_id_apply_twice(days: int) -> None:
+    # The sweep believed the clock: entries went, and the same id was applied once more.
+    with opened(segment_bytes=1, retain_bytes=1) as store:
+        time, before, during = store.environment.time, b"b" * 16, b"d" * 16
+        commit(store, b"1", before)
+        time.jump(days * 24 * 3600)
+        commit(store, b"2", during)
+        for _ in range(3):
+            time.move(outcomes.SWEEP_SECONDS)
+            assert store.database.sweep_outcomes() == 0
+        time.jump(-days * 24 * 3600)
+        for _ in range(3):
+            time.move(outcomes.SWEEP_SECONDS)
+            assert store.database.sweep_outcomes() == 0
+        for tx_id in (before, during):
+            commit(store, b"again", tx_id)
+        assert store.database.map("users")[b"a"] == b"2"
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(s, marks=pytest.mark.nightly) for s in range(6, 300))]
+)
+def test_outcomes_are_never_wrong_whatever_happens_to_clock_log_and_store(seed: int) -> None:
+    chance, seeds = random.Random(seed), count(1000 * seed + 500)
+    sizes: dict[str, Any] = {"segment_bytes": 1 << 14, "retain_bytes": 1 << 15, "partitions": 2}
+    store = open_store(seed=seed, **sizes)
+    committed: set[bytes] = set()
+    absent: set[bytes] = set()
+    for step in range(80):
+        db, users = store.database, store.database.map("users")
+        what = chance.choice(["auto"] * 4 + ["given"] * 3 + ["again", "lose", "mint", "trim"] * 2
+                             + ["sweep", "move", "jump", "close", "crash"])  # fmt: skip
+        if what in ("auto", "given"):
+            with db.transaction(id=db.new_id() if what == "given" else None) as tx:
+                tx[users][b"%d" % step] = bytes(chance.randrange(8000))
+            assert tx.tx_id is not None
+            committed.add(tx.tx_id)
+        elif what == "again" and absent | committed:
+            # An id of an earlier step once more: what has been applied is not applied again.
+            tx_id = chance.choice(sorted(absent | committed))
+            with db.transaction(id=tx_id) as tx:
+                tx[users][b"again"] = tx_id
+            if not outcomes.is_automatic(tx_id):
+                assert (users.get(b"again") == tx_id) == (tx_id in absent)
+            users.discard(b"again")
+            absent.discard(tx_id)
+            committed.add(tx_id)
+        elif what == "lose":
+            tx = db.transaction(id=chance.choice([None, db.new_id()]))
+            tx[users][b"lost%d" % step] = b"1"
+            store.disk.fail_at(1, "EIO", kind="sync", path="/store/wal")
+            with pytest.raises(CommitUnknownError) as caught:
+                tx.commit()
+            store = reborn(store, "lost", seeds, sizes)
+            there = b"lost%d" % step in store.database.map("users")
+            (committed if there else absent).add(caught.value.tx_id)
+        elif what == "mint":
+            absent.add(db.new_id())
+        elif what == "trim":
+            db.checkpoint()
+        elif what == "sweep":
+            db.sweep_outcomes()
+        elif what == "move":
+            store.environment.time.move(chance.randrange(400))
+        elif what == "jump":
+            store.environment.time.jump(chance.choice([-5, -1, -0.1, 0.1, 1, 3]) * 86_400)
+        elif what == "close":
+            db.close()
+            store = reborn(store, None, seeds, sizes)
+        elif what == "crash":
+            store = reborn(store, "lost", seeds, sizes)
+        for tx_id in sorted(committed):
+            assert store.database.outcome(tx_id) in ("committed", "too_old")
+        for tx_id in sorted(absent):
+            assert store.database.outcome(tx_id) in ("rolled_back", "too_old")
+    store.database.close()
+
+
+def reborn(store: Opened, how: str | None, seeds: Iterator[int], sizes: dict[str, Any]) -> Opened:
+    """The store after a crash, or after its close, in a world whose clock goes on."""
+    disk = store.disk if how is None else store.disk.crash(how)
+    if how is not None:
+        store.database.abandon()
+    wall = store.environment.time.wall_us()
+    environment = simulated(next(seeds), disk)
+    environment.time.jump((wall - environment.time.wall_us()) / 1e6)
+    return Opened(open_with(environment, PATH, **sizes), environment, disk)
 
 
 def test_threads_that_ask_for_outcomes_at_once_all_hear_the_truth(tmp_path: Path) -> None:

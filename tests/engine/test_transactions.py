@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -384,6 +386,50 @@ def test_what_is_dropped_under_a_transaction_is_not_found(store: Opened) -> None
     with pytest.raises(UsageError, match="dropped"):
         inside[b"a"] = b"1"
     tx.rollback()
+
+
+def conflicting(store: Opened) -> ConflictError:
+    """The error of a transaction that has read what another one changed."""
+    users = store.database.map("users")
+    tx = store.database.transaction()
+    tx[users].get(b"a")
+    tx[users][b"b"] = b"1"
+    users[b"a"] = b"changed"
+    with pytest.raises(ConflictError) as caught:
+        tx.commit()
+    return caught.value
+
+
+def test_the_winner_of_a_conflict_is_looked_up_when_it_is_asked_for(
+    store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Every conflict read the log, under the mutex of all commits.
+    keeper, mutex = store.parts.keeper, store.parts.committer.mutex
+    asked: list[bool] = []
+    find = keeper.writer_of
+
+    def noted(*args: Any) -> Any:
+        asked.append(mutex.locked())
+        return find(*args)
+
+    monkeypatch.setattr(keeper, "writer_of", noted)
+    error = conflicting(store)
+    winner = last_record(store).tx_id
+    twin = copy.copy(error)
+    assert str(error) == "key 'a' of 'users' was changed by another transaction"
+    assert asked == []
+    assert [error.winner, error.winner, twin.winner] == [winner] * 3
+    assert asked == [False, False]
+
+
+def test_a_conflict_takes_its_winner_into_another_process(store: Opened) -> None:
+    error = conflicting(store)
+    sent = pickle.loads(pickle.dumps(error))
+    assert sent.winner == last_record(store).tx_id
+    assert (str(sent), sent.namespace, sent.key) == (str(error), "users", b"a")
+    late = conflicting(store)
+    store.database.close()
+    assert late.winner is not None
 
 
 @pytest.mark.parametrize(

@@ -38,5 +38,4 @@ def test_storms_of_signals_lose_nothing_and_hang_nobody(
     tmp_path: Path, durability: str, seed: int
 ) -> None:
     counts = storm(tmp_path / "store.tl", seed, 700, durability)
-    print(f"seed {seed} {durability}: {counts}")
     assert counts["signals"] == 700
