@@ -14,6 +14,7 @@ Left out: who asks (``database``, ``relaxed``, ``aio``).
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Hashable
 from typing import Protocol
 from weakref import ref
@@ -65,5 +66,12 @@ class Blocks(dict[Hashable, tuple["ref[Block]", ...]]):
             )
 
     def _is_inside(self, who: Hashable) -> bool:
+        if not self._counts(who):
+            return False
+        # One that an interrupt cut off from its block refers to itself through its maps.
+        gc.collect()
+        return self._counts(who)
+
+    def _counts(self, who: Hashable) -> bool:
         blocks = [block() for block in self.get(who, ())]
         return any(block is not None and block.is_open for block in blocks)

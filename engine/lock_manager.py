@@ -56,13 +56,13 @@ def map_key(number: int) -> bytes:
 class Holder:
     """Stands for the locks of one transaction; dropped before their release, it sees to that."""
 
-    __slots__ = ("_locks", "locked", "owner")
+    owner = 0
+    """The number of the transaction; 0 before it has one, and after its end."""
 
     def __init__(self, locks: LockManager) -> None:
         self._locks = locks
         self.locked = False
         """Whether it has, or had, any lock."""
-        self.owner = 0
         self.owner = locks.new_owner()
 
     def release(self) -> None:

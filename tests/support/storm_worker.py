@@ -43,6 +43,7 @@ class Storm:
         self.counts: collections.Counter[str] = collections.Counter()
         self.problems: list[str] = []
         self.mine: dict[str, int] = {}
+        self.armed = False
         self.open()
 
     def open(self) -> None:
@@ -99,10 +100,12 @@ class Storm:
         key = f"mine {step % 20}"
         delay = self.random.choice((3e-4, 5e-3)) * self.random.random() + 1e-5
         try:
-            signal.setitimer(signal.ITIMER_REAL, delay)
             try:
+                self.armed = True
+                signal.setitimer(signal.ITIMER_REAL, delay)
                 self.call(kind, key, step)
             finally:
+                self.armed = False
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except Alarm:
             self.counts["signals"] += 1
@@ -156,13 +159,8 @@ class Storm:
             self.mine[key] = found
 
     def reopen(self) -> None:
-        while True:
-            try:
-                self.db.close()
-                self.open()
-                return
-            except Alarm:  # one that was on its way
-                continue
+        self.db.close()
+        self.open()
 
     def run(self, signals: int) -> None:
         threads = [threading.Thread(target=self.work, args=(kind,)) for kind in self.told]
@@ -199,11 +197,13 @@ class Storm:
 
 
 def main(path: str, seed: str, signals: str, durability: str) -> None:
+    storm = Storm(path, int(seed), durability)
+
     def handler(_number: int, _frame: object) -> None:
-        raise Alarm
+        if storm.armed:
+            raise Alarm
 
     signal.signal(signal.SIGALRM, handler)
-    storm = Storm(path, int(seed), durability)
     storm.run(int(signals))
     print(json.dumps({"counts": storm.counts, "told": storm.told, "problems": storm.problems}))
 
