@@ -75,7 +75,7 @@ KINDS = {
     "engine/backup.py": "disk",
     "engine/copying.py": "disk",
     "engine/disk.py": "disk",
-    "engine/kv.py": "disk",
+    "engine/kv.py": "shell",
     "engine/load_files.py": "disk",
     "engine/log_keeper.py": "disk",
     "engine/log_source.py": "disk",
