@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, count, repeat
 from operator import mod
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from mmh3 import hash as murmur3
 
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
+P = ParamSpec("P")
 
 log = logging.getLogger("tidelog.store")
 
@@ -120,7 +121,9 @@ class Database:
         self.inside = Blocks()
         self._catalog = Catalog(store, durability == "always", given, self.home)
         self._snapshots = LiveSnapshots()
-        self.rewriting = Rewriting(self, self._commit_rewrite)
+        self.rewriting = Rewriting(
+            cast(Database, weakref.proxy(self)), _call_of(weakref.WeakMethod(self._commit_rewrite))
+        )
         self._pending: set[bytes] = set()
         self._empty_numbers = count()
         self._attaching = threading.Lock()
@@ -936,7 +939,7 @@ class Database:
 
     def __del__(self) -> None:
         """Let go of a store that nobody can close any more; what was acknowledged is in its log."""
-        if not self._held or self.closed is not None or not self._store.environment.finalizes:
+        if not self._held or self._released or not self._store.environment.finalizes:
             return
         # A finalizer may run anywhere, in a thread that has one of these locks, too.
         if self._store.checkpointer.running or self._committer.mutex.locked():
@@ -977,6 +980,7 @@ class Database:
         self._committer.forked(self.forked_error)
         self._store.checkpointer.forked()
         self._catalog.forked()
+        self.rewriting.forked()
         free(self._attaching)
 
     def forked_error(self) -> TidelogError:
@@ -1008,13 +1012,13 @@ def _but_committed(failure: DiskError | DiskFullError) -> DiskError | DiskFullEr
     )
 
 
-def _call_of(method: weakref.WeakMethod[Callable[[], None]]) -> Callable[[], None]:
+def _call_of(method: weakref.WeakMethod[Callable[P, None]]) -> Callable[P, None]:
     """Return a function that calls a method of what is alive: its callers keep it so."""
 
-    def call() -> None:
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
         bound = method()
         assert bound is not None
-        bound()
+        bound(*args, **kwargs)
 
     return call
 

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from ..affinity.errors import DeadlockError, RolledBackError
 from .decisions import Decide
+from .forks import free
 from .lock_manager import LockedError
 from .namespaces import Namespace
 from .rewrites import FirstKey, Look, OneKey, RacedError, Rewrite, StaleError
@@ -45,6 +46,10 @@ class Rewriting:
         """What those know who pop from a map just now, by the id of its namespace."""
         self._kept: Look | None = None
         """The newest of them, so that one who pops alone need not look each time."""
+
+    def forked(self) -> None:
+        """In the child of a fork: wait for nobody of the parent."""
+        free(self._looking)
 
     # -------------------------------------------------------------- one key
 

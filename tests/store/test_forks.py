@@ -216,7 +216,9 @@ def test_the_reader_slots_of_a_parent_outlive_its_children(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("durability", ["always", "none"])
-@pytest.mark.parametrize("held_by", ["nobody", "mutex", "sync", "turn", "checkpoint", "naming"])
+@pytest.mark.parametrize(
+    "held_by", ["nobody", "mutex", "sync", "turn", "checkpoint", "naming", "looking"]
+)
 def test_every_inherited_handle_raises_at_once_whatever_other_threads_held(
     tmp_path: Path, durability: str, held_by: str
 ) -> None:
@@ -240,6 +242,7 @@ def test_every_inherited_handle_raises_at_once_whatever_other_threads_held(
                 "set": lambda: m.set(b"old", b"child"),
                 "update_many": lambda: m.update_many({b"old": b"child"}),
                 "incr": lambda: m.incr(b"n"),
+                "popitem": m.popitem,
                 "pairs": lambda: next(pairs),
                 "keys": lambda: next(keys),
                 "old": lambda: next(old),
@@ -279,6 +282,7 @@ def test_every_inherited_handle_raises_at_once_whatever_other_threads_held(
             "turn": db._store.committer.turn,
             "checkpoint": db._store.checkpointer._lock,
             "naming": db._catalog._naming,
+            "looking": db.rewriting._looking,
         }
         with held(locks[held_by]):
             expect_child(child)
@@ -489,11 +493,14 @@ LEAVES_A_CHILD = """
 import os, sys, warnings, tidelog
 warnings.simplefilter("ignore", DeprecationWarning)
 db = tidelog.open(sys.argv[1], read_only=sys.argv[2] == "reader")
+ready, tell = os.pipe()
 child = os.fork()
 if child == 0:
     os.close(1)
+    os.write(tell, b"x")
     os.read(0, 1)
     os._exit(0)
+os.read(ready, 1)
 print(child, flush=True)
 os.kill(os.getpid(), 9)
 """
