@@ -180,23 +180,20 @@ def parse_load(given: Mapping[str, str]) -> LoadOptions:
 
 
 def _texts(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return names and texts by lower-case name, with the path where it belongs.
+    """Return names and texts by lower-case name; ``load([...])`` has a JSON list as ``paths``.
 
-    A table in Spark's catalog has its path as ``location``, its options twice, and what Spark says
-    about it; ``load([...])`` has a JSON list as ``paths``.
+    Raises ``UsageError`` for a table of Spark's catalog.
     """
     texts = {name.lower(): (name, text) for name, text in given.items()}
     if "provider" in texts:
-        for low in [low for low in texts if low.startswith("option.")]:
-            name, text = texts.pop(low)
-            texts.setdefault(low.removeprefix("option."), (name.partition(".")[2], text))
-        for name in ("provider", "owner", *(["location"] if "path" in texts else [])):
-            texts.pop(name, None)
-    for name in ("location", "paths"):
-        if name in texts and "path" in texts:
-            raise UsageError(f"path and {name} speak of one thing", hint="Give one of them.")
-        if name in texts:
-            texts["path"] = texts.pop(name)
+        raise UsageError(
+            "Spark tells a source nothing of the options of a table when it is read",
+            hint="Make a view: CREATE TEMPORARY VIEW name USING tidelog OPTIONS (path '...').",
+        )
+    if "paths" in texts and "path" in texts:
+        raise UsageError("path and paths speak of one thing", hint="Give one of them.")
+    if "paths" in texts:
+        texts["path"] = texts.pop("paths")
     return texts
 
 

@@ -21,12 +21,17 @@ def test_paths_may_be_several() -> None:
     assert parse({"path": '["/a", "file:/b"]'}).paths == ("/a", "/b")
 
 
-def test_what_spark_makes_of_a_path_is_one() -> None:
-    # A table, and a list of paths, could not be loaded.
-    table = {"provider": "tidelog", "owner": "me", "location": "file:/s", "option.view": "wal"}
-    assert parse(table) == parse({"path": "/s", "view": "wal"})
-    assert parse({**table, "view": "wal", "path": "/s"}) == parse({"path": "/s", "view": "wal"})
+def test_a_list_of_paths_as_spark_hands_it_over_is_one() -> None:
+    # `load([...])` could not be read.
     assert parse({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
+
+
+def test_a_table_of_sparks_catalog_is_refused_with_what_to_do() -> None:
+    # It had no option 'owner', 'location', 'provider'; and when it is read, Spark has no options.
+    table = {"provider": "tidelog", "owner": "me", "location": "file:/s", "option.view": "wal"}
+    with pytest.raises(UsageError, match="options of a table") as raised:
+        parse({**table, "view": "wal", "path": "/s"})
+    assert "CREATE TEMPORARY VIEW" in (raised.value.hint or "")
 
 
 @pytest.mark.parametrize(
