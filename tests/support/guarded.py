@@ -20,6 +20,7 @@ from tidelog.engine.opening import OpenStore
 from tidelog.engine.overlay import Overlay
 from tidelog.engine.recovery import Replayed
 from tidelog.tx.locks import LockTable
+from tidelog.wal.writer import LogWriter
 
 GUARDED: tuple[tuple[type, tuple[str, ...]], ...] = (
     (
@@ -38,6 +39,7 @@ GUARDED: tuple[tuple[type, tuple[str, ...]], ...] = (
         ),
     ),
     (Overlay, ("begin_flush", "end_flush", "abandon_flush", "refresh", "snapshot", "seal")),
+    (LogWriter, ("append",)),
     (State, ("apply",)),
     (LockTable, ("request", "release", "cancel")),
 )
@@ -91,7 +93,7 @@ class Watch:
 
     def follow(self, store: OpenStore) -> None:
         """Watch the parts of a store that has been opened."""
-        parts = (store.committer, store.overlay, store.state, store.locks.table)
+        parts = (store.committer, store.overlay, store.writer, store.state, store.locks.table)
         self._parts = frozenset(map(id, parts))
 
     def guarded(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
