@@ -285,6 +285,7 @@ async def many_writers(random: Random, tasks: int, stop_after: int) -> None:
         assert db.writer().locks.table.idle
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.random_module(), st.integers(0, 1 << 32), st.integers(1, 12), st.integers(1, 60))
 async def test_many_writers_may_be_cancelled_at_any_moment(

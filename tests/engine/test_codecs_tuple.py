@@ -130,6 +130,7 @@ def natural(item: Any) -> Any:
     return (rank, 0 if item is None else item)
 
 
+@pytest.mark.slow
 @given(TUPLES, TUPLES)
 @example((1,), (1, None))
 @example(((1,), None), ((1, None),))
@@ -144,6 +145,7 @@ def test_encoded_tuples_sort_as_the_tuples(one: tuple[Any, ...], other: tuple[An
     assert (first < second, first == second) == expected
 
 
+@pytest.mark.slow
 @given(TUPLES, ITEMS, ITEMS)
 def test_tuples_with_a_common_beginning_sort_by_what_follows(
     common: tuple[Any, ...], one: Any, other: Any
@@ -173,6 +175,7 @@ def test_equal_numbers_of_different_types_are_different_keys() -> None:
 # ------------------------------------------------------------------ prefixes
 
 
+@pytest.mark.slow
 @given(TUPLES, TUPLES)
 @example(("a",), ("a\x00b",))
 @example(((1,),), ((1, None),))
@@ -185,6 +188,7 @@ def test_a_prefix_range_holds_the_tuples_that_begin_so(
     assert (start <= Tuple.encode(key) < stop) == (natural(key[: len(prefix)]) == natural(prefix))
 
 
+@pytest.mark.slow
 @given(TUPLES, TUPLES)
 def test_a_prefix_range_holds_every_longer_tuple(
     prefix: tuple[Any, ...], rest: tuple[Any, ...]
@@ -281,6 +285,7 @@ def test_bytes_that_are_no_tuple_are_refused(data: str, reason: str) -> None:
         Tuple.decode(bytes.fromhex(data))
 
 
+@pytest.mark.slow
 @given(TUPLES, st.data())
 def test_damaged_bytes_are_refused_or_encode_another_tuple(
     value: tuple[Any, ...], data: st.DataObject

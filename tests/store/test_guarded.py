@@ -12,9 +12,10 @@ import pytest
 from support.guarded import GUARDED, OwnedLock, watched
 from support.loads import make_load, rows_of
 from support.real_stores import opened as real_store
-from support.stores import Opened, opened
+from support.stores import Opened, open_store, opened
 from tidelog.engine.database import Database
-from tidelog.errors import DiskFullError, LockTimeoutError, TidelogError
+from tidelog.errors import CommitUnknownError, DiskFullError, LockTimeoutError, TidelogError
+from tidelog.testing import check_database
 
 
 def work(db: Database, number: int) -> None:
@@ -65,7 +66,7 @@ def wait_for_locks(store: Opened) -> None:
 def test_what_the_mutex_guards_is_done_by_its_holder(durability: Any, tmp_path: Path) -> None:
     load = make_load(tmp_path / "load", rows_of(30))
     with watched() as watch, opened(durability=durability, checkpoint_bytes=4_000) as store:
-        watch.on = True
+        watch.follow(store.parts)
         work(store.database, 0)
         threads = [threading.Thread(target=work, args=(store.database, n)) for n in range(1, 4)]
         for thread in threads:
@@ -83,18 +84,36 @@ def test_what_the_mutex_guards_is_done_by_its_holder(durability: Any, tmp_path: 
         store.database.map("users")[b"after"] = b"1"
         store.environment.advance(100.0)
         store.database.checkpoint()
-        watch.on = False
+        nowait = store.database.snapshot_nowait()
+        assert nowait is not None
+        nowait.close()
+        assert check_database(store.database) == []
     assert watch.bare == []
     everything = {f"{owner.__name__}.{name}" for owner, names in GUARDED for name in names}
     # Where threads meet (below), or are interrupted.
-    rare = {"Committer._take", "Committer._queued", "Committer._withdraw"}
+    rare = {
+        f"Committer.{n}" for n in ("_take", "_queued", "_withdraw", "_pass_lead", "applied_soon")
+    }
     assert everything - watch.called <= rare
+
+
+def test_a_commit_whose_sync_fails_ends_under_the_mutex() -> None:
+    with watched() as watch:
+        store = open_store()
+        users = store.database.map("users")
+        watch.follow(store.parts)
+        store.disk.fail_at(store.disk.operations + 1, "EIO", kind="sync")
+        with pytest.raises(CommitUnknownError):
+            users[b"k"] = b"v"
+        store.database.abandon()
+    assert watch.bare == []
+    assert "Committer._end_group" in watch.called
 
 
 @pytest.mark.slow
 def test_threads_that_meet_at_a_sync_queue_and_lead_under_the_mutex(tmp_path: Path) -> None:
     with watched() as watch, real_store(tmp_path / "store", checkpoint_bytes=4_000) as db:
-        watch.on = True
+        watch.follow(db._store)
         for _ in range(20):
             threads = [threading.Thread(target=work, args=(db, n)) for n in range(6)]
             for thread in threads:
@@ -103,7 +122,6 @@ def test_threads_that_meet_at_a_sync_queue_and_lead_under_the_mutex(tmp_path: Pa
                 thread.join()
             if {"Committer._take", "Committer._queued"} <= watch.called:
                 break
-        watch.on = False
     assert watch.bare == []
     assert {"Committer._take", "Committer._queued"} <= watch.called
 

@@ -16,13 +16,30 @@ import pytest
 
 from tidelog.checkpoints.replay import State
 from tidelog.engine.commit import Committer
+from tidelog.engine.opening import OpenStore
 from tidelog.engine.overlay import Overlay
 from tidelog.engine.recovery import Replayed
 from tidelog.tx.locks import LockTable
+from tidelog.wal.writer import LogWriter
 
 GUARDED: tuple[tuple[type, tuple[str, ...]], ...] = (
-    (Committer, ("_take", "_end_group", "_append", "_queued", "_withdraw", "check_dropped")),
+    (
+        Committer,
+        (
+            "_take",
+            "_end_group",
+            "_append",
+            "_queued",
+            "_withdraw",
+            "_pass_lead",
+            "check_dropped",
+            "check_whole",
+            "begin_end",
+            "applied_soon",
+        ),
+    ),
     (Overlay, ("begin_flush", "end_flush", "abandon_flush", "refresh", "snapshot", "seal")),
+    (LogWriter, ("append",)),
     (State, ("apply",)),
     (LockTable, ("request", "release", "cancel")),
 )
@@ -66,20 +83,25 @@ class OwnedLock:
 
 
 class Watch:
-    """What was called without the mutex, and what was called at all, while it is ``on``."""
+    """What was called of a store without its mutex, and what was called at all."""
 
     def __init__(self) -> None:
-        self.on = False
+        self._parts: frozenset[int] = frozenset()
         self.mutex = OwnedLock()
         self.bare: list[str] = []
         self.called: set[str] = set()
+
+    def follow(self, store: OpenStore) -> None:
+        """Watch the parts of a store that has been opened."""
+        parts = (store.committer, store.overlay, store.writer, store.state, store.locks.table)
+        self._parts = frozenset(map(id, parts))
 
     def guarded(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """Return the method, which then says whether the mutex was held."""
 
         @functools.wraps(method)
         def checked(*args: Any, **named: Any) -> Any:
-            if self.on:
+            if id(args[0]) in self._parts:
                 self.called.add(name)
                 if not self.mutex.mine():
                     self.bare.append(name)
