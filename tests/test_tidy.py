@@ -355,7 +355,7 @@ BAD: list[tuple[str, Rule, str, str]] = [
     ("pure with a log", KIND, "wal/tail.py", "import logging"),
     ("pure opens", KIND, "affinity/x.py", "open('x')"),
     ("disk with threads", KIND, "wal/writer.py", "import threading"),
-    ("disk with Trio", KIND, "engine/kv.py", "import trio"),
+    ("disk with Trio", KIND, "engine/disk.py", "import trio"),
     ("kind not listed", KIND, "engine/surprise.py", ""),
     ("terminal below the tools", LIBRARIES, "engine/x.py", "import click"),
     ("new dependency", LIBRARIES, "tools/x.py", "import requests"),
