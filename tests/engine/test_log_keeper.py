@@ -290,7 +290,7 @@ def test_the_winner_of_a_conflict_is_looked_for_from_the_end_of_the_log(
             ids.append(tx.tx_id)
         keeper, writer = store.parts.keeper, store.parts.writer
         looked = []
-        walk = log_keeper.walk
+        walk: Any = vars(log_keeper)["walk"]
 
         def noted(segment: Segment, position: int, limit: int) -> Any:
             looked.append(limit - position)

@@ -8,6 +8,7 @@ import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tidelog.engine.open import open_with
 from tidelog.errors import DiskError
 from tidelog.testing import check_database
 
-SIZES = {"segment_bytes": 1 << 14, "retain_bytes": 1 << 15}
+SIZES: dict[str, Any] = {"segment_bytes": 1 << 14, "retain_bytes": 1 << 15}
 
 
 @contextmanager

@@ -732,5 +732,6 @@ def test_a_reader_that_was_killed_pins_pages_until_the_next_checkpoint(tmp_path:
             rewrite()
         # One generation more than before may be in the file: that of the dead reader.
         assert max(sizes) <= 2 * sizes[0]
-        assert db._store.kv._env.readers().count("\n") == 2  # a heading, and this process
+        kv: Any = db._store.kv
+        assert kv._env.readers().count("\n") == 2  # a heading, and this process
     expect_sound(path)

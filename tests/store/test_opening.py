@@ -189,8 +189,8 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
 
 def test_a_second_open_in_one_process_is_refused(store: Path) -> None:
     """It was told in three ways, one of which advised what had just been refused."""
-    writing, reading = {"read_only": False}, {"read_only": True}
-    options: Any
+    writing: dict[str, Any] = {"read_only": False}
+    reading: dict[str, Any] = {"read_only": True}
     for first in (writing, reading):
         for options in (writing, reading):
             with opened(store, **first) as db:

@@ -18,7 +18,7 @@ import tidelog
 from tidelog import codecs
 from tidelog.affinity.errors import UsageError
 from tidelog.engine.codecs import Codec
-from tidelog.engine.namespaces import Namespace
+from tidelog.engine.namespaces import Home, Namespace
 from tidelog.tools import record_files
 from tidelog.tools.kv_export import _write_csv, _write_jsonl
 from tidelog.tools.kv_import import Fields, pairs_of_records, split_head
@@ -250,7 +250,7 @@ def namespace_of(key: Codec[Any], value: Codec[Any]) -> Namespace:
         value_codec=value.name,
         value_version=value.version,
     )
-    return Namespace(record, key, value, 1)
+    return Namespace(record, key, value, 1, Home("/store"))
 
 
 @pytest.mark.slow
