@@ -22,6 +22,7 @@ LIMITS = {"slow": 300, "spark": 600, "nightly": 7200}
 """Seconds after which a test of a kind has failed; the others have those of pyproject.toml."""
 
 
+@pytest.hookimpl(trylast=True)  # once every test has its markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests of each kind their limit: one that hangs fails, and the others go on."""
     for item in items:
