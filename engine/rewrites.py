@@ -79,6 +79,9 @@ class Choice(Protocol):
     def choose(self, overlay: Overlay, values: Values) -> New:
         """Return what to write, given what earlier entries of the group write; under the mutex."""
 
+    def let_go(self) -> None:
+        """Hold nothing of the data file any more: an error may keep this alive for long."""
+
 
 class OneKey:
     """A decision about one key."""
@@ -112,12 +115,15 @@ class OneKey:
     def choose(self, overlay: Overlay, values: Values) -> New:
         """Return what to write to the key."""
         data = values[self.full_key] if self.full_key in values else self._applied(overlay)
-        self._txn = None  # who holds one keeps the data file from growing
         if data != self._seen:
             if not self.namespace.built_in:
                 raise RacedError("the key was changed")
             self.result, self._value = self._decide(data)
         return self._value
+
+    def let_go(self) -> None:
+        """Hold no transaction of LMDB any more: it would keep the data file from growing."""
+        self._txn = None
 
     def _applied(self, overlay: Overlay) -> bytes | None:
         view, partition, full_key = overlay.view, self.partition, self.full_key
@@ -197,6 +203,9 @@ class FirstKey:
         self.full_key = prefixes[self.partition] + self.key
         return None
 
+    def let_go(self) -> None:
+        """The look is shared, and ends by itself."""
+
     def _changed(self, values: Values) -> dict[bytes, bytes | None]:
         """Return what keys of the map hold that were changed since the snapshot."""
         changed: dict[bytes, bytes | None] = {}
@@ -259,6 +268,8 @@ class Rewrite:
         except Exception as error:  # what a value makes a codec raise is for one caller only
             self.error = error
             return None
+        finally:
+            choice.let_go()
         self._committer, self._time, self.values = committer, time, values
         if value is KEEP:
             self.durable = False  # what it saw in its group is synced with the group
