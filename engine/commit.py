@@ -447,6 +447,8 @@ class Committer:
         try:
             self._sync_to(self.writer.position if position is None else position)
         except (OSError, LogFailedError) as error:
+            if self.writer.failure is None:
+                raise  # by the handler of a signal
             raise self._stop(error) from error
         return self.writer.synced
 

@@ -179,7 +179,8 @@ class LogWriter:
             try:
                 self._file.sync()
             except OSError as error:
-                self.failure = error
+                if error.errno is not None:  # else a signal's handler raised it, not the system
+                    self.failure = error
                 raise
             self.synced = position
         return position

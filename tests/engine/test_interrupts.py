@@ -308,3 +308,25 @@ def test_an_alarm_in_a_leader_acknowledges_nothing_that_was_not_logged() -> None
     committer._give_up(commit._Group(entries), LateError("too late"))
     assert all(entry.error is not None for entry in entries)
     store.database.abandon()
+
+
+def test_an_alarm_inside_the_sync_of_the_disk_is_no_failure_of_that_sync() -> None:
+    # Nothing was written any more, as after an error of the disk.
+    store = open_store(partitions=1)
+    table = store.database.map("m")
+    file = store.parts.writer._file
+    sync = file.sync
+
+    def alarmed() -> None:
+        file.sync = sync
+        sync()
+        raise LateError("too late")
+
+    file.sync = alarmed
+    with pytest.raises(LateError):
+        table[b"k"] = b"v"
+    assert table[b"k"] == b"v"
+    table[b"later"] = b"1"
+    with opened(store.disk.crash("lost"), seed=2) as again:
+        assert dict(again.database.map("m").items()) == {b"k": b"v", b"later": b"1"}
+    store.database.abandon()
