@@ -330,3 +330,26 @@ def test_an_alarm_inside_the_sync_of_the_disk_is_no_failure_of_that_sync() -> No
     with opened(store.disk.crash("lost"), seed=2) as again:
         assert dict(again.database.map("m").items()) == {b"k": b"v", b"later": b"1"}
     store.database.abandon()
+
+
+def test_an_alarm_while_a_segment_is_begun_leaves_its_begin_to_the_next_append() -> None:
+    # It was taken for a failed sync, after which nothing is written.
+    store = open_store(partitions=1)
+    table = store.database.map("m")
+    table[b"k"] = b"v"
+    directory = store.parts.writer._directory
+    sync = directory.sync
+
+    def alarmed() -> None:
+        directory.sync = sync
+        sync()
+        raise LateError("too late")
+
+    directory.sync = alarmed
+    with pytest.raises(LateError):
+        store.parts.committer._rotate()
+    table[b"later"] = b"1"
+    assert store.parts.writer.segment.number == 2
+    with opened(store.disk.crash("lost"), seed=2) as again:
+        assert dict(again.database.map("m").items()) == {b"k": b"v", b"later": b"1"}
+    store.database.abandon()
