@@ -447,6 +447,8 @@ class Committer:
         try:
             self._sync_to(self.writer.position if position is None else position)
         except (OSError, LogFailedError) as error:
+            if self.writer.failure is None:
+                raise  # by the handler of a signal
             raise self._stop(error) from error
         return self.writer.synced
 
@@ -607,17 +609,19 @@ class Committer:
                 except BaseException as error:
                     self._give_up(group, error)
                     self.changing = None
-                    if isinstance(error, (OSError, LogFailedError)):
+                    if group.ended and isinstance(error, (OSError, LogFailedError)):
                         return True
                     raise
                 self.changing = None
             self._land(group)
-        except (OSError, LogFailedError) as error:
-            self._fail_landing(group, error)
         except BaseException as error:
-            if self._group is group:
-                self._land_again(group, error)
-            raise
+            # The handler of a signal may raise an OSError, too: TimeoutError is one.
+            if writer.failure is not None and isinstance(error, (OSError, LogFailedError)):
+                self._fail_landing(group, error)
+            else:
+                if self._group is group:
+                    self._land_again(group, error)
+                raise
         finally:
             if self._group is group:
                 self._orphan = group
@@ -628,15 +632,13 @@ class Committer:
         if self.in_flight and self.writer.position > self._frame_at:
             self._close_reserved()  # its frame may have closed gaps
             return
-        if isinstance(error, (OSError, LogFailedError)):
-            self._fail(group.passed, error)
-        else:
-            if group.own is not None:
-                group.take()  # it may have come no further
-            shared = _for_others(error)
-            self._fail(group.passed, shared)
-            for entry in group.taken:
-                entry.error = entry.error or shared
+        if group.own is not None:
+            group.take()  # it may have come no further
+        failed = isinstance(error, (OSError, LogFailedError))
+        shared = self.disk_error(error) if failed else _for_others(error)
+        self._fail(group.passed, error if failed else shared)
+        for entry in group.taken:
+            entry.error = entry.error or shared
         self._end_group(group)
 
     def _fail_landing(self, group: _Group, error: BaseException) -> None:

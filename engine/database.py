@@ -124,7 +124,7 @@ class Database:
         self.rewriting = Rewriting(
             cast(Database, weakref.proxy(self)), _call_of(weakref.WeakMethod(self._commit_rewrite))
         )
-        self._pending: set[bytes] = set()
+        self._pending: list[bytes] = []
         self._empty_numbers = count()
         self._attaching = threading.Lock()
         self._limit = store.options.checkpoint_bytes
@@ -319,7 +319,7 @@ class Database:
         self.make_room()
         tx_id = commit.tx_id
         if tx_id is not None:
-            self._pending.add(tx_id)
+            self._pending.append(tx_id)
         try:
             while True:
                 try:
@@ -333,7 +333,7 @@ class Database:
                 commit = again
         finally:
             if tx_id is not None:
-                self._pending.discard(tx_id)
+                self._pending.remove(tx_id)
 
     def commit_group(self, entries: Sequence[Entry]) -> None:
         """Commit several transactions, in order; each gets its receipt or its ``error``."""
@@ -354,11 +354,11 @@ class Database:
         if tx_id is None:
             yield
             return
-        self._pending.add(tx_id)
+        self._pending.append(tx_id)
         try:
             yield
         finally:
-            self._pending.discard(tx_id)
+            self._pending.remove(tx_id)
 
     def conflict(
         self,

@@ -88,14 +88,15 @@ def relaxed_setter(
                     ):
                         land(partition, full_key, value, epoch, number, time)
                         return None
-                except (OSError, LogFailedError) as error:
-                    raise committer.disk_error(error) from error
-                except BaseException:
-                    # Ctrl-C behind the frame: it takes effect all the same.
+                except BaseException as error:
+                    # A signal behind the frame: it takes effect all the same.
                     committer.changing = "a commit"
-                    if writer.position != before:
+                    logged = writer.position != before
+                    if logged:
                         land(partition, full_key, value, epoch, number, time)
                     committer.changing = None
+                    if isinstance(error, (OSError, LogFailedError)) and not logged:
+                        raise committer.disk_error(error) from error
                     raise
         return otherwise(key, value)
 

@@ -179,7 +179,8 @@ class LogWriter:
             try:
                 self._file.sync()
             except OSError as error:
-                self.failure = error
+                if error.errno is not None:  # else a signal's handler raised it, not the system
+                    self.failure = error
                 raise
             self.synced = position
         return position
@@ -201,7 +202,7 @@ class LogWriter:
                 # The new segment may be there for the next recovery, which then takes nothing
                 # more from the old one.
                 self.failure = error
-            else:
+            elif error.errno is not None:  # else a signal's handler raised it: as for Ctrl-C
                 self._filled = filled
             raise
         self._change_to(self._begun)
@@ -325,4 +326,6 @@ def _sync(what: LogFile | Directory) -> None:
     try:
         what.sync()
     except OSError as error:
+        if error.errno is None:
+            raise  # by the handler of a signal
         raise SyncFailedError(*error.args) from error

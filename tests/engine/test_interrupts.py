@@ -246,3 +246,110 @@ def test_nobody_is_left_asleep_however_groups_follow_each_other(
             assert not worker.is_alive()
         assert len(table) == 150 * threads
     assert check_store(tmp_path / "store") == []
+
+
+class LateError(TimeoutError):
+    """What the handler of an alarm raises: an ``OSError``, which no disk has raised."""
+
+
+@pytest.mark.parametrize("durability", ["always", "none"])
+def test_an_alarm_behind_the_frame_leaves_a_commit_that_took_effect(durability: Any) -> None:
+    # It was taken for a failed append: an error said "no effect", and the next open had it.
+    store = open_store(durability=durability, partitions=1)
+    writer = store.parts.writer
+    append, armed = writer.append, threading.Event()
+
+    def alarmed(payload: bytes) -> bool:
+        done: bool = append(payload)
+        if armed.is_set():
+            armed.clear()
+            raise LateError
+        return done
+
+    table = store.database.map("m")
+    writer.append = alarmed
+    other = store.database.map("other")  # whose puts take the append as it is now
+    armed.set()
+    with pytest.raises(LateError):
+        other[b"k"] = b"v"
+    assert other[b"k"] == b"v"
+    table[b"later"] = b"1"
+    store.database.sync()
+    store.database.abandon()
+    with opened(store.disk, seed=2) as again:
+        assert again.database.map("other")[b"k"] == b"v"
+
+
+def test_an_alarm_in_the_sync_leaves_a_commit_that_took_effect() -> None:
+    store = open_store(partitions=1)
+    table = store.database.map("m")
+    committer = store.parts.committer
+    sync = committer._sync_to
+
+    def alarmed(end: int) -> None:
+        committer._sync_to = sync
+        raise LateError
+
+    committer._sync_to = alarmed
+    with pytest.raises(LateError):
+        table[b"k"] = b"v"
+    assert table[b"k"] == b"v"
+    table[b"later"] = b"1"
+    store.database.abandon()
+    with opened(store.disk, seed=2) as again:
+        assert dict(again.database.map("m").items()) == {b"k": b"v", b"later": b"1"}
+
+
+def test_an_alarm_in_a_leader_acknowledges_nothing_that_was_not_logged() -> None:
+    # Those of the group that had not been looked at had no error, and counted as committed.
+    store = open_store()
+    committer = store.parts.committer
+    entries = [Commit(NoUpdates(), True), Commit(NoUpdates(), True)]
+    committer._give_up(commit._Group(entries), LateError("too late"))
+    assert all(entry.error is not None for entry in entries)
+    store.database.abandon()
+
+
+def test_an_alarm_inside_the_sync_of_the_disk_is_no_failure_of_that_sync() -> None:
+    # Nothing was written any more, as after an error of the disk.
+    store = open_store(partitions=1)
+    table = store.database.map("m")
+    file = store.parts.writer._file
+    sync = file.sync
+
+    def alarmed() -> None:
+        file.sync = sync
+        sync()
+        raise LateError("too late")
+
+    file.sync = alarmed
+    with pytest.raises(LateError):
+        table[b"k"] = b"v"
+    assert table[b"k"] == b"v"
+    table[b"later"] = b"1"
+    with opened(store.disk.crash("lost"), seed=2) as again:
+        assert dict(again.database.map("m").items()) == {b"k": b"v", b"later": b"1"}
+    store.database.abandon()
+
+
+def test_an_alarm_while_a_segment_is_begun_leaves_its_begin_to_the_next_append() -> None:
+    # It was taken for a failed sync, after which nothing is written.
+    store = open_store(partitions=1)
+    table = store.database.map("m")
+    table[b"k"] = b"v"
+    directory = store.parts.writer._directory
+    sync = directory.sync
+
+    def alarmed() -> None:
+        directory.sync = sync
+        sync()
+        raise LateError("too late")
+
+    directory.sync = alarmed
+    with pytest.raises(LateError):
+        store.parts.committer._rotate()
+    table[b"later"] = b"1"
+    assert store.parts.writer.segment.number == 2
+    with opened(store.disk.crash("lost"), seed=2) as again:
+        assert dict(again.database.map("m").items()) == {b"k": b"v", b"later": b"1"}
+    store.database.abandon()

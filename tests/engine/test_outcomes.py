@@ -413,3 +413,19 @@ def test_threads_that_ask_for_outcomes_at_once_all_hear_the_truth(tmp_path: Path
             assert tx.tx_id is not None
             ids.append(tx.tx_id)
         assert set(pool.map(shop.outcome, ids * 2)) == {"committed"}
+
+
+def test_an_id_is_pending_as_long_as_any_attempt_under_it_is() -> None:
+    # The first attempt to fail made it `rolled_back`, and another one committed it later.
+    with opened() as store:
+        database = store.database
+        with database.pending(ID):
+            users = database.map("users")
+            users[b"a"] = b"1"
+            retry = database.transaction(id=ID)
+            retry[users][b"b"] = retry[users][b"a"]
+            users[b"a"] = b"2"
+            with pytest.raises(ConflictError):
+                retry.commit()
+            assert database.outcome(ID) == "pending"
+        assert database.outcome(ID) == "rolled_back"
