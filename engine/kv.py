@@ -295,6 +295,9 @@ class LmdbEnvironment:
         """
         with translated(f"copying {self._path}"):
             self._env.copy(path, compact=compact)
+            # LMDB lets everybody read what it copies; the folder tells whether the group may.
+            group = os.stat(path).st_mode & 0o040
+            os.chmod(os.path.join(path, DATA_FILE), 0o600 | group)
 
     def clear_stale_readers(self) -> int:
         """Free the slots of processes that have died; return how many."""

@@ -34,6 +34,7 @@ from .stores import (
     map_like,
     new_directory,
     reading,
+    whole_or_empty,
     without_writer,
     writing,
 )
@@ -215,7 +216,8 @@ def salvage(ctx: click.Context, store: str, directory: str, form: str) -> None:
         raise UsageError(f"{directory} lies in the store that is to be salvaged")
     with without_writer(store), new_directory(directory):
         found = read_remains(store)
-        counts = write_salvaged(settings, found, directory)
+        with whole_or_empty(directory):
+            counts = write_salvaged(settings, found, directory)
     if form == "text":
         for one in found.lost:
             click.echo(f"{'harmless' if one.harmless else 'lost'}: {one.text}")

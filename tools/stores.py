@@ -13,6 +13,7 @@ Left out: the log (``engine.log_source``) and what LMDB holds (``inspection``).
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
@@ -104,6 +105,25 @@ def new_directory(path: str) -> Iterator[None]:
             for name in (WAL_NAME, DATA_NAME, READERS_NAME, ""):
                 with suppress(OSError):
                     os.rmdir(os.path.join(path, name))
+        raise
+
+
+@contextmanager
+def whole_or_empty(path: str) -> Iterator[None]:
+    """Empty a directory that was empty before if writing a store there fails: half looks whole."""
+    try:
+        yield
+    except AlreadyOpenError:  # what is there belongs to somebody else
+        raise
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(os.path.join(path, MANIFEST_NAME))  # first: without it there is no store
+            for name in os.listdir(path):
+                inside = os.path.join(path, name)
+                if os.path.isdir(inside):
+                    shutil.rmtree(inside)
+                else:
+                    os.unlink(inside)
         raise
 
 

@@ -188,6 +188,8 @@ def test_only_the_log_that_the_copy_needs_is_copied_and_never_linked(tmp_path: P
     assert len(list((tmp_path / "s/wal").glob("*.log"))) > 3
     assert len(list((tmp_path / "copy/wal").glob("*.log"))) == 1
     assert all(path.stat().st_nlink == 1 for path in (tmp_path / "copy").rglob("*.*"))
+    copied = [path for path in (tmp_path / "copy").rglob("*") if path.is_file()]
+    assert {oct(path.stat().st_mode)[-3:] for path in copied} == {"600"}
     assert oct((tmp_path / "copy").stat().st_mode)[-3:] == "700"
     assert check_store(tmp_path / "copy") == []
 

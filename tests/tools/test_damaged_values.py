@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,9 @@ from click.testing import Result
 
 import tidelog
 from tidelog import codecs
-from tidelog.affinity.errors import CorruptDataError
+from tidelog.affinity.errors import CorruptDataError, DiskFullError
+from tidelog.engine.salvage import Salvaged, batches
+from tidelog.tools import db as db_commands
 
 Run = Callable[..., Result]
 
@@ -147,6 +149,29 @@ def test_salvage_takes_damaged_values_from_the_log(damaged: Path, tmp_path: Path
     told = json.loads(done.stdout)
     assert (done.exit_code, told["complete"], told["lost"]) == (0, True, [])
     assert told["maps"] == [{"map": "m", "keys": COUNT}, {"map": "whole", "keys": 1}]
+
+
+@pytest.mark.parametrize("there_before", [False, True])
+@pytest.mark.parametrize("error", [DiskFullError("no space"), KeyboardInterrupt()])
+def test_a_salvage_that_fails_leaves_no_store(
+    error: BaseException,
+    there_before: bool,
+    damaged: Path,
+    tmp_path: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(found: Salvaged, size: int) -> Iterator[object]:
+        yield next(iter(batches(found, 10)))
+        raise error
+
+    monkeypatch.setattr(db_commands, "batches", failing)
+    out = tmp_path / "out.tl"
+    if there_before:
+        out.mkdir()
+    assert run("db", "salvage", damaged, out).exit_code in (10, 130)
+    assert out.exists() == there_before
+    assert not there_before or not list(out.iterdir())
 
 
 def test_salvage_keeps_codecs_that_are_not_known_here(tmp_path: Path, run: Run) -> None:
