@@ -74,7 +74,10 @@ async def test_a_locked_key_is_waited_for_and_others_are_not() -> None:
         async def note(name: str, work: Any) -> None:
             found[name] = await work
 
-        async with trio.open_nursery() as nursery, db.transaction("pessimistic", plain_writes=True) as tx:
+        async with (
+            trio.open_nursery() as nursery,
+            db.transaction("pessimistic", plain_writes=True) as tx,
+        ):
             await tx[numbers].set("n", 10)
             nursery.start_soon(note, "incr", numbers.incr("n"))
             with gated(parts_of(db).locks, "_wait") as gate:

@@ -686,6 +686,8 @@ def check_whole(table: LockTable, where: str) -> None:
         count = sum(map(len, held.ranges.values()))
         assert held.count == len(held.exclusive) + len(held.shared) + count > 0, where
     assert (table._shared, table._ranges) == (shared, ranges), where
+    there = table._held.keys() | table._waiting.keys()
+    assert all(request.blockers <= there for request in table._waiting.values()), where
 
 
 @pytest.mark.parametrize(
@@ -723,3 +725,11 @@ def test_a_table_is_whole_again_behind_an_interrupt_at_any_line_of_a_change(
                 table.release(owner)
                 check_whole(table, tracer.where)
             assert table.idle, tracer.where
+
+
+def test_a_range_that_was_cut_short_before_it_was_noted_is_forgotten() -> None:
+    table = table_with((A, read("k")))
+    table._held[A].ranges[full("k")[:8]] = []
+    table.restore()
+    check_whole(table, "")
+    assert table.request(B, write("l")) == GRANTED
