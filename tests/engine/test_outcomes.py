@@ -413,3 +413,19 @@ def test_threads_that_ask_for_outcomes_at_once_all_hear_the_truth(tmp_path: Path
             assert tx.tx_id is not None
             ids.append(tx.tx_id)
         assert set(pool.map(shop.outcome, ids * 2)) == {"committed"}
+
+
+def test_ids_of_a_clock_that_is_before_1970_tell_the_earliest_time() -> None:
+    assert outcomes.automatic_prefix(-5_000, b"ab") == bytes(6) + b"ab"
+
+
+def test_the_id_of_a_transaction_that_wrote_nothing_tells_its_time() -> None:
+    prefix = outcomes.automatic_prefix(7_000, b"ab")
+    assert outcomes.born(outcomes.empty_id(prefix, 3), bytes(16)) == 7_000
+
+
+def test_an_id_of_another_store_tells_no_time() -> None:
+    mine, other = bytes(range(16)), bytes(range(100, 116))
+    tx_id = outcomes.dated_id(7_000, bytes(range(16)), mine)
+    assert outcomes.born(tx_id, mine) == 7_000
+    assert outcomes.born(tx_id, other) is None

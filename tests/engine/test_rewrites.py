@@ -159,6 +159,8 @@ def test_what_writes_nothing_stands_in_nobodys_way(store: Opened) -> None:
     second = rewrite(store, mapping, "n", decisions.setdefault(mapping.namespace, 2))
     store.parts.committer.commit_all([first, second])
     assert results([first, second]) == [1, 1]
+    # Who holds a transaction of LMDB keeps the data file from growing.
+    assert first.choice._txn is None
     assert list(second.full_keys()) == list(first.changed(set())) == []
     position = store.parts.writer.position
     assert mapping.setdefault("n", 3) == 1
@@ -452,6 +454,7 @@ def test_a_pop_whose_snapshot_has_ended_looks_again(store: Opened) -> None:
         store.database.snapshot().close()
     store.parts.committer.commit_all([made])
     assert errors([made]) == [StaleError]
+    assert made.choice._look.used_up
     assert mapping.popitem() == ("0", 0)
 
 
