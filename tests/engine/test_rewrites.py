@@ -23,6 +23,7 @@ from tidelog.engine.updates import FewUpdates
 from tidelog.errors import (
     CommitUnknownError,
     ConflictError,
+    DiskError,
     DiskFullError,
     NotFoundError,
     RolledBackError,
@@ -314,6 +315,20 @@ def test_numbers_are_closed_when_they_do_not_reach_the_log(store: Opened) -> Non
     assert counters(store).incr("n") == 1
     for counter in store.parts.state.counters:
         assert counter.lwm == counter.hwm
+
+
+@pytest.mark.parametrize(
+    "act", [lambda mapping: mapping.incr("n"), lambda mapping: mapping.popitem()]
+)
+def test_an_append_that_fails_is_told_and_not_tried_again(
+    store: Opened, act: Callable[[Map[Any, Any]], object]
+) -> None:
+    mapping = counters(store)
+    mapping["n"] = 1
+    store.disk.fail_at(store.disk.operations + 1, "EIO", kind="write")
+    with pytest.raises(DiskError):
+        act(mapping)
+    assert mapping.get("n") == 1
 
 
 def test_after_a_failed_sync_each_has_an_id_to_ask_about() -> None:
