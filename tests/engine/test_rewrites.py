@@ -17,7 +17,7 @@ from tidelog.engine.entries import Commit
 from tidelog.engine.lock_manager import LockedError
 from tidelog.engine.maps import Map
 from tidelog.engine.puts import LonePut, Puts
-from tidelog.engine.rewrites import FirstKey, Look, RacedError, Rewrite, StaleError
+from tidelog.engine.rewrites import FirstKey, Look, OneKey, RacedError, Rewrite, StaleError
 from tidelog.engine.rewriting import FIRST_KEYS
 from tidelog.engine.updates import FewUpdates
 from tidelog.errors import (
@@ -161,6 +161,7 @@ def test_what_writes_nothing_stands_in_nobodys_way(store: Opened) -> None:
     store.parts.committer.commit_all([first, second])
     assert results([first, second]) == [1, 1]
     # Who holds a transaction of LMDB keeps the data file from growing.
+    assert isinstance(first.choice, OneKey)
     assert first.choice._txn is None
     assert list(second.full_keys()) == list(first.changed(set())) == []
     position = store.parts.writer.position
@@ -469,6 +470,7 @@ def test_a_pop_whose_snapshot_has_ended_looks_again(store: Opened) -> None:
         store.database.snapshot().close()
     store.parts.committer.commit_all([made])
     assert errors([made]) == [StaleError]
+    assert isinstance(made.choice, FirstKey)
     assert made.choice._look.used_up
     assert mapping.popitem() == ("0", 0)
 
