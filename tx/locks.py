@@ -327,8 +327,9 @@ class LockTable:
                 continue
             request.blockers.remove(owner)
             if not request.blockers:
-                del self._waiting[request.owner]
+                # In this order: cut short between the two, it is not lost, and `restore` finds it.
                 self._grant(request.owner, request.want)
+                del self._waiting[request.owner]
                 granted.append(request.owner)
         return granted
 

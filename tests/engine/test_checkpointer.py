@@ -12,7 +12,10 @@ import pytest
 from support.loads import make_load, rows_of
 from support.stores import PATH, Opened, expect_sound, open_store, opened
 from tidelog.affinity.errors import CorruptLogError, DiskError, DiskFullError
+from tidelog.affinity.partitions import partition_of
+from tidelog.checkpoints.marks import PartitionMark
 from tidelog.engine import checkpointer as checkpointers, manifest as manifests
+from tidelog.engine.partition_store import read_marks
 from tidelog.testing import FaultyDisk, SimulatedCrash
 from tidelog.wal.format import FRAME_OVERHEAD
 from tidelog.wal.reader import Scan, read_records
@@ -328,3 +331,28 @@ def test_without_durability_only_checkpoints_sync() -> None:
         assert store.parts.writer.synced < position
         store.database.checkpoint()
         assert store.parts.writer.synced >= position
+
+
+def test_behind_an_interrupted_write_the_marks_are_those_of_the_data_file() -> None:
+    class Interrupted(dict[int, PartitionMark]):
+        def update(self, *_args: Any, **_named: Any) -> None:
+            raise KeyboardInterrupt
+
+    with opened() as store:
+        fill(store)
+        store.database.checkpoint()
+        checkpointer = store.parts.checkpointer
+        before, checkpointer.marks = checkpointer.marks, Interrupted(checkpointer.marks)
+        fill(store, value=b"w")
+        with pytest.raises(KeyboardInterrupt):
+            store.database.checkpoint()
+        checkpointer.marks = before
+        store.database.map("users")[b"0"] = b"x"
+        # One partition alone: the others are read.
+        partition = partition_of(b"0", 4)
+        flush = checkpointer._flush_of(partition, {}, checkpointer.position)
+        assert read_marks(store.parts.kv.begin())[1] != before
+        checkpointer._commit(list(flush.pieces(10)), None, None)
+        assert read_marks(store.parts.kv.begin())[1] == checkpointer.marks
+        store.database.checkpoint()
+        assert len(content(store)) == 40

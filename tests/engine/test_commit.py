@@ -19,16 +19,18 @@ from tidelog.affinity.errors import (
     DiskError,
     DiskFullError,
     ReadOnlyError,
+    RolledBackError,
     TidelogError,
     TransactionTooLargeError,
 )
 from tidelog.affinity.partitions import partition_of
 from tidelog.engine import commit as commits
-from tidelog.engine.commit import SyncTimes
+from tidelog.engine.commit import Committer, SyncTimes
 from tidelog.engine.entries import Batch, Commit
 from tidelog.engine.puts import PUT_BYTES_MAX, Puts
 from tidelog.engine.stored import pack_prefix
 from tidelog.engine.updates import FewUpdates, Writes
+from tidelog.engine.wakes import WakeChain
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import CheckpointRecord, IdleRecord, RollbackRecord, TxRecord
 
@@ -659,3 +661,231 @@ def test_a_commit_that_is_interrupted_behind_its_frame_is_not_closed_as_well() -
 
 def interrupted(*_args: object) -> None:
     raise KeyboardInterrupt
+
+
+# ------------------------------------------------------------------ threads that go away
+
+
+class Noted:
+    """An entry that only hears what became of it."""
+
+    told = ""
+
+    def unknown(self, _cause: BaseException) -> None:
+        self.told = "unknown"
+
+    def fail(self, _cause: BaseException) -> None:
+        self.told = "failed"
+
+
+def queued(committer: Committer, key: bytes) -> Commit:
+    """Queue a commit as its thread does, which is not there."""
+    commit = commit_of(key)
+    commit.wake = commits._held_lock()
+    committer._tickets += (commit,)
+    committer._queued(commit)
+    return commit
+
+
+def two_that_wait() -> list[Any]:
+    return [commits._held_lock(), commits._held_lock()]
+
+
+def test_who_waits_takes_the_lead_from_a_thread_that_was_interrupted_and_has_gone() -> None:
+    with opened() as store:
+        store.database.map("users")
+        committer = store.parts.committer
+        gone, waiting = queued(committer, b"a"), queued(committer, b"b")
+        assert not committer._look_after(waiting)
+        committer._deserter = gone
+        assert committer._look_after(waiting)
+        committer._carry(commits._Group((), waiting))
+        assert waiting.receipt is not None
+        assert gone.receipt is None
+        assert list(store.database.map("users")) == [b"b"]
+
+
+def test_who_waits_takes_a_lead_that_nobody_has() -> None:
+    with opened() as store:
+        store.database.map("users")
+        committer = store.parts.committer
+        waiting = queued(committer, b"a")
+        committer._heir = None
+        assert committer._look_after(waiting)
+        committer._carry(commits._Group((), waiting))
+        assert list(store.database.map("users")) == [b"a"]
+
+
+def test_who_waits_wakes_the_next_for_one_that_has_gone() -> None:
+    with opened() as store:
+        committer = store.parts.committer
+        locks = two_that_wait()
+        committer._chain = WakeChain(locks)
+        committer._look_after(commit_of(b"a"))
+        assert [lock.locked() for lock in locks] == [False, True]
+
+
+def test_an_interrupted_thread_takes_back_what_it_queued_and_hands_the_lead_on() -> None:
+    with opened() as store:
+        store.database.map("users")
+        committer = store.parts.committer
+        first, second = queued(committer, b"a"), queued(committer, b"b")
+        (lock, _) = locks = two_that_wait()
+        committer._chain = WakeChain(locks)
+        assert first.wake is not None
+        assert second.wake is not None
+        committer._leave(first, first.wake)
+        assert committer._deserter is first
+        assert not lock.locked()
+        assert not second.wake.locked()
+        assert committer._heir is second
+        committer._chain.wake_all()
+        committer._carry(commits._Group((), second))
+        assert list(store.database.map("users")) == [b"b"]
+
+
+def test_an_interrupted_thread_waits_for_the_outcome_of_what_a_leader_has_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened() as store:
+        committer = store.parts.committer
+        taken, waited = commit_of(b"a"), list[object]()
+        group = committer._group = commits._Group(())
+        group.tickets = [taken]
+        monkeypatch.setattr(committer, "_see_through", lambda what, _wake: waited.append(what))
+        committer._leave(taken, commits._held_lock())
+        committer._group = None
+        assert waited == [taken]
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_only_what_is_in_the_log_is_of_unknown_outcome_when_a_leader_goes_away(
+    logged: bool,
+) -> None:
+    with opened() as store:
+        store.database.map("users")
+        committer = store.parts.committer
+        passed, late = Noted(), Noted()
+        group: Any = commits._Group([passed, late])  # type: ignore[list-item]
+        group.passed.append(passed)
+        committer.in_flight = group.passed
+        committer._frame_at = committer.writer.position - logged
+        committer._group = committer._orphan = group
+        committer.check_whole()
+        assert (passed.told, late.told) == ("unknown" if logged else "failed", "failed")
+        assert group.ended
+        assert committer._group is None
+        assert committer.in_flight == ()
+        assert isinstance(committer.refusal(), ReadOnlyError)
+        with pytest.raises(ReadOnlyError, match="nothing is written any more"):
+            committer.check_writable()
+        store.database.abandon()
+
+
+def test_the_end_of_a_group_wakes_all_who_wait_for_it() -> None:
+    with opened() as store:
+        store.database.map("users")
+        committer = store.parts.committer
+        waiter, old, wakes = committer.applied_soon(), two_that_wait(), two_that_wait()
+        committer._chain = WakeChain(old)
+        group = commits._Group(())
+        group.tickets = [commit_of(b"a"), commit_of(b"b"), commit_of(b"c")]
+        for ticket, wake in zip(group.tickets, [*wakes, commits._held_lock()], strict=True):
+            ticket.wake = wake
+        committer._apart = wakes[1]
+        following = queued(committer, b"d")
+        assert following.wake is not None
+        with committer.mutex:
+            committer._end_group(group)
+        assert waiter.acquire(blocking=False)
+        assert not [lock for lock in old if lock.locked()]
+        # The main thread at once, the others one by one, the heir last.
+        assert [ticket.wake.locked() for ticket in group.tickets] == [False, False, True]
+        with committer.mutex:
+            committer._end_group(group)
+        assert not group.tickets[2].wake.locked()
+        assert following.wake.locked()
+        committer._chain.wake_next()
+        assert not following.wake.locked()
+        assert committer._waiters == []
+        committer._carry(commits._Group((), following))
+
+
+def test_a_group_whose_taking_was_cut_short_tells_all_in_it() -> None:
+    with opened() as store:
+        committer = store.parts.committer
+        group = commits._Group((), commit_of(b"a"))
+        group.tickets = [commit_of(b"a"), commit_of(b"b")]
+        for ticket in group.tickets:
+            ticket.wake = commits._held_lock()
+        with committer.mutex:
+            committer._give_up(group, KeyboardInterrupt())
+        errors = [type(ticket.error) for ticket in group.tickets if isinstance(ticket, Commit)]
+        assert errors == [RolledBackError, RolledBackError]
+
+
+def interrupt_times(
+    monkeypatch: pytest.MonkeyPatch, committer: Committer, name: str, times: int
+) -> list[int]:
+    """Interrupt the first calls of a method; note at each call how often the mutex was taken."""
+    method, calls, taken = getattr(committer, name), list[int](), list[int]()
+    mutex = committer.mutex
+
+    class Counted:
+        def __enter__(self) -> None:
+            mutex.acquire()
+            taken.append(1)
+
+        def __exit__(self, *_args: object) -> None:
+            mutex.release()
+
+    def raises(*args: Any) -> Any:
+        calls.append(len(taken))
+        if len(calls) <= times:
+            raise KeyboardInterrupt
+        return method(*args)
+
+    monkeypatch.setattr(committer, name, raises)
+    monkeypatch.setattr(committer, "mutex", Counted())
+    return calls
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_a_group_that_has_taken_effect_ends_however_often_that_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    with opened() as store:
+        users = store.database.map("users")
+        users[b"a"] = b"1"
+        committer = store.parts.committer
+        with monkeypatch.context() as patch:
+            calls = interrupt_times(patch, committer, "_end_group", times)
+            with pytest.raises(KeyboardInterrupt):
+                users[b"b"] = b"2"
+        # Again before anybody else could get the mutex.
+        assert calls[0] == calls[1]
+        users[b"c"] = b"3"
+        assert dict(users) == {b"a": b"1", b"b": b"2", b"c": b"3"}
+        assert committer.stopped is None
+
+
+def test_gaps_that_a_frame_has_closed_are_not_closed_again_behind_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened() as store:
+        users = store.database.map("users")
+        store.disk.fail_at(store.disk.operations + 1, "ENOSPC", kind="write")
+        with pytest.raises(DiskFullError):
+            users[b"a"] = b"1"
+        committer = store.parts.committer
+        with monkeypatch.context() as patch:
+            interrupt_times(patch, committer, "_close_reserved", 1)
+            with pytest.raises(KeyboardInterrupt):
+                users[b"b"] = b"2"
+        assert committer._closing == []
+        users[b"c"] = b"3"
+        assert dict(users) == {b"b": b"2", b"c": b"3"}
+        for counter in store.parts.state.counters:
+            assert counter.lwm == counter.hwm
+        kinds = [type(record) for frame in records_of(store) for record in frame]
+        assert kinds.count(RollbackRecord) == 1

@@ -14,6 +14,7 @@ from support.stores import Opened, opened
 from support.trio_stores import opened as opened_under_trio
 from tidelog import aio
 from tidelog.codecs import I64, Str
+from tidelog.engine.inside import Blocks
 from tidelog.engine.maps import Map
 from tidelog.engine.open import open_with
 from tidelog.errors import LockTimeoutError, UsageError
@@ -242,3 +243,46 @@ async def test_under_trio_other_tasks_are_free_and_so_is_who_means_it() -> None:
                     await users.set(b"d", b"1")
         assert await users.count() == 3
         assert not db.inside
+
+
+# ------------------------------------------------------------------ blocks that nobody ends
+
+
+class Left:
+    """A transaction as its block sees it."""
+
+    is_open = True
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_a_block_that_only_refers_to_itself_does_not_count() -> None:
+    blocks, left = Blocks(), Left()
+    gc.disable()
+    try:
+        blocks.enter("me", left)
+        with pytest.raises(UsageError):
+            blocks.check_write("me", "users")
+        del left
+        blocks.check_write("me", "users")
+        blocks.check_change("me", "a drop")
+    finally:
+        gc.enable()
+
+
+def test_a_block_whose_transaction_has_ended_does_not_count() -> None:
+    blocks, left = Blocks(), Left()
+    blocks.enter("me", left)
+    left.is_open = False
+    blocks.check_write("me", "users")
+
+
+def test_who_leaves_a_block_forgets_those_that_were_lost_as_well() -> None:
+    blocks, kept, left, lost = Blocks(), Left(), Left(), Left()
+    for block in (kept, lost, left):
+        blocks.enter("me", block)
+    del block, lost
+    gc.collect()
+    blocks.leave("me", left)
+    assert [block() for block in blocks["me"]] == [kept]

@@ -16,12 +16,13 @@ from tidelog.affinity.errors import (
     DeadlineError,
     DeadlockError,
     LockTimeoutError,
+    ReadOnlyError,
     RolledBackError,
     TidelogError,
 )
 from tidelog.engine import lock_manager
 from tidelog.engine.lock_manager import LockManager
-from tidelog.tx.locks import KeyLock, RangeLock, Want
+from tidelog.tx.locks import KeyLock, LockTable, RangeLock, Waiting, Want
 
 WAIT = 60.0
 A, B, C = (b"\0\0\0\0\0\0\0\x10" + key for key in (b"a", b"b", b"c"))
@@ -374,3 +375,72 @@ def test_transactions_that_have_ended_or_whose_store_has_are_dropped_in_silence(
     del last, optimistic
     gc.collect()
     assert recwarn.list == []
+
+
+# ------------------------------------------------------------------ interrupts
+
+
+def interrupt_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Raise once where a method of the table begins."""
+    method = getattr(LockTable, name)
+
+    def raises(*_args: Any) -> Any:
+        monkeypatch.setattr(LockTable, name, method)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LockTable, name, raises)
+
+
+@pytest.mark.parametrize("where", ["_drop", "_wake"])
+def test_an_interrupt_in_a_release_hands_the_locks_on(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    first, second = locks.owners(2)
+    locks.take(first, KeyLock(A))
+    locks.take_waiting("second", second, KeyLock(A))
+    interrupt_once(monkeypatch, where)
+    with pytest.raises(KeyboardInterrupt):
+        locks.manager.release(first)
+    assert second not in locks.manager._waiting
+    assert locks.outcome("second") is None
+    locks.manager.release(second)
+
+
+def test_behind_an_interrupt_in_the_last_release_nobody_is_asked_for_locks(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (owner,) = locks.owners(1)
+    locks.take(owner, KeyLock(A))
+    interrupt_once(monkeypatch, "_drop")
+    with pytest.raises(KeyboardInterrupt):
+        locks.manager.release(owner)
+    committer = locks.store.parts.committer
+    assert not committer.locks_held
+    assert committer.changing is None
+
+
+def test_locks_that_are_released_in_a_commit_leave_it_marked_as_unfinished(locks: Locks) -> None:
+    # Else nobody would notice that its thread went away in the middle of it.
+    committer = locks.store.parts.committer
+    (owner,) = locks.owners(1)
+    locks.take(owner, KeyLock(A))
+    with committer.mutex:
+        committer.changing = "a commit"
+        locks.manager._lost.append(owner)
+        assert locks.manager.locked(0, [A]) is None
+        assert committer.changing == "a commit"
+        committer.changing = None
+
+
+def test_who_waits_for_a_lock_while_the_store_stops_gets_none() -> None:
+    with opened() as store:
+        locks, committer = store.parts.locks, store.parts.committer
+        first, second = locks.new_owner(), locks.new_owner()
+        locks.acquire(first, KeyLock(A), timeout=WAIT, deadline=None)
+        assert isinstance(locks.table.request(second, KeyLock(A)), Waiting)
+        committer.changing = "a commit"  # whose thread has gone
+        locks.release(first)
+        assert locks.table.waits(second)
+        with pytest.raises(ReadOnlyError):
+            locks._waited(second)
+        store.database.abandon()

@@ -429,3 +429,19 @@ def test_an_id_is_pending_as_long_as_any_attempt_under_it_is() -> None:
                 retry.commit()
             assert database.outcome(ID) == "pending"
         assert database.outcome(ID) == "rolled_back"
+
+
+def test_ids_of_a_clock_that_is_before_1970_tell_the_earliest_time() -> None:
+    assert outcomes.automatic_prefix(-5_000, b"ab") == bytes(6) + b"ab"
+
+
+def test_the_id_of_a_transaction_that_wrote_nothing_tells_its_time() -> None:
+    prefix = outcomes.automatic_prefix(7_000, b"ab")
+    assert outcomes.born(outcomes.empty_id(prefix, 3), bytes(16)) == 7_000
+
+
+def test_an_id_of_another_store_tells_no_time() -> None:
+    mine, other = bytes(range(16)), bytes(range(100, 116))
+    tx_id = outcomes.dated_id(7_000, bytes(range(16)), mine)
+    assert outcomes.born(tx_id, mine) == 7_000
+    assert outcomes.born(tx_id, other) is None

@@ -249,6 +249,22 @@ def test_layers_that_are_being_flushed_are_not_merged() -> None:
     assert twin.overlay.layers == 1
 
 
+def test_a_flush_that_was_abandoned_leaves_one_layer_where_nobody_needs_more() -> None:
+    twin = Twin()
+    for number in range(3):
+        twin.put(0, b"1", b"%d" % number)
+        twin.snapshot()
+    twin.begin_flush()
+    for taken in list(twin.snapshots):
+        twin.end(taken)
+    twin.overlay.take_up_ended()
+    twin.put(0, b"2", b"3")
+    assert twin.overlay.layers == 4
+    twin.abandon_flush()
+    assert twin.overlay.layers == 1
+    twin.check()
+
+
 def test_a_flush_of_nothing_takes_nothing_away() -> None:
     twin = Twin()
     twin.begin_flush()

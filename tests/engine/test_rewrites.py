@@ -17,12 +17,13 @@ from tidelog.engine.entries import Commit
 from tidelog.engine.lock_manager import LockedError
 from tidelog.engine.maps import Map
 from tidelog.engine.puts import LonePut, Puts
-from tidelog.engine.rewrites import FirstKey, Look, RacedError, Rewrite, StaleError
+from tidelog.engine.rewrites import FirstKey, Look, OneKey, RacedError, Rewrite, StaleError
 from tidelog.engine.rewriting import FIRST_KEYS
 from tidelog.engine.updates import FewUpdates
 from tidelog.errors import (
     CommitUnknownError,
     ConflictError,
+    DiskError,
     DiskFullError,
     NotFoundError,
     RolledBackError,
@@ -159,6 +160,9 @@ def test_what_writes_nothing_stands_in_nobodys_way(store: Opened) -> None:
     second = rewrite(store, mapping, "n", decisions.setdefault(mapping.namespace, 2))
     store.parts.committer.commit_all([first, second])
     assert results([first, second]) == [1, 1]
+    # Who holds a transaction of LMDB keeps the data file from growing.
+    assert isinstance(first.choice, OneKey)
+    assert first.choice._txn is None
     assert list(second.full_keys()) == list(first.changed(set())) == []
     position = store.parts.writer.position
     assert mapping.setdefault("n", 3) == 1
@@ -314,6 +318,20 @@ def test_numbers_are_closed_when_they_do_not_reach_the_log(store: Opened) -> Non
         assert counter.lwm == counter.hwm
 
 
+@pytest.mark.parametrize(
+    "act", [lambda mapping: mapping.incr("n"), lambda mapping: mapping.popitem()]
+)
+def test_an_append_that_fails_is_told_and_not_tried_again(
+    store: Opened, act: Callable[[Map[Any, Any]], object]
+) -> None:
+    mapping = counters(store)
+    mapping["n"] = 1
+    store.disk.fail_at(store.disk.operations + 1, "EIO", kind="write")
+    with pytest.raises(DiskError):
+        act(mapping)
+    assert mapping.get("n") == 1
+
+
 def test_after_a_failed_sync_each_has_an_id_to_ask_about() -> None:
     store = open_store()
     mapping = counters(store)
@@ -452,6 +470,8 @@ def test_a_pop_whose_snapshot_has_ended_looks_again(store: Opened) -> None:
         store.database.snapshot().close()
     store.parts.committer.commit_all([made])
     assert errors([made]) == [StaleError]
+    assert isinstance(made.choice, FirstKey)
+    assert made.choice._look.used_up
     assert mapping.popitem() == ("0", 0)
 
 

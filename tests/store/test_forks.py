@@ -548,6 +548,19 @@ def test_a_lock_that_is_being_taken_holds_a_fork_up(tmp_path: Path) -> None:
     thread.join()
 
 
+def test_any_thread_of_a_child_may_take_locks() -> None:
+    from tidelog.engine.forks import no_fork
+
+    def child() -> None:
+        found: list[bool] = []
+        thread = threading.Thread(target=lambda: found.append(no_fork.acquire(timeout=WAIT / 2)))
+        thread.start()
+        thread.join()
+        assert found == [True]
+
+    expect_child(child)
+
+
 def test_a_store_opened_and_closed_beside_forks_is_free_again(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with opened(path) as db:

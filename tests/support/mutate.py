@@ -35,6 +35,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
 from typing import TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +44,9 @@ STATE = ROOT / ".venv" / "mutants.json"
 FLOOR = 95.0
 SECONDS = 900
 """After which a run of tests is taken to hang."""
+
+SLOW = " slow"
+"""Behind a fingerprint: what the slow tests said of a mutant that survived the others."""
 
 QUICK = "not slow and not nightly and not spark"
 FAST = [
@@ -245,7 +249,9 @@ def passes(tree: Path, *arguments: str) -> tuple[bool, str]:
         except subprocess.TimeoutExpired:
             os.killpg(run.pid, 9)
             return False, "it hung"
-    failed = [line for line in told.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    # Not `ERROR ` alone: so begins a line of a log that a failed test had captured, too.
+    named = ("FAILED tests/", "ERROR tests/")
+    failed = [line for line in told.splitlines() if line.startswith(named)]
     if run.returncode in (0, 5):  # 5: none was chosen
         return True, ""
     return False, failed[0].split(" - ")[0].partition(" ")[2] if failed else "it broke the run"
@@ -260,7 +266,16 @@ def tests_of(path: str) -> list[str]:
 
 
 def killer(mutant: Mutant, tree: Path, *, slow: bool) -> str:
-    """Run tests until one notices the mutant; return which, or nothing."""
+    """Run tests until one notices the mutant, which passes without it; return which, or nothing."""
+    told = noticed(mutant, tree, slow=slow)
+    if "::" in told:
+        passed, _ = passes(tree, told.partition("[")[0])
+        assert passed, f"without any mutant {told} fails"
+    return told
+
+
+def noticed(mutant: Mutant, tree: Path, *, slow: bool) -> str:
+    """Put a mutant in its place and run tests until one fails; return which, or nothing."""
     place = tree / mutant.path
     source = place.read_bytes()
     place.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.stop :])
@@ -289,12 +304,31 @@ def fingerprint(mutant: Mutant) -> str:
     return digest.hexdigest()[:16]
 
 
+def remembered() -> dict[str, str]:
+    """Return the results of earlier runs."""
+    known: dict[str, str] = json.loads(STATE.read_text()) if STATE.exists() else {}
+    return known
+
+
+def remember(known: dict[str, str]) -> None:
+    """Keep results, so that whoever stops the run finds all of the old ones or the new ones."""
+    fresh = STATE.with_suffix(".new")
+    fresh.write_text(json.dumps(known, indent=1))
+    fresh.replace(STATE)
+
+
+def unseen(fingerprint: str, known: dict[str, str]) -> bool:
+    """Whether a mutant survived, and no slow test has looked at it yet."""
+    return not known[fingerprint] and fingerprint + SLOW not in known
+
+
 def run_all(mutants: list[Mutant], jobs: int, *, slow: bool, again: bool) -> dict[Mutant, str]:
     """Return what noticed each mutant, nothing for survivors; remember it as it comes."""
-    known: dict[str, str] = {} if again or not STATE.exists() else json.loads(STATE.read_text())
+    known = {} if again else remembered()
     # Once: the checkout may go on while its copies are looked at.
     prints = {mutant: fingerprint(mutant) for mutant in mutants}
-    left = [mutant for mutant in mutants if prints[mutant] not in known]
+    left = [m for m in mutants if prints[m] not in known or (slow and unseen(prints[m], known))]
+    writing = Lock()
     with tempfile.TemporaryDirectory(prefix="tidelog-mutants-") as folder:
         trees: SimpleQueue[Path] = SimpleQueue()
         for job in range(jobs):
@@ -307,8 +341,11 @@ def run_all(mutants: list[Mutant], jobs: int, *, slow: bool, again: bool) -> dic
 
         def work(mutant: Mutant) -> None:
             told = _with_tree(trees, lambda tree: killer(mutant, tree, slow=slow))
-            known[prints[mutant]] = told
-            STATE.write_text(json.dumps(known, indent=1))
+            with writing:
+                known[prints[mutant]] = told
+                if slow and not told:
+                    known[prints[mutant] + SLOW] = told
+                remember(known)
             print(
                 f"{'killed  ' if told else 'SURVIVED'} {mutant.name} -> {mutant.after}", flush=True
             )

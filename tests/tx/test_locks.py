@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
+from support.interrupts import Interrupt, Tracer
 from tidelog.errors import TransactionTooLargeError, UsageError
 from tidelog.tx.locks import (
     GRANTED,
@@ -643,3 +645,91 @@ def test_the_random_runs_meet_deadlocks() -> None:
     for _ in range(200):
         pair.step()
     assert pair.deadlocks > 5
+
+
+# ------------------------------------------------------------------ interrupts
+
+
+def upgraded() -> LockTable:
+    return table_with((A, read("k")), (A, read("l")))
+
+
+def waited_for() -> LockTable:
+    table = table_with((A, write("k")), (A, read("l")), (A, scan("p", "r")))
+    table.request(B, write("k"))
+    table.request(C, read("k"))
+    table.request(D, scan("j", "m"))
+    return table
+
+
+def cancelled() -> LockTable:
+    table = table_with((A, read("k")))
+    table.request(B, write("k"))
+    table.request(C, read("k"))
+    table.request(D, scan("j", "m"))
+    return table
+
+
+def check_whole(table: LockTable, where: str) -> None:
+    """What is known by key, by range and by number is what the owners hold."""
+    exclusive = {key: owner for owner, held in table._held.items() for key in held.exclusive}
+    assert dict(table._exclusive) == exclusive, where
+    shared: dict[bytes, set[int]] = {}
+    ranges: dict[bytes, set[int]] = {}
+    for owner, held in table._held.items():
+        assert not held.shared & held.exclusive, where
+        for key in held.shared:
+            shared.setdefault(key, set()).add(owner)
+        for group, locks in held.ranges.items():
+            assert locks, where
+            ranges.setdefault(group, set()).add(owner)
+        count = sum(map(len, held.ranges.values()))
+        assert held.count == len(held.exclusive) + len(held.shared) + count > 0, where
+    assert (table._shared, table._ranges) == (shared, ranges), where
+    there = table._held.keys() | table._waiting.keys()
+    assert all(request.blockers <= there for request in table._waiting.values()), where
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (upgraded, lambda table: table.request(A, write("k"))),
+        (upgraded, lambda table: table.request(A, scan("a", "c"))),
+        (upgraded, lambda table: table.request(B, read("k"))),
+        (waited_for, lambda table: table.release(A)),
+        (cancelled, lambda table: table.cancel(B)),
+    ],
+    ids=["upgrade", "range", "share", "release", "cancel"],
+)
+def test_a_table_is_whole_again_behind_an_interrupt_at_any_line_of_a_change(
+    make: Callable[[], LockTable], change: Callable[[LockTable], object]
+) -> None:
+    lines = Tracer()
+    table = make()
+    lines.run(lambda: change(table))
+    asked = {owner: request.want for owner, request in make()._waiting.items()}
+    for line, times in lines.lines.items():
+        for passed in range(times):
+            table, tracer = make(), Tracer((line, passed))
+            with pytest.raises(Interrupt):
+                tracer.run(lambda table=table: change(table))  # type: ignore[misc]
+            table.restore()
+            check_whole(table, tracer.where)
+            # Who asked for a lock waits for it or has it, but for the one that gave up.
+            for owner, want in asked.items():
+                gave_up = make is cancelled and owner == B
+                found = table.waits(owner) or table._covers(owner, want)
+                assert found or gave_up, tracer.where
+            for owner in (A, B, C, D):
+                assert not table.waits(owner), tracer.where
+                table.release(owner)
+                check_whole(table, tracer.where)
+            assert table.idle, tracer.where
+
+
+def test_a_range_that_was_cut_short_before_it_was_noted_is_forgotten() -> None:
+    table = table_with((A, read("k")))
+    table._held[A].ranges[full("k")[:8]] = []
+    table.restore()
+    check_whole(table, "")
+    assert table.request(B, write("l")) == GRANTED
