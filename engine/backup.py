@@ -40,6 +40,7 @@ from .opening import (
     READERS_NAME,
     OpenStore,
     check_place,
+    make_place,
     translated_disk,
 )
 from .partition_store import read_marks, read_store_mark
@@ -150,6 +151,8 @@ def _make_place(environment: Environment, path: str, directory: str, verify: boo
             f"{directory} is not empty: {', '.join(strangers[:3])}",
             hint="Name an empty directory, or one that does not exist yet.",
         )
+    if kind is None:
+        make_place(environment, directory)
     with translated_disk(f"making the directory {directory}"):
         for folder in (directory, *(os.path.join(directory, name) for name in FOLDERS)):
             disk.make_directory(folder)

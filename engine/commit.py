@@ -707,7 +707,7 @@ class Committer:
         self._end_group(group)
 
     def _take(self, group: _Group) -> None:
-        """Take from the heads of the queues, up to the size of a group."""
+        """Take from the heads of the queues, up to the size of a group, or up to a drop."""
         puts, tickets = self._puts, self._tickets
         size = count = 0
         for ticket in tickets:
@@ -715,6 +715,8 @@ class Committer:
             if count and size > GROUP_BYTES_MAX:
                 break
             count += 1
+            if type(ticket) is Commit and ticket.undo is not None:
+                break  # a drop that does not get into the log must not have refused anybody
         first = Puts(puts[:PUTS_MAX], self.puts_durable) if puts else None
         taken, puts, tickets = tickets[:count], puts[PUTS_MAX:], tickets[count:]
         group.puts, group.tickets, self._puts, self._tickets = first, taken, puts, tickets

@@ -57,7 +57,7 @@ from .lock_manager import LockedError
 from .map_growth import GrowingError, check_open
 from .maps import Map, map_of
 from .namespaces import OUTCOMES, Home, Namespace, ledger
-from .opening import OpenStore, translated_disk
+from .opening import OpenStore, place_of, translated_disk
 from .overlay import Layer, View
 from .puts import PUT_BYTES_MAX
 from .relaxed import relaxed_setter
@@ -451,7 +451,8 @@ class Database:
         """Tell what became of a transaction.
 
         ``committed``, ``rolled_back`` (it never took effect), ``pending`` (on its way in another
-        thread), or ``too_old`` (the log that would tell is gone).
+        thread, or a sync failed: the next open will know), or ``too_old`` (the log that would tell
+        is gone).
         """
         self._check_open()
         if type(tx_id) is not bytes or len(tx_id) != 16:
@@ -468,10 +469,12 @@ class Database:
             return self._outcome_in_log(tx_id)
 
     def _outcome_in_log(self, tx_id: bytes) -> outcomes.Outcome:
-        keeper = self._store.keeper
+        keeper, writer = self._store.keeper, self._store.writer
         found = keeper.find_transaction(tx_id, self._store.manifest.log_ids)
+        if writer.failure is not None and (found is None or found[0].end > writer.synced):
+            return "pending"  # a sync failed: what lies behind the last one may be there or not
         if found is not None:
-            return "committed" if isinstance(found, TxRecord) else "rolled_back"
+            return "committed" if isinstance(found[1], TxRecord) else "rolled_back"
         surely = keeper.first_position == 0 or self._never_committed(tx_id)
         return "rolled_back" if surely else "too_old"
 
@@ -828,7 +831,7 @@ class Database:
         ``UsageError``, ``DiskError``, ``DiskFullError``, ``CorruptDataError``.
         """
         self._check_open()
-        place = os.path.abspath(os.fspath(directory))
+        place = place_of(directory)
         pins, name = self._store.keeper.pins, f"backup {self.new_id().hex()[-8:]}"
         pins[name] = 0
         try:

@@ -318,16 +318,15 @@ class LogKeeper:
 
     def find_transaction(
         self, tx_id: bytes, log_ids: list[tuple[bytes, int]]
-    ) -> TxRecord | RollbackRecord | None:
-        """Return the record of a transaction that the kept log holds, or None."""
-        found = find_transaction(
+    ) -> tuple[Frame, TxRecord | RollbackRecord] | None:
+        """Return the record of a transaction that the kept log holds, with its frame, or None."""
+        return find_transaction(
             self._directory,
             tx_id,
             start_position=self.first_position,
             log_ids=log_ids,
             durable=self._writer.synced,
         )
-        return None if found is None else found[1]
 
     def known_since(self) -> int:
         """Return a time that no transaction in the dropped part of the log lies behind."""

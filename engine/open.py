@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from ..affinity.errors import UsageError
 from .database import Database
 from .environment import Environment, production
-from .opening import Options, open_store, translated_disk
+from .opening import Options, open_store, place_of, translated_disk
 from .transactions import Durability, choice
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def open_with(
     if read_only:
         return _open_reading(environment, path, partitions, codecs, limits)
     choice("durability", durability, Durability)
-    place, given = _place(path), list(codecs)
+    place, given = place_of(path), list(codecs)
     with translated_disk(f"opening {place}"):
         store = open_store(
             environment,
@@ -141,26 +141,11 @@ def _open_reading(
             "a store that is opened for reading has the partitions that it was made with",
             hint="Leave `partitions` out.",
         )
-    place = _place(path)
+    place = place_of(path)
     with translated_disk(f"opening {place}"):
         from .reading import ReadOnlyDatabase  # without a free descriptor this fails, too
 
         return ReadOnlyDatabase(environment, place, _options(limits), list(codecs))
-
-
-def _place(path: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a store; ``UsageError`` for what is meant to be no directory."""
-    given = os.fspath(path)
-    if not given:
-        raise UsageError(
-            "the path of the store is empty", hint="Name its directory; `.` is the current one."
-        )
-    if given == ":memory:":
-        raise UsageError(
-            "a store is a directory, there is none in memory",
-            hint="Name a temporary directory, as `tempfile.TemporaryDirectory()` makes one.",
-        )
-    return os.path.abspath(given)
 
 
 def _options(limits: Mapping[str, Any]) -> Options:

@@ -139,6 +139,21 @@ class OpenStore:
             self.lock.release()
 
 
+def place_of(path: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a store; ``UsageError`` for what is meant to be no directory."""
+    given = os.fspath(path)
+    if not given:
+        raise UsageError(
+            "the path of the store is empty", hint="Name its directory; `.` is the current one."
+        )
+    if given == ":memory:":
+        raise UsageError(
+            "a store is a directory, there is none in memory",
+            hint="Name a temporary directory, as `tempfile.TemporaryDirectory()` makes one.",
+        )
+    return os.path.abspath(given)
+
+
 def check_place(environment: Environment, path: str) -> None:
     """Raise where a store cannot keep its promises: no directory, or a network file system."""
     kind = environment.disk.kind(path)
@@ -280,7 +295,7 @@ def open_store(
     if disk.kind(path) is None:
         if not create:
             raise NotFoundError(f"there is no store at {path}")
-        _make_place(environment, path)
+        make_place(environment, path)
     # Looked at before it is locked as well: a lock is a file, which a refusal must not leave.
     _check_no_remains(disk, path, create)
     lock = take_lock(environment, path)
@@ -302,7 +317,7 @@ def open_store(
         raise
 
 
-def _make_place(environment: Environment, path: str) -> None:
+def make_place(environment: Environment, path: str) -> None:
     """Make the directory of a new store, in one that is there already."""
     try:
         with translated_disk(f"making {path}"):

@@ -56,7 +56,7 @@ from .handles import warn_of_lost
 from .manifest import Manifest
 from .maps import Map, map_of
 from .namespaces import Home, Namespace, bound, check_codecs, check_name
-from .opening import Options, translated_disk
+from .opening import Options, place_of, translated_disk
 from .overlay import Layer, Overlay, View
 from .partition_store import read_marks, read_store_mark
 from .recovery import Replayed, newest_durable, replay_to
@@ -409,8 +409,9 @@ class ReadOnlyDatabase:
         copy and checks all of it.  Raises as ``Database.backup`` does.
         """
         self._check_open()
-        with translated_disk(f"the backup to {os.fspath(directory)}"):
-            return self._back_up(os.path.abspath(os.fspath(directory)), verify)
+        place = place_of(directory)
+        with translated_disk(f"the backup to {place}"):
+            return self._back_up(place, verify)
 
     def _back_up(self, directory: str, verify: bool) -> BackupReport:
         access = self.access

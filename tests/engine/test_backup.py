@@ -241,7 +241,8 @@ def test_a_directory_that_is_in_use_is_refused(tmp_path: Path) -> None:
         db.backup(tmp_path / "copy")
         with pytest.raises(errors.UsageError, match="not empty"):
             db.backup(tmp_path / "copy")
-        with pytest.raises(errors.DiskError, match="making the directory"):
+        # It was told as a failing disk.
+        with pytest.raises(errors.NotFoundError, match="no directory"):
             db.backup(tmp_path / "none/copy")
     assert os.listdir(tmp_path / "full") == ["note.txt"]
     assert sorted(os.listdir(tmp_path)) == ["copy", "file", "full", "s"]
@@ -735,3 +736,14 @@ def test_lmdb_reads_its_fresh_file(tmp_path: Path) -> None:
         assert (store / "data/data.mdb").stat().st_ino != before
         assert content(db) == expected
     assert check_store(store) == []
+
+
+@pytest.mark.parametrize("place", ["", ":memory:"])
+def test_a_copy_goes_nowhere_that_a_store_would_not(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An empty path filled the current directory with a store.
+    monkeypatch.chdir(tmp_path)
+    with tidelog.open("shop.tl") as db, pytest.raises(errors.UsageError):
+        db.backup(place)
+    assert [path.name for path in tmp_path.iterdir()] == ["shop.tl"]

@@ -445,3 +445,21 @@ def test_an_id_of_another_store_tells_no_time() -> None:
     tx_id = outcomes.dated_id(7_000, bytes(range(16)), mine)
     assert outcomes.born(tx_id, mine) == 7_000
     assert outcomes.born(tx_id, other) is None
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_what_a_failed_sync_left_open_is_pending_until_the_next_open(given: bool) -> None:
+    # It was said to be committed, and a power cut took it back.
+    store = open_store()
+    users = store.database.map("users")
+    users[b"a"] = b"1"
+    tx_id = store.database.new_id() if given else None
+    store.disk.fail_at(1, "EIO", kind="sync", path="/store/wal")
+    with pytest.raises(CommitUnknownError) as caught:  # noqa: SIM117
+        with store.database.transaction(id=tx_id) as tx:
+            tx[users][b"b"] = b"2"
+    assert store.database.outcome(caught.value.tx_id) == "pending"
+    left = store.disk.crash("lost")
+    store.database.abandon()
+    with opened(left, seed=2) as again:
+        assert again.database.outcome(caught.value.tx_id) == "rolled_back"
