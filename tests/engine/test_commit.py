@@ -668,9 +668,14 @@ def interrupted(*_args: object) -> None:
 
 @contextmanager
 def closed_if_well() -> Iterator[Opened]:
-    """Open a store; where a test fails, the end of what it queued might be waited for for ever."""
+    """Open a store; where a test fails, nobody waits for the end of what it queued."""
     store = open_store()
-    yield store
+    try:
+        yield store
+    except BaseException:
+        store.parts.committer._leading = False
+        store.database.abandon()
+        raise
     store.database.close()
 
 
