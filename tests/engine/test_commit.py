@@ -666,6 +666,19 @@ def interrupted(*_args: object) -> None:
 # ------------------------------------------------------------------ threads that go away
 
 
+@contextmanager
+def closed_if_well() -> Iterator[Opened]:
+    """Open a store; where a test fails, nobody waits for the end of what it queued."""
+    store = open_store()
+    try:
+        yield store
+    except BaseException:
+        store.parts.committer._leading = False
+        store.database.abandon()
+        raise
+    store.database.close()
+
+
 class Noted:
     """An entry that only hears what became of it."""
 
@@ -692,7 +705,7 @@ def two_that_wait() -> list[Any]:
 
 
 def test_who_waits_takes_the_lead_from_a_thread_that_was_interrupted_and_has_gone() -> None:
-    with opened() as store:
+    with closed_if_well() as store:
         store.database.map("users")
         committer = store.parts.committer
         gone, waiting = queued(committer, b"a"), queued(committer, b"b")
@@ -706,7 +719,7 @@ def test_who_waits_takes_the_lead_from_a_thread_that_was_interrupted_and_has_gon
 
 
 def test_who_waits_takes_a_lead_that_nobody_has() -> None:
-    with opened() as store:
+    with closed_if_well() as store:
         store.database.map("users")
         committer = store.parts.committer
         waiting = queued(committer, b"a")
@@ -717,7 +730,7 @@ def test_who_waits_takes_a_lead_that_nobody_has() -> None:
 
 
 def test_who_waits_wakes_the_next_for_one_that_has_gone() -> None:
-    with opened() as store:
+    with closed_if_well() as store:
         committer = store.parts.committer
         locks = two_that_wait()
         committer._chain = WakeChain(locks)
@@ -726,7 +739,7 @@ def test_who_waits_wakes_the_next_for_one_that_has_gone() -> None:
 
 
 def test_an_interrupted_thread_takes_back_what_it_queued_and_hands_the_lead_on() -> None:
-    with opened() as store:
+    with closed_if_well() as store:
         store.database.map("users")
         committer = store.parts.committer
         first, second = queued(committer, b"a"), queued(committer, b"b")
@@ -747,7 +760,7 @@ def test_an_interrupted_thread_takes_back_what_it_queued_and_hands_the_lead_on()
 def test_an_interrupted_thread_waits_for_the_outcome_of_what_a_leader_has_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with opened() as store:
+    with closed_if_well() as store:
         committer = store.parts.committer
         taken, waited = commit_of(b"a"), list[object]()
         group = committer._group = commits._Group(())
@@ -762,7 +775,7 @@ def test_an_interrupted_thread_waits_for_the_outcome_of_what_a_leader_has_taken(
 def test_only_what_is_in_the_log_is_of_unknown_outcome_when_a_leader_goes_away(
     logged: bool,
 ) -> None:
-    with opened() as store:
+    with closed_if_well() as store:
         store.database.map("users")
         committer = store.parts.committer
         passed, late = Noted(), Noted()
@@ -783,7 +796,7 @@ def test_only_what_is_in_the_log_is_of_unknown_outcome_when_a_leader_goes_away(
 
 
 def test_the_end_of_a_group_wakes_all_who_wait_for_it() -> None:
-    with opened() as store:
+    with closed_if_well() as store:
         store.database.map("users")
         committer = store.parts.committer
         waiter, old, wakes = committer.applied_soon(), two_that_wait(), two_that_wait()
@@ -812,7 +825,7 @@ def test_the_end_of_a_group_wakes_all_who_wait_for_it() -> None:
 
 
 def test_a_group_whose_taking_was_cut_short_tells_all_in_it() -> None:
-    with opened() as store:
+    with closed_if_well() as store:
         committer = store.parts.committer
         group = commits._Group((), commit_of(b"a"))
         group.tickets = [commit_of(b"a"), commit_of(b"b")]
@@ -854,7 +867,7 @@ def interrupt_times(
 def test_a_group_that_has_taken_effect_ends_however_often_that_is_interrupted(
     monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
-    with opened() as store:
+    with closed_if_well() as store:
         users = store.database.map("users")
         users[b"a"] = b"1"
         committer = store.parts.committer
@@ -872,7 +885,7 @@ def test_a_group_that_has_taken_effect_ends_however_often_that_is_interrupted(
 def test_gaps_that_a_frame_has_closed_are_not_closed_again_behind_an_interrupt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with opened() as store:
+    with closed_if_well() as store:
         users = store.database.map("users")
         store.disk.fail_at(store.disk.operations + 1, "ENOSPC", kind="write")
         with pytest.raises(DiskFullError):
