@@ -118,6 +118,7 @@ OUTSIDE_WORLD = ("engine/environment.py", "tools/")
 # Where every exception is caught on purpose, as path:function, and why.
 BROAD_HANDLERS = {
     "engine/codecs.py:_registered": "foreign code: whatever it raises, the codec is not there",
+    "engine/commit.py:Committer._carry": "what a signal raises may be an error of any class",
     "engine/commit.py:Committer._land_again": "what was interrupted is interrupted again",
     "engine/log_thread.py:LogThread._commit": "tasks wait for an outcome, and a bug must be one",
     "engine/namespaces.py:Namespace.check_encoded": "foreign code, again: any exception refuses",
