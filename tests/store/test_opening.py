@@ -251,7 +251,7 @@ def test_what_may_not_be_read_is_an_error_of_tidelog_that_speaks_of_permission(
 def test_a_second_open_in_another_process_is_refused(store: Path) -> None:
     program = (
         "import sys, tidelog\n"
-        "try: tidelog.open(sys.argv[1])\n"
+        "try: tidelog.open(sys.argv[1]).close()\n"
         "except tidelog.errors.AlreadyOpenError as error: print(error.pid, error)\n"
     )
     with open_store(store):
