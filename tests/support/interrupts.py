@@ -85,11 +85,15 @@ def _exits(code: CodeType) -> frozenset[int]:
     found = set()
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PRECALL")]
     for place, step in enumerate(steps):
-        ahead = steps[place : place + 4]
-        names = [s.opname for s in ahead]
-        nones = all(s.argval is None for s in ahead[:3])
-        if names == ["LOAD_CONST"] * 3 + ["CALL"] and nones:
+        names = [s.opname for s in steps[place : place + 2]]
+        if names == ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]:
             found.add(step.offset)
-        if names[:2] == ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]:
+        # With a value to return, or out of a loop, the stack is put in order first.
+        call = place
+        while call < len(steps) and steps[call].opname in ("SWAP", "POP_TOP", "NOP"):
+            call += 1
+        ahead = steps[call : call + 4]
+        names = [s.opname for s in ahead]
+        if names == ["LOAD_CONST"] * 3 + ["CALL"] and all(s.argval is None for s in ahead[:3]):
             found.add(step.offset)
     return frozenset(found)
