@@ -13,8 +13,9 @@ import os
 import random
 import threading
 import time
+from _thread import allocate_lock
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -196,32 +197,43 @@ class Environment:
 
 
 class ThreadTask:
-    """A daemon thread that runs ``work`` each ``seconds``, and whenever it is woken."""
+    """A daemon thread that runs ``work`` each ``seconds``, and whenever it is woken.
+
+    What wakes it is a lock of the interpreter, locked until there is work.  The classes of
+    ``threading`` take their locks in Python, where a signal can come between the taking and the
+    ``with``: the lock would stay taken, and every later committer would wait for it.
+    """
 
     def __init__(self, name: str, seconds: float, work: Callable[[], None]) -> None:
         self._seconds = seconds
         self._work = work
-        self._event = threading.Event()
+        self._bell = allocate_lock()
+        self._bell.acquire()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # nobody will stop it
+            self._stopping = True
+            self.wake()
+            raise
 
     def _run(self) -> None:
         while True:
-            self._event.wait(self._seconds)
-            self._event.clear()
+            self._bell.acquire(timeout=self._seconds)
             if self._stopping:
                 return
             self._work()
 
     def wake(self) -> None:
         """Run the work soon."""
-        self._event.set()
+        with suppress(RuntimeError):  # it rings already
+            self._bell.release()
 
     def stop(self, *, wait: bool = True) -> None:
         """Run the work no more; return when it has finished, unless told not to wait."""
         self._stopping = True
-        self._event.set()
+        self.wake()
         if wait and self._thread is not threading.current_thread():
             self._thread.join()
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
+from _thread import allocate_lock
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -44,28 +45,33 @@ class GrowingError(TidelogError):
 
 
 class Gate:
-    """Stands in for a read transaction while there is none: readers wait, then go on."""
+    """Stands in for a read transaction while there is none: readers wait, then go on.
+
+    They wait for a lock of the interpreter: what ``threading`` has would be left locked by a signal
+    that comes at the wrong moment, and the gate could not be opened.
+    """
 
     def __init__(self) -> None:
-        self._open = threading.Event()
+        self._lock = allocate_lock()
+        self._lock.acquire()
         self._found: KvTransaction | None = None
-
-    @property
-    def shut(self) -> bool:
+        self.shut = True
         """Whether readers wait here."""
-        return not self._open.is_set()
 
     def wait(self) -> None:
         """Wait until the map has grown, or has failed to."""
-        self._open.wait()
+        if self.shut:
+            with self._lock:
+                pass
 
     def open(self, txn: KvTransaction | None) -> None:
         """Let the readers through to ``txn``: what a snapshot found here must not change later."""
         self._found = txn
-        self._open.set()
+        self.shut = False
+        self._lock.release()
 
     def _txn(self) -> KvTransaction:
-        self._open.wait()
+        self.wait()
         if self._found is None:
             raise DiskError("the data file could not be read again after it had to grow")
         return self._found

@@ -215,6 +215,11 @@ def outside_of_environment(path: str, source: str) -> list[Finding]:
     return [] if path.startswith(OUTSIDE_WORLD) else tidy.find_clocks_and_dice(path, source)
 
 
+def below_the_tools(path: str, source: str) -> list[Finding]:
+    outside = tidy.layer_of(path) in ("testing", "pipeline", "tools")
+    return [] if outside else tidy.find_locks_in_python(path, source)
+
+
 def missing_paths(path: str, source: str) -> list[Finding]:
     folders = {name.split("/")[0] for name in all_files() if "/" in name}
     return tidy.find_missing_paths(path, source, folders, exists)
@@ -241,6 +246,10 @@ def test_dependencies_stay_in_their_places() -> None:
 
 def test_time_and_chance_come_from_the_environment() -> None:
     expect_none_in_package(outside_of_environment)
+
+
+def test_a_lock_is_never_taken_in_python() -> None:
+    expect_none_in_package(below_the_tools)
 
 
 def test_nobody_else_catches_every_exception() -> None:
@@ -334,7 +343,7 @@ def unused(path: str, source: str) -> list[Finding]:
 
 
 LAYERS, KIND, LIBRARIES = tidy.find_wrong_layers, with_kinds, tidy.find_wrong_dependencies
-OUTSIDE, BROAD = outside_of_environment, with_places
+OUTSIDE, BROAD, LOCKS = outside_of_environment, with_places, below_the_tools
 NAMES, CODES = tidy.find_misnamed_exceptions, tidy.find_wrong_codes
 RUN, MACHINE, PATHS = tidy.find_sleeps_and_skips, tidy.find_machine_paths, missing_paths
 
@@ -372,6 +381,9 @@ BAD: list[tuple[str, Rule, str, str]] = [
     ("entropy", OUTSIDE, "engine/x.py", "import os\nos.urandom(8)"),
     ("random id", OUTSIDE, "engine/x.py", "from uuid import uuid4\nuuid4()"),
     ("secret", OUTSIDE, "engine/x.py", "import secrets\nsecrets.token_hex()"),
+    ("event", LOCKS, "engine/x.py", "import threading as t\nt.Event()"),
+    ("condition", LOCKS, "tx/x.py", "from threading import Condition\nCondition()"),
+    ("queue", LOCKS, "engine/x.py", "import queue\nqueue.Queue()"),
     ("bare except", BROAD, "engine/x.py", "try:\n f()\nexcept:\n pass"),
     ("except Exception", BROAD, "wal/x.py", "try:\n f()\nexcept Exception:\n raise"),
     ("in a tuple", BROAD, "wal/x.py", "try:\n f()\nexcept (OSError, Exception):\n pass"),

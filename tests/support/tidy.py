@@ -74,6 +74,11 @@ OUTSIDE: Mapping[str, str] = {
     **{f"os.{name}": DICE for name in ("getrandom", "urandom")},
 }  # fmt: skip
 
+LOCKS_IN_PYTHON = frozenset(
+    f"threading.{name}" for name in ("Barrier", "BoundedSemaphore", "Condition", "Event",
+    "Semaphore")
+) | frozenset(f"queue.{name}" for name in ("LifoQueue", "PriorityQueue", "Queue"))  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -245,6 +250,18 @@ def find_clocks_and_dice(path: str, source: str) -> list[Finding]:
             advice = advice_about(name) if name else None
             if advice:
                 found.append(Finding(path, node.lineno, f"{name}: {advice}"))
+    return found
+
+
+def find_locks_in_python(path: str, source: str) -> list[Finding]:
+    """What takes a lock in Python: a signal between that and the ``with`` leaves it taken."""
+    tree = ast.parse(source)
+    bound = names_bound(tree)
+    found = []
+    for node in ast.walk(tree):
+        name = outside_name(node, bound) if isinstance(node, ast.Attribute | ast.Name) else None
+        if name in LOCKS_IN_PYTHON:
+            found.append(Finding(path, node.lineno, f"{name}: take a lock of `_thread`"))
     return found
 
 
