@@ -323,14 +323,20 @@ def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvi
     file = os.path.join(path, DATA_FILE)
     # Beside a writer pages change while they are looked at; then LMDB alone knows which count.
     check_structure(file, pages=not read_only)
-    env = _open(path, file, map_size, read_only=read_only, lock=lock)
-    if lock and not read_only:
-        env.reader_check()
+    env: lmdb.Environment | None = None
     try:
-        return LmdbEnvironment(env, path, file, watched=not read_only)
-    except OSError as error:
-        env.close()
-        raise DiskError(f"opening {file} failed: {error}") from error
+        env = _open(path, file, map_size, read_only=read_only, lock=lock)
+        if lock and not read_only:
+            env.reader_check()
+        try:
+            return LmdbEnvironment(env, path, file, watched=not read_only)
+        except OSError as error:
+            raise DiskError(f"opening {file} failed: {error}") from error
+    except BaseException:
+        # At once: while anybody has the exception, the file could not be opened again.
+        if env is not None:
+            env.close()
+        raise
 
 
 def open_file(path: str, map_size: int, *, read_only: bool) -> LmdbEnvironment:

@@ -390,14 +390,15 @@ class _Opening:
         if self._manifest.rebuild and not new:
             self._rebuild(data)
         open_kv, map_size = self._environment.open_kv, self._options.map_size
+        kv: KeyValueEnvironment | None = None
         try:
-            kv = open_kv(data_path, map_size, False, True)
-        except CorruptDataError:
-            if not self._never_written(data):
-                raise
-            data.unlink(DATA_FILE)
-            kv = open_kv(data_path, map_size, False, True)
-        try:
+            try:
+                kv = open_kv(data_path, map_size, False, True)
+            except CorruptDataError:
+                if not self._never_written(data):
+                    raise
+                data.unlink(DATA_FILE)
+                kv = open_kv(data_path, map_size, False, True)
             # Each time: an open that gave a file its name may have failed or died at this point.
             with translated_disk("syncing the names of manifest and data file"):
                 self._directory.sync()
@@ -406,7 +407,8 @@ class _Opening:
         except BaseException:
             if self._relief is not None:
                 self._relief.abandon()
-            kv.close()
+            if kv is not None:
+                kv.close()
             raise
 
     def _never_written(self, data: Directory) -> bool:

@@ -137,16 +137,22 @@ def newest_durable(
 ) -> int:
     """Return the highest position that the log shows to be durable, given one that surely is.
 
-    ``alone`` is as for ``Scan``.  Raises ``CorruptLogError`` for a log that is damaged.
+    What is logged meanwhile may be left out: who reads beside a quick writer would never come to
+    the end.  ``alone`` is as for ``Scan``.  Raises ``CorruptLogError`` for a log that is damaged.
     """
-    newest = known
+    newest, later = known, None
+    last = max(segment_numbers(directory), default=0)
     scan = Scan(directory, known, exact=True, durable=known, log_ids=log_ids, alone=alone)
     ends: deque[int] = deque()
     for frame in scan:
+        if later is None and frame.segment > last:
+            later = frame.position
         ends.append(frame.end)
         known = max(known, frame.synced)
         while ends and ends[0] <= known:
             newest = ends.popleft()
+        if later is not None and newest >= later:
+            return newest
     scan.end.raise_if_refused()
     return newest
 

@@ -17,14 +17,17 @@ import pytest
 
 import tidelog
 from tidelog import errors
+from tidelog.engine import manifest as manifests
 from tidelog.engine.database import Database
 from tidelog.engine.disk import RealDirectory
 from tidelog.engine.environment import LockHandle, production
 from tidelog.engine.open import open_with
 from tidelog.engine.overlay import Layer
 from tidelog.engine.reading import ReadOnlyDatabase, stacked
+from tidelog.engine.recovery import newest_durable
 from tidelog.testing import FaultyDisk, check_database, check_store, simulated
 from tidelog.testing.environment import SimulatedEnvironment
+from tidelog.wal.ports import ReadableFile
 
 STORE = "/store"
 SMALL = {"segment_bytes": 1 << 17}
@@ -97,6 +100,33 @@ def test_what_is_not_synced_is_never_shown() -> None:
             w.announce()
             reader.refresh()
             assert len(reader.map("users")) == 2
+
+
+def test_a_reader_does_not_run_after_the_end_of_a_quick_writers_log() -> None:
+    """A child of a fork did so for over twenty seconds."""
+    with world(**SMALL) as w:
+        w.users[b"first"] = b"1"
+        begun = w.db._store.writer.position
+        log = w.reading.disk.directory(f"{STORE}/wal", read_only=True)
+        opened = list[str]()
+
+        class Growing:
+            """The folder of the log; a segment is filled whenever one is opened."""
+
+            def names(self) -> list[str]:
+                return log.names()
+
+            def open_read(self, name: str) -> ReadableFile:
+                opened.append(name)
+                if len(opened) < 30:
+                    w.users[b"more"] = bytes(SMALL["segment_bytes"])
+                    w.users[b"small"] = b"1"
+                return log.open_read(name)
+
+        ids = manifests.read(w.reading.disk.directory(STORE, read_only=True)).log_ids
+        found = newest_durable(Growing(), ids, 0)
+        assert begun <= found < w.db._store.writer.position
+        assert len(opened) < 10
 
 
 def test_a_view_stays_as_it_is_until_it_is_refreshed() -> None:

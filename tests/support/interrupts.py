@@ -1,8 +1,10 @@
 """Raises an exception at a chosen line of the package, as a signal does in the main thread.
 
-CPython looks for signals behind calls, at jumps backwards and at the begin of a function.  The one
-place where a line begins and no signal can ever come is the end of a ``with`` block: the call of
-``__exit__`` follows without a look.  It is left out here, all other lines are tried.
+CPython looks for signals behind calls, at jumps backwards and at the begin of a function.  At two
+places a line begins where no signal can ever come, and where an exception would go past what has
+to be undone: the end of a ``with`` block, as the call of ``__exit__`` follows without a look, and
+the word ``try``, which does nothing and which no handler covers.  They are left out here, all other
+lines are tried.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class Tracer:
         self._left = 0
         if at is not None:
             self._wanted, self._left = at
-        self._ends: dict[CodeType, frozenset[int]] = {}
+        self._places: dict[CodeType, frozenset[int]] = {}
 
     def run(self, work: Callable[[], object]) -> None:
         """Do some work under this tracer."""
@@ -61,7 +63,7 @@ class Tracer:
         return self._line
 
     def _line(self, frame: FrameType, event: str, _arg: object) -> Any:
-        if event != "line" or self._at_exit(frame):
+        if event != "line" or self._spared(frame):
             return self._line
         line = (frame.f_code.co_filename[len(ROOT) :], frame.f_lineno)
         if self._wanted is None:
@@ -73,20 +75,20 @@ class Tracer:
             self._left -= 1
         return self._line
 
-    def _at_exit(self, frame: FrameType) -> bool:
-        ends = self._ends.get(frame.f_code)
-        if ends is None:
-            ends = self._ends[frame.f_code] = _exits(frame.f_code)
-        return frame.f_lasti in ends
+    def _spared(self, frame: FrameType) -> bool:
+        places = self._places.get(frame.f_code)
+        if places is None:
+            places = self._places[frame.f_code] = _without_a_look(frame.f_code)
+        return frame.f_lasti in places
 
 
-def _exits(code: CodeType) -> frozenset[int]:
-    """Return where in a function a ``with`` block ends, with or without an exception."""
+def _without_a_look(code: CodeType) -> frozenset[int]:
+    """Return where ``try`` stands, and where a ``with`` block ends, in either way."""
     found = set()
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "PRECALL")]
     for place, step in enumerate(steps):
         names = [s.opname for s in steps[place : place + 2]]
-        if names == ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]:
+        if step.opname == "NOP" or names == ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]:
             found.add(step.offset)
         # With a value to return, or out of a loop, the stack is put in order first.
         call = place
