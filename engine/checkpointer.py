@@ -161,6 +161,7 @@ class Checkpointer:
                 return
             if self.doubtful is not None:
                 raise self._refusal() from self.doubtful
+            self._growth.let_through()
             now = self._environment.monotonic
             start = now()
             log.debug("checkpoint.begin reason=%s", reason, extra={"event": "checkpoint.begin"})
@@ -207,6 +208,7 @@ class Checkpointer:
             check()
             if self.doubtful is not None:
                 raise self._refusal() from self.doubtful
+            self._growth.let_through()
             self._commit([_part_of(*item, position) for item in rows.items()], None, None)
 
     def _refusal(self) -> DiskError:

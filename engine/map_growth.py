@@ -10,6 +10,8 @@ Invariants:
 - While the map changes, no thread is inside a read: the gate is shut, and expired views are gone.
 - Nobody waits at the gate while holding the commit mutex: ``check_open`` lets a committer turn back
   with ``GrowingError``.  The gate opens before the mutex is asked for.
+- However growth ends, the gate is open then: readers read through it until it is gone, and it is
+  before the data file is written again.
 - An event loop sends its reads to a thread while ``overlay.gated`` is set, which it is first.
 - No committed data is touched; the checkpoint that found the map full is begun again.
 """
@@ -23,7 +25,7 @@ from _thread import allocate_lock
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from ..affinity.errors import DiskError, DiskFullError, TidelogError
+from ..affinity.errors import DiskFullError, TidelogError
 from .environment import Cursor, Environment, KeyValueEnvironment, KvTransaction
 from .overlay import Overlay
 
@@ -47,42 +49,43 @@ class GrowingError(TidelogError):
 class Gate:
     """Stands in for a read transaction while there is none: readers wait, then go on.
 
-    They wait for a lock of the interpreter: what ``threading`` has would be left locked by a signal
-    that comes at the wrong moment, and the gate could not be opened.
+    Whoever grows the map holds ``lock``, a lock of the interpreter, in a ``with`` block: a signal
+    leaves it neither locked nor, as what ``threading`` has, in between.
     """
 
-    def __init__(self) -> None:
-        self._lock = allocate_lock()
-        self._lock.acquire()
+    def __init__(self, begin: Callable[[], KvTransaction]) -> None:
+        self.lock = allocate_lock()
+        self._begin = begin
         self._found: KvTransaction | None = None
-        self.shut = True
+
+    @property
+    def shut(self) -> bool:
         """Whether readers wait here."""
+        return self.lock.locked()
 
     def wait(self) -> None:
         """Wait until the map has grown, or has failed to."""
-        if self.shut:
-            with self._lock:
-                pass
+        with self.lock:
+            pass
 
-    def open(self, txn: KvTransaction | None) -> None:
-        """Let the readers through to ``txn``: what a snapshot found here must not change later."""
-        self._found = txn
-        self.shut = False
-        self._lock.release()
+    def txn(self) -> KvTransaction:
+        """Return what there is to read, as soon as the map has grown.
 
-    def _txn(self) -> KvTransaction:
-        self.wait()
-        if self._found is None:
-            raise DiskError("the data file could not be read again after it had to grow")
-        return self._found
+        The first one begins it, and for all: what a snapshot found here must not change later.
+        Nothing is written into the data file before that (``MapGrowth.let_through``).
+        """
+        with self.lock:
+            if self._found is None:
+                self._found = self._begin()
+            return self._found
 
     def get(self, key: bytes, default: bytes | None = None) -> bytes | None:
         """Return a value as soon as the map has grown."""
-        return self._txn().get(key, default)
+        return self.txn().get(key, default)
 
     def cursor(self) -> Cursor:
         """Return a cursor as soon as the map has grown."""
-        return self._txn().cursor()
+        return self.txn().cursor()
 
     def put(self, key: bytes, value: bytes) -> bool:
         """Read transactions do not write."""
@@ -132,27 +135,31 @@ class MapGrowth:
                 f"the data file has reached its limit of {self._map_size_max:,} bytes",
                 hint="Open the store with a larger `map_size_max`, or delete some data.",
             )
-        gate = Gate()
-        txn: KvTransaction | None = None
-        self._overlay.gated = True
+        gate = Gate(self.begin)
         try:
-            with self.mutex:
-                self._overlay.refresh(gate)
-            if not self._wait_for_readers(GRACE_SECONDS):
-                self.expire("the data file had to grow")
-                self._wait_for_readers(LEAVE_SECONDS)
-            larger = min(2 * size, self._map_size_max)
-            self._kv.grow(larger)
-            log.info("map.grown bytes=%d", larger, extra={"event": "map.grown"})
+            with gate.lock:
+                self._overlay.gated = True
+                with self.mutex:
+                    self._overlay.refresh(gate)
+                if not self._wait_for_readers(GRACE_SECONDS):
+                    self.expire("the data file had to grow")
+                    self._wait_for_readers(LEAVE_SECONDS)
+                larger = min(2 * size, self._map_size_max)
+                self._kv.grow(larger)
+                log.info("map.grown bytes=%d", larger, extra={"event": "map.grown"})
         finally:
-            try:
-                txn = self.begin()
-            finally:
-                # Before the mutex: its holder may be the one who waits at the gate.
-                gate.open(txn)
-                self._overlay.gated = False
+            self.let_through()
+
+    def let_through(self) -> None:
+        """Let readers read without a gate: behind growth, and where an interrupt left one."""
+        gate = self._overlay.view.txn
+        if isinstance(gate, Gate):
+            # Before the mutex: its holder may be the one who waits at the gate.
+            txn = gate.txn()
+            self._overlay.gated = False
             with self.mutex:
                 self._overlay.refresh(txn)
+        self._overlay.gated = False
 
     def _wait_for_readers(self, seconds: float) -> bool:
         """Wait until no read transaction is left, at most some seconds; tell whether none is."""

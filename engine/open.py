@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from ..affinity.errors import UsageError
 from .database import Database
 from .environment import Environment, production
-from .opening import Options, open_store, place_of, translated_disk
+from .opening import OpenStore, Options, open_store, place_of, translated_disk
 from .transactions import Durability, choice
 
 if TYPE_CHECKING:
@@ -64,16 +64,8 @@ def open(
     environment = production()
     if read_only:
         return _open_reading(environment, path, partitions, codecs, limits)
-    database: Database = open_with(
-        environment,
-        path,
-        partitions=partitions,
-        durability=durability,
-        create=create,
-        codecs=codecs,
-        **limits,
-    )
-    return database
+    limits |= {"partitions": partitions, "durability": durability, "create": create}
+    return cast(Database, open_with(environment, path, codecs=codecs, **limits))
 
 
 @overload
@@ -113,19 +105,21 @@ def open_with(
         return _open_reading(environment, path, partitions, codecs, limits)
     choice("durability", durability, Durability)
     place, given = place_of(path), list(codecs)
-    with translated_disk(f"opening {place}"):
-        store = open_store(
-            environment,
-            place,
-            partitions=partitions,
-            create=create,
-            options=_options(limits),
-            mapped=durability != "always",
-        )
+    store: OpenStore | None = None
     try:
+        with translated_disk(f"opening {place}"):
+            store = open_store(
+                environment,
+                place,
+                partitions=partitions,
+                create=create,
+                options=_options(limits),
+                mapped=durability != "always",
+            )
         return Database(store, durability, given)
     except BaseException:
-        store.release()
+        if store is not None:
+            store.release()
         raise
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.interrupts import Interrupt, Line, Tracer
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.errors import DiskFullError, SnapshotExpiredError
 from tidelog.engine import map_growth
@@ -166,6 +167,38 @@ def test_growth_that_fails_lets_the_readers_go_on(monkeypatch: pytest.MonkeyPatc
             with pytest.raises(DiskFullError):
                 store.database.checkpoint()
         assert len(store.database.map("users")) == 1000
+
+
+def lines_of_growth() -> list[tuple[Line, int]]:
+    """The lines that growth comes by, and how often."""
+    tracer = Tracer()
+    with opened(**SMALL) as store:
+        fill(store, 300)
+        tracer.run(store.database.checkpoint)
+    lines = [item for item in tracer.lines.items() if item[0][0] == "engine/map_growth.py"]
+    assert len(lines) > 20
+    return lines
+
+
+@pytest.mark.parametrize(("line", "times"), lines_of_growth())
+def test_an_interrupted_growth_leaves_no_reader_at_the_gate(line: Line, times: int) -> None:
+    with opened(**SMALL) as store:
+        fill(store, 300)
+        with pytest.raises(Interrupt):
+            Tracer((line, times // 2)).run(store.database.checkpoint)
+        found = list[int]()
+        reader = threading.Thread(
+            target=lambda: found.append(len(store.database.map("users"))), daemon=True
+        )
+        reader.start()
+        reader.join(WAIT)
+        assert found == [300]
+        with store.database.snapshot() as snapshot:
+            fill(store, 300, 300)
+            assert len(snapshot[store.database.map("users")]) == 300
+        store.database.checkpoint()
+        assert len(store.database.map("users")) == 600
+        assert not store.database.overlay.gated
 
 
 def test_a_commit_under_a_given_id_beside_growth_waits_without_the_mutex(
