@@ -7,6 +7,9 @@ BIN := .venv/bin
 COVERED := wal=95 tx=95 checkpoints=95 engine=85
 TESTS_COVERING := $(wildcard $(addprefix tests/,affinity wal tx checkpoints engine))
 
+# Tests start hundreds of processes; each would compile the package anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test fast check format coverage mutate nightly bench bench-spark wheel-check java strace clean
 
 demo: .venv/.demo

@@ -12,6 +12,7 @@ import pytest
 
 import tidelog
 from support.documents import ROOT
+from support.tidy import nodes_of
 from tidelog.affinity import errors
 from tidelog.engine.opening import Options
 from tidelog.engine.statistics import Statistics
@@ -85,7 +86,7 @@ def events_of(source: str) -> set[str]:
     """The values of ``event`` in the dicts of a source."""
     return {
         str(ast.literal_eval(value))
-        for node in ast.walk(ast.parse(source))
+        for node in nodes_of(source)
         if isinstance(node, ast.Dict)
         for key, value in zip(node.keys, node.values, strict=True)
         if isinstance(key, ast.Constant) and key.value == "event"
@@ -96,7 +97,7 @@ def texts_logged(source: str) -> set[str]:
     """The texts that are passed to a module's ``log``."""
     return {
         argument.value
-        for call in ast.walk(ast.parse(source))
+        for call in nodes_of(source)
         if isinstance(call, ast.Call) and ast.unparse(call.func) in LOGGING
         for argument in call.args
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str)

@@ -71,6 +71,7 @@ def busy(db: Database, seed: int, steps: int = 200) -> None:
 # ------------------------------------------------------------------ sound stores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("durability", ["always", "interval", "none"])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_sound_store_has_no_problems(seed: int, durability: Any) -> None:

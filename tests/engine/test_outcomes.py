@@ -332,6 +332,7 @@ def test_a_clock_that_jumps_and_comes_back_lets_no_id_apply_twice(days: int) -> 
         assert store.database.map("users")[b"a"] == b"2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [*range(6), *(pytest.param(s, marks=pytest.mark.nightly) for s in range(6, 300))]
 )

@@ -90,6 +90,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[Ro
 # ------------------------------------------------------------------ changes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -161,6 +162,7 @@ def test_a_key_has_its_history_after_the_log_has_gone(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ data as of a cut
 
 
+@pytest.mark.slow
 def test_data_as_of_a_time(whole: tuple[Path, Path, list[Row]]) -> None:
     store, archive, everything = whole
     times = sorted({row["commit_ts"] for row in everything})
@@ -213,6 +215,7 @@ def test_data_of_one_map_some_partitions_and_a_range_of_keys(
         rows(archive, "snapshot", namespace="stok")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_data_as_of_a_vector_splits_no_transaction(
     whole: tuple[Path, Path, list[Row]], seed: int

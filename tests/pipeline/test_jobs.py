@@ -259,6 +259,7 @@ def test_damage_ends_a_proof(store: Path) -> None:
         audits.replay_check(str(older), str(store), HERE)
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(seeds=st.lists(st.integers(0, 1000), min_size=1, max_size=4), tasks=st.integers(1, 6))
 def test_every_way_of_cutting_the_work_gives_the_same(

@@ -545,6 +545,7 @@ def test_rows_that_a_dead_checkpoint_has_removed_are_missed(tmp_path: Path) -> N
         shown(tmp_path / "copy", model.moments[-1][0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drop", [True, False])
 def test_drops_that_the_log_does_not_tell_any_more_are_feared(tmp_path: Path, drop: bool) -> None:
     options = {"segment_bytes": 1 << 20, "retain_bytes": 1}

@@ -448,6 +448,7 @@ def test_damage_that_came_after_the_plan_is_seen_by_a_task(
         flip(path, row["offset"] + 21)
 
 
+@pytest.mark.slow
 def test_history_that_is_gone_is_an_error_or_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -517,6 +518,7 @@ def test_a_batch_that_is_planned_again_is_the_same(store: Path) -> None:
     assert rows_of(ChangeStream(options).tasks(start, middle)) == once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 300, 100_000])
 def test_a_batch_is_of_about_so_many_bytes_of_the_log(store: Path, most: int) -> None:
     given = {"path": str(store), "view": "changes", "startingCounters": "earliest"}
@@ -636,6 +638,7 @@ def test_transactions_of_a_snapshot_are_told_as_far_as_the_log_is_kept(
     assert {row["tx_id"] for row in rows(path, "snapshot")} == {None}
 
 
+@pytest.mark.slow
 def test_a_stream_follows_a_writer_and_its_new_segments(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with new_store(path, partitions=2, segment_bytes=1 << 20) as db:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from tidelog.pipeline.sketches import HeavyHitters, Sizes
@@ -13,6 +14,7 @@ ITEMS = st.one_of(st.integers(0, 3), st.integers(0, 40))
 PARTS = st.lists(st.lists(st.lists(ITEMS, max_size=30), max_size=6), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(PARTS, st.integers(1, 8))
 @example([[[0] * 5 + [1, 2]]], 1)
@@ -47,6 +49,7 @@ def test_an_item_that_is_frequent_enough_is_never_lost() -> None:
     assert count <= 180 <= count + found.error
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.integers(0, 5000), max_size=20), max_size=4), st.integers(1, 100))
 def test_a_percentile_is_at_most_twice_the_true_one(parts: list[list[int]], percent: int) -> None:
     whole = Sizes()

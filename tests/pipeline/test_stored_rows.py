@@ -48,6 +48,7 @@ def one_by_one(blocks: list[Block]) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @given(BLOCKS, st.none() | st.lists(st.sampled_from(NAMES), min_size=1), st.integers(1, 9))
 def test_rows_are_those_of_one_pair_at_a_time(
     given: list[tuple[int, str, Any]], columns: list[str] | None, most: int

@@ -158,6 +158,7 @@ def _value(wanted: tuple[Path, bytes]) -> Any:
         return db.map("m")[wanted[1]]
 
 
+@pytest.mark.slow
 def test_what_a_child_drops_of_its_parent_takes_nothing_from_what_it_has_opened(
     tmp_path: Path,
 ) -> None:
@@ -192,6 +193,7 @@ def test_what_a_child_drops_of_its_parent_takes_nothing_from_what_it_has_opened(
         os.close(end)
 
 
+@pytest.mark.slow
 def test_the_reader_slots_of_a_parent_outlive_its_children(tmp_path: Path) -> None:
     """The table of readers is shared memory: a child that gave a slot up took it away."""
     path = tmp_path / "store"

@@ -63,6 +63,7 @@ def quick_turns() -> Iterator[None]:
 # ------------------------------------------------------------------ the map grows
 
 
+@pytest.mark.slow
 def test_a_full_map_grows_unseen(tmp_path: Path) -> None:
     with opened(tmp_path / "store", durability="none", map_size=MIB) as db:
         m = db.map("m")
@@ -226,6 +227,7 @@ def test_a_map_at_its_greatest_stops_writing_and_goes_on_after_raising_it(tmp_pa
     expect_sound(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_a_map_at_its_greatest_takes_writes_again_after_deletes(tmp_path: Path) -> None:
     with opened(tmp_path / "store", durability="none", map_size=MIB, map_size_max=4 * MIB) as db:
         m = db.map("m")

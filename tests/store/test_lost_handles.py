@@ -46,6 +46,7 @@ def test_a_lost_reader_gives_its_slot_back(tmp_path: Path) -> None:
         assert again.map("m")[b"k"] == b"v"
 
 
+@pytest.mark.slow
 def test_whatever_works_with_a_store_keeps_it_open(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:

@@ -29,6 +29,8 @@ PATTERNS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/*.md", "doc
 COMMAND_TIMEOUT_S = 120
 SPARK = ("tests/spark/", "docs/spark.md")
 """What shares the one Spark session of a run: it stays on one worker."""
+COMMANDS = ("docs/cli.md",)
+"""Where most blocks start several processes."""
 MATCHING = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.REPORT_NDIFF
 
 
@@ -101,7 +103,7 @@ def whole_traceback(excinfo: pytest.ExceptionInfo[BaseException]) -> Traceback:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs Spark, and keep Sybil's own filter of tracebacks away.
+    """Mark what needs Spark or runs commands, and keep Sybil's own filter of tracebacks away.
 
     That breaks the whole run on an error from outside of the block, such as a warning about a file
     that the block left open.
@@ -109,6 +111,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, SybilItem):
             vars(item)["_traceback_filter"] = whole_traceback
+            if item.example.document.path.endswith(COMMANDS):
+                item.add_marker("slow")
         if item.nodeid.startswith(SPARK):
             item.add_marker("spark")
 

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import PurePosixPath
 
 # Imports go to the left only; folders in one tuple do not import each other.
@@ -119,11 +120,23 @@ def dotted(path: str) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """The tree of a source; most rules look at it."""
+    return ast.parse(source)
+
+
+@cache
+def nodes_of(source: str) -> tuple[ast.AST, ...]:
+    """All nodes of a source."""
+    return tuple(ast.walk(parsed(source)))
+
+
 def imports_of(path: str, source: str) -> list[Import]:
     """Every import of a file, also those inside functions and for checkers only."""
     package = PurePosixPath("tidelog", path).parent.parts
     found: list[Import] = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             found += [Import(node.lineno, 0, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -177,7 +190,7 @@ def find_wrong_kinds(path: str, source: str, kinds: Mapping[str, str]) -> list[F
     if kind == "pure":
         found += [
             Finding(path, node.lineno, f"calls {node.func.id}: {ADVICE[kind]}")
-            for node in ast.walk(ast.parse(source))
+            for node in nodes_of(source)
             if isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
             and node.func.id in {"open", "input", "print"}
@@ -204,10 +217,11 @@ def find_wrong_dependencies(path: str, source: str) -> list[Finding]:
 # ------------------------------------------------------------------ the outside world
 
 
-def names_bound(tree: ast.AST) -> dict[str, str]:
+@cache
+def names_bound(source: str) -> dict[str, str]:
     """Local name -> full name, for everything that a file imports from outside the package."""
     bound: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes_of(source):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top = alias.name.partition(".")[0]
@@ -238,10 +252,9 @@ def advice_about(name: str) -> str | None:
 
 def find_clocks_and_dice(path: str, source: str) -> list[Finding]:
     """Any use of the clock, of global random numbers or of random ids."""
-    tree = ast.parse(source)
-    bound = names_bound(tree)
+    bound = names_bound(source)
     found = []
-    for node in ast.walk(tree):
+    for node in nodes_of(source):
         if isinstance(node, ast.Call) and not node.args and not node.keywords:
             if outside_name(node.func, bound) == "random.Random":
                 found.append(Finding(path, node.lineno, f"random.Random() without a seed: {DICE}"))
@@ -255,10 +268,9 @@ def find_clocks_and_dice(path: str, source: str) -> list[Finding]:
 
 def find_locks_in_python(path: str, source: str) -> list[Finding]:
     """What takes a lock in Python: a signal between that and the ``with`` leaves it taken."""
-    tree = ast.parse(source)
-    bound = names_bound(tree)
+    bound = names_bound(source)
     found = []
-    for node in ast.walk(tree):
+    for node in nodes_of(source):
         name = outside_name(node, bound) if isinstance(node, ast.Attribute | ast.Name) else None
         if name in LOCKS_IN_PYTHON:
             found.append(Finding(path, node.lineno, f"{name}: take a lock of `_thread`"))
@@ -267,8 +279,7 @@ def find_locks_in_python(path: str, source: str) -> list[Finding]:
 
 def find_sleeps_and_skips(path: str, source: str) -> list[Finding]:
     """Tests that sleep, or that are not run."""
-    tree = ast.parse(source)
-    bound = names_bound(tree)
+    bound = names_bound(source)
     advice = {
         "time.sleep": "wait for the event itself",
         "pytest.skip": "a test runs or is deleted",
@@ -280,11 +291,11 @@ def find_sleeps_and_skips(path: str, source: str) -> list[Finding]:
     }
     names = (
         (node.lineno, outside_name(node, bound) or "")
-        for node in ast.walk(tree)
+        for node in nodes_of(source)
         if isinstance(node, ast.Attribute | ast.Name)
     )
     found = [Finding(path, line, f"{n}: {advice[n]}") for line, n in names if n in advice]
-    pauses = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_pause(node))
+    pauses = (node for node in nodes_of(source) if isinstance(node, ast.Call) and _is_pause(node))
     return [*found, *(Finding(path, node.lineno, "a pause: wait for the event") for node in pauses)]
 
 
@@ -331,7 +342,7 @@ def functions_of(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, ast.AST
 def broad_handlers(path: str, source: str) -> list[tuple[str, int]]:
     """``path:function`` and line of whatever catches every exception and does not raise again."""
     found = []
-    for function, node in functions_of(ast.parse(source)):
+    for function, node in functions_of(parsed(source)):
         if isinstance(node, ast.ExceptHandler):
             broad = {"Exception", "BaseException"} & set(caught_by(node))
             if broad and not (broad == {"BaseException"} and reraises(node)):
@@ -359,7 +370,7 @@ def exception_classes(source: str) -> list[ast.ClassDef]:
     """
     return [
         node
-        for node in ast.walk(ast.parse(source))
+        for node in nodes_of(source)
         if isinstance(node, ast.ClassDef)
         and any(re.search(r"Error$|^Exception$", ast.unparse(base)) for base in node.bases)
     ]
@@ -460,7 +471,7 @@ def references_of(path: str, source: str) -> set[str]:
     """Dotted names that a file imports, or names as text (``"tidelog.tools.kv:command"``)."""
     texts = {
         node.value.partition(":")[0]
-        for node in ast.walk(ast.parse(source))
+        for node in nodes_of(source)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     return {item.target for item in imports_of(path, source)} | {
