@@ -209,6 +209,7 @@ class ThreadTask:
         self._work = work
         self._bell = allocate_lock()
         self._bell.acquire()
+        self._busy = allocate_lock()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
@@ -219,11 +220,12 @@ class ThreadTask:
             raise
 
     def _run(self) -> None:
-        while True:
-            self._bell.acquire(timeout=self._seconds)
-            if self._stopping:
-                return
-            self._work()
+        with self._busy:
+            while True:
+                self._bell.acquire(timeout=self._seconds)
+                if self._stopping:
+                    return
+                self._work()
 
     def wake(self) -> None:
         """Run the work soon."""
@@ -235,6 +237,8 @@ class ThreadTask:
         self._stopping = True
         self.wake()
         if wait and self._thread is not threading.current_thread():
+            with self._busy:  # a join that is interrupted takes the thread for ended ever after
+                pass
             self._thread.join()
 
 

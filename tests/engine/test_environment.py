@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import threading
+
+import pytest
 
 from tidelog.engine.environment import ThreadTask, production
 
@@ -44,6 +48,42 @@ def test_a_task_may_stop_itself() -> None:
     assert stopped.acquire(timeout=WAIT)
     task._thread.join(WAIT)
     assert not task._thread.is_alive()
+
+
+class Alarm(BaseException):
+    """What the handler of a signal raises."""
+
+
+def test_a_stop_waits_for_the_running_work_behind_an_interrupted_one() -> None:
+    """CPython's own `join`, interrupted, takes the thread for ended."""
+    begun, go = threading.Semaphore(0), threading.Semaphore(0)
+    finished: list[int] = []
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def work() -> None:
+        begun.release()
+        while sys._current_frames()[main].f_code.co_name not in ("stop", "_wait_for_tstate_lock"):
+            pass
+        signal.pthread_kill(main, signal.SIGUSR1)
+        assert go.acquire(timeout=WAIT)
+        finished.append(1)
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise Alarm
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    task = ThreadTask("test", NEVER, work)
+    try:
+        task.wake()
+        assert begun.acquire(timeout=WAIT)
+        with pytest.raises(Alarm):
+            task.stop()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    threading.Timer(0.05, go.release).start()
+    task.stop()
+    assert finished == [1]
 
 
 def test_the_running_work_is_finished_before_a_stop_returns() -> None:

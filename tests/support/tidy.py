@@ -271,8 +271,10 @@ def find_locks_in_python(path: str, source: str) -> list[Finding]:
     bound = names_bound(source)
     found = []
     for node in nodes_of(source):
-        name = outside_name(node, bound) if isinstance(node, ast.Attribute | ast.Name) else None
-        if name in LOCKS_IN_PYTHON:
+        if isinstance(node, ast.Attribute | ast.Name):
+            name = outside_name(node, bound)
+            if name not in LOCKS_IN_PYTHON:
+                continue
             found.append(Finding(path, node.lineno, f"{name}: take a lock of `_thread`"))
     return found
 
