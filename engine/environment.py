@@ -13,7 +13,7 @@ import os
 import random
 import threading
 import time
-from _thread import allocate_lock
+from _thread import LockType, allocate_lock, start_new_thread
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -199,33 +199,51 @@ class Environment:
 class ThreadTask:
     """A daemon thread that runs ``work`` each ``seconds``, and whenever it is woken.
 
-    What wakes it is a lock of the interpreter, locked until there is work.  The classes of
-    ``threading`` take their locks in Python, where a signal can come between the taking and the
-    ``with``: the lock would stay taken, and every later committer would wait for it.
+    Whoever makes, wakes or stops it may be interrupted by a signal, and waits for locks of the
+    interpreter only.  What ``threading`` waits for is taken in Python, where a signal can come
+    between the taking and the ``with``: the lock would stay taken.  So not even ``Thread.start``
+    is called here, but by a thread of its own, and a ``join`` that is interrupted would take the
+    thread for ended.
     """
 
     def __init__(self, name: str, seconds: float, work: Callable[[], None]) -> None:
         self._seconds = seconds
         self._work = work
-        self._bell = allocate_lock()
-        self._bell.acquire()
-        self._busy = allocate_lock()
         self._stopping = False
+        self._bell = _taken_lock()
+        """Released when there is something to do."""
+        self._ended = _taken_lock()
+        """Released when the work has been done for the last time."""
+        self._failure: RuntimeError | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        begun = _taken_lock()
+        start_new_thread(self._begin, (begun,))
+        try:
+            with begun:
+                pass
+        except BaseException:  # nobody will stop it
+            self.stop(wait=False)
+            raise
+        if self._failure is not None:
+            raise self._failure
+
+    def _begin(self, begun: LockType) -> None:
         try:
             self._thread.start()
-        except BaseException:  # nobody will stop it
-            self._stopping = True
-            self.wake()
-            raise
+        except RuntimeError as error:  # no further thread can be had
+            self._failure = error
+        finally:
+            begun.release()
 
     def _run(self) -> None:
-        with self._busy:
+        try:
             while True:
                 self._bell.acquire(timeout=self._seconds)
                 if self._stopping:
                     return
                 self._work()
+        finally:
+            self._ended.release()
 
     def wake(self) -> None:
         """Run the work soon."""
@@ -237,9 +255,14 @@ class ThreadTask:
         self._stopping = True
         self.wake()
         if wait and self._thread is not threading.current_thread():
-            with self._busy:  # a join that is interrupted takes the thread for ended ever after
+            with self._ended:
                 pass
-            self._thread.join()
+
+
+def _taken_lock() -> LockType:
+    lock = allocate_lock()
+    lock.acquire()
+    return lock
 
 
 def production() -> Environment:

@@ -24,6 +24,7 @@ def test_a_task_runs_when_it_is_woken_and_not_after_it_was_stopped() -> None:
     task.stop()
     task.stop()
     task.wake()
+    task._thread.join(WAIT)
     assert not task._thread.is_alive()
     assert not ran.acquire(blocking=False)
 
@@ -50,8 +51,37 @@ def test_a_task_may_stop_itself() -> None:
     assert not task._thread.is_alive()
 
 
+WAITING = ("stop", "_wait_for_tstate_lock")
+
+
 class Alarm(BaseException):
     """What the handler of a signal raises."""
+
+
+def test_what_begins_a_task_waits_for_nothing_that_is_taken_in_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A signal in `Thread.start` left its event's lock as it was, and the error was another one."""
+    calls, start = list[int](), threading.Thread.start
+
+    def spy(thread: threading.Thread) -> None:
+        calls.append(threading.get_ident())
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", spy)
+    task = ThreadTask("test", NEVER, lambda: None)
+    task.stop()
+    assert len(calls) == 1
+    assert threading.get_ident() not in calls
+
+
+def test_a_task_without_a_thread_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start"):
+        ThreadTask("test", NEVER, lambda: None)
 
 
 def test_a_stop_waits_for_the_running_work_behind_an_interrupted_one() -> None:
@@ -63,7 +93,7 @@ def test_a_stop_waits_for_the_running_work_behind_an_interrupted_one() -> None:
 
     def work() -> None:
         begun.release()
-        while sys._current_frames()[main].f_code.co_name not in ("stop", "_wait_for_tstate_lock"):
+        while sys._current_frames()[main].f_code.co_name not in WAITING:
             pass
         signal.pthread_kill(main, signal.SIGUSR1)
         assert go.acquire(timeout=WAIT)

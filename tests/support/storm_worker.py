@@ -24,6 +24,10 @@ from tidelog.errors import ClosedError, CommitUnknownError, ReadOnlyError, Tidel
 from tidelog.testing import check_store
 
 WAIT = 60.0
+KINDS = (
+    "put", "tx", "locked", "incr", "many", "sync", "checkpoint", "snapshot", "big", "reopen",
+    "scan", "map",
+)  # fmt: skip
 
 
 class Alarm(BaseException):
@@ -95,8 +99,7 @@ class Storm:
 
     def do(self, step: int) -> None:
         """Make one call of the main thread, under an alarm."""
-        kinds = ("put", "tx", "locked", "incr", "many", "sync", "checkpoint", "snapshot", "big")
-        kind = self.random.choice(kinds)
+        kind = self.random.choice(KINDS)
         key = f"mine {step % 20}"
         delay = self.random.choice((3e-4, 5e-3)) * self.random.random() + 1e-5
         try:
@@ -109,17 +112,17 @@ class Storm:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except Alarm:
             self.counts["signals"] += 1
-            self.settle(key, step)
         except (ReadOnlyError, ClosedError):
             self.counts["stops"] += 1
-            self.reopen()
-            self.settle(key, step)
         except TidelogError as error:
             self.counts[type(error).__name__] += 1
-            self.settle(key, step)
         else:
             if kind in ("put", "tx", "locked", "many", "big"):
                 self.mine[key] = step
+            return
+        if self.db.closed is not None:
+            self.reopen()
+        self.settle(key, step)
 
     def call(self, kind: str, key: str, step: int) -> None:
         n = self.numbers()
@@ -141,6 +144,13 @@ class Storm:
             self.db.sync()
         elif kind == "checkpoint":
             self.db.checkpoint()
+        elif kind == "reopen":
+            self.reopen()
+        elif kind == "scan":
+            assert len(list(n.range(limit=30))) <= 30
+        elif kind == "map":
+            self.db.map(f"map {step}", key=Str, value=I64)["x"] = step
+            self.db.drop(f"map {step}")
         elif kind == "big":
             n[key] = step
             self.db.map("big", key=Str, value=Str)[key] = "x" * 5_000
