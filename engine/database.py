@@ -909,6 +909,8 @@ class Database:
         """Let every later call raise, and give up files and lock; done twice it does the same."""
         self._leaving = True
         self._stop_maintenance()
+        # Also where the end of `_end` was not reached: whose commit is in the log is told so.
+        self._committer.end(self._closed_error)
         self._shut(self._closed_error)
         self._store.release()
         self._released = True
@@ -918,7 +920,6 @@ class Database:
         if self.closed == self.forked_error:
             return
         with self._closing:
-            self._committer.end(self._closed_error)
             self._let_go()
 
     def _stop_maintenance(self) -> None:

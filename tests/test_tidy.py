@@ -124,6 +124,7 @@ BROAD_HANDLERS = {
     "engine/namespaces.py:Namespace.check_encoded": "foreign code, again: any exception refuses",
     "engine/relief.py:Relief._beside": "a thread of recovery: the open raises what it has met",
     "engine/rewrites.py:Rewrite.prepare": "what a value makes a codec raise is for one caller only",
+    "wal/writer.py:LogWriter._write_after_all": "one more signal; the first one is raised",
     "pipeline/doctor.py:_session": "whatever Java, Spark and the workers say is what was found",
 }
 

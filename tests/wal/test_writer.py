@@ -431,6 +431,51 @@ def test_an_append_that_fails_leaves_the_position_and_the_next_one_overwrites(
     assert log.frames() == log.payloads
 
 
+@pytest.mark.parametrize("size", [100, PIECE + 1000])
+@pytest.mark.parametrize("signals", [1, 3])
+def test_a_frame_that_is_cut_short_by_signals_is_written_all_the_same(
+    signals: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(segment_size=10 * PIECE)
+    log.append(b"x")
+    file, left = log.writer._file, [KeyboardInterrupt(), TimeoutError(), KeyboardInterrupt()]
+    write = file.write
+
+    def interrupted(offset: int, data: bytes) -> None:
+        write(offset, data)
+        if len(left) > 3 - signals:
+            raise left.pop(0)
+
+    monkeypatch.setattr(file, "write", interrupted)
+    payload = bytes(size)
+    with pytest.raises(KeyboardInterrupt):
+        log.writer.append(payload)
+    log.payloads.append(payload)
+    monkeypatch.undo()
+    assert log.frames() == log.payloads
+    log.append(b"y")
+    assert log.frames() == log.payloads
+
+
+def test_a_frame_that_is_never_left_in_peace_is_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log()
+
+    def interrupted(_offset: int, _data: bytes) -> None:
+        raise KeyboardInterrupt
+
+    log.append(b"x")
+    monkeypatch.setattr(log.writer._file, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        log.writer.append(b"y")
+    monkeypatch.undo()
+    with pytest.raises(LogFailedError):
+        log.writer.append(b"z")
+    with pytest.raises(LogFailedError):
+        log.writer.sync()
+
+
 def test_a_disk_that_stays_full_refuses_every_append_until_there_is_space() -> None:
     log = Log()
     log.append(b"first")
