@@ -294,7 +294,7 @@ def open_store(
     disk = environment.disk
     if disk.kind(path) is None:
         if not create:
-            raise NotFoundError(f"there is no store at {path}")
+            raise NotFoundError(f"there is no store at {path}", hint="Check the path.")
         make_place(environment, path)
     # Looked at before it is locked as well: a lock is a file, which a refusal must not leave.
     _check_no_remains(disk, path, create)
@@ -339,7 +339,7 @@ def _check_no_remains(disk: Disk, path: str, create: bool) -> None:
     if _holds_data(disk, path):
         raise _no_manifest(path)
     if not create:
-        raise NotFoundError(f"there is no store at {path}")
+        raise NotFoundError(f"there is no store at {path}", hint="Check the path.")
     strangers = names - {LOCK_NAME, WAL_NAME, DATA_NAME, READERS_NAME, "manifest.tmp"}
     if strangers:
         raise UsageError(
