@@ -23,6 +23,7 @@ import click
 
 from ..affinity.errors import NotFoundError, UsageError
 from ..affinity.partitions import PARTITIONS_MAX, partition_of
+from ..engine.byte_text import quoted
 from ..engine.codecs import Codec, KeyRange, codec_named
 from ..engine.database import Database
 from ..engine.entries import Receipt
@@ -105,7 +106,8 @@ def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
         value = snapshot.getter(namespace)(encoded)
         if value is None:
             raise NotFoundError(
-                f"the map {map_name!r} has no key {key}", hint="`tidelog kv scan` lists the keys."
+                f"the map {map_name!r} has no key {quoted(key)}",
+                hint="`tidelog kv scan` lists the keys.",
             )
         if raw:
             sys.stdout.buffer.write(value)
@@ -353,7 +355,7 @@ def delete(
             for key, text in wanted.items():
                 if key not in inside and not ignore_missing:
                     raise NotFoundError(
-                        f"the map {map_name!r} has no key {text}; nothing was deleted",
+                        f"the map {map_name!r} has no key {quoted(text)}; nothing was deleted",
                         hint="Leave it out, or give --ignore-missing.",
                     )
                 inside.discard(key)

@@ -22,7 +22,7 @@ import click
 
 from ..affinity.errors import CorruptLogError, NotFoundError, UsageError
 from ..affinity.partitions import PARTITIONS_MAX
-from ..engine.byte_text import parse_bytes
+from ..engine.byte_text import parse_bytes, quoted
 from ..engine.log_source import LogSource, find_log
 from ..wal.format import segment_name
 from ..wal.reader import Scan
@@ -101,7 +101,7 @@ def make_filter(source: LogSource, given: dict[str, Any]) -> Filter:
     tx = texts["tx"]
     if tx is not None and re.fullmatch(r"[0-9a-fA-F]{1,32}", tx) is None:
         raise UsageError(
-            f"{tx!r} is no id of a transaction", hint="Give up to 32 hexadecimal digits."
+            f"{quoted(tx)} is no id of a transaction", hint="Give up to 32 hexadecimal digits."
         )
     times = {name: parse_time(texts[name]) for name in ("since", "until") if texts[name]}
     places = {

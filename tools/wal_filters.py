@@ -11,12 +11,13 @@ Left out: reading the log (``engine.log_source``) and printing (``wal_records``)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..affinity.errors import CodecError, CorruptLogError, NotFoundError, UsageError
-from ..engine.byte_text import parse_bytes
+from ..engine.byte_text import parse_bytes, quoted
 from ..engine.codecs import Codec, KeyRange, byte_prefix_range
 from ..wal.ports import ReadableDirectory
 from ..wal.reader import load_index
@@ -243,16 +244,16 @@ def _borders(directory: ReadableDirectory) -> dict[int, tuple[int, int | None]]:
 
 def position_of(directory: ReadableDirectory, text: str) -> int:
     """Return the position that text means: a number, or ``segment:offset``."""
-    left, colon, right = text.partition(":")
-    if not left.isdecimal() or (colon and not right.isdecimal()):
+    match = re.fullmatch(r"(\d{1,20})(?::(\d{1,20}))?", text)
+    if match is None:
         raise UsageError(
-            f"{text!r} is not a position", hint="Give 4096, or segment:offset as 1:4224."
+            f"{quoted(text)} is not a position", hint="Give 4096, or segment:offset as 1:4224."
         )
-    if not colon:
-        return int(left)
-    number = int(left)
+    number = int(match[1])
+    if match[2] is None:
+        return number
     if number not in segment_numbers(directory):
         raise NotFoundError(f"there is no segment {number}", hint="`tidelog wal ls` lists them.")
     segment = open_segment(directory, number)
     segment.file.close()
-    return max(segment.position_of(int(right)), segment.first_position)
+    return max(segment.position_of(int(match[2])), segment.first_position)
