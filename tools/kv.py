@@ -37,7 +37,7 @@ from .commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
 from .stores import AnyMap, check_map, check_store, is_store, reading, reading_map, writing
 from .terminal import note, tell_beside, write_json, write_json_list, write_rows
-from .text import inline, parse_value, shown_pair_part
+from .text import check_given, inline, parse_value, shown_pair_part
 from .wal_filters import key_range
 from .wal_records import FIRST_USER_NAMESPACE, SCHEMA
 
@@ -314,7 +314,14 @@ def put(
         namespace = namespace_for_writing(db, map_name, codecs, given)
         for_key, for_value = namespace.key_codec, namespace.value_codec
         new_key = for_key.decode(parse_value(key, for_key, "key"))
-        encoded = parse_value(value, for_value, "value") if data is None else data
+        if data is None:
+            encoded = parse_value(value, for_value, "value")
+        else:
+            encoded = data
+            hint = (
+                f"Give bytes as the codec {for_value.name} writes them; - takes them as they are."
+            )
+            check_given(data, for_value, "the value on standard input", hint)
         new_value = for_value.decode(encoded)
         namespace.encode_key(new_key)
         namespace.encode_value(new_value)

@@ -47,8 +47,20 @@ def parse_value(text: str, codec: Codec[Any], what: str) -> bytes:
     data = parse_bytes(text)
     if data is None:
         return codec.encode(value_of_text(text, codec, what))
-    codec.decode(data)
+    hint = _HINTS.get(codec.name, f"Give bytes as the codec {codec.name} writes them.")
+    check_given(data, codec, f"the {what} {quoted(text)}", hint)
     return data
+
+
+def check_given(data: bytes, codec: Codec[Any], name: str, hint: str) -> None:
+    """Raise ``CodecError`` where bytes that the caller gave are none that a codec writes.
+
+    The codec's own error speaks of what is stored, which here may well be in order.
+    """
+    try:
+        codec.decode(data)
+    except CodecError as error:
+        raise CodecError(f"{name} is refused: {error}", hint=hint) from error
 
 
 def value_of_text(text: str, codec: Codec[Any], what: str) -> Any:

@@ -69,6 +69,10 @@ def test_get_prints_exact_bytes_and_what_they_mean(run: Run, shop: Path) -> None
 
 
 def test_put_takes_stored_bytes_from_standard_input(run: Run, shop: Path) -> None:
+    done = run("kv", "put", shop, "numbers", "7", "-", input=b"se\xff")
+    assert done.exit_code == 2
+    assert "the value on standard input is refused" in done.stderr
+    assert "damaged" not in done.stderr
     done = run("kv", "put", shop, "numbers", "7", "-", input=b"se\xc3\xbfen")
     assert done.exit_code == 0
     assert run("kv", "get", shop, "numbers", "7").stdout == "seÿen\n"

@@ -154,6 +154,12 @@ def test_texts_that_are_no_range(given: str) -> None:
         text.parse_span(given)
 
 
+def test_what_was_just_typed_is_not_called_damaged() -> None:
+    with pytest.raises(CodecError, match="the key 'hex:ff' is refused: str: ") as caught:
+        text.parse_value("hex:ff", codecs.Str, "key")
+    assert caught.value.hint == "Give text."
+
+
 LONG = "x" * 300_000
 
 
@@ -164,6 +170,7 @@ LONG = "x" * 300_000
         lambda: text.parse_value(LONG, codecs.Float, "value"),
         lambda: text.parse_value(LONG, codecs.Json, "value"),
         lambda: text.parse_value(f"hex:{LONG}", codecs.Bytes, "value"),
+        lambda: text.parse_value(f"hex:{'ff' * 150_000}", codecs.Str, "value"),
         lambda: text.parse_time(LONG),
         lambda: text.parse_span(LONG),
         lambda: text.parse_span(f"9..{'0' * 300_000}"),
