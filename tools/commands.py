@@ -29,7 +29,18 @@ from .terminal import Settings, logging_to_stderr, show_error
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PATH = click.Path(path_type=str, readable=False)
+
+class _Path(click.Path):
+    """A path that is not empty: that would be the current directory to some calls."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or raise click's error."""
+        if not value:
+            self.fail("An empty path names nothing; `.` is the current directory.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = _Path(path_type=str, readable=False)
 """A path; what stands in its way is told by whoever opens it, with a code of its own."""
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}

@@ -372,6 +372,25 @@ def test_bad_input_is_told_and_changes_nothing(
     assert sorted(os.listdir(tmp_path)) == ["empty", "file", "shop.tl"]
 
 
+@pytest.mark.parametrize(
+    "arguments", [("get", "", "stock", "a"), ("export", "shop.tl", "stock", "-o", "")]
+)
+def test_an_empty_path_is_refused(
+    run: Run,
+    shop: Path,
+    unchanged: Fingerprint,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+) -> None:
+    # The export wrote a file `.part` and failed at the end.
+    monkeypatch.chdir(shop.parent)
+    before = unchanged(shop.parent)
+    done = run("kv", *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "An empty path names nothing" in done.stderr
+    assert unchanged(shop.parent) == before
+
+
 def contents(shop: Path, run: Run) -> list[str]:
     """All transactions and maps of a store, by its log."""
     done = run("wal", "dump", shop, "--type", "tx", "--type", "namespace", "--jsonl")
