@@ -141,7 +141,12 @@ class OpenStore:
 
 def place_of(path: str | os.PathLike[str]) -> str:
     """Return the absolute path of a store; ``UsageError`` for what is meant to be no directory."""
-    given = os.fspath(path)
+    given = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(given, str):
+        raise UsageError(
+            f"the path of a store is a str, or a path object of one, not {type(given).__name__}",
+            hint="Make a str of bytes with `os.fsdecode`.",
+        )
     if not given:
         raise UsageError(
             "the path of the store is empty", hint="Name its directory; `.` is the current one."

@@ -153,7 +153,7 @@ def test_wrong_partitions_and_codecs_leave_nothing_behind_and_nothing_open() -> 
         with pytest.raises(UsageError, match="partitions="):
             open_with(simulated(1, disk), PATH, partitions=wrong)
     wrong = 5
-    with pytest.raises(TypeError):
+    with pytest.raises(UsageError, match="no list of codecs"):
         open_with(simulated(1, disk), PATH, codecs=wrong)
     assert disk.kind(PATH) is None
     with opened(disk) as store:
