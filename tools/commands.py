@@ -24,6 +24,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from ..affinity.errors import TidelogError
+from .entry import end_in_order
 from .exits import Exit, Terminated, exit_code, missing_extra
 from .terminal import Settings, logging_to_stderr, show_error
 
@@ -90,7 +91,8 @@ class ToolCommand(click.Command):
         self.params += common_options()
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command while the log of the product goes to stderr."""
+        """Run the command while the log of the product goes to stderr; signals are exceptions."""
+        end_in_order()
         with logging_to_stderr(settings_of(ctx)):
             return super().invoke(ctx)
 
