@@ -12,7 +12,7 @@ Left out: reading the log (``engine.log_source``) and printing (``wal_records``)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,12 +48,14 @@ from .wal_records import (
 class Filter:
     """What is wanted; None and empty want everything.
 
-    ``tx`` is a whole id or the beginning of one, in hex.  ``start`` and ``stop`` are positions,
-    ``since`` and ``until`` times in microseconds (``until`` is not included), ``counters`` an
-    inclusive range.
+    ``map`` is the id of a map, or a name: what was written while a map had it is wanted, and all of
+    ``named_now``, the ids of those that have it at the end of the log.  ``tx`` is a whole id or the
+    beginning of one, in hex.  ``start`` and ``stop`` are positions, ``since`` and ``until`` times
+    in microseconds (``until`` is not included), ``counters`` an inclusive range.
     """
 
     map: str | None = None
+    named_now: Set[int] = frozenset()
     key: str | None = None
     prefix: str | None = None
     partition: int | None = None
@@ -115,7 +117,7 @@ class Filter:
             of_map = self.wants_map(record.namespace, names)
             return not by_key and of_map and any(map(self._wants_run, record.runs))
         if isinstance(record, NamespaceRecord | DropNamespaceRecord):
-            only_map = Filter(map=self.map, internal=True)
+            only_map = Filter(map=self.map, named_now=self.named_now, internal=True)
             about_map = self.map is not None and not self._without_map()
             return about_map and only_map.wants_map(record.id, names)
         return False
@@ -149,7 +151,7 @@ class Filter:
     def wants_map(self, number: int, names: Names) -> bool:
         """Tell whether a namespace is wanted; internal ones only on request."""
         if self.map is not None:
-            return self.map in (names.name(number), str(number))
+            return number in self.named_now or self.map in (names.name(number), str(number))
         return self.internal or number >= FIRST_USER_NAMESPACE
 
     def _wants_key(self, update: Update, names: Names) -> bool:
