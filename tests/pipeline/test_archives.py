@@ -23,7 +23,7 @@ from tidelog.affinity.errors import (
     UsageError,
 )
 from tidelog.engine.disk import RealDisk
-from tidelog.pipeline import archives, compaction, jobs
+from tidelog.pipeline import archives, columns, compaction, jobs
 from tidelog.pipeline.compaction import compact
 from tidelog.pipeline.jobs import Runner
 from tidelog.pipeline.options import parse
@@ -381,7 +381,7 @@ def test_a_run_that_finds_no_space_leaves_nothing_of_its_own(
             db.map("stock")[b"%d" % number] = os.urandom(5000)
     before = sorted(archive.rglob("*"))
     if at_once:  # what does not fit is written in the middle of the work, not at its end
-        monkeypatch.setattr(compaction.columns, "BATCH_BYTES", 10_000)
+        monkeypatch.setattr(columns, "BATCH_BYTES", 10_000)
     with files_at_most(12_000), pytest.raises(DiskFullError):
         compact(str(store), str(archive), HERE)
     assert sorted(archive.rglob("*")) == before
