@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .tools.main import main
+from .tools.entry import main
 
 if __name__ == "__main__":
     main()

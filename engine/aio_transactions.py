@@ -28,7 +28,7 @@ from trio.lowlevel import Task, checkpoint_if_cancelled, current_task
 from ..affinity.errors import ClosedError, ForkedError, TidelogError, UsageError
 from . import snapshots, transactions
 from .aio_maps import Getter, Map, Putter, Rewriter, SyncMap, check_home
-from .attempts import Plan, checked_count, plan, tell_attempts
+from .attempts import Plan, checked_count, not_entered, plan, tell_attempts
 from .decisions import Decide
 from .entries import Commit, Receipt
 from .lock_manager import LockedError
@@ -304,6 +304,7 @@ class Attempt:
 
     async def __aenter__(self) -> Transaction:
         """Return the transaction of this attempt."""
+        self._attempts.entered = True
         return await self._transaction.__aenter__()
 
     async def __aexit__(
@@ -337,6 +338,7 @@ class Attempts(AsyncIterator[Attempt]):
         self, database: Database, count: int, deadline: float | None, options: dict[str, Any]
     ) -> None:
         self.done = False
+        self.entered = False
         self._database = database
         self._options = options
         self._count = checked_count(count)
@@ -348,6 +350,8 @@ class Attempts(AsyncIterator[Attempt]):
     async def __anext__(self) -> Attempt:
         """Pause, and return the next attempt."""
         if self._plan is not None:
+            if not self.entered:
+                raise not_entered("async with")
             if self.done or self._plan.last:
                 raise StopAsyncIteration
             pause = self._database.writer().random.uniform(0.0, self._plan.pause)
@@ -358,7 +362,7 @@ class Attempts(AsyncIterator[Attempt]):
             left = max(self._end - self._database.database.now(), 0.0)
         self._plan = plan(self._number, self._count, left, self._options)
         # Done unless the attempt says otherwise: an error that it does not swallow ends the loop.
-        self.done = True
+        self.done, self.entered = True, False
         transaction = self._database.transaction(deadline=left, **self._plan.options)
         return Attempt(self, transaction, self._number, last=self._plan.last)
 

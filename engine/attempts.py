@@ -92,6 +92,14 @@ def tell_attempts(error: TidelogError, number: int) -> None:
         )
 
 
+def not_entered(block: str) -> UsageError:
+    """Return the error for an attempt that the loop went past without its block."""
+    return UsageError(
+        "an attempt was not used, so that nothing can be committed",
+        hint=f"Write `{block} attempt as tx:` as what the loop does, and all the work in there.",
+    )
+
+
 class Attempt:
     """One attempt: ``with attempt as tx``.  Swallows an error that the next attempt may cure."""
 
@@ -105,6 +113,7 @@ class Attempt:
 
     def __enter__(self) -> Transaction:
         """Return the transaction of this attempt."""
+        self._retries.entered = True
         return self._transaction.__enter__()
 
     def __exit__(
@@ -137,6 +146,7 @@ class _Retries:
 
     def __init__(self) -> None:
         self.done = False
+        self.entered = False
 
 
 def attempts(
@@ -153,10 +163,13 @@ def attempts(
         left = None if end is None else max(end - database.now(), 0.0)
         chosen, last, pause = plan(number, count, left, options)
         transaction = Transaction(database, deadline=left, **chosen)
+        retries.entered = False
         try:
             yield Attempt(retries, transaction, number, last)
         finally:
             transaction.rollback()
+        if not retries.entered:
+            raise not_entered("with")
         if retries.done or last:
             return
         database.pause(database.random.uniform(0.0, pause))

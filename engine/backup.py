@@ -146,10 +146,15 @@ def _make_place(environment: Environment, path: str, directory: str, verify: boo
     if verify:  # opening the copy, which verifying does, would be refused there
         check_place(environment, directory)
     strangers = _strangers(disk, directory) if kind else []
-    if strangers:
+    if set(strangers).difference(FOLDERS):
         raise UsageError(
             f"{directory} is not empty: {', '.join(strangers[:3])}",
             hint="Name an empty directory, or one that does not exist yet.",
+        )
+    if strangers:
+        raise UsageError(
+            f"{directory} holds data without a manifest, as a copy that was killed leaves",
+            hint="Delete it if it is that, or name another directory.",
         )
     if kind is None:
         make_place(environment, directory)

@@ -1,7 +1,7 @@
 """Bytes as text: as people type them, and as JSON holds them.
 
 ``utf8:text``, ``hex:6162`` and ``b64:YWI=`` stand for bytes; printed they are ``{"s": text}`` where
-they are printable UTF-8, else ``{"b64": ...}``.
+they are printable UTF-8, else ``{"b64": ...}``.  In errors long text is shortened.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import binascii
 from collections.abc import Callable
 
 from ..affinity.errors import UsageError
+
+QUOTED_LENGTH_MAX = 80
 
 
 def _from_hex(text: str) -> bytes:
@@ -36,10 +38,17 @@ def parse_bytes(text: str) -> bytes | None:
                 return decode(text.removeprefix(prefix))
             except (ValueError, binascii.Error) as error:
                 raise UsageError(
-                    f"{text!r} is not {prefix.rstrip(':')}: {error}",
+                    f"{quoted(text)} is not {prefix.rstrip(':')}: {error}",
                     hint="Give utf8:text, hex:6162 or b64:YWI=.",
                 ) from error
     return None
+
+
+def quoted(text: str) -> str:
+    """Return text in quotes for an error; of a long one its beginning, and how long it is."""
+    if len(text) <= QUOTED_LENGTH_MAX:
+        return repr(text)
+    return f"{text[:QUOTED_LENGTH_MAX]!r}... ({len(text):,} characters)"
 
 
 def has_prefix(text: str) -> bool:
@@ -67,7 +76,7 @@ def bytes_shown(shown: object) -> bytes:
             data = parse_bytes(f"b64:{text}")
             assert data is not None
             return data
-    raise UsageError(f'{shown!r} is neither {{"s": text}} nor {{"b64": text}}')
+    raise UsageError(f'{quoted(repr(shown))} is neither {{"s": text}} nor {{"b64": text}}')
 
 
 def inline_bytes(data: bytes) -> str:

@@ -609,7 +609,7 @@ class Committer:
                 except BaseException as error:
                     self._give_up(group, error)
                     self.changing = None
-                    if group.ended and isinstance(error, (OSError, LogFailedError)):
+                    if group.ended and _of_the_disk(error):
                         return True
                     raise
                 self.changing = None
@@ -634,7 +634,7 @@ class Committer:
             return
         if group.own is not None:
             group.take()  # it may have come no further
-        failed = isinstance(error, (OSError, LogFailedError))
+        failed = _of_the_disk(error)
         shared = self.disk_error(error) if failed else _for_others(error)
         self._fail(group.passed, error if failed else shared)
         for entry in group.taken:
@@ -858,9 +858,16 @@ class _Group:
         return self.puts is not None and self.puts.has(queued)
 
 
+def _of_the_disk(error: BaseException) -> bool:
+    """Tell whether an error is one of the log: without a number a signal's handler raised it."""
+    if isinstance(error, OSError):
+        return error.errno is not None
+    return isinstance(error, LogFailedError)
+
+
 def _for_others(error: BaseException) -> BaseException:
     """Return what the others of a group hear of an error in the thread that led it."""
-    if isinstance(error, Exception):
+    if isinstance(error, Exception) and not isinstance(error, OSError):
         return error
     return RolledBackError(f"the thread that wrote it with others was interrupted: {error!r}")
 

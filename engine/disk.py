@@ -31,7 +31,7 @@ from .forks import no_fork
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
-_READERS = 0o044
+READERS = 0o044
 """Group and others, reading: whom the owner of a store may let in with `chmod -R g+rX`."""
 
 _NETWORK = ["9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "glusterfs", "gpfs", "lustre"]
@@ -244,7 +244,7 @@ class RealDirectory:
 
     def _open(self, name: str, flags: int) -> int:
         fd = os.open(name, flags | _OPEN, FILE_MODE, dir_fd=self._fd)
-        readers = os.fstat(self._fd).st_mode & _READERS if flags & os.O_CREAT else 0
+        readers = os.fstat(self._fd).st_mode & READERS if flags & os.O_CREAT else 0
         if readers:  # not by the mode of `open`, from which the umask takes them
             os.fchmod(fd, FILE_MODE | readers)
         mode = os.fstat(fd).st_mode
@@ -338,6 +338,10 @@ class RealDisk:
             parent.sync()
         finally:
             parent.close()
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
 
     def directory(self, path: str, *, read_only: bool = False) -> Directory:
         """Open an existing directory."""

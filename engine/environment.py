@@ -41,6 +41,9 @@ class Disk(Protocol):
     def make_directory(self, path: str) -> None:
         """Create a directory (mode 0700) that may exist already, durably."""
 
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+
     def directory(self, path: str, *, read_only: bool = False) -> Directory:
         """Open an existing directory."""
 

@@ -43,10 +43,12 @@ from ..affinity.errors import (
     StorageError,
     TidelogError,
 )
+from .disk import READERS
 from .environment import KvTransaction
 from .kv_pages import CHECKED_BYTES_MAX, Tree, check_pages, tree_of
 
 DATA_FILE = "data.mdb"
+LOCK_FILE = "lock.mdb"
 READERS_MAX = 1022
 KEY_BYTES_MAX = 511
 ENGINE_VERSION = "lmdb-0.9/format-1"
@@ -323,12 +325,15 @@ def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvi
     file = os.path.join(path, DATA_FILE)
     # Beside a writer pages change while they are looked at; then LMDB alone knows which count.
     check_structure(file, pages=not read_only)
+    new = not os.path.exists(file)
     env: lmdb.Environment | None = None
     try:
         env = _open(path, file, map_size, read_only=read_only, lock=lock)
         if lock and not read_only:
             env.reader_check()
         try:
+            if new:
+                _let_readers_in(path)
             return LmdbEnvironment(env, path, file, watched=not read_only)
         except OSError as error:
             raise DiskError(f"opening {file} failed: {error}") from error
@@ -337,6 +342,15 @@ def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvi
         if env is not None:
             env.close()
         raise
+
+
+def _let_readers_in(path: str) -> None:
+    """Let those read new files of LMDB whom the owner of the directory has let in."""
+    readers = os.stat(path).st_mode & READERS
+    for name in (DATA_FILE, LOCK_FILE) if readers else ():
+        file = os.path.join(path, name)
+        if os.path.exists(file):
+            os.chmod(file, os.stat(file).st_mode & 0o777 | readers)
 
 
 def open_file(path: str, map_size: int, *, read_only: bool) -> LmdbEnvironment:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..affinity.errors import CorruptLogError, NotFoundError, UsageError
+from ..affinity.errors import CorruptLogError, NotFoundError, TidelogError, UsageError
 from ..wal.files import ReadOnlyDirectory
 from ..wal.format import HEADER_SIZE, parse_segment_header, segment_name, segment_number
 from ..wal.ports import ReadableDirectory, ReadableFile
@@ -49,7 +49,7 @@ class OneSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSource:
-    """A log to look into.  ``manifest`` is None where no store was named; ``note`` says why."""
+    """A log to look into.  ``manifest`` is None where no store is known; ``notes`` say why."""
 
     path: str
     kind: Literal["store", "folder", "segment"]
@@ -107,7 +107,9 @@ def _in_folder(path: str) -> LogSource:
             path=path, kind="store", directory=directory, manifest=manifests.read(folder)
         )
     if segment_numbers(folder):
-        return LogSource(path=path, kind="folder", directory=folder)
+        return LogSource(
+            path=path, kind="folder", directory=folder, manifest=_manifest_around(path)
+        )
     inside = os.path.join(path, WAL_NAME)
     if WAL_NAME in names and segment_numbers(ReadOnlyDirectory(inside)):
         return LogSource(
@@ -119,6 +121,20 @@ def _in_folder(path: str) -> LogSource:
     raise NotFoundError(
         f"there is no log in {path}", hint="Name a store, a folder of segments or a segment."
     )
+
+
+def _manifest_around(path: str) -> Manifest | None:
+    """Return the manifest of the store whose folder of segments this is, None for any other folder.
+
+    The log of a copy that was continued has had two ids, which only the manifest links.
+    """
+    above, name = os.path.split(os.path.realpath(path))
+    if name != WAL_NAME:
+        return None
+    try:
+        return manifests.read(ReadOnlyDirectory(above))
+    except (OSError, TidelogError):
+        return None
 
 
 def _segment(path: str) -> LogSource:

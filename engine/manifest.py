@@ -19,7 +19,7 @@ from ..wal.ports import Directory, ReadableDirectory
 
 STORE_FORMAT = 1
 NAME = "manifest"
-_NEW_NAME = "manifest.tmp"
+NEW_NAME = "manifest.tmp"
 _SIZE_MAX = 1 << 20
 _ID_SIZE = 16
 
@@ -124,13 +124,13 @@ def read(directory: ReadableDirectory) -> Manifest:
 
 def write(directory: Directory, manifest: Manifest) -> None:
     """Replace the manifest, durably."""
-    if _NEW_NAME in directory.names():
-        directory.unlink(_NEW_NAME)
-    file = directory.create(_NEW_NAME)
+    if NEW_NAME in directory.names():
+        directory.unlink(NEW_NAME)
+    file = directory.create(NEW_NAME)
     try:
         file.write(0, encode(manifest))
         file.sync()
     finally:
         file.close()
-    directory.rename(_NEW_NAME, NAME)
+    directory.rename(NEW_NAME, NAME)
     directory.sync()

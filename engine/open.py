@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from ..affinity.errors import UsageError
+from .codecs import Codec, as_codec
 from .database import Database
 from .environment import Environment, production
 from .opening import OpenStore, Options, open_store, place_of, translated_disk
@@ -104,7 +105,7 @@ def open_with(
     if read_only:
         return _open_reading(environment, path, partitions, codecs, limits)
     choice("durability", durability, Durability)
-    place, given = place_of(path), list(codecs)
+    place, given = place_of(path), _given(codecs)
     store: OpenStore | None = None
     try:
         with translated_disk(f"opening {place}"):
@@ -139,7 +140,18 @@ def _open_reading(
     with translated_disk(f"opening {place}"):
         from .reading import ReadOnlyDatabase  # without a free descriptor this fails, too
 
-        return ReadOnlyDatabase(environment, place, _options(limits), list(codecs))
+        return ReadOnlyDatabase(environment, place, _options(limits), _given(codecs))
+
+
+def _given(codecs: Iterable[Any]) -> list[Codec[Any]]:
+    """Return the codecs that a caller gave; ``UsageError`` for what is no list of codecs."""
+    try:
+        items = iter(codecs)
+    except TypeError:
+        raise UsageError(
+            f"codecs={codecs!r} is no list of codecs", hint="Give a list: `codecs=[...]`."
+        ) from None
+    return [as_codec(codec) for codec in items]
 
 
 def _options(limits: Mapping[str, Any]) -> Options:

@@ -57,6 +57,9 @@ from .relief import Relief
 LOCK_NAME = "lock"
 DATA_NAME = "data"
 READERS_NAME = "readers"
+_FOLDERS = frozenset((WAL_NAME, DATA_NAME, READERS_NAME))
+_FILES = frozenset((LOCK_NAME, manifests.NEW_NAME))
+"""Files of a store beside its manifest and its folders."""
 _FRESH_DATA = "data.tmp"
 TRANSACTION_BYTES_LIMIT = 512 << 20
 """Half of what a frame may hold: how many bytes a record will have is known roughly beforehand."""
@@ -141,7 +144,12 @@ class OpenStore:
 
 def place_of(path: str | os.PathLike[str]) -> str:
     """Return the absolute path of a store; ``UsageError`` for what is meant to be no directory."""
-    given = os.fspath(path)
+    given = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(given, str):
+        raise UsageError(
+            f"the path of a store is a str, or a path object of one, not {type(given).__name__}",
+            hint="Make a str of bytes with `os.fsdecode`.",
+        )
     if not given:
         raise UsageError(
             "the path of the store is empty", hint="Name its directory; `.` is the current one."
@@ -169,17 +177,10 @@ def check_place(environment: Environment, path: str) -> None:
 
 def take_lock(environment: Environment, path: str) -> LockHandle:
     """Lock the store for writing, or raise ``AlreadyOpenError`` naming the process that has it."""
-    lock_path = os.path.join(path, LOCK_NAME)
     try:
-        lock = environment.disk.lock(lock_path)
+        return environment.disk.lock(os.path.join(path, LOCK_NAME))
     except BlockingIOError:
         raise _already_open(environment, path) from None
-    try:
-        lock.write(b"%d\n" % environment.pid())
-    except BaseException:
-        lock.release()
-        raise
-    return lock
 
 
 def _already_open(environment: Environment, path: str) -> AlreadyOpenError:
@@ -292,16 +293,25 @@ def open_store(
         _check_partitions(partitions)
     check_place(environment, path)
     disk = environment.disk
-    if disk.kind(path) is None:
-        if not create:
-            raise NotFoundError(f"there is no store at {path}")
-        make_place(environment, path)
-    # Looked at before it is locked as well: a lock is a file, which a refusal must not leave.
-    _check_no_remains(disk, path, create)
-    lock = take_lock(environment, path)
+    made = disk.kind(path) is None
+    if made and not create:
+        raise NotFoundError(f"there is no store at {path}", hint="Check the path.")
+    try:
+        if made:
+            make_place(environment, path)
+        # Looked at before it is locked as well: a lock is a file, which a refusal must not leave.
+        _check_no_remains(disk, path, create)
+        lock = take_lock(environment, path)
+    except BaseException:
+        if made:
+            _remove_empty(disk, path)
+        raise
+    new = False
     try:
         _check_no_remains(disk, path, create)
-        if manifests.NAME not in disk.directory(path).names():
+        new = manifests.NAME not in disk.directory(path).names()
+        lock.write(b"%d\n" % environment.pid())
+        if new:
             create_store(environment, path, 16 if partitions is None else partitions)
         manifest = read_manifest(environment, path)
         if partitions not in (None, manifest.partitions):
@@ -313,8 +323,38 @@ def open_store(
             raise UsageError(f"{path} belongs to cluster {manifest.cluster}")
         return _Opening(environment, path, lock, manifest, options, mapped).run()
     except BaseException:
+        if new:
+            _take_away(disk, path)
+            if made:
+                _remove_empty(disk, path)
         lock.release()
         raise
+
+
+def _take_away(disk: Disk, path: str) -> None:
+    """Remove the files of a new store that failed to open, as far as the disk lets us.
+
+    The manifest goes first, durably: without it what is left is no store.
+    """
+    with contextlib.suppress(OSError):
+        root = disk.directory(path)
+        names = root.names()
+        if manifests.NAME in names:
+            root.unlink(manifests.NAME)
+            root.sync()
+        for name in sorted(_FOLDERS.intersection(names)):
+            folder = disk.directory(os.path.join(path, name))
+            for file in folder.names():
+                folder.unlink(file)
+            disk.remove_directory(os.path.join(path, name))
+        for name in sorted(_FILES.intersection(names)):
+            root.unlink(name)
+
+
+def _remove_empty(disk: Disk, path: str) -> None:
+    """Remove a directory unless somebody has put something there."""
+    with contextlib.suppress(OSError):
+        disk.remove_directory(path)
 
 
 def make_place(environment: Environment, path: str) -> None:
@@ -339,8 +379,8 @@ def _check_no_remains(disk: Disk, path: str, create: bool) -> None:
     if _holds_data(disk, path):
         raise _no_manifest(path)
     if not create:
-        raise NotFoundError(f"there is no store at {path}")
-    strangers = names - {LOCK_NAME, WAL_NAME, DATA_NAME, READERS_NAME, "manifest.tmp"}
+        raise NotFoundError(f"there is no store at {path}", hint="Check the path.")
+    strangers = names - _FOLDERS - _FILES
     if strangers:
         raise UsageError(
             f"{path} is no store and not empty: {', '.join(sorted(strangers)[:3])}",

@@ -6,7 +6,7 @@ ended, the folder gets its name, and then ``archive.json`` is replaced.
 Invariants:
 
 - A run takes up where the one before ended, and stops at what is durable.
-- Dying at any moment leaves the archive as it was.
+- Dying at any moment leaves the archive as it was; what fails leaves nothing that it wrote.
 - A task holds at most ``ROWS`` changes of each bundle in memory, and of all about
   ``WAITING_BYTES``.
 
@@ -19,14 +19,15 @@ import os
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
-from ..affinity.errors import AlreadyOpenError, UsageError
+from ..affinity.errors import AlreadyOpenError, TidelogError, UsageError
 from ..engine.disk import RealDisk
 from ..engine.environment import production
+from ..engine.opening import translated_disk
 from ..wal.format import Frame
 from ..wal.reader import read_records
 from ..wal.records import (
@@ -79,10 +80,12 @@ def compact(store: str, archive: str, runner: Runner, *, task_bytes: int = 64 <<
     Makes the archive, in a new folder, where there is none.  Returns ``rows`` and ``files`` that
     are new, and ``vector``: how far the archive goes, by partition.  Raises ``UsageError`` for an
     archive of another store, ``HistoryTruncatedError`` where the log was trimmed behind the
-    archive's end, or a map was attached since, and ``AlreadyOpenError`` beside another run, or
-    where a new archive needs the data of a store that is open.
+    archive's end, or a map was attached since, ``DiskFullError`` and ``DiskError``, and
+    ``AlreadyOpenError`` beside another run, or where a new archive needs the data of a store that
+    is open.
     """
     log = Log(store)
+    made = not os.path.isdir(archive)
     make_folder(archive)
     if any(not name.startswith(_OWN) for name in os.listdir(archive)):
         raise UsageError(f"{archive} holds what is no archive's", hint="Name a new folder.")
@@ -94,6 +97,9 @@ def compact(store: str, archive: str, runner: Runner, *, task_bytes: int = 64 <<
         ) from error
     try:
         return _compact(log, archive, runner, task_bytes)
+    except BaseException:
+        _take_away(archive, made)
+        raise
     finally:
         lock.release()
 
@@ -347,7 +353,8 @@ class _Files:
             self._writers[bundle] = ParquetWriter(
                 sink, waiting[0].schema, compression="zstd", write_page_checksum=True
             )
-        self._writers[bundle].write_table(pa.Table.from_batches(waiting))
+        with translated_disk(f"writing into {self._folder}"):
+            self._writers[bundle].write_table(pa.Table.from_batches(waiting))
 
     def _named(self, bundle: int) -> str:
         return f"bundle-{bundle:02d}-{self._name}.parquet"
@@ -356,18 +363,30 @@ class _Files:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_exc: object) -> None:
-        if kind is None:
-            for bundle in sorted(self._waiting):
-                self._flush(bundle)
-        with ExitStack() as sinks:
-            for sink in self._sinks.values():
-                sinks.enter_context(sink)
-            with ExitStack() as writers:
-                for writer in self._writers.values():
-                    writers.enter_context(writer)
-            for sink in self._sinks.values():
-                sink.flush()
-                os.fsync(sink.fileno())
+        try:
+            if kind is None:
+                for bundle in sorted(self._waiting):
+                    self._flush(bundle)
+                with translated_disk(f"writing into {self._folder}"):
+                    self._finish()
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Close what a failure has left open, without a word: the files are not wanted."""
+        for writer in self._writers.values():
+            writer.is_open = False  # or it would write the end of its file when it is collected
+        for sink in self._sinks.values():
+            with suppress(OSError):
+                sink.close()
+
+    def _finish(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        for sink in self._sinks.values():
+            sink.flush()
+            os.fsync(sink.fileno())
+            sink.close()
         for bundle in self._writers:
             name = self._named(bundle)
             with open(os.path.join(self._folder, name), "rb") as file:
@@ -385,11 +404,13 @@ def _carry_out(
 ) -> list[_Written]:
     """Run tasks that write into a folder, which gets its name when all of them have ended."""
     folder = os.path.join(path, name)
-    make_folder(folder + _UNFINISHED)
+    with translated_disk(f"making {folder}"):
+        make_folder(folder + _UNFINISHED)
     found = list(runner.run(work, tasks))
-    _sync_directory(folder + _UNFINISHED)
-    os.rename(folder + _UNFINISHED, folder)
-    _sync_directory(path)
+    with translated_disk(f"making {folder}"):
+        _sync_directory(folder + _UNFINISHED)
+        os.rename(folder + _UNFINISHED, folder)
+        _sync_directory(path)
     return found
 
 
@@ -409,7 +430,7 @@ def _sync_directory(path: str) -> None:
 def _save(archive: Archive) -> None:
     """Replace the account of an archive."""
     place = os.path.join(archive.path, archives.NAME)
-    with new_file(place + _UNFINISHED) as file:
+    with translated_disk(f"writing {place}"), new_file(place + _UNFINISHED) as file:
         file.write(archive.to_json().encode())
         file.flush()
         os.fsync(file.fileno())
@@ -418,9 +439,21 @@ def _save(archive: Archive) -> None:
 
 
 def _remove_leftovers(path: str) -> None:
-    """Remove folders of runs that died."""
+    """Remove folders of runs that died or failed."""
     known = archives.load(path) if archives.is_archive(path) else None
     named = set() if known is None else {one.folder for one in known.parts()}
     for entry in list(os.scandir(path)):
         if entry.is_dir(follow_symlinks=False) and entry.name not in named:
             shutil.rmtree(entry.path)
+
+
+def _take_away(path: str, made: bool) -> None:
+    """Remove what a run that failed has written, and the archive that it has begun."""
+    with suppress(OSError, TidelogError):
+        _remove_leftovers(path)
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(path, archives.NAME + _UNFINISHED))
+        if not archives.is_archive(path):
+            os.unlink(os.path.join(path, LOCK_NAME))
+            if made:
+                os.rmdir(path)

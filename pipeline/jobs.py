@@ -6,7 +6,7 @@ the same answer.
 
 Invariants:
 
-- An error of Tidelog in an executor is raised as it is in the driver.
+- An error of Tidelog, or of the operating system, in an executor is raised as it is in the driver.
 - A task's memory is bounded by a batch of rows, but where its job says so.
 """
 
@@ -59,7 +59,7 @@ class Runner:
     done: Done = lambda _count: None
 
     def run(self, work: Callable[[T], Iterable[R]], tasks: Sequence[T]) -> Iterator[R]:
-        """Yield what ``work`` gives for every task; raises the first error of Tidelog."""
+        """Yield what ``work`` gives for every task; raises its first error."""
         if self.engine == "arrow" or not tasks:
             for task in tasks:
                 yield from work(task)
@@ -72,16 +72,16 @@ class Runner:
         for result in (
             context.parallelize(tasks, len(tasks)).flatMap(partial(_told, work)).collect()
         ):
-            if isinstance(result, TidelogError):
+            if isinstance(result, TidelogError | OSError):
                 raise result
             yield result
         self.done(len(tasks))
 
 
-def _told(work: Callable[[T], Iterable[R]], task: T) -> Iterator[R | TidelogError]:
+def _told(work: Callable[[T], Iterable[R]], task: T) -> Iterator[R | TidelogError | OSError]:
     try:
         yield from work(task)
-    except TidelogError as error:
+    except (TidelogError, OSError) as error:
         yield error
 
 

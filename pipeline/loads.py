@@ -85,7 +85,7 @@ def load(
 
 def _format_of(source: str) -> Format:
     if not os.path.exists(source):
-        raise NotFoundError(f"there is nothing at {source}")
+        raise NotFoundError(f"there is nothing at {source}", hint="Check the path.")
     names = [source]
     if os.path.isdir(source):
         names = [name for name in os.listdir(source) if name[0] not in "._"]

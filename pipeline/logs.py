@@ -227,7 +227,7 @@ class Log:
         self.source: LogSource = find_log(path)
         numbers = self._numbers()
         if not numbers:
-            raise NotFoundError(f"there is no segment of a log in {path}")
+            raise NotFoundError(f"there is no segment of a log in {path}", hint="Check the path.")
         with self._segment(numbers[-1]) as segment:
             header = segment.header
         assert header is not None

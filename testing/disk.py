@@ -72,6 +72,11 @@ class FaultyDisk:
         self.perform("make_directory", path, lambda: self._make_directory(parent_path, name, path))
         self.directory(parent_path).sync()
 
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        path = normal(path)
+        self.perform("remove_directory", path, lambda: self._remove_directory(path))
+
     def directory(self, path: str, *, read_only: bool = False) -> Directory:
         """Open an existing directory."""
         self._check_power()
@@ -277,6 +282,12 @@ class FaultyDisk:
         if name in parent.cached:
             raise disk_error(errno.EEXIST, path)
         parent.change(NameChange(None, name, Folder()))
+
+    def _remove_directory(self, path: str) -> None:
+        if self.folder(path).cached:
+            raise disk_error(errno.ENOTEMPTY, path)
+        parent_path, name = posixpath.split(path)
+        self.folder(parent_path).change(NameChange(name, None, None))
 
     def _lock(self, path: str, shared: bool) -> FaultyLock:
         if self.node(path) is None:

@@ -21,7 +21,7 @@ FAULTS: dict[str, tuple[int, frozenset[str]]] = {
         errno.EIO,
         READING
         | {"create", "write", "sync", "truncate", "rename", "unlink", "sync_directory"}
-        | {"make_directory", "lock", "open_kv", "commit", "copy"},
+        | {"make_directory", "remove_directory", "lock", "open_kv", "commit", "copy"},
     ),
     "ENOSPC": (
         errno.ENOSPC,
@@ -32,7 +32,7 @@ FAULTS: dict[str, tuple[int, frozenset[str]]] = {
     "EROFS": (
         errno.EROFS,
         frozenset(["create", "open_write", "write", "truncate", "rename", "unlink"])
-        | {"make_directory", "lock", "open_kv", "commit", "copy"},
+        | {"make_directory", "remove_directory", "lock", "open_kv", "commit", "copy"},
     ),
 }
 """Fault -> (errno, the kinds of operation that it can hit).

@@ -24,12 +24,24 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from ..affinity.errors import TidelogError
+from .entry import end_in_order
 from .exits import Exit, Terminated, exit_code, missing_extra
 from .terminal import Settings, logging_to_stderr, show_error
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PATH = click.Path(path_type=str, readable=False)
+
+class _Path(click.Path):
+    """A path that is not empty: that would be the current directory to some calls."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or raise click's error."""
+        if not value:
+            self.fail("An empty path names nothing; `.` is the current directory.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = _Path(path_type=str, readable=False)
 """A path; what stands in its way is told by whoever opens it, with a code of its own."""
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -79,7 +91,8 @@ class ToolCommand(click.Command):
         self.params += common_options()
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command while the log of the product goes to stderr."""
+        """Run the command while the log of the product goes to stderr; signals are exceptions."""
+        end_in_order()
         with logging_to_stderr(settings_of(ctx)):
             return super().invoke(ctx)
 

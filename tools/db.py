@@ -29,12 +29,12 @@ from .commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
 from .inspection import check_version, clear_dead_slots, describe, inspected, reader_slots
 from .stores import (
+    appearing_whole,
     check_new_directory,
     check_store,
     map_like,
     new_directory,
     reading,
-    whole_or_empty,
     without_writer,
     writing,
 )
@@ -214,10 +214,10 @@ def salvage(ctx: click.Context, store: str, directory: str, form: str) -> None:
         store
     ):
         raise UsageError(f"{directory} lies in the store that is to be salvaged")
-    with without_writer(store), new_directory(directory):
+    with without_writer(store):
         found = read_remains(store)
-        with whole_or_empty(directory):
-            counts = write_salvaged(settings, found, directory)
+        with appearing_whole(directory) as beside:
+            counts = write_salvaged(settings, found, beside)
     if form == "text":
         for one in found.lost:
             click.echo(f"{'harmless' if one.harmless else 'lost'}: {one.text}")

@@ -97,6 +97,7 @@ _SYSTEM: dict[int, Exit] = {
 
 _PATH_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
+# For what the operating system or the disk refused; an error about the call has a hint of its own.
 _SYSTEM_HINTS: dict[Exit, str] = {
     Exit.PERMISSION: "Run it as the owner of the files, or where they can be written.",
     Exit.NOT_FOUND: "Check the path.",
@@ -198,7 +199,10 @@ def hint_for(error: BaseException) -> str:
     if cause is not error and isinstance(cause, OSError) and cause.errno in _PATH_ERRORS:
         return "Check the path, and that the directory is there in which it is to be."
     hint = next((text for kind, text in _HINTS.items() if isinstance(error, kind)), "")
-    return hint or getattr(error, "hint", "") or _SYSTEM_HINTS.get(code, "")
+    hint = hint or getattr(error, "hint", "")
+    if hint or not isinstance(error, errors.StorageError | OSError):
+        return hint
+    return _SYSTEM_HINTS.get(code, "")
 
 
 def _system_text(error: OSError) -> str:

@@ -23,6 +23,7 @@ import click
 
 from ..affinity.errors import NotFoundError, UsageError
 from ..affinity.partitions import PARTITIONS_MAX, partition_of
+from ..engine.byte_text import quoted
 from ..engine.codecs import Codec, KeyRange, codec_named
 from ..engine.database import Database
 from ..engine.entries import Receipt
@@ -36,7 +37,7 @@ from .commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
 from .stores import AnyMap, check_map, check_store, is_store, reading, reading_map, writing
 from .terminal import note, tell_beside, write_json, write_json_list, write_rows
-from .text import inline, parse_value, shown_pair_part
+from .text import check_given, inline, parse_value, shown_pair_part
 from .wal_filters import key_range
 from .wal_records import FIRST_USER_NAMESPACE, SCHEMA
 
@@ -105,7 +106,8 @@ def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
         value = snapshot.getter(namespace)(encoded)
         if value is None:
             raise NotFoundError(
-                f"the map {map_name!r} has no key {key}", hint="`tidelog kv scan` lists the keys."
+                f"the map {map_name!r} has no key {quoted(key)}",
+                hint="`tidelog kv scan` lists the keys.",
             )
         if raw:
             sys.stdout.buffer.write(value)
@@ -312,7 +314,14 @@ def put(
         namespace = namespace_for_writing(db, map_name, codecs, given)
         for_key, for_value = namespace.key_codec, namespace.value_codec
         new_key = for_key.decode(parse_value(key, for_key, "key"))
-        encoded = parse_value(value, for_value, "value") if data is None else data
+        if data is None:
+            encoded = parse_value(value, for_value, "value")
+        else:
+            encoded = data
+            hint = (
+                f"Give bytes as the codec {for_value.name} writes them; - takes them as they are."
+            )
+            check_given(data, for_value, "the value on standard input", hint)
         new_value = for_value.decode(encoded)
         namespace.encode_key(new_key)
         namespace.encode_value(new_value)
@@ -353,7 +362,7 @@ def delete(
             for key, text in wanted.items():
                 if key not in inside and not ignore_missing:
                     raise NotFoundError(
-                        f"the map {map_name!r} has no key {text}; nothing was deleted",
+                        f"the map {map_name!r} has no key {quoted(text)}; nothing was deleted",
                         hint="Leave it out, or give --ignore-missing.",
                     )
                 inside.discard(key)

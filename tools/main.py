@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from types import FrameType, TracebackType
-from typing import NoReturn
+from types import TracebackType
 
 import click
 
 from .. import __version__
 from .commands import RootGroup
-from .exits import Terminated
+from .entry import end_at_once
 
 _COMMANDS = {
     "kv": ("tidelog.tools.kv:kv", "Read and write keys of a store."),
@@ -44,22 +42,11 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line of this process."""
+    end_at_once()
     if "--debug" not in sys.argv:
         sys.excepthook = _unexpected
     occupy_standard_streams()
-    end_on_sigterm()
     cli.main()
-
-
-def end_on_sigterm() -> None:
-    """Let SIGTERM end a command as Ctrl-C does; a second one ends the process at once."""
-
-    def end(number: int, _frame: FrameType | None) -> NoReturn:
-        signal.signal(number, signal.SIG_DFL)
-        raise Terminated
-
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, end)
 
 
 def occupy_standard_streams() -> None:

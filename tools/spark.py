@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import click
 
 from ..affinity.errors import UsageError
+from ..engine.byte_text import quoted
 from ..pipeline import (
     audits,
     compaction,
@@ -153,7 +154,7 @@ def export(
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"--option {text!r} is not NAME=TEXT")
+        raise UsageError(f"--option {quoted(text)} is not NAME=TEXT")
     return name, value
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
@@ -29,6 +30,7 @@ from ..affinity.errors import (
 from ..engine import open as opens
 from ..engine.codecs import Codec, codec_named
 from ..engine.database import Database
+from ..engine.disk import DIRECTORY_MODE
 from ..engine.environment import production
 from ..engine.kv import DATA_FILE
 from ..engine.log_source import WAL_NAME
@@ -78,6 +80,11 @@ def _holds_data(path: str) -> bool:
 def check_new_directory(path: str) -> None:
     """Raise ``RefusedError`` where something is that a command would write over."""
     if os.path.lexists(path) and not (os.path.isdir(path) and _holds_no_file(path)):
+        if _holds_data(path) and not is_store(path):
+            raise RefusedError(
+                f"{path} holds data without a manifest, as a copy that was killed leaves",
+                hint="Delete it if it is that, or name another directory.",
+            )
         raise RefusedError(
             f"{path} is there already, and not an empty directory",
             hint="Name an empty directory, or one that does not exist yet.",
@@ -102,29 +109,50 @@ def new_directory(path: str) -> Iterator[None]:
         yield
     except BaseException:
         if new:
-            for name in (WAL_NAME, DATA_NAME, READERS_NAME, ""):
-                with suppress(OSError):
-                    os.rmdir(os.path.join(path, name))
+            _remove_empty(path)
         raise
 
 
 @contextmanager
-def whole_or_empty(path: str) -> Iterator[None]:
-    """Empty a directory that was empty before if writing a store there fails: half looks whole."""
+def appearing_whole(path: str) -> Iterator[str]:
+    """Give a directory beside ``path`` to make a store in; it gets that name when all is done.
+
+    Half a store looks whole, and a command may be killed.  ``path`` may be an empty directory.
+    """
+    path = os.path.realpath(path)
+    beside = f"{path}.part"
+    if os.path.lexists(beside):
+        raise RefusedError(
+            f"{beside} is there: half of a store, by a command that was killed or still runs",
+            hint="Delete it unless such a command is running, and run this one again.",
+        )
+    if os.path.ismount(path):
+        raise UsageError(
+            f"{path} is a mount point, which nothing can be renamed to",
+            hint="Name a directory in it.",
+        )
+    os.mkdir(beside, DIRECTORY_MODE)
     try:
-        yield
-    except AlreadyOpenError:  # what is there belongs to somebody else
-        raise
+        if os.path.isdir(path):
+            os.chmod(beside, stat.S_IMODE(os.stat(path).st_mode))
+        yield beside
+        _remove_empty(path)
+        os.rename(beside, path)
     except BaseException:
-        with suppress(OSError):
-            os.unlink(os.path.join(path, MANIFEST_NAME))  # first: without it there is no store
-            for name in os.listdir(path):
-                inside = os.path.join(path, name)
-                if os.path.isdir(inside):
-                    shutil.rmtree(inside)
-                else:
-                    os.unlink(inside)
+        shutil.rmtree(beside, ignore_errors=True)
         raise
+    parent = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
+
+
+def _remove_empty(path: str) -> None:
+    """Remove a directory with nothing but the empty folders of a store in it."""
+    for name in (WAL_NAME, DATA_NAME, READERS_NAME, ""):
+        with suppress(OSError):
+            os.rmdir(os.path.join(path, name))
 
 
 def map_like(db: Database, record: NamespaceRecord) -> AnyMap:

@@ -33,7 +33,7 @@ from typing import Any
 from uuid import UUID
 
 from ..affinity.errors import CodecError, UsageError
-from ..engine.byte_text import has_prefix, inline_bytes, parse_bytes, shown_bytes
+from ..engine.byte_text import has_prefix, inline_bytes, parse_bytes, quoted, shown_bytes
 from ..engine.codecs import Codec, SingleFloat
 
 MICROSECONDS = 1_000_000
@@ -47,8 +47,20 @@ def parse_value(text: str, codec: Codec[Any], what: str) -> bytes:
     data = parse_bytes(text)
     if data is None:
         return codec.encode(value_of_text(text, codec, what))
-    codec.decode(data)
+    hint = _HINTS.get(codec.name, f"Give bytes as the codec {codec.name} writes them.")
+    check_given(data, codec, f"the {what} {quoted(text)}", hint)
     return data
+
+
+def check_given(data: bytes, codec: Codec[Any], name: str, hint: str) -> None:
+    """Raise ``CodecError`` where bytes that the caller gave are none that a codec writes.
+
+    The codec's own error speaks of what is stored, which here may well be in order.
+    """
+    try:
+        codec.decode(data)
+    except CodecError as error:
+        raise CodecError(f"{name} is refused: {error}", hint=hint) from error
 
 
 def value_of_text(text: str, codec: Codec[Any], what: str) -> Any:
@@ -63,12 +75,19 @@ def value_of_text(text: str, codec: Codec[Any], what: str) -> Any:
         return parse(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{text!r} is no {what} for codec {codec.name}: {error}", hint=_HINTS[codec.name]
+            f"{quoted(text)} is no {what} for codec {codec.name}: {error}", hint=_HINTS[codec.name]
         ) from error
 
 
 def _parse_text(text: str) -> str:
     return text
+
+
+def _parse_float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("not a number") from None  # Python's own text has all of it
 
 
 def _parse_json(text: str) -> Any:
@@ -96,7 +115,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "str": _parse_text,
     "i64": int,
     "u64": int,
-    "float": float,
+    "float": _parse_float,
     "tuple": _parse_tuple,
     "msgpack": _parse_json,
     "json": _parse_json,
@@ -192,13 +211,14 @@ def shown_time(microseconds: int) -> str:
 
 def parse_time(text: str) -> int:
     """Return a time in microseconds UTC: ISO 8601 (UTC where it names no zone), or Unix seconds."""
-    if re.fullmatch(r"\d+(\.\d+)?", text):
+    if re.fullmatch(r"\d{1,20}(\.\d+)?", text):
         return round(float(text) * MICROSECONDS)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
-            f"{text!r} is not a time", hint="Give 2026-11-21T15:30:00Z, or seconds since 1970."
+            f"{quoted(text)} is not a time",
+            hint="Give 2026-11-21T15:30:00Z, or seconds since 1970.",
         ) from error
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return round((moment - datetime.fromtimestamp(0, UTC)) / timedelta(microseconds=1))
@@ -206,11 +226,11 @@ def parse_time(text: str) -> int:
 
 def parse_span(text: str) -> tuple[int, int]:
     """Return (first, last) of ``5..9``, or of a single number."""
-    match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text)
+    match = re.fullmatch(r"(\d{1,20})(?:\.\.(\d{1,20}))?", text)
     if match is None:
-        raise UsageError(f"{text!r} is not a range of numbers", hint="Give 5..9, or 5.")
+        raise UsageError(f"{quoted(text)} is not a range of numbers", hint="Give 5..9, or 5.")
     first = int(match[1])
     last = first if match[2] is None else int(match[2])
     if last < first:
-        raise UsageError(f"the range {text} ends before it begins", hint="Give 5..9, or 5.")
+        raise UsageError(f"the range {quoted(text)} ends before it begins", hint="Give 5..9, or 5.")
     return first, last

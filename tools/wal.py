@@ -22,7 +22,7 @@ import click
 
 from ..affinity.errors import CorruptLogError, NotFoundError, UsageError
 from ..affinity.partitions import PARTITIONS_MAX
-from ..engine.byte_text import parse_bytes
+from ..engine.byte_text import parse_bytes, quoted
 from ..engine.log_source import LogSource, find_log
 from ..wal.format import segment_name
 from ..wal.reader import Scan
@@ -101,7 +101,7 @@ def make_filter(source: LogSource, given: dict[str, Any]) -> Filter:
     tx = texts["tx"]
     if tx is not None and re.fullmatch(r"[0-9a-fA-F]{1,32}", tx) is None:
         raise UsageError(
-            f"{tx!r} is no id of a transaction", hint="Give up to 32 hexadecimal digits."
+            f"{quoted(tx)} is no id of a transaction", hint="Give up to 32 hexadecimal digits."
         )
     times = {name: parse_time(texts[name]) for name in ("since", "until") if texts[name]}
     places = {
@@ -116,6 +116,7 @@ def make_filter(source: LogSource, given: dict[str, Any]) -> Filter:
             parse_bytes(given[name])  # what is no bytes is no key of any map
     return Filter(
         map=given["map"],
+        named_now=named_now(source, given["map"]) if given["map"] else frozenset(),
         key=given["key"],
         prefix=given["prefix"],
         partition=given["partition"],
@@ -128,6 +129,19 @@ def make_filter(source: LogSource, given: dict[str, Any]) -> Filter:
         start=places.get("start"),
         stop=places.get("stop"),
     )
+
+
+def named_now(source: LogSource, name: str) -> frozenset[int]:
+    """Return the ids of the maps that have a name at the end of the log.
+
+    Each segment begins with all names, so that the newest one tells it.
+    """
+    names = Names()
+    newest = max(segment_numbers(source.directory), default=0)
+    for frame in source.scan(lambda number: number == newest):
+        for entry in entries_of(frame):
+            names.learn(entry.record)
+    return names.named(name)
 
 
 def select(scan: Scan, chosen: Filter, names: Names) -> Iterator[Wanted]:

@@ -11,12 +11,13 @@ Left out: reading the log (``engine.log_source``) and printing (``wal_records``)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..affinity.errors import CodecError, CorruptLogError, NotFoundError, UsageError
-from ..engine.byte_text import parse_bytes
+from ..engine.byte_text import parse_bytes, quoted
 from ..engine.codecs import Codec, KeyRange, byte_prefix_range
 from ..wal.ports import ReadableDirectory
 from ..wal.reader import load_index
@@ -47,12 +48,14 @@ from .wal_records import (
 class Filter:
     """What is wanted; None and empty want everything.
 
-    ``tx`` is a whole id or the beginning of one, in hex.  ``start`` and ``stop`` are positions,
-    ``since`` and ``until`` times in microseconds (``until`` is not included), ``counters`` an
-    inclusive range.
+    ``map`` is the id of a map, or a name: what was written while a map had it is wanted, and all of
+    ``named_now``, the ids of those that have it at the end of the log.  ``tx`` is a whole id or the
+    beginning of one, in hex.  ``start`` and ``stop`` are positions, ``since`` and ``until`` times
+    in microseconds (``until`` is not included), ``counters`` an inclusive range.
     """
 
     map: str | None = None
+    named_now: Set[int] = frozenset()
     key: str | None = None
     prefix: str | None = None
     partition: int | None = None
@@ -114,7 +117,7 @@ class Filter:
             of_map = self.wants_map(record.namespace, names)
             return not by_key and of_map and any(map(self._wants_run, record.runs))
         if isinstance(record, NamespaceRecord | DropNamespaceRecord):
-            only_map = Filter(map=self.map, internal=True)
+            only_map = Filter(map=self.map, named_now=self.named_now, internal=True)
             about_map = self.map is not None and not self._without_map()
             return about_map and only_map.wants_map(record.id, names)
         return False
@@ -148,7 +151,7 @@ class Filter:
     def wants_map(self, number: int, names: Names) -> bool:
         """Tell whether a namespace is wanted; internal ones only on request."""
         if self.map is not None:
-            return self.map in (names.name(number), str(number))
+            return number in self.named_now or self.map in (names.name(number), str(number))
         return self.internal or number >= FIRST_USER_NAMESPACE
 
     def _wants_key(self, update: Update, names: Names) -> bool:
@@ -243,16 +246,16 @@ def _borders(directory: ReadableDirectory) -> dict[int, tuple[int, int | None]]:
 
 def position_of(directory: ReadableDirectory, text: str) -> int:
     """Return the position that text means: a number, or ``segment:offset``."""
-    left, colon, right = text.partition(":")
-    if not left.isdecimal() or (colon and not right.isdecimal()):
+    match = re.fullmatch(r"(\d{1,20})(?::(\d{1,20}))?", text)
+    if match is None:
         raise UsageError(
-            f"{text!r} is not a position", hint="Give 4096, or segment:offset as 1:4224."
+            f"{quoted(text)} is not a position", hint="Give 4096, or segment:offset as 1:4224."
         )
-    if not colon:
-        return int(left)
-    number = int(left)
+    number = int(match[1])
+    if match[2] is None:
+        return number
     if number not in segment_numbers(directory):
         raise NotFoundError(f"there is no segment {number}", hint="`tidelog wal ls` lists them.")
     segment = open_segment(directory, number)
     segment.file.close()
-    return max(segment.position_of(int(right)), segment.first_position)
+    return max(segment.position_of(int(match[2])), segment.first_position)

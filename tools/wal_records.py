@@ -138,6 +138,10 @@ class Names:
         self._records[record.id] = record
         self.seen |= {record.name, str(record.id)}
 
+    def named(self, name: str) -> frozenset[int]:
+        """Return the ids of the namespaces that have a name now."""
+        return frozenset(number for number, record in self._records.items() if record.name == name)
+
     def name(self, number: int) -> str | None:
         """Return the name of a namespace, or None where the log has not said it."""
         record = self._records.get(number)

@@ -71,7 +71,7 @@ class ReadOnlyDirectory:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         if not self._path.is_dir():
-            raise NotFoundError(f"{self._path} is not a directory")
+            raise NotFoundError(f"{self._path} is not a directory", hint="Check the path.")
 
     def __repr__(self) -> str:
         return f"<ReadOnlyDirectory {self._path}>"

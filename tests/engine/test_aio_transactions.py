@@ -154,6 +154,18 @@ async def test_a_conflict_is_an_error_in_a_block_and_another_attempt_in_a_loop()
         assert await money.get("bob") == 12
 
 
+async def test_a_loop_without_the_block_of_its_attempt_is_refused() -> None:
+    async with opened() as db:
+
+        async def forgets() -> None:
+            async for _ in db.attempts():
+                pass
+
+        with pytest.raises(UsageError, match="was not used") as caught:
+            await forgets()
+        assert "`async with attempt as tx:`" in caught.value.hint
+
+
 async def test_attempts_end_with_what_no_attempt_can_cure() -> None:
     async with opened() as db:
         money = await accounts(db)

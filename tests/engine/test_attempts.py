@@ -144,6 +144,17 @@ def test_leaving_the_loop_early_rolls_back(store: Opened) -> None:
     assert dict(users) == {}
 
 
+@pytest.mark.parametrize("count", [1, 16])
+def test_a_loop_without_the_block_of_its_attempt_is_refused(store: Opened, count: int) -> None:
+    # It went round 16 times, did nothing, and said nothing.
+    turns = 0
+    with pytest.raises(UsageError, match="was not used") as caught:  # noqa: PT012
+        for _ in store.database.attempts(count):
+            turns += 1
+    assert turns == 1
+    assert "`with attempt as tx:`" in caught.value.hint
+
+
 def test_an_error_of_the_caller_rolls_back_and_leaves_the_loop(store: Opened) -> None:
     users = store.database.map("users")
     with pytest.raises(ZeroDivisionError):  # noqa: PT012

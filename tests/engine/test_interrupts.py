@@ -283,6 +283,27 @@ def test_an_alarm_behind_the_frame_leaves_a_commit_that_took_effect(durability: 
         assert again.database.map("other")[b"k"] == b"v"
 
 
+def test_an_alarm_before_the_frame_is_no_error_of_the_disk() -> None:
+    # It was raised as a DiskError, "appending to the log failed".
+    store = open_store(partitions=1)
+    table = store.database.map("m")
+    committer = store.parts.committer
+    append = committer._append
+
+    def alarmed(payload: bytes) -> None:
+        committer._append = append
+        raise LateError
+
+    committer._append = alarmed
+    with pytest.raises(LateError):
+        store.database.run(lambda tx: tx[table].set(b"k", b"v"))
+    assert dict(table.items()) == {}
+    table[b"later"] = b"1"
+    store.database.abandon()
+    with opened(store.disk, seed=2) as again:
+        assert dict(again.database.map("m").items()) == {b"later": b"1"}
+
+
 def test_an_alarm_in_the_sync_leaves_a_commit_that_took_effect() -> None:
     store = open_store(partitions=1)
     table = store.database.map("m")

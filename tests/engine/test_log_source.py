@@ -9,6 +9,7 @@ import pytest
 import tidelog
 from tidelog.engine.log_source import find_log
 from tidelog.errors import NotFoundError, UsageError
+from tidelog.wal.tail import EndKind
 
 
 @pytest.fixture
@@ -37,6 +38,24 @@ def test_a_store_without_a_manifest_is_a_folder_of_segments(store: Path) -> None
     source = find_log(str(store))
     assert source.kind == "folder"
     assert "no manifest" in source.notes[0]
+
+
+def test_the_log_of_a_copy_that_went_on_is_whole_by_its_folder_too(
+    store: Path, tmp_path: Path
+) -> None:
+    # Its two ids are linked by the manifest: without it the log belonged to another one.
+    copy = tmp_path / "copy"
+    with tidelog.open(store) as db:
+        db.backup(copy)
+    with tidelog.open(copy) as db:
+        db.map("m")[b"more"] = b"v"
+    scans = [find_log(str(place)).scan() for place in (copy, copy / "wal")]
+    assert len({len(list(scan)) for scan in scans}) == 1
+    assert not any(scan.end.refused for scan in scans)
+    (copy / "manifest").write_text("damaged")
+    scan = find_log(str(copy / "wal")).scan()
+    list(scan)
+    assert scan.end.kind == EndKind.FOREIGN
 
 
 def test_a_folder_without_segments_is_no_log(tmp_path: Path) -> None:

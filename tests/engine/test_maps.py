@@ -24,6 +24,7 @@ from tidelog.affinity.errors import (
     ValueTooLargeError,
 )
 from tidelog.engine import codecs
+from tidelog.engine.codecs import I64, Codec, Str
 from tidelog.engine.maps import BytesMap, Items, Map
 from tidelog.engine.namespaces import NAME_BYTES_MAX, VALUE_BYTES_MAX
 from tidelog.engine.open import open_with
@@ -593,3 +594,38 @@ def test_a_handle_of_a_dropped_map_says_so_until_the_store_is_closed(store: Open
     for look in looks:
         with pytest.raises(ClosedError):
             look()
+
+
+@pytest.mark.parametrize(
+    ("name", "codecs"),
+    [
+        ("", {}),
+        ("x" * 256, {}),
+        (5, {}),
+        ("x", {"key": 5}),
+        ("x", {"value": "str"}),
+        ("x", {"value": Codec(name="str", encode=bytes, decode=bytes)}),
+    ],
+)
+def test_a_map_that_is_refused_is_not_made(name: Any, codecs: dict[str, Any]) -> None:
+    with opened() as store:
+        before = store.parts.writer.position
+        with pytest.raises(UsageError):
+            store.database.map(name, **codecs)
+        assert (store.database.maps(), store.parts.writer.position) == ([], before)
+
+
+def test_a_call_that_its_codecs_refuse_writes_nothing() -> None:
+    """The map is there: `db.map` has made it, and has succeeded."""
+    with opened() as store:
+        numbers = store.database.map("numbers", key=Str, value=I64)
+        before = store.parts.writer.position
+        for refused in (
+            lambda: numbers.set("k", "no number"),  # type: ignore[arg-type]
+            lambda: numbers.update_many([("a", 1), ("b", "no number")]),  # type: ignore[list-item]
+            lambda: numbers.setdefault("k", "no number"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(CodecError):
+                refused()
+        assert store.parts.writer.position == before
+        assert dict(numbers) == {}

@@ -14,6 +14,7 @@ from tidelog.affinity.errors import (
     ClosedError,
     CorruptDataError,
     DiskError,
+    DiskFullError,
     ForeignFileError,
     ForkedError,
     NotFoundError,
@@ -153,7 +154,7 @@ def test_wrong_partitions_and_codecs_leave_nothing_behind_and_nothing_open() -> 
         with pytest.raises(UsageError, match="partitions="):
             open_with(simulated(1, disk), PATH, partitions=wrong)
     wrong = 5
-    with pytest.raises(TypeError):
+    with pytest.raises(UsageError, match="no list of codecs"):
         open_with(simulated(1, disk), PATH, codecs=wrong)
     assert disk.kind(PATH) is None
     with opened(disk) as store:
@@ -508,3 +509,43 @@ def test_in_the_child_of_a_fork_nothing_is_touched() -> None:
             act()
     store.database.close()
     assert store.disk.operations == operations
+
+
+def faults_of_a_creation() -> int:
+    """How many operations it takes to make a store."""
+    disk = FaultyDisk()
+    open_store(disk)
+    return disk.operations
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("number", range(1, faults_of_a_creation() + 1))
+def test_a_creation_that_finds_no_space_leaves_nothing_that_it_made(
+    number: int, there: bool
+) -> None:
+    """The directory and the lock stayed, or a store without a data file."""
+    disk = FaultyDisk()
+    if there:
+        disk.make_directory(PATH)
+    disk.fail_at(disk.operations + number, "ENOSPC", for_ever=True)
+    try:
+        store = open_store(disk)
+    except DiskFullError:
+        assert disk.paths() == []
+        assert (disk.kind(PATH) is not None) == there
+        disk.heal()
+    else:
+        disk.heal()
+        store.database.close()
+    with opened(disk) as store:
+        put(store, b"a")
+
+
+def test_a_creation_in_the_way_of_another_one_takes_nothing_of_it_away() -> None:
+    disk = FaultyDisk()
+    disk.make_directory(PATH)
+    lock = disk.lock(f"{PATH}/lock")
+    with pytest.raises(AlreadyOpenError):
+        open_store(disk)
+    assert disk.paths() == [f"{PATH}/lock"]
+    lock.release()

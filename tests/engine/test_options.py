@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tidelog.affinity.errors import NotFoundError, UsageError
+from tidelog.engine.codecs import Str
 from tidelog.engine.open import open as open_store
 from tidelog.engine.opening import TRANSACTION_BYTES_LIMIT, Options
 from tidelog.wal.format import PAYLOAD_MAX
@@ -49,6 +50,35 @@ def test_a_misspelt_option_names_the_nearest_one(tmp_path: Path, given: str, mea
 def test_options_take_whole_seconds_and_no_limit_of_age() -> None:
     options = Options(sync_interval=1, retain_seconds=None)
     assert (options.sync_interval, options.retain_seconds) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "says", "hint"),
+    [
+        ("x.tl", {"codecs": Str}, "no list of codecs", "codecs=[...]"),
+        ("x.tl", {"codecs": None}, "no list of codecs", "codecs=[...]"),
+        ("x.tl", {"codecs": [1]}, "int is not a codec", "name, version"),
+        ("x.tl", {"codecs": "str"}, "str is not a codec", "name, version"),
+        (b"x.tl", {}, "not bytes", "os.fsdecode"),
+        (5, {}, "not int", "os.fsdecode"),
+    ],
+)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_codecs_and_paths_that_are_none_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: Any,
+    options: dict[str, Any],
+    says: str,
+    hint: str,
+    read_only: bool,
+) -> None:
+    # They were a bare TypeError, or taken until a map named a codec.
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=says) as caught:
+        open_store(path, read_only=read_only, **options)  # type: ignore[call-overload]
+    assert hint in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_transaction_can_be_larger_than_a_frame() -> None:

@@ -12,16 +12,18 @@ from typing import Any, TypeVar
 import pytest
 
 import tidelog
+from support.full_disks import files_at_most
 from support.pipelines import Row, content, fill, greatest_closed, new_store, replayed, rows
 from tidelog.affinity.errors import (
     AlreadyOpenError,
     CorruptDataError,
+    DiskFullError,
     HistoryTruncatedError,
     SnapshotExpiredError,
     UsageError,
 )
 from tidelog.engine.disk import RealDisk
-from tidelog.pipeline import archives, compaction, jobs
+from tidelog.pipeline import archives, columns, compaction, jobs
 from tidelog.pipeline.compaction import compact
 from tidelog.pipeline.jobs import Runner
 from tidelog.pipeline.options import parse
@@ -354,6 +356,7 @@ def test_a_run_that_dies_leaves_the_archive_as_it_was(
 
     with monkeypatch.context() as patch:
         patch.setattr(compaction._Files if death == "write" else os, death, die)
+        patch.setattr(compaction, "_take_away", lambda *_: None)  # who dies cleans nothing up
         with pytest.raises(Killed):
             compact(str(store), str(archive), HERE)
     if before is None:
@@ -364,6 +367,30 @@ def test_a_run_that_dies_leaves_the_archive_as_it_was(
     assert in_order(rows(archive, "changes")) == in_order(rows(store, "changes"))
     named = {stretch.folder for stretch in archives.load(str(archive)).parts()}
     assert {entry.name for entry in archive.iterdir() if entry.is_dir()} == named
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_run_that_finds_no_space_leaves_nothing_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool, first: bool
+) -> None:
+    """Under Spark it was a bug of ours, exit code 1, and the new folder stayed."""
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    grow(store, 1, 10)
+    if not first:
+        compact(str(store), str(archive), HERE)
+    with tidelog.open(store) as db:
+        for number in range(20):
+            db.map("stock")[b"%d" % number] = os.urandom(5000)
+    before = sorted(archive.rglob("*"))
+    if at_once:  # what does not fit is written in the middle of the work, not at its end
+        monkeypatch.setattr(columns, "BATCH_BYTES", 10_000)
+    with files_at_most(12_000), pytest.raises(DiskFullError):
+        compact(str(store), str(archive), HERE)
+    assert sorted(archive.rglob("*")) == before
+    assert first is not archive.exists()
+    compact(str(store), str(archive), HERE)
+    assert in_order(rows(archive, "changes")) == in_order(rows(store, "changes"))
 
 
 # ------------------------------------------------------------------ refusals

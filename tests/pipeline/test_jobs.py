@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import csv
+import errno
 import json
-from collections.abc import Callable
+import pickle
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -287,3 +289,13 @@ def test_a_runner_tells_how_far_it_is_and_small_inputs_need_no_jvm(store: Path) 
 def test_large_inputs_go_to_spark(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "SMALL_BYTES", 10)
     assert jobs.engine_for([str(store)]) == "spark"
+
+
+def test_an_error_of_the_system_in_an_executor_comes_back_as_a_result() -> None:
+    # Spark made a text of it, and the command ended as for a bug.
+    def full(_task: int) -> Iterator[int]:
+        yield 1
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    first, error = pickle.loads(pickle.dumps(list(jobs._told(full, 0))))
+    assert (first, type(error), error.errno) == (1, OSError, errno.ENOSPC)

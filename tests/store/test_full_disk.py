@@ -5,14 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import random
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import tidelog
+from support.full_disks import files_at_most
 from tidelog.affinity.errors import DiskError, DiskFullError
 from tidelog.engine import manifest as manifests
 from tidelog.engine.database import Database
@@ -20,17 +18,6 @@ from tidelog.testing import check_store
 from tidelog.wal.files import ReadOnlyDirectory
 
 LARGE = random.Random(1).randbytes(3000)
-
-
-@contextmanager
-def files_at_most(size: int) -> Iterator[None]:
-    """Let no file of this process grow beyond a size."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def full_of(path: Path) -> tuple[Database, int]:

@@ -225,6 +225,16 @@ def test_what_a_group_may_read_stays_readable_when_files_are_made_anew(tmp_path:
     assert {mode for name, mode in modes.items() if name.endswith("/")} == {0o750}
 
 
+def test_a_data_file_that_is_made_anew_from_the_log_stays_readable_for_a_group(store: Path) -> None:
+    """It was for its owner alone, whatever the files around it were."""
+    for place in [store, *store.rglob("*")]:
+        place.chmod(0o750 if place.is_dir() else 0o640)
+    for file in (store / "data").iterdir():
+        file.unlink()
+    opened(store).close()
+    assert {mode for name, mode in modes_of(store / "data").items() if name != "./"} == {0o640}
+
+
 class ForbiddenDisk(RealDisk):
     """A disk that may not be looked at."""
 

@@ -82,6 +82,19 @@ def test_a_directory_is_not_made_over_a_file_or_below_nothing(place: Place) -> N
         disk.make_directory(f"{path}/b/c")
 
 
+def test_a_directory_is_removed_once_it_is_empty(place: Place) -> None:
+    disk, path = place
+    disk.make_directory(f"{path}/a")
+    write_file(disk.directory(f"{path}/a"), "x", b"x")
+    with pytest.raises(OSError, match="not empty"):
+        disk.remove_directory(f"{path}/a")
+    disk.directory(f"{path}/a").unlink("x")
+    disk.remove_directory(f"{path}/a")
+    assert disk.kind(f"{path}/a") is None
+    with pytest.raises(FileNotFoundError):
+        disk.remove_directory(f"{path}/a")
+
+
 def test_opening_what_is_no_directory_says_so(place: Place) -> None:
     disk, path = place
     write_file(disk.directory(path), "a", b"x")

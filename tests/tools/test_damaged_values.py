@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -195,6 +199,51 @@ def test_salvage_writes_over_nothing(damaged: Path, tmp_path: Path, run: Run) ->
     with tidelog.open(damaged):
         assert run("db", "salvage", damaged, tmp_path / "out").exit_code == 7
     assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged.tl", "full"]
+
+
+KILLED = """
+import os, signal
+from tidelog.tools import db, main
+batches = db.batches
+def dying(found, size):
+    yield next(iter(batches(found, 10)))
+    os.kill(os.getpid(), signal.SIGKILL)
+db.batches = dying
+main.main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("there_before", [False, True])
+def test_a_salvage_that_is_killed_leaves_nothing_that_looks_whole(
+    damaged: Path, tmp_path: Path, run: Run, there_before: bool
+) -> None:
+    """Half of what could be read was there under the name that was asked for, as a store."""
+    out = tmp_path / "out.tl"
+    if there_before:
+        out.mkdir(mode=0o750)
+    arguments = ["db", "salvage", str(damaged), str(out)]
+    died = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert not out.exists() or not list(out.iterdir())
+    done = run(*arguments)
+    assert (done.exit_code, "out.tl.part is there" in done.stderr) == (7, True)
+    shutil.rmtree(tmp_path / "out.tl.part")
+    assert run(*arguments).exit_code == 0  # what is damaged was in the log
+    assert run("db", "verify", out).exit_code == 0
+    assert out.stat().st_mode & 0o777 == (0o750 if there_before else 0o700)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged.tl", "out.tl"]
+
+
+def test_what_a_killed_copy_leaves_is_refused_with_what_to_do(
+    damaged: Path, tmp_path: Path, run: Run
+) -> None:
+    (tmp_path / "copy" / "data").mkdir(parents=True)
+    (tmp_path / "copy" / "data" / "data.mdb").touch()
+    done = run("db", "backup", damaged, tmp_path / "copy")
+    assert done.exit_code == 7
+    assert "as a copy that was killed leaves" in done.stderr
+    assert "Delete it if it is that" in done.stderr
 
 
 def test_a_copy_that_fails_can_be_tried_again(damaged: Path, tmp_path: Path, run: Run) -> None:

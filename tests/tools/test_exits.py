@@ -114,7 +114,7 @@ def test_debug_shows_the_traceback() -> None:
     done = CliRunner().invoke(group, ["fail", "--debug"])
     assert done.exit_code == Exit.NOT_FOUND
     assert "Traceback" in done.stderr
-    assert done.stderr.splitlines()[-2].startswith("error: nothing")
+    assert done.stderr.splitlines()[-1].startswith("error: nothing")
 
 
 def test_a_hint_names_the_store_that_the_command_is_about() -> None:
@@ -146,6 +146,14 @@ def test_the_refusal_of_the_data_file_counts_as_one_of_permission() -> None:
     with pytest.raises(errors.DiskError) as caught, translated("opening data"):
         raise lmdb.Error("data/data.mdb: Permission denied")
     assert exit_code(caught.value) is Exit.PERMISSION
+
+
+@pytest.mark.parametrize("kind", [errors.UsageError, errors.CodecError, RefusedError])
+def test_an_error_about_the_call_gets_no_hint_about_files(kind: type[errors.UsageError]) -> None:
+    # Each was told to check the path, or to choose another one.
+    assert list(error_lines(kind("--key and --prefix exclude each other"), None)) == [
+        f"--key and --prefix exclude each other  [{kind.code}]"
+    ]
 
 
 @pytest.mark.parametrize(

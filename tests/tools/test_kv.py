@@ -69,6 +69,10 @@ def test_get_prints_exact_bytes_and_what_they_mean(run: Run, shop: Path) -> None
 
 
 def test_put_takes_stored_bytes_from_standard_input(run: Run, shop: Path) -> None:
+    done = run("kv", "put", shop, "numbers", "7", "-", input=b"se\xff")
+    assert done.exit_code == 2
+    assert "the value on standard input is refused" in done.stderr
+    assert "damaged" not in done.stderr
     done = run("kv", "put", shop, "numbers", "7", "-", input=b"se\xc3\xbfen")
     assert done.exit_code == 0
     assert run("kv", "get", shop, "numbers", "7").stdout == "seÿen\n"
@@ -366,6 +370,25 @@ def test_bad_input_is_told_and_changes_nothing(
     assert done.stdout == ""
     assert contents(shop, run) == before
     assert sorted(os.listdir(tmp_path)) == ["empty", "file", "shop.tl"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("get", "", "stock", "a"), ("export", "shop.tl", "stock", "-o", "")]
+)
+def test_an_empty_path_is_refused(
+    run: Run,
+    shop: Path,
+    unchanged: Fingerprint,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+) -> None:
+    # The export wrote a file `.part` and failed at the end.
+    monkeypatch.chdir(shop.parent)
+    before = unchanged(shop.parent)
+    done = run("kv", *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "An empty path names nothing" in done.stderr
+    assert unchanged(shop.parent) == before
 
 
 def contents(shop: Path, run: Run) -> list[str]:

@@ -55,6 +55,30 @@ def feed(stream: IO[str] | None, count: int) -> None:
 
 # ------------------------------------------------------------------ SIGTERM
 
+INTERRUPTED_IMPORT = """
+import runpy, signal, sys
+name, number = sys.argv[1], int(sys.argv[2])
+class Finder:
+    def find_spec(self, wanted, *_rest):
+        if wanted == name:
+            signal.raise_signal(number)
+del sys.argv[1:3]
+sys.meta_path.insert(0, Finder())
+runpy.run_module("tidelog", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "tidelog.tools.kv", "tidelog.engine.database"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_modules_are_imported_ends_without_a_word(
+    shop: Path, number: signal.Signals, module: str
+) -> None:
+    # Ctrl-C in the first tenth of a second of a command was a traceback.
+    where = ("-c", INTERRUPTED_IMPORT, module, str(int(number)))
+    with started("kv", "get", shop, "numbers", "5", program=where) as child:
+        told = child.communicate(timeout=60)
+    assert (told, child.returncode) == (("", ""), 128 + number)
+
 
 def test_sigterm_ends_an_import_as_ctrl_c_does(shop: Path, run: Run) -> None:
     # It said nothing, and nobody knew how much was loaded.

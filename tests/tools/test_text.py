@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -150,3 +152,37 @@ def test_ranges(given: str, span: tuple[int, int]) -> None:
 def test_texts_that_are_no_range(given: str) -> None:
     with pytest.raises(UsageError):
         text.parse_span(given)
+
+
+def test_what_was_just_typed_is_not_called_damaged() -> None:
+    with pytest.raises(CodecError, match="the key 'hex:ff' is refused: str: ") as caught:
+        text.parse_value("hex:ff", codecs.Str, "key")
+    assert caught.value.hint == "Give text."
+
+
+LONG = "x" * 300_000
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda: text.parse_value(LONG, codecs.I64, "value"),
+        lambda: text.parse_value(LONG, codecs.Float, "value"),
+        lambda: text.parse_value(LONG, codecs.Json, "value"),
+        lambda: text.parse_value(f"hex:{LONG}", codecs.Bytes, "value"),
+        lambda: text.parse_value(f"hex:{'ff' * 150_000}", codecs.Str, "value"),
+        lambda: text.parse_time(LONG),
+        lambda: text.parse_span(LONG),
+        lambda: text.parse_span(f"9..{'0' * 300_000}"),
+        lambda: text.parse_time("9" * 300_000),
+        lambda: bytes_shown({"s": LONG, "b64": LONG}),
+    ],
+)
+def test_an_error_shows_the_beginning_of_long_text_and_its_length(
+    refused: Callable[[], object],
+) -> None:
+    # A value of 300,000 characters stood in the error from end to end.
+    with pytest.raises(UsageError) as caught:
+        refused()
+    assert len(str(caught.value)) < 500
+    assert re.search(r"\.\.\. \([36]\d\d,\d{3} characters\)", str(caught.value))

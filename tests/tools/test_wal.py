@@ -55,6 +55,27 @@ def namespace(number: int, name: str, key: str, value: str) -> NamespaceRecord:
     )
 
 
+def test_a_renamed_map_is_found_by_the_name_it_had_and_by_the_one_it_has(
+    run: Run, tmp_path: Path
+) -> None:
+    # What was written before the renaming was shown under the old name only.
+    path = tmp_path / "shop.tl"
+    with tidelog.open(path) as db:
+        db.map("other", key=Str, value=Msgpack)["d"] = 4
+        db.map("old", key=Str, value=Msgpack)["a"] = 1
+        db.rename("old", "new")
+        db.map("new")["b"] = 2
+
+    def keys(name: str) -> list[str]:
+        done = run("wal", "dump", path, "--map", name, "--type", "tx", "--jsonl")
+        return [update["key_decoded"] for tx in records_of(done) for update in tx["updates"]]
+
+    assert (keys("old"), keys("new"), keys("other")) == (["a"], ["a", "b"], ["d"])
+    counts = {name: run("wal", "stat", path, "--map", name, "--json") for name in ("old", "new")}
+    assert [json.loads(counts[name].stdout)["updates"] for name in counts] == [1, 2]
+    assert run("wal", "dump", path, "--map", "none").exit_code == 4
+
+
 def every_record() -> LogBuilder:
     """A log of two segments with a record of each type."""
     log = LogBuilder()
