@@ -71,6 +71,7 @@ class Tracer:
         elif line == self._wanted:
             if self._left == 0 and not self.where:
                 self.where = f"{line[0]}:{line[1]} in {frame.f_code.co_name}"
+                sys.settrace(None)  # the rest is quicker without
                 raise Interrupt
             self._left -= 1
         return self._line
