@@ -259,9 +259,10 @@ def find_locks_in_python(path: str, source: str) -> list[Finding]:
     bound = names_bound(tree)
     found = []
     for node in ast.walk(tree):
-        name = outside_name(node, bound) if isinstance(node, ast.Attribute | ast.Name) else None
-        if name in LOCKS_IN_PYTHON:
-            found.append(Finding(path, node.lineno, f"{name}: take a lock of `_thread`"))
+        if isinstance(node, ast.Attribute | ast.Name):
+            name = outside_name(node, bound)
+            if name in LOCKS_IN_PYTHON:
+                found.append(Finding(path, node.lineno, f"{name}: take a lock of `_thread`"))
     return found
 
 
