@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from support.real_stores import error_of, expect_sound, in_child, opened
+from tidelog import aio
 from tidelog.engine import forks
 from tidelog.engine.open import open as open_store
 from tidelog.errors import AlreadyOpenError, ForkedError
@@ -331,6 +332,39 @@ def test_an_inherited_reader_raises_at_once_whatever_other_threads_held(
         assert len(os.listdir(path / "readers")) == 1
         assert m[b"old"] == b"1"
         db.refresh()
+
+
+async def test_an_inherited_async_store_raises_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    async with aio.open(path) as db:
+        m, other = db.map("m"), db.map("other")
+        for each in (m, other):
+            await each.set(b"old", b"1")
+
+        async def uses() -> None:
+            calls: list[Callable[[], Any]] = [
+                lambda: m.set(b"old", b"child"),
+                lambda: m.update_many({b"old": b"child"}),
+                lambda: m.get(b"old"),
+                lambda: db.run(_sets),
+                db.checkpoint,
+            ]
+            for number, call in enumerate(calls):
+                with pytest.raises(ForkedError):
+                    await call()
+                    raise AssertionError(number)
+
+        async def _sets(tx: Any) -> None:
+            await tx[m].set(b"old", b"child")
+
+        def child() -> None:
+            # There is no loop here: whatever waits comes back to where it is sent on.
+            with pytest.raises(StopIteration):
+                uses().send(None)
+
+        expect_child(child)
+        assert await m.get(b"old") == b"1"
+    expect_sound(path)
 
 
 def test_a_child_forked_in_the_middle_of_a_commit_ends_and_the_commit_goes_on(
