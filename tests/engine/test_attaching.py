@@ -605,3 +605,17 @@ def test_keys_that_are_none_of_their_codec_are_refused(tmp_path: Path) -> None:
             db.attach(load)
         assert db.maps() == []
     assert check_store(tmp_path / "s") == []
+
+
+def test_a_piece_is_no_larger_than_a_transaction_may_be_by_either_measure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [(0, {b"%d" % number: b"x" * 99}) for number in range(6)]
+    for name, limit, count in (("PIECE_ROWS", 2, 3), ("PIECE_BYTES", 250, 2)):
+        with monkeypatch.context() as patch:
+            patch.setattr(attaching, name, limit)
+            pieces = list(attaching._pieces(iter(rows)))
+        assert [len(piece[0]) for piece in pieces] == [6 // count] * count
+        assert [row for piece in pieces for row in piece[0].items()] == [
+            row for _, part in rows for row in part.items()
+        ]

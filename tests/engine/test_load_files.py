@@ -282,7 +282,18 @@ def test_an_unknown_format_is_told_as_such() -> None:
     assert (caught.value.found, caught.value.supported) == (2, 1)
 
 
+def _with_part(told: LoadManifest, **fields: int) -> LoadManifest:
+    (file,) = told.files
+    first, *others = file.partitions
+    parts = (replace(first, **fields), *others)
+    return replace(told, files=(replace(file, partitions=parts),))
+
+
 WRONG: list[Callable[[LoadManifest], LoadManifest]] = [
+    lambda told: _with_part(told, rows=0),
+    lambda told: _with_part(told, rows=-1),
+    lambda told: _with_part(told, digest=-1),
+    lambda told: _with_part(told, digest=1 << 200),
     lambda told: replace(told, id=b"short"),
     lambda told: replace(told, partitions=0),
     lambda told: replace(told, partitions=40_000),

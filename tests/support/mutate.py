@@ -317,26 +317,31 @@ def noticed(mutant: Mutant, tree: Path, cover: Cover, *, slow: bool) -> str:
     place = tree / mutant.path
     source = place.read_bytes()
     place.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.stop :])
-    names = cover.tests(mutant)
-    only = tree.parent / "only.json"
-    only.write_text(json.dumps(names))
-    files = dict.fromkeys(name.partition("::")[0] for name in names)
-    hung = 60 + 10 * sum(cover.seconds[name] for name in names)
-    runs: list[tuple[str, ...]] = []
-    if names:
-        runs.append(("--timeout", "30", "--only", str(only), *files))
-    if own := cover.own(mutant.path):
-        runs.append(("-m", SLOWER, *own))
-    if slow:
-        runs.append(("-m", SLOWER, "tests/crash", "tests/store", "tests/engine"))
     try:
-        for arguments in runs:
-            passed, told = passes(tree, *arguments, seconds=hung if "--only" in arguments else 1800)
+        for arguments, seconds in runs_of(mutant, tree, cover, slow=slow):
+            passed, told = passes(tree, *arguments, seconds=seconds)
             if not passed:
                 return told
         return ""
     finally:
         place.write_bytes(source)
+
+
+def runs_of(
+    mutant: Mutant, tree: Path, cover: Cover, *, slow: bool
+) -> Iterator[tuple[list[str], float]]:
+    """Yield what to run against a mutant, the nearest first, and after how long it hangs."""
+    only, own, names = tree.parent / "only.json", cover.own(mutant.path), cover.tests(mutant)
+    near = [name for name in names if name.partition("::")[0] in own]
+    for some in filter(None, (near, names[len(near) :])):
+        only.write_text(json.dumps(some))
+        files = dict.fromkeys(name.partition("::")[0] for name in some)
+        seconds = 60 + 10 * sum(cover.seconds[name] for name in some)
+        yield ["--timeout", "30", "--only", str(only), *files], seconds
+    if own:
+        yield ["-m", SLOWER, *own], 1800
+    if slow:
+        yield ["-m", SLOWER, "tests/crash", "tests/store", "tests/engine"], 3600
 
 
 # ---------------------------------------------------------------------- which test runs what
