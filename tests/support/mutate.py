@@ -7,9 +7,10 @@ and engine: a file by the root of its number of sites, then an operator, then a 
 large file and no common operator has most of them.  Each mutant stands in a copy of the checkout.
 First all fast tests run without any, and it is noted which of them run which line
 (``covering.py``; kept in ``.venv/mutants.cover.json``).  Against a mutant run the fast tests of its
-module, those that run its line, and the slow ones of its module; those that read the source
-do not.  With ``--slow`` the slow tests of crashes, stores and the engine run, too.  A mutant that
-hangs, or breaks the import, is noticed.
+module, then those of other modules that run its line, the quickest files first, for as long as
+``ENOUGH`` says, then the slow ones of its module; those that read the source do not.  With
+``--slow`` all that run its line do, and the slow tests of crashes, stores and the engine.  A mutant
+that hangs, or breaks the import, is noticed.
 
 Results are kept in ``.venv/mutants.json``, so a run can be stopped and goes on.  One holds while
 the mutated module stays as it is, and the text of the test that noticed; where none did, until a
@@ -49,6 +50,9 @@ LAYERS = ("wal", "tx", "checkpoints", "engine")
 STATE = ROOT / ".venv" / "mutants.json"
 FLOOR = 95.0
 COVER = STATE.with_name("mutants.cover.json")
+
+ENOUGH = 40.0
+"""How many seconds of tests of other modules a mutant gets; what it survives so is a survivor."""
 
 QUICK = "not slow and not nightly and not spark"
 SLOWER = "slow and not nightly and not spark"
@@ -333,7 +337,9 @@ def runs_of(
     """Yield what to run against a mutant, the nearest first, and after how long it hangs."""
     only, own, names = tree.parent / "only.json", cover.own(mutant.path), cover.tests(mutant)
     near = [name for name in names if name.partition("::")[0] in own]
-    for some in filter(None, (near, names[len(near) :])):
+    spent = itertools.accumulate(cover.seconds[name] for name in names[len(near) :])
+    enough = len(names) if slow else len(near) + sum(so_far <= ENOUGH for so_far in spent)
+    for some in filter(None, (near, names[len(near) : enough])):
         only.write_text(json.dumps(some))
         files = dict.fromkeys(name.partition("::")[0] for name in some)
         seconds = 60 + 10 * sum(cover.seconds[name] for name in some)
