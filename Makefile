@@ -43,7 +43,7 @@ coverage: .venv/.ready
 
 # Takes an hour or more; stopped, it goes on where it was.
 mutate: .venv/.ready
-	$(BIN)/python tests/support/mutate.py $(MUTATE)
+	PYTHONPATH=tests $(BIN)/python -m support.mutate $(MUTATE)
 
 bench: .venv/.bench
 	$(BIN)/python benchmarks/run.py --write

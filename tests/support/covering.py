@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from coverage import Coverage
 
-LAYERS = ("wal", "tx", "checkpoints", "engine")
+from support.mutants import LAYERS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,10 +1,10 @@
 """Mutates the core of the product, one small change at a time, and sees which tests notice.
 
-    python tests/support/mutate.py [--count 150] [--seed 13] [--jobs 2] [--sample N]
+    PYTHONPATH=tests python -m support.mutate [--count 150] [--seed 13] [--jobs 2] [--sample N]
 
-from the root of the checkout; ``make mutate`` does.  Sites are drawn from wal, tx, checkpoints
-and engine: a file by the root of its number of sites, then an operator, then a site, so that no
-large file and no common operator has most of them.  Each mutant stands in a copy of the checkout.
+from the root of the checkout; ``make mutate`` does.  ``mutants.py`` says what is drawn.  Each
+mutant stands in a copy of the checkout.
+
 First all fast tests run without any, and it is noted which of them run which line
 (``covering.py``; kept in ``.venv/mutants.cover.json``).  Against a mutant run the fast tests of its
 module, then those of other modules that run its line, the quickest files first, for as long as
@@ -17,8 +17,6 @@ the mutated module stays as it is, and the text of the test that noticed; where 
 file of those tests changes.  What they share in ``tests/support`` is not looked at: ``--again``
 runs all.
 Survivors that no test can notice stand in ``EQUIVALENT``, each with its reason.
-
-Left out as sites: text of errors and of logs, ``__repr__``, assertions, annotations, docstrings.
 """
 
 from __future__ import annotations
@@ -28,9 +26,7 @@ import ast
 import hashlib
 import itertools
 import json
-import math
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -38,15 +34,14 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Lock
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-LAYERS = ("wal", "tx", "checkpoints", "engine")
+from support.mutants import LAYERS, ROOT, Mutant, drawn
+
 STATE = ROOT / ".venv" / "mutants.json"
 FLOOR = 95.0
 COVER = STATE.with_name("mutants.cover.json")
@@ -79,180 +74,6 @@ class StoppedError(Exception):
     """The run was told to end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One change: the text of a place, and what stands there instead."""
-
-    path: str
-    line: int
-    operator: str
-    before: str
-    after: str
-    start: int
-    stop: int
-    lines: tuple[int, ...]
-    """Those of the statement: any of them runs when the mutant does."""
-
-    inside: str
-    """The names of the classes and functions that it is in."""
-
-    @property
-    def name(self) -> str:
-        """What it is called, wherever in its file it moves to."""
-        return f"{self.path} {self.inside} {self.operator} {self.before}"
-
-
-# ---------------------------------------------------------------------- sites
-
-Change = tuple[str, ast.AST, str]
-"""Operator, the node, and what to write in its place."""
-
-_COMPARES: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-_MINMAX = {"min": "max", "max": "min"}
-
-
-def changes_of(node: ast.AST) -> Iterator[Change]:
-    """Yield what may be done to one node."""
-    match node:
-        case ast.Compare(ops=[op]):
-            other = deepcopy(node)
-            other.ops = [_COMPARES[type(op)]()]
-            yield "CMP", node, f"({ast.unparse(other)})"
-        case ast.Constant(value=bool() as value):
-            yield "BOOL", node, str(not value)
-        case ast.Constant(value=int() as value):
-            yield "CONST", node, str(value + 1)
-        case ast.BinOp(op=ast.Add() | ast.Sub() as op):
-            turned = deepcopy(node)
-            turned.op = ast.Sub() if isinstance(op, ast.Add) else ast.Add()
-            yield "ARITH", node, f"({ast.unparse(turned)})"
-        case ast.BoolOp(op=op):
-            joined = deepcopy(node)
-            joined.op = ast.Or() if isinstance(op, ast.And) else ast.And()
-            yield "ANDOR", node, f"({ast.unparse(joined)})"
-        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
-            yield "NEG", test, f"(not ({ast.unparse(test)}))"
-        case ast.Call(func=ast.Name(id="min" | "max" as name)):
-            yield "MINMAX", node.func, _MINMAX[name]
-        case ast.Call(args=[first, second], keywords=[]) if not _starred(node):
-            swapped = deepcopy(node)
-            swapped.args = [second, first]
-            yield "ARGS", node, ast.unparse(swapped)
-        case ast.Expr(value=ast.Call()):
-            yield "CALL", node, "pass"
-        case ast.Assign() | ast.AugAssign() if _assigns_attribute(node):
-            yield "ASSIGN", node, "pass"
-        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
-            yield "RETURN", node, "return None"
-        case ast.Raise(exc=ast.Call(func=ast.Name() as kind)):
-            yield "ERROR", kind, "RuntimeError"
-        case ast.Raise():
-            yield "RAISE", node, "pass"
-        case ast.Break() | ast.Continue():
-            yield "LOOP", node, "pass"
-        case _:
-            return
-
-
-def _starred(call: ast.Call) -> bool:
-    return any(isinstance(argument, ast.Starred) for argument in call.args)
-
-
-def _assigns_attribute(node: ast.Assign | ast.AugAssign) -> bool:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return all(isinstance(target, ast.Attribute | ast.Subscript) for target in targets)
-
-
-def sites(node: ast.AST) -> Iterator[Change]:
-    """Yield all changes below a node, but where they would only change a text or a type."""
-    yield from changes_of(node)
-    for name, child in ast.iter_fields(node):
-        if name in ("annotation", "returns", "decorator_list", "bases", "cause", "op", "ops"):
-            continue
-        for item in child if isinstance(child, list) else [child]:
-            if isinstance(item, ast.AST) and not _left_out(node, item):
-                yield from sites(item)
-
-
-def _left_out(parent: ast.AST, node: ast.AST) -> bool:
-    match node:
-        case ast.FunctionDef(name="__repr__" | "__str__") | ast.Assert() | ast.JoinedStr():
-            return True
-        case ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom():
-            return True
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="log")))):
-            return True
-        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
-            return True
-        case ast.ClassDef(bases=[*_, ast.Name(id="Protocol")]):
-            return True
-    return isinstance(parent, ast.Raise) and isinstance(node, ast.Call)
-
-
-def mutants_of(path: Path) -> list[Mutant]:
-    """Return all mutants of a module."""
-    text = path.read_text(encoding="utf-8")
-    starts = [0]
-    for line in text.encode().splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    found = []
-    module = ast.parse(text)
-    statements = list(statements_of(module))
-    defined = [
-        (node.name, range(node.lineno, (node.end_lineno or 0) + 1))
-        for node in ast.walk(module)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    ]
-    for operator, node, after in sites(module):
-        assert isinstance(node, ast.expr | ast.stmt)
-        assert node.end_lineno is not None
-        assert node.end_col_offset is not None
-        start = starts[node.lineno - 1] + node.col_offset
-        stop = starts[node.end_lineno - 1] + node.end_col_offset
-        name = str(path.relative_to(ROOT))
-        place = (name, node.lineno, operator, ast.unparse(node), after, start, stop)
-        lines = min((lines for lines in statements if node.lineno in lines), key=len)
-        inside = ".".join(name for name, lines in defined if node.lineno in lines)
-        found.append(Mutant(*place, tuple(lines), inside))
-    return found
-
-
-def statements_of(module: ast.Module) -> Iterator[range]:
-    """Yield the lines of each statement, of a compound one those of its head."""
-    for node in ast.walk(module):
-        if isinstance(node, ast.stmt):
-            body = getattr(node, "body", None)
-            stop = max(body[0].lineno, node.lineno + 1) if body else (node.end_lineno or 0) + 1
-            yield range(node.lineno, stop)
-
-
-def drawn(count: int, seed: int) -> list[Mutant]:
-    """Draw different mutants, the same for the same seed and source."""
-    modules = sorted(path for layer in LAYERS for path in (ROOT / layer).glob("*.py"))
-    everything = {path: found for path in modules if (found := mutants_of(path))}
-    weights = [math.sqrt(len(found)) for found in everything.values()]
-    taken: dict[Mutant, None] = {}
-    draws = itertools.count()
-    while len(taken) < count:
-        # Each draw has a generator of its own, so that a change of the source moves few of them.
-        rng = random.Random(f"{seed} {next(draws)}")
-        (path,) = rng.choices(list(everything), weights)
-        operator = rng.choice(sorted({mutant.operator for mutant in everything[path]}))
-        taken[rng.choice([m for m in everything[path] if m.operator == operator])] = None
-    return list(taken)
-
-
 # ---------------------------------------------------------------------- running
 
 
@@ -271,14 +92,19 @@ def copied(place: Path) -> Path:
     return place / "tree"
 
 
-def passes(tree: Path, *arguments: str, seconds: float = 1800) -> tuple[bool, str]:
-    """Run tests in a copy; return whether all pass, and which one did not."""
+def passes(
+    tree: Path, *arguments: str, seconds: float = 1800, compiles: bool = False
+) -> tuple[bool, str]:
+    """Run tests in a copy; return whether all pass, and which one did not.
+
+    What is compiled is kept only where it ``compiles``, which is without any mutant.
+    """
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-n", "0"]
     command += ["-p", "no:cacheprovider", "-p", "support.covering", *arguments]
     environment = {
         **os.environ,
         "PYTHONPATH": str(tree.parent / "path"),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONDONTWRITEBYTECODE": "" if compiles else "1",
         "PYTHONHASHSEED": "0",
         "TMPDIR": str(tree.parent),
     }
@@ -304,13 +130,16 @@ def passes(tree: Path, *arguments: str, seconds: float = 1800) -> tuple[bool, st
     failed = [line for line in told.splitlines() if line.startswith(named)]
     if run.returncode in (0, 5):  # 5: none was chosen
         return True, ""
-    return False, failed[0].split(" - ")[0].partition(" ")[2] if failed else "it broke the run"
+    return False, failed[0].partition(" ")[2] if failed else "it broke the run"
 
 
 def killer(mutant: Mutant, tree: Path, cover: Cover, *, slow: bool) -> str:
-    """Run tests until one notices the mutant, which passes without it; return which, or nothing."""
-    told = noticed(mutant, tree, cover, slow=slow)
-    if "::" in told:
+    """Run tests until one notices the mutant; return which, or nothing.
+
+    All of them have passed without it; one that took too long, on a busy machine, has to again.
+    """
+    told, _, why = noticed(mutant, tree, cover, slow=slow).partition(" - ")
+    if "Timeout" in why:
         passed, _ = passes(tree, told.partition("[")[0])
         assert passed, f"without any mutant {told} fails"
     return told
@@ -319,7 +148,7 @@ def killer(mutant: Mutant, tree: Path, cover: Cover, *, slow: bool) -> str:
 def noticed(mutant: Mutant, tree: Path, cover: Cover, *, slow: bool) -> str:
     """Put a mutant in its place and run tests until one fails; return which, or nothing."""
     place = tree / mutant.path
-    source = place.read_bytes()
+    source, stat = place.read_bytes(), place.stat()
     place.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.stop :])
     try:
         for arguments, seconds in runs_of(mutant, tree, cover, slow=slow):
@@ -329,6 +158,7 @@ def noticed(mutant: Mutant, tree: Path, cover: Cover, *, slow: bool) -> str:
         return ""
     finally:
         place.write_bytes(source)
+        os.utime(place, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # what was compiled is good again
 
 
 def runs_of(
@@ -364,7 +194,7 @@ class Cover:
         self.tree = tree
         shared = [tree / "tests" / "conftest.py", *(tree / "tests" / "support").glob("*.py")]
         product = [file for layer in PRODUCT for file in (tree / layer).rglob("*.py")]
-        tools = ("mutate.py", "covering.py")
+        tools = ("mutate.py", "mutants.py", "covering.py")
         common = digest(file for file in sorted([*shared, *product]) if file.name not in tools)
         files = {
             str(file.relative_to(tree)): common + digest([file])
@@ -508,6 +338,7 @@ def run_all(mutants: list[Mutant], jobs: int, *, slow: bool, again: bool) -> dic
         trees: SimpleQueue[Path] = SimpleQueue()
         copies = [copied(Path(folder) / str(job)) for job in range(jobs)]
         for tree in copies:
+            passes(tree, "--collect-only", "-m", QUICK, *FAST, compiles=True)
             trees.put(tree)
         cover = Cover(copies[0])
         known = Results(cover, slow=slow, again=again)
