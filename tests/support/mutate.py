@@ -49,6 +49,8 @@ COVER = STATE.with_name("mutants.cover.json")
 ENOUGH = 40.0
 """How many seconds of tests of other modules a mutant gets; what it survives so is a survivor."""
 
+TOO_LONG = " (took too long)"
+
 QUICK = "not slow and not nightly and not spark"
 SLOWER = "slow and not nightly and not spark"
 PRODUCT = ("affinity", *LAYERS, "testing", "pipeline", "tools")
@@ -130,7 +132,8 @@ def passes(
     failed = [line for line in told.splitlines() if line.startswith(named)]
     if run.returncode in (0, 5):  # 5: none was chosen
         return True, ""
-    return False, failed[0].partition(" ")[2] if failed else "it broke the run"
+    first = failed[0].split(" - ")[0].partition(" ")[2] if failed else "it broke the run"
+    return False, first + (TOO_LONG if "Failed: Timeout" in told else "")
 
 
 def killer(mutant: Mutant, tree: Path, cover: Cover, *, slow: bool) -> str:
@@ -138,11 +141,11 @@ def killer(mutant: Mutant, tree: Path, cover: Cover, *, slow: bool) -> str:
 
     All of them have passed without it; one that took too long, on a busy machine, has to again.
     """
-    told, _, why = noticed(mutant, tree, cover, slow=slow).partition(" - ")
-    if "Timeout" in why:
-        passed, _ = passes(tree, told.partition("[")[0])
+    told = noticed(mutant, tree, cover, slow=slow)
+    if told.endswith(TOO_LONG):
+        passed, _ = passes(tree, told.partition("[")[0].removesuffix(TOO_LONG))
         assert passed, f"without any mutant {told} fails"
-    return told
+    return told.removesuffix(TOO_LONG)
 
 
 def noticed(mutant: Mutant, tree: Path, cover: Cover, *, slow: bool) -> str:
