@@ -544,6 +544,19 @@ async def test_another_thread_or_loop_is_refused() -> None:
         assert await numbers.get(1) == 1
 
 
+async def test_in_a_child_of_a_fork_no_commit_waits_for_the_thread_of_the_parent() -> None:
+    async with opened() as db:
+        data = db.map("data")
+        await data.set(b"k", b"v")
+        log: Any = db._log
+        log.forked()
+        for call in (partial(data.set, b"k", b"w"), partial(data.update_many, {b"k": b"w"})):
+            with pytest.raises(ClosedError):
+                await call()
+        log._stopping = False
+        assert await data.get(b"k") == b"v"
+
+
 async def test_an_error_in_the_block_closes_the_store() -> None:
     disk = FaultyDisk()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.stores import Opened, opened
-from tidelog.affinity.errors import ClosedError, SnapshotExpiredError
+from tidelog.affinity.errors import ClosedError, ForkedError, SnapshotExpiredError
 from tidelog.engine import database as databases, snapshots
 
 
@@ -105,6 +105,18 @@ def test_what_was_read_while_a_snapshot_ended_is_not_shown(
     monkeypatch.setattr(snapshots, "scan", ends)
     with pytest.raises(ClosedError):
         next(iter(snapshot[users].items()))
+
+
+def test_a_fork_takes_from_iterations_what_they_have_in_hand(store: Opened) -> None:
+    # In the child; it would have shown the rest of a block that the parent had read.
+    users = store.database.map("users")
+    users.update_many({b"%d" % number: b"v" for number in range(9)})
+    snapshot = store.database.snapshot()
+    scan = iter(snapshot[users].items())
+    assert next(scan) == (b"0", b"v")
+    snapshot.forked(lambda: ForkedError("it was opened by the parent"))
+    with pytest.raises(ForkedError):
+        next(scan)
 
 
 def test_a_snapshot_that_is_forgotten_holds_nothing(store: Opened) -> None:
