@@ -31,6 +31,7 @@ from tidelog.engine.puts import PUT_BYTES_MAX, Puts
 from tidelog.engine.stored import pack_prefix
 from tidelog.engine.updates import FewUpdates, Writes
 from tidelog.engine.wakes import WakeChain
+from tidelog.tx.counter import PartitionUpdateCounter
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import CheckpointRecord, IdleRecord, RollbackRecord, TxRecord
 
@@ -607,6 +608,36 @@ def test_a_relaxed_update_that_fails_says_so_and_uses_no_number() -> None:
         users[b"b"] = b"1"
         (counter,) = store.parts.state.counters
         assert (counter.lwm, counter.hwm) == (1, 1)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_relaxed_put_that_is_in_the_log_takes_effect_or_stops_the_store(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    # Interrupted once it is done again; if that is interrupted, too, memory lacks what the log has.
+    store = open_store(durability="none", partitions=1)
+    users = store.database.map("users")
+    users[b"a"] = b"1"
+    apply_one, left = PartitionUpdateCounter.apply_one, [None] * times
+
+    def applied(self: PartitionUpdateCounter, number: int) -> None:
+        if left:
+            left.pop()
+            raise KeyboardInterrupt
+        apply_one(self, number)
+
+    monkeypatch.setattr(PartitionUpdateCounter, "apply_one", applied)
+    with pytest.raises(KeyboardInterrupt):
+        users[b"b"] = b"2"
+    if times == 1:
+        users[b"c"] = b"3"
+        assert dict(users) == {b"a": b"1", b"b": b"2", b"c": b"3"}
+    else:
+        with pytest.raises(ReadOnlyError, match="in the middle of a change of a commit"):
+            users[b"c"] = b"3"
+    store.database.abandon()
+    with opened(store.disk.crash("kept"), seed=2) as again:
+        assert again.database.map("users")[b"b"] == b"2"
 
 
 # ------------------------------------------------------------------ other records
