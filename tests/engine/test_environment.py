@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
+import pytest
+
 from tidelog.engine.environment import ThreadTask, production
 
 WAIT = 60.0
@@ -44,6 +46,28 @@ def test_a_task_may_stop_itself() -> None:
     assert stopped.acquire(timeout=WAIT)
     task._thread.join(WAIT)
     assert not task._thread.is_alive()
+
+
+def test_a_task_whose_start_is_interrupted_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran, threads = threading.Semaphore(0), list[threading.Thread]()
+    start = threading.Thread.start
+
+    def work() -> None:
+        ran.release()
+        raise SystemExit
+
+    def interrupted(self: threading.Thread) -> None:
+        start(self)
+        threads.append(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ThreadTask("test", NEVER, work)
+    threads[0].join(WAIT)
+    assert not threads[0].is_alive()
+    assert not ran.acquire(blocking=False)
 
 
 def test_the_running_work_is_finished_before_a_stop_returns() -> None:

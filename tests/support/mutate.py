@@ -65,6 +65,8 @@ EQUIVALENT: dict[str, str] = {
     "engine/attempts.py Attempt.__exit__ BOOL False": "ignored where there was no error",
     "engine/log_source.py _segment CALL file.close()": "CPython closes what nobody refers to",
     "engine/aio.py Database.run ERROR AssertionError": "never reached: the last attempt raises",
+    "engine/aio_maps.py Items._end CALL source.close()": "CPython closes what nobody refers to",
+    "engine/maps.py Map.__bool__ CONST 1": "looks at two keys where there are two",
     "engine/rewriting.py  CONST 512": "one key more in hand where many threads pop",
     "engine/salvage.py _DataFile.__init__ CONST 2": "of what it is given it looks at two pages",
     "engine/tuple_codec.py _pack_int CMP value < 0": "zero has the same bytes either way",
