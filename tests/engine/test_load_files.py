@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -282,7 +283,7 @@ def test_an_unknown_format_is_told_as_such() -> None:
     assert (caught.value.found, caught.value.supported) == (2, 1)
 
 
-def _with_part(told: LoadManifest, **fields: int) -> LoadManifest:
+def _with_part(told: LoadManifest, **fields: Any) -> LoadManifest:
     (file,) = told.files
     first, *others = file.partitions
     parts = (replace(first, **fields), *others)

@@ -343,7 +343,8 @@ def test_frames_near_the_end_are_those_from_a_place_on_and_no_more_is_read() -> 
         def size(self) -> int:
             return file.size()
 
-    noting: Any = replace(segment, file=Noting())
+    noted: Any = Noting()
+    noting = replace(segment, file=noted)
     first, second, third, fourth = log.frames[1:]
     for start, end, expected in (
         (second.position, log.position, [second, third, fourth]),

@@ -472,6 +472,7 @@ def test_asking_for_outcomes_leaves_no_file_open(tmp_path: Path) -> None:
         for number in range(24):
             with db.transaction() as tx:
                 tx[db.map("users")][b"%d" % number] = b"x" * 20_000
+            assert tx.receipt is not None
             ids.append(tx.receipt.tx_id)
         db.checkpoint()
     with opened_shop(tmp_path / "shop", retain_bytes=1 << 30) as db:

@@ -95,7 +95,7 @@ def test_what_was_read_while_a_snapshot_ended_is_not_shown(
     users = store.database.map("users")
     users[b"a"] = b"1"
     snapshot = store.database.snapshot()
-    scan = snapshots.scan
+    scan = vars(snapshots)["scan"]
 
     def ends(*args: Any, **options: Any) -> Iterator[Any]:
         for pairs in scan(*args, **options):
