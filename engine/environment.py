@@ -220,8 +220,8 @@ class ThreadTask:
         self._failure: RuntimeError | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         begun = _taken_lock()
-        start_new_thread(self._begin, (begun,))
         try:
+            start_new_thread(self._begin, (begun,))
             with begun:
                 pass
         except BaseException:  # nobody will stop it

@@ -277,6 +277,7 @@ class LogWriter:
         """Close the file; nothing is synced here."""
         self._file.close()
         if self._begun is not None:
+            self._begun.file.close()
             self._begun.old_file.close()
 
 

@@ -104,6 +104,15 @@ async def test_values_of_every_length_and_deletes_go_into_one_log() -> None:
         assert contents(disk.copy(), "data") == expected
 
 
+async def test_a_key_is_put_where_it_is_looked_for() -> None:
+    # With a power of two a hash that is taken for a signed number would do no harm.
+    async with opened(partitions=5) as db:
+        data = db.map("data")
+        for number in range(40):
+            await data.set(b"%d" % number, b"1")
+        assert [await data.get(b"%d" % number) for number in range(40)] == [b"1"] * 40
+
+
 async def test_what_is_too_large_is_refused_before_anything_is_queued() -> None:
     async with opened(transaction_bytes_max=2000) as db:
         data = db.map("data")
@@ -533,6 +542,19 @@ async def test_another_thread_or_loop_is_refused() -> None:
         # The store beneath is for everybody.
         await trio.to_thread.run_sync(db.database.map("numbers").__setitem__, 1, 1)
         assert await numbers.get(1) == 1
+
+
+async def test_in_a_child_of_a_fork_no_commit_waits_for_the_thread_of_the_parent() -> None:
+    async with opened() as db:
+        data = db.map("data")
+        await data.set(b"k", b"v")
+        log: Any = db._log
+        log.forked()
+        for call in (partial(data.set, b"k", b"w"), partial(data.update_many, {b"k": b"w"})):
+            with pytest.raises(ClosedError):
+                await call()
+        log._stopping = False
+        assert await data.get(b"k") == b"v"
 
 
 async def test_an_error_in_the_block_closes_the_store() -> None:

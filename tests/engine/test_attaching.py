@@ -25,6 +25,7 @@ from tidelog.affinity.errors import (
 )
 from tidelog.affinity.partitions import partition_of
 from tidelog.engine import attaching, check, load_files
+from tidelog.engine.catalog import Catalog
 from tidelog.engine.checkpointer import Checkpointer
 from tidelog.engine.database import Database
 from tidelog.engine.load_files import read_manifest, write_manifest
@@ -605,3 +606,36 @@ def test_keys_that_are_none_of_their_codec_are_refused(tmp_path: Path) -> None:
             db.attach(load)
         assert db.maps() == []
     assert check_store(tmp_path / "s") == []
+
+
+def test_a_snapshot_from_just_before_its_name_does_not_show_a_load(
+    load: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, taken = Catalog.publish, list[Any]()
+
+    with opened() as store:
+
+        def named(self: Catalog, *args: Any) -> None:
+            taken.append(store.database.snapshot())
+            publish(self, *args)
+
+        monkeypatch.setattr(Catalog, "publish", named)
+        cities = store.database.attach(load)
+        with taken[0] as before, store.database.snapshot() as behind:
+            with pytest.raises(SnapshotExpiredError, match="attached after"):
+                before[cities]
+            assert dict(behind[cities].items()) == ROWS
+
+
+def test_a_piece_is_no_larger_than_a_transaction_may_be_by_either_measure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [(0, {b"%d" % number: b"x" * 99}) for number in range(6)]
+    for name, limit, count in (("PIECE_ROWS", 2, 3), ("PIECE_BYTES", 250, 2)):
+        with monkeypatch.context() as patch:
+            patch.setattr(attaching, name, limit)
+            pieces = list(attaching._pieces(iter(rows)))
+        assert [len(piece[0]) for piece in pieces] == [6 // count] * count
+        assert [row for piece in pieces for row in piece[0].items()] == [
+            row for _, part in rows for row in part.items()
+        ]

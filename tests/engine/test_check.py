@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import tidelog
-from support.stores import in_data_file
+from support.stores import in_data_file, opened
 from tidelog import errors
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine import manifest as manifests
+from tidelog.engine import check, manifest as manifests
 from tidelog.engine.check import PROBLEMS_MAX, inspect_store
 from tidelog.engine.database import Database
 from tidelog.engine.environment import KvTransaction, production
@@ -579,3 +579,19 @@ def test_damage_under_an_open_store_is_a_problem_and_no_error(db: Database) -> N
     content[HEADER_SIZE + 400] ^= 1
     path.write_bytes(content)
     assert check_database(db) != []
+
+
+def test_what_is_committed_beside_a_check_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened() as store:
+        users = store.database.map("users")
+        users[b"a"] = b"1"
+        scan = vars(check)["Scan"]
+
+        def later(*args: Any, **options: Any) -> Any:
+            users[b"b"] = b"2"
+            return scan(*args, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(check, "Scan", later)
+            assert check_database(store.database) == []
+        assert dict(users) == {b"a": b"1", b"b": b"2"}

@@ -31,6 +31,7 @@ from tidelog.engine.puts import PUT_BYTES_MAX, Puts
 from tidelog.engine.stored import pack_prefix
 from tidelog.engine.updates import FewUpdates, Writes
 from tidelog.engine.wakes import WakeChain
+from tidelog.tx.counter import PartitionUpdateCounter
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import CheckpointRecord, IdleRecord, RollbackRecord, TxRecord
 
@@ -513,6 +514,40 @@ def test_a_sync_that_fails_while_a_segment_is_begun_stops_all() -> None:
     expect_failing_close(store)
 
 
+def test_a_sync_that_fails_in_a_rotation_for_an_announcement_stops_all() -> None:
+    # No commit is there to be told of it, so that nobody else would stop the store.
+    store = open_store()
+    store.database.map("users")[b"a"] = b"1"
+    store.parts.writer._filled = 0  # as in a rotation that was cut short
+    failing_sync(store)
+    store.parts.committer.announce()
+    assert "because a sync failed" in store.parts.committer.stopped
+    assert store.parts.committer.in_the_way
+    expect_stopped(store)
+    expect_failing_close(store)
+
+
+def test_an_error_from_the_handler_of_a_signal_in_a_sync_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # TimeoutError is an OSError, too: it was taken for one of the disk.
+    with opened(durability="none") as store:
+        users = store.database.map("users")
+        users[b"a"] = b"1"
+        with monkeypatch.context() as patch:
+            patch.setattr(store.parts.writer._file, "sync", timed_out)
+            with pytest.raises(TimeoutError):
+                store.database.sync()
+        assert store.parts.committer.stopped is None
+        users[b"b"] = b"2"
+        store.database.sync()
+        assert store.parts.writer.synced == store.parts.writer.position
+
+
+def timed_out() -> None:
+    raise TimeoutError
+
+
 # ------------------------------------------------------------------ relaxed commits
 
 
@@ -573,6 +608,36 @@ def test_a_relaxed_update_that_fails_says_so_and_uses_no_number() -> None:
         users[b"b"] = b"1"
         (counter,) = store.parts.state.counters
         assert (counter.lwm, counter.hwm) == (1, 1)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_relaxed_put_that_is_in_the_log_takes_effect_or_stops_the_store(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    # Interrupted once it is done again; if that is interrupted, too, memory lacks what the log has.
+    store = open_store(durability="none", partitions=1)
+    users = store.database.map("users")
+    users[b"a"] = b"1"
+    apply_one, left = PartitionUpdateCounter.apply_one, [None] * times
+
+    def applied(self: PartitionUpdateCounter, number: int) -> None:
+        if left:
+            left.pop()
+            raise KeyboardInterrupt
+        apply_one(self, number)
+
+    monkeypatch.setattr(PartitionUpdateCounter, "apply_one", applied)
+    with pytest.raises(KeyboardInterrupt):
+        users[b"b"] = b"2"
+    if times == 1:
+        users[b"c"] = b"3"
+        assert dict(users) == {b"a": b"1", b"b": b"2", b"c": b"3"}
+    else:
+        with pytest.raises(ReadOnlyError, match="in the middle of a change of a commit"):
+            users[b"c"] = b"3"
+    store.database.abandon()
+    with opened(store.disk.crash("kept"), seed=2) as again:
+        assert again.database.map("users")[b"b"] == b"2"
 
 
 # ------------------------------------------------------------------ other records
@@ -792,6 +857,44 @@ def test_only_what_is_in_the_log_is_of_unknown_outcome_when_a_leader_goes_away(
         assert isinstance(committer.refusal(), ReadOnlyError)
         with pytest.raises(ReadOnlyError, match="nothing is written any more"):
             committer.check_writable()
+        store.database.abandon()
+
+
+def test_a_leader_that_goes_away_between_log_and_memory_stops_the_next_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The frame is in the log, and neither the leader nor anybody else will apply it.
+    monkeypatch.setattr(commits, "PATIENCE", 0.001)
+    store = open_store()
+    users = store.database.map("users")
+    committer = store.parts.committer
+    with monkeypatch.context() as patch:
+        patch.setattr(committer, "_land", interrupted)
+        patch.setattr(committer, "_land_again", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            users[b"a"] = b"1"
+    assert committer._orphan is committer._group is not None
+    assert committer.changing is None
+    with pytest.raises(ReadOnlyError, match="in the middle of a change of a commit"):
+        users[b"b"] = b"2"
+    assert len(users) == 0
+    store.database.abandon()
+    with opened(store.disk.crash("kept"), seed=2) as again:
+        assert dict(again.database.map("users")) == {b"a": b"1"}
+
+
+def test_the_heir_of_a_leader_that_went_away_commits_nothing() -> None:
+    with closed_if_well() as store:
+        users = store.database.map("users")
+        committer = store.parts.committer
+        heir = queued(committer, b"a")
+        gone: Any = commits._Group(())
+        gone.ended = True  # it had passed the lead on, and came no further
+        committer._group = committer._orphan = gone
+        committer._carry(commits._Group((), heir))
+        assert isinstance(heir.error, ReadOnlyError)
+        assert committer._orphan is None
+        assert len(users) == 0
         store.database.abandon()
 
 

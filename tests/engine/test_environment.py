@@ -84,6 +84,43 @@ def test_a_task_without_a_thread_is_told_of(monkeypatch: pytest.MonkeyPatch) -> 
         ThreadTask("test", NEVER, lambda: None)
 
 
+def test_a_task_whose_beginning_is_interrupted_runs_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran, interrupted = threading.Semaphore(0), threading.Semaphore(0)
+    threads, start = list[threading.Thread](), threading.Thread.start
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def work() -> None:
+        ran.release()
+        raise SystemExit
+
+    def slow(thread: threading.Thread) -> None:
+        start(thread)
+        threads.append(thread)
+        while sys._current_frames()[main].f_code.co_name != "__init__":
+            pass
+        signal.pthread_kill(main, signal.SIGUSR1)
+        assert interrupted.acquire(timeout=WAIT)
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise Alarm
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", slow)
+            with pytest.raises(Alarm):
+                ThreadTask("test", NEVER, work)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        interrupted.release()
+    threads[0].join(WAIT)
+    assert not threads[0].is_alive()
+    assert not ran.acquire(blocking=False)
+
+
 def test_a_stop_waits_for_the_running_work_behind_an_interrupted_one() -> None:
     """CPython's own `join`, interrupted, takes the thread for ended."""
     begun, go = threading.Semaphore(0), threading.Semaphore(0)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,34 @@ def read(directory: Path, file: LoadFile) -> dict[int, list[tuple[bytes, bytes]]
         ]
         for part in file.partitions
     }
+
+
+def test_a_manifest_is_durable_before_it_has_its_name_and_its_name_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, str]] = []
+    rename = os.rename
+
+    def noted(kind: str) -> Callable[[int], None]:
+        return lambda fd: calls.append((kind, os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))))
+
+    def renamed(old: str, new: str, **folders: int) -> None:
+        calls.append(("rename", old))
+        rename(old, new, **folders)
+
+    monkeypatch.setattr(os, "fdatasync", noted("file"))
+    monkeypatch.setattr(os, "fsync", noted("directory"))
+    monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(os, "replace", renamed)
+    write_manifest(str(tmp_path), manifest())
+    new = load_files.NEW_MANIFEST_NAME
+    assert calls == [("file", new), ("rename", new), ("directory", tmp_path.name)]
+
+
+def test_a_manifest_that_was_written_leaves_nothing_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    write_manifest(str(tmp_path), manifest())
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 # -------------------------------------------------------------------------------------- files
@@ -254,7 +283,18 @@ def test_an_unknown_format_is_told_as_such() -> None:
     assert (caught.value.found, caught.value.supported) == (2, 1)
 
 
+def _with_part(told: LoadManifest, **fields: Any) -> LoadManifest:
+    (file,) = told.files
+    first, *others = file.partitions
+    parts = (replace(first, **fields), *others)
+    return replace(told, files=(replace(file, partitions=parts),))
+
+
 WRONG: list[Callable[[LoadManifest], LoadManifest]] = [
+    lambda told: _with_part(told, rows=0),
+    lambda told: _with_part(told, rows=-1),
+    lambda told: _with_part(told, digest=-1),
+    lambda told: _with_part(told, digest=1 << 200),
     lambda told: replace(told, id=b"short"),
     lambda told: replace(told, partitions=0),
     lambda told: replace(told, partitions=40_000),

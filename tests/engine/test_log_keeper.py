@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
+from support.logs import LogBuilder
 from support.stores import Opened, open_store, opened
 from tidelog.engine import log_keeper
 from tidelog.engine.log_keeper import SPARE_SUFFIX, SPARES_MAX
@@ -325,3 +327,31 @@ def test_a_reopened_log_goes_on_where_it_ended() -> None:
         again.database.checkpoint()
         assert len(again.database.map("users")) == 48
         assert again.database.outcome(ids[0]) == "too_old"
+
+
+def test_frames_near_the_end_are_those_from_a_place_on_and_no_more_is_read() -> None:
+    log = LogBuilder()
+    log.committed(4)
+    segment = open_segment(log.directory, 1)
+    file, reads = segment.file, list[int]()
+
+    class Noting:
+        def read(self, offset: int, length: int) -> bytes:
+            reads.append(length)
+            return file.read(offset, length)
+
+        def size(self) -> int:
+            return file.size()
+
+    noted: Any = Noting()
+    noting = replace(segment, file=noted)
+    first, second, third, fourth = log.frames[1:]
+    for start, end, expected in (
+        (second.position, log.position, [second, third, fourth]),
+        (second.position + 1, log.position, [third, fourth]),
+        (first.position, third.position, [first, second]),
+        (fourth.position + 1, log.position, []),
+    ):
+        reads.clear()
+        assert list(log_keeper._frames_near(noting, start, end)) == expected
+        assert reads[0] == end - start

@@ -94,6 +94,31 @@ def test_what_is_whole_and_no_manifest_is_damage(data: bytes) -> None:
         decode(data)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"store_id": "abcd"},
+        {"history_id": 7},
+        {"log_id": "no hexadecimal number at all...."},
+        {"logs": [["abcd", 0]]},
+        {"logs": []},
+        {"partitions": 0},
+        {"partitions": -4},
+        {"partitions": 1 << 20},
+        {"partitions": True},
+        {"partitions": "4"},
+        {"partitions": 4.0},
+        {"clean_end": -1},
+        {"clean_end": "7"},
+        {"copied": 1},
+        {"rebuild": None},
+    ],
+)
+def test_a_field_of_another_kind_is_damage(fields: dict[str, object]) -> None:
+    with pytest.raises(CorruptDataError, match="lacks something"):
+        decode(changed(**fields))
+
+
 def test_replacing_leaves_the_old_one_or_the_new_one_wherever_the_power_goes() -> None:
     start = FaultyDisk()
     manifests.write(start.directory("/"), MANIFEST)

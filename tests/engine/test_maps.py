@@ -23,6 +23,7 @@ from tidelog.affinity.errors import (
     UsageError,
     ValueTooLargeError,
 )
+from tidelog.affinity.partitions import partition_of
 from tidelog.engine import codecs
 from tidelog.engine.codecs import I64, Codec, Str
 from tidelog.engine.maps import BytesMap, Items, Map
@@ -629,3 +630,46 @@ def test_a_call_that_its_codecs_refuse_writes_nothing() -> None:
                 refused()
         assert store.parts.writer.position == before
         assert dict(numbers) == {}
+
+
+# ------------------------------------------------------------------ partitions
+
+
+@pytest.mark.parametrize("durability", ["always", "none"])
+def test_every_way_to_a_key_leads_to_the_same_partition(durability: Any) -> None:
+    # With a power of two a hash that is taken for a signed number would do no harm.
+    keys = [b"%d" % number for number in range(120)]
+    ways: list[Callable[[Opened, Map[Any, Any], bytes], object]] = [
+        lambda _, numbers, key: numbers.set(key, b"1"),
+        lambda _, numbers, key: numbers.update_many({key: b"1"}),
+        lambda _, numbers, key: numbers.setdefault(key, b"1"),
+        lambda store, numbers, key: put_in(optimistic, store, numbers, key),
+        lambda store, numbers, key: put_in(pessimistic, store, numbers, key),
+    ]
+    with opened(partitions=5, durability=durability) as store:
+        numbers = plain(store)
+        for number, key in enumerate(keys):
+            ways[number % len(ways)](store, numbers, key)
+        # Read the same wrong way a key would be found where it does not belong.
+        for partition, updates in store.parts.overlay.view.layers[0].parts.items():
+            assert all(partition_of(full_key[8:], 5) == partition for full_key in updates)
+        assert dict(numbers) == dict.fromkeys(keys, b"1")
+        assert dict(numbers.get_many(keys)) == dict.fromkeys(keys, b"1")
+        for key in keys:
+            assert numbers[key] == b"1"
+            with store.database.transaction() as tx:
+                assert tx[numbers].pop(key) == b"1"
+        assert len(numbers) == 0
+
+
+def put_in(session: Any, store: Opened, mapping: Map[Any, Any], key: bytes) -> None:
+    with session(store, mapping) as inside:
+        inside[key] = b"1"
+
+
+def test_the_first_key_goes_from_where_it_is() -> None:
+    with opened(partitions=5) as store:
+        numbers = plain(store)
+        keys = sorted(b"%d" % number for number in range(40))
+        numbers.update_many(dict.fromkeys(keys, b"1"))
+        assert [numbers.popitem()[0] for _ in keys] == keys

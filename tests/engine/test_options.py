@@ -35,6 +35,23 @@ def test_an_option_that_is_no_positive_number_is_refused(name: str, value: Any) 
         Options(**{name: value})
 
 
+def test_what_nobody_asked_for_is_as_it_always_was() -> None:
+    # Who tunes another one relies on these; documented in docs/operations.md.
+    assert Options() == Options(
+        segment_bytes=64 << 20,
+        checkpoint_bytes=192 << 20,
+        retain_bytes=256 << 20,
+        retain_seconds=None,
+        transaction_bytes_max=64 << 20,
+        snapshot_memory_max=1 << 30,
+        map_size=1 << 40,
+        map_size_max=16 << 40,
+        sync_interval=0.05,
+        checkpoint_interval=60.0,
+        lock_timeout=10.0,
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "meant"),
     [("partitons", "partitions"), ("durabilty", "durability"), ("segment_byte", "segment_bytes")],

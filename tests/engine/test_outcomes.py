@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import uuid
 from collections.abc import Iterator
@@ -464,3 +465,20 @@ def test_what_a_failed_sync_left_open_is_pending_until_the_next_open(given: bool
     store.database.abandon()
     with opened(left, seed=2) as again:
         assert again.database.outcome(caught.value.tx_id) == "rolled_back"
+
+
+def test_asking_for_outcomes_leaves_no_file_open(tmp_path: Path) -> None:
+    ids = []
+    with opened_shop(tmp_path / "shop", segment_bytes=1, retain_bytes=1 << 18) as db:
+        for number in range(24):
+            with db.transaction() as tx:
+                tx[db.map("users")][b"%d" % number] = b"x" * 20_000
+            assert tx.receipt is not None
+            ids.append(tx.receipt.tx_id)
+        db.checkpoint()
+    with opened_shop(tmp_path / "shop", retain_bytes=1 << 30) as db:
+        before = len(os.listdir("/proc/self/fd"))
+        assert {db.outcome(tx_id) for tx_id in ids} == {"committed", "too_old"}
+        # A number that was never given: the log is searched for the first of that opening.
+        assert db.outcome(ids[0][:8] + (1 << 40).to_bytes(8, "big")) == "rolled_back"
+        assert len(os.listdir("/proc/self/fd")) == before

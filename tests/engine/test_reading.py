@@ -76,6 +76,18 @@ def test_a_reader_sees_what_was_announced_as_durable() -> None:
             assert reader.read_only
 
 
+def test_a_reader_tells_the_age_of_its_oldest_snapshot() -> None:
+    with world() as w, w.reader() as reader:
+        assert reader.statistics().oldest_snapshot_seconds is None
+        w.reading.time.move(3)
+        with reader.snapshot():
+            w.reading.time.move(5)
+            with reader.snapshot():
+                w.reading.time.move(2)
+                assert reader.statistics().oldest_snapshot_seconds == 7
+        assert reader.statistics().oldest_snapshot_seconds is None
+
+
 def test_a_frame_is_held_back_until_something_shows_that_it_is_durable() -> None:
     with world() as w:
         w.users[b"ann"] = b"1"

@@ -6,9 +6,12 @@ import pytest
 
 from support.stores import open_store, opened
 from tidelog.affinity.errors import CorruptLogError
+from tidelog.engine.recovery import rewrite_tail
 from tidelog.testing import FaultyDisk
 from tidelog.wal import sequence
+from tidelog.wal.format import segment_name
 from tidelog.wal.ports import ReadableDirectory
+from tidelog.wal.reader import Scan
 from tidelog.wal.segments import segment_numbers
 
 
@@ -40,3 +43,17 @@ def test_a_segment_that_the_replay_did_not_see_is_not_cut(
     assert caught.value.segment == last
     with opened(disk) as store:
         assert len(store.database.map("users")) == 100
+
+
+def test_a_segment_that_is_dropped_does_not_come_back() -> None:
+    # Behind one that was written on meanwhile it would have been a gap in the log.
+    disk = crashed(10)
+    wal = disk.directory("/store/wal")
+    first = segment_numbers(wal)[-1] + 1
+    disk.write_bytes(f"/store/wal/{segment_name(first)}", b"")
+    scan = Scan(wal)
+    list(scan)
+    assert scan.end.dropped_segment == first
+    rewrite_tail(wal, scan.end, scan.end.position)
+    left = disk.crash("lost").directory("/store/wal")
+    assert segment_numbers(left)[-1] == first - 1

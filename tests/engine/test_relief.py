@@ -19,6 +19,7 @@ from tidelog.engine.disk import RealDisk
 from tidelog.engine.environment import production
 from tidelog.engine.open import open_with
 from tidelog.engine.opening import _Opening
+from tidelog.engine.relief import Relief
 from tidelog.wal.ports import Directory
 
 VALUE = bytes(1000)
@@ -198,3 +199,34 @@ def test_two_thousand_recoveries_beside_busy_listings_lose_nothing(
     tmp_path: Path, part: int
 ) -> None:
     recover_beside_listings(tmp_path, 250)
+
+
+def test_a_replay_waits_where_the_overlay_is_twice_as_full_as_it_may_be() -> None:
+    class Full:
+        bytes = 0
+
+    class Noting:
+        def run_while(self, full: Callable[[], bool], why: str) -> None:
+            noted.append((overlay.bytes, full(), why))
+            overlay.bytes -= 1
+            noted.append((overlay.bytes, full(), why))
+
+    class Woken:
+        def background(self, name: str, seconds: float, work: object) -> Any:
+            return Woken()
+
+        def wake(self) -> None:
+            noted.append((overlay.bytes, True, "woken"))
+
+    noted: list[tuple[int, bool, str]] = []
+    environment: Any = Woken()
+    checkpointer: Any = Noting()
+    overlay: Any = Full()
+    relief = Relief(environment, checkpointer, overlay, 100)
+    for size in (99, 100, 199, 200):
+        overlay.bytes = size
+        relief.look()
+    assert noted == [
+        (100, True, "woken"), (199, True, "woken"),
+        (200, True, "recovery"), (199, False, "recovery"),
+    ]  # fmt: skip

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from support.stores import Opened, opened
-from tidelog.affinity.errors import ClosedError, SnapshotExpiredError
-from tidelog.engine import database as databases
+from tidelog.affinity.errors import ClosedError, ForkedError, SnapshotExpiredError
+from tidelog.engine import database as databases, snapshots
 
 
 @pytest.fixture
@@ -85,6 +86,37 @@ def test_a_scan_whose_snapshot_is_closed_under_it_stops(store: Opened) -> None:
     snapshot.close()
     with pytest.raises(ClosedError):
         list(scan)
+
+
+def test_what_was_read_while_a_snapshot_ended_is_not_shown(
+    store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its layers may have been merged with newer ones by then.
+    users = store.database.map("users")
+    users[b"a"] = b"1"
+    snapshot = store.database.snapshot()
+    scan = vars(snapshots)["scan"]
+
+    def ends(*args: Any, **options: Any) -> Iterator[Any]:
+        for pairs in scan(*args, **options):
+            snapshot.close()
+            yield pairs
+
+    monkeypatch.setattr(snapshots, "scan", ends)
+    with pytest.raises(ClosedError):
+        next(iter(snapshot[users].items()))
+
+
+def test_a_fork_takes_from_iterations_what_they_have_in_hand(store: Opened) -> None:
+    # In the child; it would have shown the rest of a block that the parent had read.
+    users = store.database.map("users")
+    users.update_many({b"%d" % number: b"v" for number in range(9)})
+    snapshot = store.database.snapshot()
+    scan = iter(snapshot[users].items())
+    assert next(scan) == (b"0", b"v")
+    snapshot.forked(lambda: ForkedError("it was opened by the parent"))
+    with pytest.raises(ForkedError):
+        next(scan)
 
 
 def test_a_snapshot_that_is_forgotten_holds_nothing(store: Opened) -> None:

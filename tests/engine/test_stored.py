@@ -38,6 +38,13 @@ def random_pair(rng: random.Random) -> tuple[bytes, bytes]:
     return key, in_data_file(key, value, rng.getrandbits(32), number, time)
 
 
+def test_a_stored_value_ends_with_its_flag_epoch_number_and_time() -> None:
+    # Own deletes of a transaction are written out in bytes where it is scanned.
+    trailer = (7).to_bytes(4, "little") + (8).to_bytes(8, "little") + (9).to_bytes(8, "little")
+    assert stored_value(b"value", 7, 8, 9) == b"value\0" + trailer + bytes(4)
+    assert stored_value(None, 7, 8, 9) == b"\1" + trailer + bytes(4)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_the_checksum_of_any_pairs_joined_is_zero(seed: int) -> None:
     rng = random.Random(seed)

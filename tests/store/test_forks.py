@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from typing import Any
 import pytest
 
 from support.real_stores import error_of, expect_sound, in_child, opened
+from tidelog import aio
+from tidelog.engine import forks
 from tidelog.engine.open import open as open_store
 from tidelog.errors import AlreadyOpenError, ForkedError
 
@@ -333,6 +336,38 @@ def test_an_inherited_reader_raises_at_once_whatever_other_threads_held(
         db.refresh()
 
 
+async def test_an_inherited_async_store_raises_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    async with aio.open(path) as db:
+        m, other = db.map("m"), db.map("other")
+        for each in (m, other):
+            await each.set(b"old", b"1")
+
+        async def uses() -> None:
+            calls: list[Callable[[], Any]] = [
+                lambda: m.set(b"old", b"child"),
+                lambda: m.update_many({b"old": b"child"}),
+                lambda: m.get(b"old"),
+                lambda: db.run(_sets),
+                db.checkpoint,
+            ]
+            for call in calls:
+                with pytest.raises(ForkedError):
+                    await call()
+
+        async def _sets(tx: Any) -> None:
+            await tx[m].set(b"old", b"child")
+
+        def child() -> None:
+            # There is no loop here: whatever waits comes back to where it is sent on.
+            with pytest.raises(StopIteration):
+                uses().send(None)
+
+        expect_child(child)
+        assert await m.get(b"old") == b"1"
+    expect_sound(path)
+
+
 def test_a_child_forked_in_the_middle_of_a_commit_ends_and_the_commit_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -532,30 +567,28 @@ def test_no_lock_outlives_its_process_in_a_child(tmp_path: Path, kind: str) -> N
     expect_sound(path)
 
 
-def test_a_lock_that_is_being_taken_holds_a_fork_up(tmp_path: Path) -> None:
+def test_a_lock_that_is_being_taken_holds_a_fork_up() -> None:
     """A child forked between the open of the file and the lock would keep the lock for ever."""
-    from tidelog.engine.forks import no_fork
 
-    forked = threading.Event()
-
-    def fork() -> None:
+    def child() -> None:
+        module: dict[str, Any] = {}
+        owned: list[bool] = []
+        # What is registered first is called last: behind that of the module, which runs once more.
+        os.register_at_fork(before=lambda: owned.append(module["no_fork"]._is_owned()))
+        module.update(runpy.run_path(forks.__file__))
         expect_child(lambda: None)
-        forked.set()
+        assert owned == [True]
+        assert not module["no_fork"]._is_owned()
 
-    thread = threading.Thread(target=fork)
-    with no_fork:
-        thread.start()
-        assert not forked.is_set()
-    assert forked.wait(WAIT)
-    thread.join()
+    expect_child(child)
 
 
 def test_any_thread_of_a_child_may_take_locks() -> None:
-    from tidelog.engine.forks import no_fork
-
     def child() -> None:
         found: list[bool] = []
-        thread = threading.Thread(target=lambda: found.append(no_fork.acquire(timeout=WAIT / 2)))
+        thread = threading.Thread(
+            target=lambda: found.append(forks.no_fork.acquire(timeout=WAIT / 2))
+        )
         thread.start()
         thread.join()
         assert found == [True]

@@ -1,19 +1,22 @@
 """Mutates the core of the product, one small change at a time, and sees which tests notice.
 
-    python tests/support/mutate.py [--count 150] [--seed 13] [--jobs 2] [--sample N]
+    PYTHONPATH=tests python -m support.mutate [--count 150] [--seed 13] [--jobs 2] [--sample N]
 
-from the root of the checkout; ``make mutate`` does.  Sites are drawn from wal, tx, checkpoints
-and engine: a file by the root of its number of sites, then an operator, then a site, so that no
-large file and no common operator has most of them.  Each mutant stands in a copy of the checkout.
-The tests of its module run first, then all fast tests but those that read the source; with
-``--slow`` those of the crash suites and of stores, too.  A mutant that hangs, or breaks the import,
-is noticed.
+from the root of the checkout; ``make mutate`` does.  ``mutants.py`` says what is drawn.  Each
+mutant stands in a copy of the checkout.
 
-Results are kept in ``.venv/mutants.json``, by the text of the sites: what was run once is not run
-again until its file or the tests change (``--again`` runs all), so a run can be stopped and go on.
+First all fast tests run without any, and it is noted which of them run which line
+(``covering.py``; kept in ``.venv/mutants.cover.json``).  Against a mutant run the fast tests of its
+module, then those of other modules that run its line, the quickest files first, for as long as
+``ENOUGH`` says, then the slow ones of its module; those that read the source do not.  With
+``--slow`` all that run its line do, and the slow tests of crashes, stores and the engine.  A mutant
+that hangs, or breaks the import, is noticed.
+
+Results are kept in ``.venv/mutants.json``, so a run can be stopped and goes on.  One holds while
+the mutated module stays as it is, and the text of the test that noticed; where none did, until a
+file of those tests changes.  What they share in ``tests/support`` is not looked at: ``--again``
+runs all.
 Survivors that no test can notice stand in ``EQUIVALENT``, each with its reason.
-
-Left out as sites: text of errors and of logs, ``__repr__``, assertions, annotations, docstrings.
 """
 
 from __future__ import annotations
@@ -21,195 +24,64 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
+import itertools
 import json
-import math
 import os
-import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock
-from typing import TypeVar
+from threading import Event, Lock
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-LAYERS = ("wal", "tx", "checkpoints", "engine")
+from support.mutants import LAYERS, ROOT, Mutant, drawn
+
 STATE = ROOT / ".venv" / "mutants.json"
 FLOOR = 95.0
-SECONDS = 900
-"""After which a run of tests is taken to hang."""
+COVER = STATE.with_name("mutants.cover.json")
 
-SLOW = " slow"
-"""Behind a fingerprint: what the slow tests said of a mutant that survived the others."""
+ENOUGH = 40.0
+"""How many seconds of tests of other modules a mutant gets; what it survives so is a survivor."""
+
+TOO_LONG = " (took too long)"
 
 QUICK = "not slow and not nightly and not spark"
+SLOWER = "slow and not nightly and not spark"
+PRODUCT = ("affinity", *LAYERS, "testing", "pipeline", "tools")
 FAST = [
     "tests/affinity", "tests/wal", "tests/tx", "tests/checkpoints", "tests/engine", "tests/store",
     "tests/testing", "tests/crash", "tests/pipeline", "tests/tools",
 ]  # fmt: skip
 
 EQUIVALENT: dict[str, str] = {
-    "engine/recovery.py MINMAX min(COPY_PIECE, stop - offset)": "only the size of the pieces",
-    "tx/validation.py ARGS first_common(self.keys, changed)": "symmetric",
-    "engine/attempts.py BOOL False": "what __exit__ returns without an error is ignored",
-    "engine/log_source.py CALL file.close()": "CPython closes what nobody refers to",
+    "engine/recovery.py rewrite_tail MINMAX min": "only the size of the pieces",
+    "tx/validation.py ReadSet.first_changed ARGS first_common(self.keys, changed)": "symmetric",
+    "engine/attempts.py Attempt.__exit__ BOOL False": "ignored where there was no error",
+    "engine/log_source.py _segment CALL file.close()": "CPython closes what nobody refers to",
+    "engine/aio.py Database.run ERROR AssertionError": "never reached: the last attempt raises",
+    "engine/aio_maps.py Items._end CALL source.close()": "CPython closes what nobody refers to",
+    "engine/maps.py Map.__bool__ CONST 1": "looks at two keys where there are two",
+    "engine/rewriting.py  CONST 512": "one key more in hand where many threads pop",
+    "engine/salvage.py _DataFile.__init__ CONST 2": "of what it is given it looks at two pages",
+    "engine/tuple_codec.py _pack_int CMP value < 0": "zero has the same bytes either way",
+    "engine/updates.py FewUpdates.reserve BOOL True": "each write has four fields, by its type",
+    "wal/tail.py verdict ERROR AssertionError": "never reached: a test sees a row for every sight",
 }
 """Mutants that change nothing which anybody can see: file, operator, text; and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One change: the text of a place, and what stands there instead."""
-
-    path: str
-    line: int
-    operator: str
-    before: str
-    after: str
-    start: int
-    stop: int
-
-    @property
-    def name(self) -> str:
-        """What it is called, wherever in its file it moves to."""
-        return f"{self.path} {self.operator} {self.before}"
+RUNNING: set[subprocess.Popen[str]] = set()
+STOPPING = Event()
 
 
-# ---------------------------------------------------------------------- sites
-
-T = TypeVar("T")
-Change = tuple[str, ast.AST, str]
-"""Operator, the node, and what to write in its place."""
-
-_COMPARES: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-_MINMAX = {"min": "max", "max": "min"}
-
-
-def changes_of(node: ast.AST) -> Iterator[Change]:
-    """Yield what may be done to one node."""
-    match node:
-        case ast.Compare(ops=[op]):
-            other = deepcopy(node)
-            other.ops = [_COMPARES[type(op)]()]
-            yield "CMP", node, f"({ast.unparse(other)})"
-        case ast.Constant(value=bool() as value):
-            yield "BOOL", node, str(not value)
-        case ast.Constant(value=int() as value):
-            yield "CONST", node, str(value + 1)
-        case ast.BinOp(op=ast.Add() | ast.Sub() as op):
-            turned = deepcopy(node)
-            turned.op = ast.Sub() if isinstance(op, ast.Add) else ast.Add()
-            yield "ARITH", node, f"({ast.unparse(turned)})"
-        case ast.BoolOp(op=op):
-            joined = deepcopy(node)
-            joined.op = ast.Or() if isinstance(op, ast.And) else ast.And()
-            yield "ANDOR", node, f"({ast.unparse(joined)})"
-        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
-            yield "NEG", test, f"(not ({ast.unparse(test)}))"
-        case ast.Call(func=ast.Name(id="min" | "max" as name)):
-            yield "MINMAX", node.func, _MINMAX[name]
-        case ast.Call(args=[first, second], keywords=[]) if not _starred(node):
-            swapped = deepcopy(node)
-            swapped.args = [second, first]
-            yield "ARGS", node, ast.unparse(swapped)
-        case ast.Expr(value=ast.Call()):
-            yield "CALL", node, "pass"
-        case ast.Assign() | ast.AugAssign() if _assigns_attribute(node):
-            yield "ASSIGN", node, "pass"
-        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
-            yield "RETURN", node, "return None"
-        case ast.Raise(exc=ast.Call(func=ast.Name() as kind)):
-            yield "ERROR", kind, "RuntimeError"
-        case ast.Raise():
-            yield "RAISE", node, "pass"
-        case ast.Break() | ast.Continue():
-            yield "LOOP", node, "pass"
-        case _:
-            return
-
-
-def _starred(call: ast.Call) -> bool:
-    return any(isinstance(argument, ast.Starred) for argument in call.args)
-
-
-def _assigns_attribute(node: ast.Assign | ast.AugAssign) -> bool:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    return all(isinstance(target, ast.Attribute | ast.Subscript) for target in targets)
-
-
-def sites(node: ast.AST) -> Iterator[Change]:
-    """Yield all changes below a node, but where they would only change a text or a type."""
-    yield from changes_of(node)
-    for name, child in ast.iter_fields(node):
-        if name in ("annotation", "returns", "decorator_list", "bases", "cause", "op", "ops"):
-            continue
-        for item in child if isinstance(child, list) else [child]:
-            if isinstance(item, ast.AST) and not _left_out(node, item):
-                yield from sites(item)
-
-
-def _left_out(parent: ast.AST, node: ast.AST) -> bool:
-    match node:
-        case ast.FunctionDef(name="__repr__" | "__str__") | ast.Assert() | ast.JoinedStr():
-            return True
-        case ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom():
-            return True
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="log")))):
-            return True
-        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
-            return True
-        case ast.ClassDef(bases=[*_, ast.Name(id="Protocol")]):
-            return True
-    return isinstance(parent, ast.Raise) and isinstance(node, ast.Call)
-
-
-def mutants_of(path: Path) -> list[Mutant]:
-    """Return all mutants of a module."""
-    text = path.read_text(encoding="utf-8")
-    starts = [0]
-    for line in text.encode().splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    found = []
-    for operator, node, after in sites(ast.parse(text)):
-        assert isinstance(node, ast.expr | ast.stmt)
-        assert node.end_lineno is not None
-        assert node.end_col_offset is not None
-        start = starts[node.lineno - 1] + node.col_offset
-        stop = starts[node.end_lineno - 1] + node.end_col_offset
-        name = str(path.relative_to(ROOT))
-        found.append(Mutant(name, node.lineno, operator, ast.unparse(node), after, start, stop))
-    return found
-
-
-def drawn(count: int, seed: int) -> list[Mutant]:
-    """Draw different mutants, the same for the same seed and source."""
-    rng = random.Random(seed)
-    modules = sorted(path for layer in LAYERS for path in (ROOT / layer).glob("*.py"))
-    everything = {path: found for path in modules if (found := mutants_of(path))}
-    weights = [math.sqrt(len(found)) for found in everything.values()]
-    taken: dict[Mutant, None] = {}
-    while len(taken) < count:
-        (path,) = rng.choices(list(everything), weights)
-        operator = rng.choice(sorted({mutant.operator for mutant in everything[path]}))
-        taken[rng.choice([m for m in everything[path] if m.operator == operator])] = None
-    return list(taken)
+class StoppedError(Exception):
+    """The run was told to end."""
 
 
 # ---------------------------------------------------------------------- running
@@ -230,137 +102,281 @@ def copied(place: Path) -> Path:
     return place / "tree"
 
 
-def passes(tree: Path, *arguments: str) -> tuple[bool, str]:
-    """Run tests in a copy; return whether all pass, and which one did not."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+def passes(
+    tree: Path, *arguments: str, seconds: float = 1800, compiles: bool = False
+) -> tuple[bool, str]:
+    """Run tests in a copy; return whether all pass, and which one did not.
+
+    What is compiled is kept only where it ``compiles``, which is without any mutant.
+    """
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-n", "0"]
+    command += ["-p", "no:cacheprovider", "-p", "support.covering", *arguments]
     environment = {
         **os.environ,
         "PYTHONPATH": str(tree.parent / "path"),
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONDONTWRITEBYTECODE": "" if compiles else "1",
+        "PYTHONHASHSEED": "0",
         "TMPDIR": str(tree.parent),
     }
-    # One test at a time has two minutes; the whole has these seconds.
     with subprocess.Popen(
-        [*command, *arguments], cwd=tree, env=environment, text=True, start_new_session=True,
+        command, cwd=tree, env=environment, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as run:  # fmt: skip
+        RUNNING.add(run)
         try:
-            told, _ = run.communicate(timeout=SECONDS)
+            if STOPPING.is_set():
+                raise StoppedError
+            told, _ = run.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(run.pid, 9)
             return False, "it hung"
+        finally:
+            RUNNING.discard(run)
+            if run.poll() is None:
+                os.killpg(run.pid, signal.SIGKILL)
+    if STOPPING.is_set():
+        raise StoppedError
     # Not `ERROR ` alone: so begins a line of a log that a failed test had captured, too.
     named = ("FAILED tests/", "ERROR tests/")
     failed = [line for line in told.splitlines() if line.startswith(named)]
     if run.returncode in (0, 5):  # 5: none was chosen
         return True, ""
-    return False, failed[0].split(" - ")[0].partition(" ")[2] if failed else "it broke the run"
+    first = failed[0].split(" - ")[0].partition(" ")[2] if failed else "it broke the run"
+    return False, first + (TOO_LONG if "Failed: Timeout" in told else "")
 
 
-def tests_of(path: str) -> list[str]:
-    """The files of tests of a module, by its name."""
-    layer, name = os.path.split(path)
-    stem = name.removesuffix(".py")
-    found = sorted((ROOT / "tests" / layer).glob(f"test_{stem}*.py"))
-    return [str(file.relative_to(ROOT)) for file in found]
+def killer(mutant: Mutant, tree: Path, cover: Cover, *, slow: bool) -> str:
+    """Run tests until one notices the mutant; return which, or nothing.
 
-
-def killer(mutant: Mutant, tree: Path, *, slow: bool) -> str:
-    """Run tests until one notices the mutant, which passes without it; return which, or nothing."""
-    told = noticed(mutant, tree, slow=slow)
-    if "::" in told:
-        passed, _ = passes(tree, told.partition("[")[0])
+    All of them have passed without it; one that took too long, on a busy machine, has to again.
+    """
+    told = noticed(mutant, tree, cover, slow=slow)
+    if told.endswith(TOO_LONG):
+        passed, _ = passes(tree, told.partition("[")[0].removesuffix(TOO_LONG))
         assert passed, f"without any mutant {told} fails"
-    return told
+    return told.removesuffix(TOO_LONG)
 
 
-def noticed(mutant: Mutant, tree: Path, *, slow: bool) -> str:
+def noticed(mutant: Mutant, tree: Path, cover: Cover, *, slow: bool) -> str:
     """Put a mutant in its place and run tests until one fails; return which, or nothing."""
     place = tree / mutant.path
-    source = place.read_bytes()
+    source, stat = place.read_bytes(), place.stat()
     place.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.stop :])
-    runs: list[tuple[str, ...]] = []
-    if tests_of(mutant.path):
-        runs.append(("-m", "not nightly and not spark", *tests_of(mutant.path)))
-    runs.append(("-m", QUICK, *FAST))
-    if slow:
-        runs.append(("-m", "slow and not nightly", "tests/crash", "tests/store", "tests/engine"))
     try:
-        for arguments in runs:
-            passed, told = passes(tree, *arguments)
+        for arguments, seconds in runs_of(mutant, tree, cover, slow=slow):
+            passed, told = passes(tree, *arguments, seconds=seconds)
             if not passed:
                 return told
         return ""
     finally:
         place.write_bytes(source)
+        os.utime(place, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # what was compiled is good again
 
 
-def fingerprint(mutant: Mutant) -> str:
-    """What a result depends on: the mutated file, and the tests."""
-    files = [ROOT / mutant.path, *sorted((ROOT / "tests").rglob("*.py"))]
-    digest = hashlib.sha256(json.dumps(asdict(mutant)).encode())
+def runs_of(
+    mutant: Mutant, tree: Path, cover: Cover, *, slow: bool
+) -> Iterator[tuple[list[str], float]]:
+    """Yield what to run against a mutant, the nearest first, and after how long it hangs."""
+    only, own, names = tree.parent / "only.json", cover.own(mutant.path), cover.tests(mutant)
+    near = [name for name in names if name.partition("::")[0] in own]
+    spent = itertools.accumulate(cover.seconds[name] for name in names[len(near) :])
+    enough = len(names) if slow else len(near) + sum(so_far <= ENOUGH for so_far in spent)
+    for some in filter(None, (near, names[len(near) : enough])):
+        only.write_text(json.dumps(some))
+        files = dict.fromkeys(name.partition("::")[0] for name in some)
+        seconds = 60 + 10 * sum(cover.seconds[name] for name in some)
+        yield ["--timeout", "30", "--only", str(only), *files], seconds
+    if own:
+        yield ["-m", SLOWER, *own], 1800
+    if slow:
+        yield ["-m", SLOWER, "tests/crash", "tests/store", "tests/engine"], 3600
+
+
+# ---------------------------------------------------------------------- which test runs what
+
+
+class Cover:
+    """Which fast tests run which line, noted in one run of all of them without any mutant.
+
+    It is kept: where files of tests change, theirs are noted again; where the product changes, or
+    what all tests use, all are.
+    """
+
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
+        shared = [tree / "tests" / "conftest.py", *(tree / "tests" / "support").glob("*.py")]
+        product = [file for layer in PRODUCT for file in (tree / layer).rglob("*.py")]
+        tools = ("mutate.py", "mutants.py", "covering.py")
+        common = digest(file for file in sorted([*shared, *product]) if file.name not in tools)
+        files = {
+            str(file.relative_to(tree)): common + digest([file])
+            for folder in FAST for file in sorted((tree / folder).rglob("test_*.py"))
+        }  # fmt: skip
+        kept = json.loads(COVER.read_text()) if COVER.exists() else {"files": {}}
+        self.seconds: dict[str, float] = {}
+        self._lines: dict[str, dict[int, list[str]]] = {}
+        fresh = [file for file in files if kept["files"].get(file) != files[file]]
+        if len(fresh) < len(files):
+            self._add(kept, {file for file in files if file not in fresh})
+        if fresh:
+            note = tree.parent / "note.json"
+            passed, told = passes(tree, "-m", QUICK, "--note", str(note), *fresh)
+            # Else whatever fails anyway would count as noticing each mutant.
+            assert passed, f"without any mutant {told} fails"
+            self._add(json.loads(note.read_text()), set(fresh))
+            self._keep(files)
+
+    def _add(self, noted: dict[str, Any], files: set[str]) -> None:
+        names = list(noted["seconds"])
+        taken = {at for at, name in enumerate(names) if name.partition("::")[0] in files}
+        self.seconds.update((names[at], noted["seconds"][names[at]]) for at in sorted(taken))
+        for path, lines in noted["lines"].items():
+            mine = self._lines.setdefault(path, {})
+            for line, tests in lines.items():
+                mine.setdefault(int(line), []).extend(names[at] for at in tests if at in taken)
+
+    def _keep(self, files: dict[str, str]) -> None:
+        at = {name: index for index, name in enumerate(self.seconds)}
+        lines = {
+            path: {line: [at[name] for name in tests] for line, tests in found.items()}
+            for path, found in self._lines.items()
+        }
+        replaced(COVER, {"files": files, "seconds": self.seconds, "lines": lines})
+
+    def own(self, path: str) -> list[str]:
+        """The files of tests of a module, by its name."""
+        layer, name = os.path.split(path)
+        found = (self.tree / "tests" / layer).glob(f"test_{name.removesuffix('.py')}*.py")
+        return sorted(str(file.relative_to(self.tree)) for file in found)
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """The tests that may notice a mutant, those of its module first, then the quickest files.
+
+        They are all tests of the module, and those that run one of the lines of the statement; all
+        tests there are where it runs when the module is imported.
+        """
+        found = self._lines.get(mutant.path, {})
+        ran = {name for line in mutant.lines for name in found.get(line, ())}
+        if not ran and any(line in found for line in mutant.lines):
+            ran = set(self.seconds)
+        own = self.own(mutant.path)
+        by_file: dict[str, list[str]] = {}
+        for name in self.seconds:
+            file = name.partition("::")[0]
+            if name in ran or file in own:
+                by_file.setdefault(file, []).append(name)
+
+        def order(file: str) -> tuple[bool, float]:
+            return file not in own, sum(self.seconds[name] for name in by_file[file])
+
+        return [name for file in sorted(by_file, key=order) for name in by_file[file]]
+
+
+# ---------------------------------------------------------------------- results
+
+
+def digest(files: Iterable[Path]) -> str:
+    """A short name of the contents of files."""
+    found = hashlib.sha256()
     for file in files:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
+        found.update(file.read_bytes())
+    return found.hexdigest()[:16]
 
 
-def remembered() -> dict[str, str]:
-    """Return the results of earlier runs."""
-    known: dict[str, str] = json.loads(STATE.read_text()) if STATE.exists() else {}
-    return known
+def replaced(place: Path, what: object) -> None:
+    """Keep something, so that whoever stops the run finds all of the old or of the new."""
+    fresh = place.with_suffix(".new")
+    fresh.write_text(json.dumps(what))
+    fresh.replace(place)
 
 
-def remember(known: dict[str, str]) -> None:
-    """Keep results, so that whoever stops the run finds all of the old ones or the new ones."""
-    fresh = STATE.with_suffix(".new")
-    fresh.write_text(json.dumps(known, indent=1))
-    fresh.replace(STATE)
+class Results:
+    """What is known of mutants, by their module's text, and what that depends on, in a file."""
 
+    def __init__(self, cover: Cover, *, slow: bool, again: bool) -> None:
+        self._cover = cover
+        self._tree = cover.tree  # the checkout may change while its copy is looked at
+        self._slow = slow
+        self._known: dict[str, list[str]] = (
+            json.loads(STATE.read_text()) if STATE.exists() and not again else {}
+        )
+        modules = (file for layer in LAYERS for file in (self._tree / layer).glob("*.py"))
+        self._modules = {str(file.relative_to(self._tree)): file.read_bytes() for file in modules}
+        self._writing = Lock()
 
-def unseen(fingerprint: str, known: dict[str, str]) -> bool:
-    """Whether a mutant survived, and no slow test has looked at it yet."""
-    return not known[fingerprint] and fingerprint + SLOW not in known
+    def of(self, mutant: Mutant) -> str | None:
+        """Return which test noticed a mutant, nothing for survivors, None if that is not known."""
+        told, depends = self._known.get(self._key(mutant), ("", ""))
+        return told if depends == self._depends(mutant, told) else None
+
+    def put(self, mutant: Mutant, told: str) -> None:
+        """Remember a result."""
+        with self._writing:
+            self._known[self._key(mutant)] = [told, self._depends(mutant, told)]
+            replaced(STATE, self._known)
+
+    def _key(self, mutant: Mutant) -> str:
+        text = json.dumps(asdict(mutant)).encode() + self._modules[mutant.path]
+        return hashlib.sha256(text).hexdigest()[:16]
+
+    def _depends(self, mutant: Mutant, told: str) -> str:
+        """What a result depends on: the test that noticed, else all that did not."""
+        if told:
+            return self._text(told)
+        names = self._cover.tests(mutant)
+        files = {name.partition("::")[0] for name in names} | {*self._cover.own(mutant.path)}
+        return f"{digest(self._tree / file for file in sorted(files))} {self._slow}"
+
+    def _text(self, test: str) -> str:
+        """The text of a test's function: nothing if there is none, or no test was named."""
+        file, _, name = test.partition("[")[0].partition("::")
+        if not name:
+            return "no test"
+        place = self._tree / file
+        text = place.read_text(encoding="utf-8") if place.exists() else ""
+        for node in ast.walk(ast.parse(text)):
+            if (
+                isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                and node.name == name.rpartition("::")[2]
+            ):
+                return hashlib.sha256(ast.unparse(node).encode()).hexdigest()[:16]
+        return ""
 
 
 def run_all(mutants: list[Mutant], jobs: int, *, slow: bool, again: bool) -> dict[Mutant, str]:
     """Return what noticed each mutant, nothing for survivors; remember it as it comes."""
-    known = {} if again else remembered()
-    # Once: the checkout may go on while its copies are looked at.
-    prints = {mutant: fingerprint(mutant) for mutant in mutants}
-    left = [m for m in mutants if prints[m] not in known or (slow and unseen(prints[m], known))]
-    writing = Lock()
+    told: dict[Mutant, str] = {}
     with tempfile.TemporaryDirectory(prefix="tidelog-mutants-") as folder:
         trees: SimpleQueue[Path] = SimpleQueue()
-        for job in range(jobs):
-            (Path(folder) / str(job)).mkdir()
-            trees.put(copied(Path(folder) / str(job)))
-        if left:
-            # Else whatever fails anyway would count as noticing each mutant.
-            passed, told = _with_tree(trees, lambda tree: passes(tree, "-m", QUICK, *FAST))
-            assert passed, f"without any mutant {told} fails"
+        copies = [copied(Path(folder) / str(job)) for job in range(jobs)]
+        for tree in copies:
+            passes(tree, "--collect-only", "-m", QUICK, *FAST, compiles=True)
+            trees.put(tree)
+        cover = Cover(copies[0])
+        known = Results(cover, slow=slow, again=again)
 
         def work(mutant: Mutant) -> None:
-            told = _with_tree(trees, lambda tree: killer(mutant, tree, slow=slow))
-            with writing:
-                known[prints[mutant]] = told
-                if slow and not told:
-                    known[prints[mutant] + SLOW] = told
-                remember(known)
-            print(
-                f"{'killed  ' if told else 'SURVIVED'} {mutant.name} -> {mutant.after}", flush=True
-            )
+            tree = trees.get()
+            try:
+                told[mutant] = killer(mutant, tree, cover, slow=slow)
+            finally:
+                trees.put(tree)
+            known.put(mutant, told[mutant])
+            result = f"killed by {told[mutant]}" if told[mutant] else "SURVIVED"
+            print(f"{mutant.name} -> {mutant.after}: {result}", flush=True)
 
+        for mutant in mutants:
+            if (before := known.of(mutant)) is not None:
+                told[mutant] = before
         with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(work, left))
-    return {mutant: known[prints[mutant]] for mutant in mutants}
-
-
-def _with_tree(trees: SimpleQueue[Path], work: Callable[[Path], T]) -> T:
-    tree = trees.get()
-    try:
-        return work(tree)
-    finally:
-        trees.put(tree)
+            try:
+                list(pool.map(work, [mutant for mutant in mutants if mutant not in told]))
+            except BaseException:
+                STOPPING.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                for run in list(RUNNING):
+                    os.killpg(run.pid, signal.SIGKILL)
+                raise
+    return {mutant: told[mutant] for mutant in mutants}
 
 
 # ---------------------------------------------------------------------- telling
@@ -404,6 +420,7 @@ def main() -> None:
     parser.add_argument("--slow", action="store_true", help="let the slow tests look, too")
     parser.add_argument("--again", action="store_true", help="forget earlier results")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     mutants = drawn(given.count, given.seed)[: given.sample]
     results = run_all(mutants, given.jobs, slow=given.slow, again=given.again)
     print("", *table(results), sep="\n")

@@ -39,6 +39,16 @@ def test_names_are_sorted_and_files_are_read_at_any_offset(tmp_path: Path) -> No
         file.read(0, 1)
 
 
+def test_a_file_that_nobody_refers_to_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    directory = ReadOnlyDirectory(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    file = directory.open_read("a")
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    del file
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_short_read_of_the_system_is_read_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

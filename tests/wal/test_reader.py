@@ -384,6 +384,18 @@ def test_valid_frames_far_behind_the_damage_are_found_over_chunk_borders() -> No
     assert end.after.position == broken.end
 
 
+def test_a_frame_that_proves_nothing_does_not_hide_the_one_behind_it_that_does() -> None:
+    log = LogBuilder()
+    log.committed(2)
+    torn = log.tx()
+    log.tx()  # says that all before the damage is durable, and no more
+    log.sync()
+    log.tx()  # says that the damaged one was durable, too
+    flip(log.directory, 1, torn.offset + FRAME_OVERHEAD)
+    end = scanned(log.directory).end
+    assert (end.row, end.kind, end.position) == ("J", EndKind.DAMAGED, torn.position)
+
+
 def test_a_later_frame_that_claims_an_impossible_synced_is_not_believed() -> None:
     log = LogBuilder()
     log.committed(1)

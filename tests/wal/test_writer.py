@@ -199,6 +199,27 @@ def test_a_mapped_file_that_grew_a_part_of_the_way_is_written_where_it_is(
     log.writer.close()
 
 
+def test_an_interrupt_behind_the_growth_of_a_mapped_file_leaves_no_mapping_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(directory=RealDirectory(str(tmp_path)), mapped=True, segment_size=8 << 20)
+    log.append(b"first")
+
+    def interrupted(_file: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(log.writer._file), "mapping", property(interrupted))
+        with pytest.raises(KeyboardInterrupt):
+            log.writer.append(b"x" * (3 << 20))
+    log.append(b"second")
+    log.append(b"x" * (3 << 20))
+    log.append(b"third")
+    log.writer.sync()
+    assert log.frames() == log.payloads
+    log.writer.close()
+
+
 # ------------------------------------------------------------------ segments
 
 
@@ -573,6 +594,29 @@ def test_a_closed_writer_closed_its_file() -> None:
     log.writer.close()
     with pytest.raises(OSError, match="Bad file"):
         log.writer.append(b"x")
+
+
+@pytest.mark.parametrize("cut", ["before the change", "in the seal"])
+def test_a_writer_that_is_closed_in_a_rotation_closes_the_files_of_both_segments(
+    monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    log = Log()
+    log.append(b"first")
+
+    def interrupted(*_args: object) -> None:
+        raise KeyboardInterrupt
+
+    owner: Any = log.writer if cut == "before the change" else writers
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, "_change_to" if owner is log.writer else "write_seal", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.writer.rotate()
+    begun = log.writer._begun
+    assert begun is not None
+    log.writer.close()
+    for file in (begun.file, begun.old_file):
+        with pytest.raises(OSError, match="Bad file"):
+            file.size()
 
 
 # ------------------------------------------------------------------ power cuts
