@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
+from types import FrameType
 
 import pytest
 
@@ -51,11 +51,38 @@ def test_a_task_may_stop_itself() -> None:
     assert not task._thread.is_alive()
 
 
-WAITING = ("stop", "_wait_for_tstate_lock")
-
-
 class Alarm(BaseException):
     """What the handler of a signal raises."""
+
+
+class Interrupts:
+    """Interrupts the main thread once, in a function of a certain name."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self._done = False
+        self._sent = threading.Event()
+        self._main = threading.main_thread().ident or 0
+
+    def __enter__(self) -> Interrupts:
+        self._before = signal.signal(signal.SIGUSR1, self._handle)
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        assert self._sent.wait(WAIT)
+        signal.signal(signal.SIGUSR1, self._before)
+
+    def _handle(self, _number: int, frame: FrameType | None) -> None:
+        if not self._done and frame is not None and frame.f_code.co_name in self._names:
+            self._done = True
+            raise Alarm
+
+    def send(self) -> None:
+        """Send signals, from another thread, until one has come where it should."""
+        # One that comes just before a wait does not end it.
+        while not self._done:
+            signal.pthread_kill(self._main, signal.SIGUSR1)
+        self._sent.set()
 
 
 def test_what_begins_a_task_waits_for_nothing_that_is_taken_in_python(
@@ -87,35 +114,23 @@ def test_a_task_without_a_thread_is_told_of(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_task_whose_beginning_is_interrupted_runs_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ran, interrupted = threading.Semaphore(0), threading.Semaphore(0)
+    ran = threading.Semaphore(0)
     threads, start = list[threading.Thread](), threading.Thread.start
-    main = threading.main_thread().ident
-    assert main is not None
 
     def work() -> None:
         ran.release()
         raise SystemExit
 
-    def slow(thread: threading.Thread) -> None:
-        start(thread)
-        threads.append(thread)
-        while sys._current_frames()[main].f_code.co_name != "__init__":
-            pass
-        signal.pthread_kill(main, signal.SIGUSR1)
-        assert interrupted.acquire(timeout=WAIT)
+    with Interrupts("__init__") as interrupts, monkeypatch.context() as patch:
 
-    def interrupt(_number: int, _frame: object) -> None:
-        raise Alarm
+        def slow(thread: threading.Thread) -> None:
+            start(thread)
+            threads.append(thread)
+            interrupts.send()
 
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", slow)
-            with pytest.raises(Alarm):
-                ThreadTask("test", NEVER, work)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-        interrupted.release()
+        patch.setattr(threading.Thread, "start", slow)
+        with pytest.raises(Alarm):
+            ThreadTask("test", NEVER, work)
     threads[0].join(WAIT)
     assert not threads[0].is_alive()
     assert not ran.acquire(blocking=False)
@@ -125,29 +140,20 @@ def test_a_stop_waits_for_the_running_work_behind_an_interrupted_one() -> None:
     """CPython's own `join`, interrupted, takes the thread for ended."""
     begun, go = threading.Semaphore(0), threading.Semaphore(0)
     finished: list[int] = []
-    main = threading.main_thread().ident
-    assert main is not None
 
-    def work() -> None:
-        begun.release()
-        while sys._current_frames()[main].f_code.co_name not in WAITING:
-            pass
-        signal.pthread_kill(main, signal.SIGUSR1)
-        assert go.acquire(timeout=WAIT)
-        finished.append(1)
+    with Interrupts("stop", "_wait_for_tstate_lock") as interrupts:
 
-    def interrupt(_number: int, _frame: object) -> None:
-        raise Alarm
+        def work() -> None:
+            begun.release()
+            interrupts.send()
+            assert go.acquire(timeout=WAIT)
+            finished.append(1)
 
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    task = ThreadTask("test", NEVER, work)
-    try:
+        task = ThreadTask("test", NEVER, work)
         task.wake()
         assert begun.acquire(timeout=WAIT)
         with pytest.raises(Alarm):
             task.stop()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
     threading.Timer(0.05, go.release).start()
     task.stop()
     assert finished == [1]
