@@ -44,6 +44,7 @@ import threading
 from _thread import LockType, allocate_lock, get_ident
 from collections.abc import Callable, Iterable, Sequence
 from operator import length_hint
+from typing import Any
 
 import msgpack
 
@@ -79,6 +80,8 @@ from .wakes import WakeChain, wake as wake_up
 GROUP_BYTES_MAX = 1 << 20
 PATIENCE = 0.25
 """Seconds after which who waits looks whether anybody is left to wake it."""
+CLOSED = "the store is closed"
+"""Why nothing is written any more where nothing went wrong."""
 _NOWHERE = 1 << 63
 
 log = logging.getLogger("tidelog.store")
@@ -106,6 +109,8 @@ class Committer:
         """Why nothing is written any more, or None."""
         self.changing: str | None = None
         """What the holder of the mutex is in the middle of."""
+        self.left: tuple[int, Callable[..., None], tuple[Any, ...]] | None = None
+        """A relaxed put that was interrupted: where its frame begins, and what lets it land."""
         self.interrupted = False
         """Whether the store stopped since a thread went away in the middle of a change."""
         self.transaction_bytes_max = transaction_bytes_max
@@ -134,7 +139,7 @@ class Committer:
         self._leading = False
         self._heir: object = None
         """The put or ticket whose thread is to lead and has not begun yet."""
-        self._deserter: object = None
+        self._deserters: list[Put | Commit | Batch] = []
         """What a thread had queued that was interrupted, and may have gone."""
         self._group: _Group | None = None
         """The group on its way, from the moment it is taken until it has ended."""
@@ -205,6 +210,7 @@ class Committer:
                     continue
                 error = self._see_through(put, wake)
             except BaseException:
+                self._deserters.append(put)  # before anything that could be interrupted
                 self._leave(put, wake)
                 raise
             if error is not None:
@@ -250,6 +256,7 @@ class Committer:
             if queued:
                 self._see_through(ticket, wake)
         except BaseException:
+            self._deserters.append(ticket)  # before anything that could be interrupted
             self._leave(ticket, wake)
             raise
         return queued
@@ -292,19 +299,15 @@ class Committer:
         """See whether anybody is left to wake this thread; True if it is to lead itself."""
         with self.mutex:
             self.check_whole()
-            if self._heir is not None and self._heir is self._deserter:
-                self._withdraw(self._deserter)
-            elif self._heir is None and self._group is None:
+            if self._heir is None and self._group is None:
                 self._pass_lead()
             self._chain.wake_next()
             return self._heir is queued
 
     def _leave(self, queued: Put | Commit | Batch, wake: LockType) -> None:
         """Behind an interrupt: take back what is queued still, else wait for its outcome."""
-        self._deserter = queued
         with self.mutex:
             self.check_whole()
-            self._withdraw(queued)
             taken = self._group is not None and self._group.has(queued)
         self._chain.wake_next()
         if taken:
@@ -428,9 +431,9 @@ class Committer:
                 writer.announced = writer.position
 
     def _settled(self) -> None:
-        """Wait until no commit is being applied."""
+        """Wait until no commit is being applied, and see to one that was interrupted."""
         with self.mutex:
-            pass
+            self.check_whole()
 
     def pass_turn(self) -> None:
         """Wait while a checkpoint writes a part."""
@@ -461,20 +464,60 @@ class Committer:
                 self.syncs.note(self._now() - start)
 
     def check_whole(self) -> None:
-        """Stop the store if an earlier holder of the mutex went away in the middle of a change.
+        """See to what an earlier holder of the mutex left undone when it was interrupted.
 
-        Called by whoever has just taken the mutex to change anything.
+        What it queued is taken back, a commit that is in the log takes effect, another one is
+        rolled back; after anything else nothing is written any more.  Called by whoever has just
+        taken the mutex: a second interrupt may keep the first one's thread from all of that.
         """
-        if self.changing is None and self._orphan is None:
+        if self.changing is None and self._orphan is None and not self._deserters:
             return
-        what, self.changing = self.changing or "a commit", None
+        while self._deserters:
+            self._withdraw(self._deserters[0])
+            del self._deserters[0]
+        if (self.changing is None and self._orphan is None) or self._mended():
+            return
+        what, group = self.changing or "a commit", self._orphan
         self.in_the_way = self.interrupted = True
         if self.stopped is None:
             self.stopped = f"a thread was interrupted in the middle of a change of {what}"
-        group, self._orphan = self._orphan, None
-        if group is not None and not group.ended:
+        if group is not None:
             self._fail_orphan(group)
+        self.left = self._orphan = self.changing = None
+        self.overlay.applying = False
         log.error("store.interrupted what=%s", what, extra={"event": "store.interrupted"})
+
+    def _mended(self) -> bool:
+        """See an interrupted commit through to one of its ends; False where that fails, too."""
+        group, left = self._orphan, self.left
+        if (group is None and left is None) or self.changing not in (None, "a commit"):
+            return False
+        try:
+            if group is not None:
+                self._mend(group)
+            elif left is not None:
+                before, land, what = left
+                self.writer.settle()
+                if self.writer.position != before:
+                    land(*what)
+                self.overlay.applying = False
+        except Exception:
+            if self.writer.failure is not None:
+                self._stop(self.writer.failure)
+            return False
+        self.left = self._orphan = self.changing = None
+        return True
+
+    def _mend(self, group: _Group) -> None:
+        if not group.logged and not group.ended:
+            self._give_up(group, group.cause or KeyboardInterrupt())
+        if group.ended:  # of those who wait not all may have been woken
+            self._end_group(group)
+            self.overlay.applying = False
+            return
+        if any(entry.durable for entry in group.passed):
+            self._sync_to(self.writer.position)
+        self._take_effect(group)
 
     def check_writable(self) -> None:
         """Raise if the store stopped in the middle of a change; under the mutex."""
@@ -485,7 +528,8 @@ class Committer:
     def _fail_orphan(self, group: _Group) -> None:
         """Answer those whose leader went away, and let somebody else lead."""
         cause = self.refusal()
-        logged = bool(self.in_flight) and self.writer.position > self._frame_at
+        writer = self.writer
+        logged = bool(self.in_flight) and (writer.position > self._frame_at or writer.in_doubt)
         for entry in group.taken:
             if entry in group.passed and logged:
                 entry.unknown(cause)
@@ -546,7 +590,7 @@ class Committer:
         """
         with self.mutex:
             self._ended = error
-            self.stopped = self.stopped or "the store is closed"
+            self.stopped = self.stopped or CLOSED
             self.begin_end()
         while True:
             with self.mutex:
@@ -577,7 +621,7 @@ class Committer:
         state, writer, passed = self.state, self.writer, group.passed
         try:
             with self.mutex:
-                if self.changing is not None or self._orphan is not None:
+                if self.changing is not None or self._orphan is not None or self._deserters:
                     self.check_whole()
                 if group.own is not None:
                     self._heir, self._group, self.changing = None, group, "a commit"
@@ -607,12 +651,13 @@ class Committer:
                         if payload:
                             self._append(payload)
                 except BaseException as error:
+                    group.cause = error
                     self._give_up(group, error)
                     self.changing = None
-                    if group.ended and _of_the_disk(error):
+                    if group.ended and of_the_disk(error):
                         return True
                     raise
-                self.changing = None
+                group.logged, self.changing = True, None
             self._land(group)
         except BaseException as error:
             # The handler of a signal may raise an OSError, too: TimeoutError is one.
@@ -620,21 +665,25 @@ class Committer:
                 self._fail_landing(group, error)
             else:
                 if self._group is group:
-                    self._land_again(group, error)
+                    self._orphan, self.overlay.applying = group, True
+                    self._settled()
                 raise
         finally:
             if self._group is group:
-                self._orphan = group
+                # Whoever takes the mutex next sees to it, and readers look first.
+                self._orphan, self.overlay.applying = group, True
         return True
 
     def _give_up(self, group: _Group, error: BaseException) -> None:
         """End a group that did not reach the log; leave alone one that did; under the mutex."""
+        self.writer.settle()
         if self.in_flight and self.writer.position > self._frame_at:
             self._close_reserved()  # its frame may have closed gaps
+            group.logged = True
             return
         if group.own is not None:
             group.take()  # it may have come no further
-        failed = _of_the_disk(error)
+        failed = of_the_disk(error)
         shared = self.disk_error(error) if failed else _for_others(error)
         self._fail(group.passed, error if failed else shared)
         for entry in group.taken:
@@ -648,29 +697,6 @@ class Committer:
             self._fail(group.passed, error)
             self._end_group(group)
             self.changing = None
-
-    def _land_again(self, group: _Group, error: BaseException) -> None:
-        """See a group that is in the log through, after a bug or Ctrl-C cut that short.
-
-        If that fails too, its numbers are used but may not be closed: nothing is written any more
-        until the log has been read again.
-        """
-        try:
-            self._land(group)
-        except BaseException:
-            with self.mutex:
-                self.changing = "a commit"
-                if not group.applied:
-                    self._stop_by(error)
-                    for entry in group.passed:
-                        entry.unknown(error)
-                self._end_group(group)
-                self.changing = None
-
-    def _stop_by(self, error: BaseException) -> None:
-        """Write nothing any more, for it is not known what an interrupted commit left behind."""
-        self.in_the_way = self.interrupted = True
-        self.stopped = self.stopped or f"a commit was interrupted ({error!r})"
 
     def _land(self, group: _Group) -> None:
         """Sync what was logged, where anybody asked for that, and let it take effect."""
@@ -823,13 +849,16 @@ class _Group:
     ``own`` is what its thread has queued; None where it queued nothing.
     """
 
-    __slots__ = ("apart", "applied", "ended", "own", "passed", "puts", "taken", "tickets")
+    __slots__ = (
+        "apart", "applied", "cause", "ended", "logged", "own", "passed", "puts", "taken", "tickets"
+    )  # fmt: skip
 
     def __init__(self, taken: Iterable[Entry], own: Put | Commit | Batch | None = None) -> None:
         self.own = own
         self.puts: Puts | None = None
         self.tickets: Sequence[Commit | Batch] = ()
-        self.applied = self.ended = False
+        self.logged = self.applied = self.ended = False
+        self.cause: BaseException | None = None
         self.taken = list(taken)
         self.passed: list[Entry] = []
         self.apart: LockType | None = None
@@ -858,7 +887,7 @@ class _Group:
         return self.puts is not None and self.puts.has(queued)
 
 
-def _of_the_disk(error: BaseException) -> bool:
+def of_the_disk(error: BaseException) -> bool:
     """Tell whether an error is one of the log: without a number a signal's handler raised it."""
     if isinstance(error, OSError):
         return error.errno is not None

@@ -47,6 +47,7 @@ from ..wal.records import NamespaceRecord, TxRecord
 from . import codecs, outcomes, reads
 from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
 from .catalog import Catalog
+from .commit import CLOSED
 from .decisions import Decide
 from .entries import Commit, Entry, Receipt
 from .environment import BackgroundTask
@@ -515,7 +516,7 @@ class Database:
         with mutex:
             if self.overlay.newer_bytes > MERGED_NOWAIT_MAX:
                 return None
-            position, taken = self._committer.applied_position, self._taken()
+            taken, position = self._taken(), self._committer.applied_position
         snapshot = Snapshot(self, position, taken)
         self._snapshots.add(snapshot)
         return snapshot
@@ -868,6 +869,7 @@ class Database:
             if self._released:
                 return
             with self._committer.mutex:
+                self._committer.check_whole()
                 self.closed = self.closed or self._closed_error
                 self._committer.begin_end()
             try:
@@ -883,7 +885,7 @@ class Database:
         store, committer = self._store, self._committer
         if committer.interrupted:
             committer.sync()  # the next open has it all from the log
-        elif committer.stopped is not None:
+        elif committer.stopped not in (None, CLOSED):  # closed: a close that was interrupted
             raise DiskError(f"{committer.stopped}; newer relaxed commits may be lost")
         else:
             failure: DiskError | DiskFullError | None = None
@@ -931,7 +933,7 @@ class Database:
     def _shut(self, error: Callable[[], TidelogError]) -> None:
         """Let every later call raise; nothing of LMDB is referenced from here any more."""
         self.closed = error
-        self._committer.stopped = self._committer.stopped or "the store is closed"
+        self._committer.stopped = self._committer.stopped or CLOSED
         self._committer.in_the_way = True
         for snapshot in self._snapshots:
             snapshot.close()

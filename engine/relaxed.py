@@ -12,8 +12,7 @@ from collections.abc import Callable, Container
 
 from mmh3 import hash as murmur3
 
-from ..wal.writer import LogFailedError
-from .commit import Committer
+from .commit import Committer, of_the_disk
 from .namespaces import Namespace
 from .overlay import PAIR_OVERHEAD
 from .puts import PUT_BYTES_MAX
@@ -90,12 +89,11 @@ def relaxed_setter(
                         return None
                 except BaseException as error:
                     # A signal behind the frame: it takes effect all the same.
-                    committer.changing = "a commit"
-                    logged = writer.position != before
-                    if logged:
-                        land(partition, full_key, value, epoch, number, time)
-                    committer.changing = None
-                    if isinstance(error, (OSError, LogFailedError)) and not logged:
+                    what = (partition, full_key, value, epoch, number, time)
+                    committer.left = (before, land, what)
+                    committer.changing, overlay.applying = "a commit", True
+                    committer.check_whole()
+                    if of_the_disk(error) and writer.position == before:
                         raise committer.disk_error(error) from error
                     raise
         return otherwise(key, value)

@@ -119,12 +119,11 @@ OUTSIDE_WORLD = ("engine/environment.py", "tools/")
 BROAD_HANDLERS = {
     "engine/codecs.py:_registered": "foreign code: whatever it raises, the codec is not there",
     "engine/commit.py:Committer._carry": "what a signal raises may be an error of any class",
-    "engine/commit.py:Committer._land_again": "what was interrupted is interrupted again",
+    "engine/commit.py:Committer._mended": "a bug that comes again stops the store",
     "engine/log_thread.py:LogThread._commit": "tasks wait for an outcome, and a bug must be one",
     "engine/namespaces.py:Namespace.check_encoded": "foreign code, again: any exception refuses",
     "engine/relief.py:Relief._beside": "a thread of recovery: the open raises what it has met",
     "engine/rewrites.py:Rewrite.prepare": "what a value makes a codec raise is for one caller only",
-    "wal/writer.py:LogWriter._write_after_all": "one more signal; the first one is raised",
     "pipeline/doctor.py:_session": "whatever Java, Spark and the workers say is what was found",
 }
 

@@ -7,8 +7,8 @@ Invariants:
   name, and the segment is durable with its header and STATE frame before it gets that name.
 - Nothing is appended to a segment before the seal of the one before it is durable.
 - An append that fails leaves ``position`` as it was; the next one overwrites what it left behind.
-  One that is cut short by a signal is done all the same before that goes on: a frame that nobody
-  counts with would come back where the process dies before the next one.
+  One that is cut short by a signal stays in doubt until ``settle`` has written it whole: a frame
+  that nobody counts with would come back where the process dies before the next one.
 - A change of segments that was cut short, by an error or by Ctrl-C at whatever line, is carried on
   by the next one: each of its steps may be done twice, and nothing is appended meanwhile.
 - After a failed sync nothing is ever written or synced again: ``failure`` is set for good.
@@ -22,7 +22,6 @@ Left out: who may append when, and groups (``engine.commit``); what the end mean
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -52,9 +51,6 @@ NEXT_NAME = "next.tmp"
 
 SEAL_ROOM = 64
 """Bytes that are kept free at the end of a segment for its seal, which is never longer."""
-
-_SIGNALS_MAX = 10
-"""How often a frame is written again when signals come one after the other."""
 
 _ZEROS = bytes(PIECE)
 
@@ -122,6 +118,8 @@ class LogWriter:
         self.synced = synced
         self.announced = synced
         self.failure: OSError | None = None
+        self._doubt: bytes | None = None
+        """A frame that may be in the file, though the position is not behind it."""
 
     @property
     def segment(self) -> SegmentHeader:
@@ -149,42 +147,46 @@ class LogWriter:
                 return False
             self._fill(end)
         after = position + len(frame)
+        self._doubt = frame
         try:
             if self._bytes is not None:
                 self._bytes[offset:end] = frame
             else:
                 self._write(offset, frame)
-        except BaseException as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            # A signal: the frame may be there, and the next recovery would find it.
-            self._write_after_all(offset, frame)
-            self.position, self.announced = after, synced
+        except OSError as error:
+            if error.errno is not None:  # else a signal's handler raised it, not the system
+                self._doubt = None
             raise
         self.position = after
         self.announced = synced
+        self._doubt = None
         return True
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a signal cut an append short, and nobody has settled it yet."""
+        return self._doubt is not None
+
+    def settle(self) -> None:
+        """Write the frame of an append whole that a signal cut short; done twice it does the same.
+
+        Raises ``OSError`` where that fails: nobody knows how much of it is there.
+        """
+        frame = self._doubt
+        if frame is not None:
+            after = self.position + len(frame)
+            try:
+                self._write(self.position - self._base, frame)
+            except OSError as error:
+                if error.errno is not None:
+                    self.failure = error
+                raise
+            self.position = after
+            self._doubt = None
 
     def _write(self, offset: int, frame: bytes) -> None:
         for start in range(0, len(frame), PIECE):
             self._file.write(offset + start, frame[start : start + PIECE])
-
-    def _write_after_all(self, offset: int, frame: bytes) -> None:
-        """Write a frame whole, behind a signal and whatever further ones there are."""
-        error: BaseException | None = None
-        for _ in range(_SIGNALS_MAX):
-            try:
-                self._write(offset, frame)
-                return
-            except BaseException as again:
-                error = again
-                if isinstance(error, OSError) and error.errno is not None:
-                    break
-        # Nobody knows how much of it is there: what came next would be lost behind it.
-        text = f"the writing of a frame was cut short: {error!r}"
-        self.failure = InterruptedError(errno.EINTR, text)
-        assert error is not None
-        raise error
 
     def _fill(self, end: int) -> None:
         """Write zeros ahead of ``end``, so that syncs need not make the file grow each time."""

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from support.stores import Opened, open_store, opened
-from tidelog.affinity.errors import CommitUnknownError, RolledBackError
+from tidelog.affinity.errors import CommitUnknownError, ReadOnlyError, RolledBackError
 from tidelog.engine import commit
 from tidelog.engine.check import check_store
 from tidelog.engine.entries import Commit
@@ -47,10 +47,13 @@ WAIT = 30.0
 
 
 class Interrupter:
-    """Raises at the n-th point where a signal would be looked for; without n it counts them."""
+    """Raises at the n-th point where a signal would be looked for; without n it counts them.
 
-    def __init__(self, at: int = 0) -> None:
-        self.at = at
+    ``more`` signals that came together raise at the points that follow it.
+    """
+
+    def __init__(self, at: int = 0, more: int = 0) -> None:
+        self.at = range(at, at + 1 + more) if at else range(0)
         self.seen = 0
         self.where = ""
         self._last: dict[int, str] = {}
@@ -81,8 +84,8 @@ class Interrupter:
             last, self._last[id(frame)] = self._last[id(frame)], names[frame.f_lasti]
             if last in LOOKS:
                 self.seen += 1
-                if self.seen == self.at:
-                    self.where = f"{frame.f_code.co_name}, line {frame.f_lineno}, behind {last}"
+                if self.seen in self.at:
+                    self.where += f"{frame.f_code.co_name}, line {frame.f_lineno}, behind {last}; "
                     raise KeyboardInterrupt
         return self._opcode
 
@@ -155,6 +158,61 @@ def test_an_interrupt_anywhere_in_a_commit_leaves_all_of_it_or_nothing(
     while check_interrupted(durability, work, points + 1):
         points += 1
     assert points == counted(durability, work) > 20
+
+
+def check_interrupted_twice(durability: Any, work: Callable[[Opened], None], at: int) -> str:
+    """Two signals that came together: what is read is what is recovered, or the store stopped."""
+    store = open_store(durability=durability, partitions=2)
+    table = store.database.map("m")
+    table.update_many({b"k": b"old", b"l": b"old"})
+    interrupter = Interrupter(at, more=1)
+    try:
+        interrupter.run(lambda: work(store))
+    except KeyboardInterrupt:
+        pass
+    else:
+        store.database.close()
+        return ""
+    at_once = dict(table.items())
+    with opened(store.disk.copy(), seed=3) as killed:
+        recovered = dict(killed.database.map("m").items())
+    refused = list[str]()
+
+    def write() -> None:
+        try:
+            table[b"other"] = b"1"
+        except ReadOnlyError:
+            refused.append("other")
+
+    other = threading.Thread(target=write, daemon=True)
+    other.start()
+    other.join(WAIT)
+    assert not other.is_alive(), interrupter.where
+    if refused:
+        store.database.abandon()
+        expected = recovered
+    else:
+        assert at_once == recovered, interrupter.where
+        expected = {**recovered, b"other": b"1"}
+        assert dict(table.items()) == expected, interrupter.where
+        store.database.close()
+    with opened(store.disk, seed=2) as again:
+        assert dict(again.database.map("m").items()) == expected, interrupter.where
+    return interrupter.where
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", ["always", "none"])
+@pytest.mark.parametrize("work", [put, transact])
+def test_two_interrupts_anywhere_in_a_commit_leave_all_of_it_or_nothing_or_stop_the_store(
+    durability: Any, work: Callable[[Opened], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one came where the first was being made good, before anything was noted."""
+    monkeypatch.setattr(commit, "PATIENCE", 0.01)
+    points = 0
+    while check_interrupted_twice(durability, work, points + 1):
+        points += 1
+    assert points > 20
 
 
 def counted(durability: Any, work: Callable[[Opened], None]) -> int:

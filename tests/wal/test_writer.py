@@ -454,13 +454,13 @@ def test_an_append_that_fails_leaves_the_position_and_the_next_one_overwrites(
 
 @pytest.mark.parametrize("size", [100, PIECE + 1000])
 @pytest.mark.parametrize("signals", [1, 3])
-def test_a_frame_that_is_cut_short_by_signals_is_written_all_the_same(
+def test_a_frame_that_signals_cut_short_is_in_doubt_until_it_is_written_whole(
     signals: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Log(segment_size=10 * PIECE)
     log.append(b"x")
     file, left = log.writer._file, [KeyboardInterrupt(), TimeoutError(), KeyboardInterrupt()]
-    write = file.write
+    write, before = file.write, log.writer.position
 
     def interrupted(offset: int, data: bytes) -> None:
         write(offset, data)
@@ -471,26 +471,38 @@ def test_a_frame_that_is_cut_short_by_signals_is_written_all_the_same(
     payload = bytes(size)
     with pytest.raises(KeyboardInterrupt):
         log.writer.append(payload)
+    for _ in range(signals - 1):
+        with pytest.raises((KeyboardInterrupt, TimeoutError)):
+            log.writer.settle()
+        assert (log.writer.in_doubt, log.writer.position) == (True, before)
+        assert log.writer.failure is None
+    log.writer.settle()
+    assert not log.writer.in_doubt
+    after = log.writer.position
+    log.writer.settle()
+    assert log.writer.position == after
     log.payloads.append(payload)
-    monkeypatch.undo()
     assert log.frames() == log.payloads
     log.append(b"y")
     assert log.frames() == log.payloads
 
 
-def test_a_frame_that_is_never_left_in_peace_is_the_last_one(
+def test_a_frame_that_cannot_be_written_after_all_is_the_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = Log()
-
-    def interrupted(_offset: int, _data: bytes) -> None:
-        raise KeyboardInterrupt
-
     log.append(b"x")
-    monkeypatch.setattr(log.writer._file, "write", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        log.writer.append(b"y")
-    monkeypatch.undo()
+    errors: list[BaseException] = [KeyboardInterrupt(), OSError(errno.EIO, "broken")]
+
+    def fails(_offset: int, _data: bytes) -> None:
+        raise errors.pop(0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.writer._file, "write", fails)
+        with pytest.raises(KeyboardInterrupt):
+            log.writer.append(b"y")
+        with pytest.raises(OSError, match="broken"):
+            log.writer.settle()
     with pytest.raises(LogFailedError):
         log.writer.append(b"z")
     with pytest.raises(LogFailedError):
