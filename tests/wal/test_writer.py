@@ -478,6 +478,50 @@ def test_a_frame_that_is_cut_short_by_signals_is_written_all_the_same(
     assert log.frames() == log.payloads
 
 
+@pytest.mark.parametrize("signal", [KeyboardInterrupt(), TimeoutError()])
+def test_a_frame_that_a_signal_came_behind_counts_with_what_it_announces(
+    signal: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # TimeoutError is an OSError, too, but no disk gives one without a number.
+    log = Log()
+    log.append(b"x")
+    log.writer.sync()
+    file, left = log.writer._file, [signal]
+    write = file.write
+
+    def interrupted(offset: int, data: bytes) -> None:
+        write(offset, data)
+        if left:
+            raise left.pop()
+
+    monkeypatch.setattr(file, "write", interrupted)
+    with pytest.raises(type(signal)):
+        log.writer.append(b"y")
+    log.payloads.append(b"y")
+    assert log.frames() == log.payloads
+    assert log.writer.announced == log.writer.synced
+
+
+def test_an_error_of_the_disk_behind_a_signal_makes_a_frame_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log()
+    log.append(b"x")
+    writes = list[int]()
+
+    def failing(offset: int, _data: bytes) -> None:
+        writes.append(offset)
+        raise OSError(errno.EIO, "failed") if len(writes) > 1 else KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.writer._file, "write", failing)
+        with pytest.raises(OSError, match="failed"):
+            log.writer.append(b"y")
+    assert len(writes) == 2
+    with pytest.raises(LogFailedError):
+        log.writer.append(b"z")
+
+
 def test_a_frame_that_is_never_left_in_peace_is_the_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
