@@ -334,11 +334,18 @@ def open_store(
 def _take_away(disk: Disk, path: str) -> None:
     """Remove the files of a new store that failed to open, as far as the disk lets us.
 
-    The manifest goes first, durably: without it what is left is no store.
+    The data file goes first and then the manifest, each durably: wherever that ends, the next open
+    makes a store.  One without a data file has it all in its log; a data file without a manifest
+    would be refused, and so would a manifest without a log.
     """
     with contextlib.suppress(OSError):
         root = disk.directory(path)
         names = root.names()
+        if DATA_NAME in names:
+            data = disk.directory(os.path.join(path, DATA_NAME))
+            for file in data.names():
+                data.unlink(file)
+            data.sync()
         if manifests.NAME in names:
             root.unlink(manifests.NAME)
             root.sync()

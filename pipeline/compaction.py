@@ -430,12 +430,13 @@ def _sync_directory(path: str) -> None:
 def _save(archive: Archive) -> None:
     """Replace the account of an archive."""
     place = os.path.join(archive.path, archives.NAME)
-    with translated_disk(f"writing {place}"), new_file(place + _UNFINISHED) as file:
-        file.write(archive.to_json().encode())
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(place + _UNFINISHED, place)
-    _sync_directory(archive.path)
+    with translated_disk(f"writing {place}"):
+        with new_file(place + _UNFINISHED) as file:
+            file.write(archive.to_json().encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(place + _UNFINISHED, place)
+        _sync_directory(archive.path)
 
 
 def _remove_leftovers(path: str) -> None:

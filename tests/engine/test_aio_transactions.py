@@ -154,6 +154,23 @@ async def test_a_conflict_is_an_error_in_a_block_and_another_attempt_in_a_loop()
         assert await money.get("bob") == 12
 
 
+async def test_a_later_attempt_without_its_block_is_refused_as_well() -> None:
+    async with opened() as db:
+        turns = 0
+
+        async def forgets() -> None:
+            nonlocal turns
+            async for attempt in db.attempts():
+                turns += 1
+                if turns == 1:
+                    async with attempt:
+                        raise ConflictError("meddled", namespace="m", key=None, winner=None)
+
+        with pytest.raises(UsageError, match="was not used"):
+            await forgets()
+        assert turns == 2
+
+
 async def test_a_loop_without_the_block_of_its_attempt_is_refused() -> None:
     async with opened() as db:
 

@@ -144,6 +144,17 @@ def test_leaving_the_loop_early_rolls_back(store: Opened) -> None:
     assert dict(users) == {}
 
 
+def test_a_later_attempt_without_its_block_is_refused_as_well(store: Opened) -> None:
+    turns = 0
+    with pytest.raises(UsageError, match="was not used"):  # noqa: PT012
+        for attempt in store.database.attempts():
+            turns += 1
+            if turns == 1:
+                with attempt:
+                    raise conflict()
+    assert turns == 2
+
+
 @pytest.mark.parametrize("count", [1, 16])
 def test_a_loop_without_the_block_of_its_attempt_is_refused(store: Opened, count: int) -> None:
     # It went round 16 times, did nothing, and said nothing.

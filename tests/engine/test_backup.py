@@ -229,10 +229,13 @@ def test_a_directory_that_is_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full/note.txt").write_text("mine")
     (tmp_path / "file").write_text("mine")
+    (tmp_path / "half/data").mkdir(parents=True)
+    (tmp_path / "half/data/data.mdb").write_text("mine")
     with tidelog.open(tmp_path / "s") as db:
         for name, told in [
             ("full", "not empty: note.txt"),
             ("file", "not a directory"),
+            ("half", "holds data without a manifest"),
             ("s", "lies in the store"),
             ("s/copy", "lies in the store"),
         ]:
@@ -245,7 +248,8 @@ def test_a_directory_that_is_in_use_is_refused(tmp_path: Path) -> None:
         with pytest.raises(errors.NotFoundError, match="no directory"):
             db.backup(tmp_path / "none/copy")
     assert os.listdir(tmp_path / "full") == ["note.txt"]
-    assert sorted(os.listdir(tmp_path)) == ["copy", "file", "full", "s"]
+    assert os.listdir(tmp_path / "half") == ["data"]
+    assert sorted(os.listdir(tmp_path)) == ["copy", "file", "full", "half", "s"]
 
 
 def test_an_empty_directory_will_do(tmp_path: Path) -> None:

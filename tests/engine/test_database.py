@@ -1,10 +1,12 @@
-"""What a plain update asks of the store before it goes into the log."""
+"""What a plain update asks of the store first, and in which order a store ends."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from support.stores import opened
+from support.stores import open_store, opened
 from tidelog.engine.database import Database
 
 
@@ -24,3 +26,25 @@ def test_room_is_looked_for_once_a_snapshot_keeps_a_layer_apart(
             assert len(layers.view.layers) == 2
             users[b"c"] = b"1"
             assert looked[-1] == 2
+
+
+def test_a_close_that_is_cut_short_ends_all_commits_before_it_shuts_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Whoever waited for a commit that was in the log already was never told of it.
+    store = open_store()
+    committer, shut = store.parts.committer, Database._shut
+    seen: list[str | None] = []
+
+    def noted(database: Database, error: Any) -> None:
+        seen.append(committer.stopped)
+        shut(database, error)
+
+    def interrupted(_database: Database) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Database, "_shut", noted)
+    monkeypatch.setattr(Database, "_end", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.database.close()
+    assert seen == ["the store is closed"]

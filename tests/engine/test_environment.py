@@ -102,6 +102,32 @@ def test_what_begins_a_task_waits_for_nothing_that_is_taken_in_python(
     assert threading.get_ident() not in calls
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_task_whose_work_ends_its_thread_holds_up_nobody_who_stops_it() -> None:
+    def work() -> None:
+        raise SystemExit
+
+    task = ThreadTask("test", NEVER, work)
+    task.wake()
+    task._thread.join(WAIT)
+    assert not task._ended.locked()
+    task.stop()
+
+
+def test_a_task_that_is_woken_to_stop_can_see_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else it would do its work once more, and then sleep for its whole interval.
+    seen, wake = list[bool](), ThreadTask.wake
+
+    def noted(task: ThreadTask) -> None:
+        seen.append(task._stopping)
+        wake(task)
+
+    task = ThreadTask("test", NEVER, lambda: None)
+    monkeypatch.setattr(ThreadTask, "wake", noted)
+    task.stop()
+    assert seen == [True]
+
+
 def test_a_task_without_a_thread_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

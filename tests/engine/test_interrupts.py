@@ -392,6 +392,16 @@ def test_an_alarm_in_a_leader_acknowledges_nothing_that_was_not_logged() -> None
     store.database.abandon()
 
 
+def test_an_alarm_in_a_leader_is_raised_in_no_other_thread() -> None:
+    # Being an OSError it was, as if their own disk had failed.
+    store = open_store()
+    entry = Commit(NoUpdates(), True)
+    store.parts.committer._give_up(commit._Group([entry]), LateError("too late"))
+    assert isinstance(entry.error, RolledBackError)
+    assert "interrupted" in str(entry.error)
+    store.database.abandon()
+
+
 def test_an_alarm_inside_the_sync_of_the_disk_is_no_failure_of_that_sync() -> None:
     # Nothing was written any more, as after an error of the disk.
     store = open_store(partitions=1)

@@ -20,6 +20,7 @@ from tidelog.affinity.errors import (
     FormatVersionError,
     TidelogError,
 )
+from tidelog.engine import kv as engine_kv
 from tidelog.engine.environment import KeyValueEnvironment
 from tidelog.engine.kv import (
     ENGINE_VERSION,
@@ -163,6 +164,34 @@ def test_only_the_owner_may_read_the_files(tmp_path: Path) -> None:
     filled(tmp_path)
     modes = {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
     assert modes == {0o600}
+
+
+def test_a_file_keeps_the_mode_that_its_owner_gave_it(tmp_path: Path) -> None:
+    # Only a file that is made anew follows its folder.
+    tmp_path.chmod(0o755)
+    opened(tmp_path).close()
+    assert stat.S_IMODE((tmp_path / "data.mdb").stat().st_mode) == 0o644
+    (tmp_path / "data.mdb").chmod(0o600)
+    opened(tmp_path).close()
+    assert stat.S_IMODE((tmp_path / "data.mdb").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
+def test_an_open_that_is_cut_short_closes_the_file_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    # Whoever kept the exception kept the file open, and LMDB opens none twice.
+    def fail(*_args: object, **_more: object) -> None:
+        raise kind
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_kv, "LmdbEnvironment", fail)
+        with pytest.raises(DiskError if kind is OSError else kind) as caught:
+            opened(tmp_path)
+    again = opened(tmp_path)
+    assert again.entries() == 0
+    again.close()
+    assert caught.value.__traceback__ is not None  # kept until here
 
 
 def test_the_kernel_reads_ahead_in_what_fits_in_memory(

@@ -40,6 +40,15 @@ def test_a_store_without_a_manifest_is_a_folder_of_segments(store: Path) -> None
     assert "no manifest" in source.notes[0]
 
 
+def test_another_folder_of_segments_in_a_store_is_not_taken_for_its_log(store: Path) -> None:
+    (store / "older").mkdir()
+    (store / "older" / segment_of(store).name).write_bytes(segment_of(store).read_bytes())
+    assert find_log(str(store / "older")).manifest is None
+    (store.parent / "log").symlink_to(store / "wal")
+    for path in (f"{store}/wal", f"{store}/wal/", f"{store.parent}/log"):
+        assert find_log(path).manifest is not None
+
+
 def test_the_log_of_a_copy_that_went_on_is_whole_by_its_folder_too(
     store: Path, tmp_path: Path
 ) -> None:

@@ -310,3 +310,51 @@ def test_commits_under_given_ids_and_growth_do_not_hold_each_other_up(tmp_path: 
         assert db._store.kv.map_size() >= 8 << 20
         assert len(m) == 6000 + len(committed)
         assert {db.outcome(tx_id) for tx_id in committed} == {"committed"}
+
+
+@pytest.mark.parametrize("writer", ["a checkpoint", "rows that no record holds"])
+def test_a_gate_that_an_interrupt_left_reads_what_was_there_before_the_next_write(
+    writer: str,
+) -> None:
+    # Begun behind the write its transaction saw what a snapshot at the gate must not see.
+    with opened(**SMALL) as store:
+        fill(store, 10)
+        store.database.checkpoint()
+        growth = store.parts.checkpointer._growth
+        gate = map_growth.Gate(growth.begin)
+        overlay = store.database.overlay
+        overlay.gated = True
+        with store.parts.committer.mutex:
+            overlay.refresh(gate)
+        with store.database.snapshot() as snapshot:
+            users = store.database.map("users")
+            fill(store, 10, 10)
+            if writer == "a checkpoint":
+                store.database.checkpoint()
+            else:
+                store.parts.checkpointer.add({}, 0, lambda: None)
+            assert gate._found is not None
+            assert not overlay.gated
+            assert gate.txn() is gate.txn()
+            assert len(snapshot[users]) == 10
+        store.database.checkpoint()
+
+
+def test_growth_that_ends_before_its_gate_is_in_place_leaves_nothing_gated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened(**SMALL) as store:
+        overlay = store.database.overlay
+        refresh = overlay.refresh
+
+        def refuse(txn: Any) -> None:
+            if isinstance(txn, map_growth.Gate):
+                raise Interrupt
+            refresh(txn)
+
+        fill(store, 300)
+        with monkeypatch.context() as patch:
+            patch.setattr(overlay, "refresh", refuse)
+            with pytest.raises(Interrupt):
+                store.database.checkpoint()
+        assert not overlay.gated

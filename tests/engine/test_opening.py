@@ -23,10 +23,10 @@ from tidelog.affinity.errors import (
     UnsupportedError,
     UsageError,
 )
-from tidelog.engine import manifest as manifests
+from tidelog.engine import manifest as manifests, open as opens, opening
 from tidelog.engine.open import open_with
 from tidelog.engine.opening import Options
-from tidelog.testing import FaultyDisk, crash_points, simulated
+from tidelog.testing import FaultyDisk, SimulatedCrash, crash_points, simulated
 
 
 def put(store: Opened, *keys: bytes) -> None:
@@ -549,3 +549,119 @@ def test_a_creation_in_the_way_of_another_one_takes_nothing_of_it_away() -> None
         open_store(disk)
     assert disk.paths() == [f"{PATH}/lock"]
     lock.release()
+
+
+def test_nobody_else_may_begin_while_a_creation_that_failed_is_taken_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk, remove = FaultyDisk(), FaultyDisk.remove_directory
+    removed: list[str] = []
+
+    def beside(self: FaultyDisk, path: str) -> None:
+        if path != PATH:
+            with pytest.raises(BlockingIOError):
+                self.lock(f"{PATH}/lock")
+        removed.append(path)
+        remove(self, path)
+
+    monkeypatch.setattr(FaultyDisk, "remove_directory", beside)
+    disk.fail_at(faults_of_a_creation(), "EIO")
+    with pytest.raises(DiskError):
+        open_store(disk)
+    assert len(removed) > 1
+    assert removed[-1] == PATH
+
+
+def test_a_disk_that_fails_while_a_creation_is_taken_away_leaves_no_half_of_a_store() -> None:
+    # A data file stayed without a manifest, or a manifest without a log: the next open refused it.
+    failing = faults_of_a_creation()
+    for number in range(failing, failing + 20):
+        disk = FaultyDisk()
+        disk.fail_at(failing, "EIO")
+        disk.fail_at(number, "EIO", for_ever=True)
+        with pytest.raises(DiskError):
+            open_store(disk)
+        disk.heal()
+        with opened(disk, seed=2, partitions=4) as store:
+            put(store, b"a")
+
+
+@pytest.mark.parametrize("outcome", ["lost", "kept", "reordered"])
+def test_a_power_cut_while_a_creation_is_taken_away_leaves_no_half_of_a_store(outcome: str) -> None:
+    failing = faults_of_a_creation()
+    for number in range(failing + 1, failing + 15):
+        disk = FaultyDisk(number)
+        disk.fail_at(failing, "EIO")
+        disk.crash_at(number)
+        with pytest.raises(SimulatedCrash):
+            open_store(disk)
+        with opened(disk.crash(outcome), seed=2, partitions=4) as store:
+            put(store, b"a")
+
+
+def test_an_interrupt_at_any_operation_of_a_creation_leaves_nothing_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    perform, left = FaultyDisk.perform, [0]
+
+    def counted(self: FaultyDisk, *args: Any, **more: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        return perform(self, *args, **more)
+
+    operations = faults_of_a_creation()
+    monkeypatch.setattr(FaultyDisk, "perform", counted)
+    for number in range(1, operations + 1):
+        disk = FaultyDisk()
+        left[0] = number
+        with pytest.raises(KeyboardInterrupt):
+            open_store(disk)
+        if disk.paths() == [f"{PATH}/lock"]:  # nobody knew yet whether a store was there
+            assert {one.kind for one in disk.trace} <= {
+                "make_directory",
+                "sync_directory",
+                "names",
+                "lock",
+            }
+        else:
+            assert (disk.paths(), disk.kind(PATH)) == ([], None)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
+def test_an_open_that_fails_behind_its_data_file_closes_that(
+    monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    # While anybody keeps the exception nothing else would: LMDB opens no file twice.
+    disk = FaultyDisk()
+    environment, files = simulated(1, disk), list[Any]()
+
+    def open_kv(*args: Any) -> Any:
+        files.append(environment.open_kv(*args))
+        return files[-1]
+
+    def fail(*_args: object) -> None:
+        raise kind
+
+    monkeypatch.setattr(opening._Opening, "_with", fail)
+    with pytest.raises(kind):
+        open_with(replace(environment, open_kv=open_kv), PATH)
+    assert [file._closed for file in files] == [True]
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
+def test_an_open_that_fails_at_its_very_end_lets_go_of_the_store(
+    monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    disk = FaultyDisk()
+
+    def fail(*_args: object) -> None:
+        raise kind
+
+    with monkeypatch.context() as patch:
+        patch.setattr(opens, "Database", fail)
+        with pytest.raises(kind) as caught:
+            open_store(disk)
+    with opened(disk) as store:
+        put(store, b"a")
+    assert caught.value.__traceback__ is not None  # kept until here, with all that it knows

@@ -17,6 +17,7 @@ from support.pipelines import Row, content, fill, greatest_closed, new_store, re
 from tidelog.affinity.errors import (
     AlreadyOpenError,
     CorruptDataError,
+    DiskError,
     DiskFullError,
     HistoryTruncatedError,
     SnapshotExpiredError,
@@ -367,6 +368,30 @@ def test_a_run_that_dies_leaves_the_archive_as_it_was(
     assert in_order(rows(archive, "changes")) == in_order(rows(store, "changes"))
     named = {stretch.folder for stretch in archives.load(str(archive)).parts()}
     assert {entry.name for entry in archive.iterdir() if entry.is_dir()} == named
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(OSError(5, "failed"), DiskError), (KeyboardInterrupt(), KeyboardInterrupt)]
+)
+def test_a_run_that_fails_at_its_end_leaves_the_folder_as_empty_as_it_was(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    told: type[BaseException],
+) -> None:
+    # An error of the disk was one of Python's there.
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    grow(store, 1, 10)
+    archive.mkdir()
+
+    def fail(*_args: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(told):
+            compact(str(store), str(archive), HERE)
+    assert os.listdir(archive) == []
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,9 +16,10 @@ from click.testing import Result
 
 import tidelog
 from tidelog import codecs
-from tidelog.affinity.errors import CorruptDataError, DiskFullError
+from tidelog.affinity.errors import CorruptDataError, DiskFullError, UsageError
 from tidelog.engine.salvage import Salvaged, batches
 from tidelog.tools import db as db_commands
+from tidelog.tools.stores import appearing_whole
 
 Run = Callable[..., Result]
 
@@ -252,3 +254,41 @@ def test_a_copy_that_fails_can_be_tried_again(damaged: Path, tmp_path: Path, run
     for name in ("wal", "data", "readers"):
         (copy / name).mkdir(parents=True)
     assert run("db", "backup", damaged, copy, "--no-verify").exit_code == 0
+
+
+def test_a_store_that_appears_takes_the_place_of_empty_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, real = list[int](), os.fsync
+
+    def noted(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    out = tmp_path / "out.tl"
+    for name in ("wal", "data", "readers"):
+        (out / name).mkdir(parents=True)
+    with appearing_whole(str(out)) as beside:
+        Path(beside, "manifest").touch()
+    assert os.listdir(out) == ["manifest"]
+    assert synced == [tmp_path.stat().st_ino]  # or a power cut would take the name away
+
+
+def test_no_store_can_appear_in_the_place_of_a_mount_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == str(tmp_path / "out.tl"))
+    with pytest.raises(UsageError, match="mount point"), appearing_whole(str(tmp_path / "out.tl")):
+        pytest.fail("the work was begun")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_store_can_appear_behind_a_link_to_an_empty_directory(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "out.tl").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "out.tl")
+    with appearing_whole(str(tmp_path / "link")) as beside:
+        Path(beside, "manifest").touch()
+    assert os.listdir(tmp_path / "disk" / "out.tl") == ["manifest"]
+    assert sorted(os.listdir(tmp_path)) == ["disk", "link"]

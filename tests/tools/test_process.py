@@ -16,6 +16,7 @@ from click.testing import Result
 
 import tidelog
 from tidelog import codecs
+from tidelog.tools import entry
 
 Run = Callable[..., Result]
 
@@ -294,3 +295,16 @@ def test_a_scan_as_one_document_takes_no_memory(tmp_path: Path) -> None:
     peak, end = done.stdout.split(" ", 1)
     assert end.strip() == repr("]}\n")
     assert int(peak) < 100 << 10
+
+
+def test_signals_that_the_caller_ignores_stay_ignored() -> None:
+    # As for a command that a shell runs in the background.
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        entry.end_at_once()
+        entry.end_in_order()
+        assert {signal.getsignal(number) for number in numbers} == {signal.SIG_IGN}
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -487,6 +487,29 @@ def test_a_frame_that_signals_cut_short_is_in_doubt_until_it_is_written_whole(
     assert log.frames() == log.payloads
 
 
+@pytest.mark.parametrize("signal", [KeyboardInterrupt(), TimeoutError()])
+def test_a_frame_that_a_signal_came_behind_is_not_taken_for_one_that_failed(
+    signal: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # TimeoutError is an OSError, too, but no disk gives one without a number.
+    log = Log()
+    log.append(b"x")
+    file, left = log.writer._file, [signal]
+    write = file.write
+
+    def interrupted(offset: int, data: bytes) -> None:
+        write(offset, data)
+        if left:
+            raise left.pop()
+
+    monkeypatch.setattr(file, "write", interrupted)
+    with pytest.raises(type(signal)):
+        log.writer.append(b"y")
+    log.writer.settle()
+    log.payloads.append(b"y")
+    assert log.frames() == log.payloads
+
+
 def test_a_frame_that_cannot_be_written_after_all_is_the_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
