@@ -500,12 +500,12 @@ class Committer:
                 self.writer.settle()
                 if self.writer.position != before:
                     land(*what)
-                self.overlay.applying = False
         except Exception:
             if self.writer.failure is not None:
                 self._stop(self.writer.failure)
             return False
         self.left = self._orphan = self.changing = None
+        self.overlay.applying = False
         return True
 
     def _mend(self, group: _Group) -> None:
@@ -513,7 +513,6 @@ class Committer:
             self._give_up(group, group.cause or KeyboardInterrupt())
         if group.ended:  # of those who wait not all may have been woken
             self._end_group(group)
-            self.overlay.applying = False
             return
         if any(entry.durable for entry in group.passed):
             self._sync_to(self.writer.position)

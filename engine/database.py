@@ -713,23 +713,22 @@ class Database:
         """Begin the background work, which keeps nobody from collecting this handle."""
         maintain = weakref.WeakMethod(self.maintain)
 
-        def work() -> None:
+        def work() -> bool:
             call = maintain()
-            if call is None:
-                task.stop(wait=False)
-            else:
-                call()
+            return call is None or call()
 
-        task = self._store.environment.background(
-            "tidelog-maintenance", self._store.options.sync_interval, work
-        )
-        return task
+        environment, seconds = self._store.environment, self._store.options.sync_interval
+        return environment.background("tidelog-maintenance", seconds, work)
 
-    def maintain(self) -> None:
-        """Do what is due: sync relaxed commits, announce what is durable, checkpoint, sweep."""
+    def maintain(self) -> bool:
+        """Do what is due: sync relaxed commits, announce what is durable, checkpoint, sweep.
+
+        True where nothing will be due any more.  A thread that nobody stops ends by that: one
+        whose beginning was interrupted behind its last line.
+        """
         self.rewriting.let_go()
         if self.closed is not None:
-            return
+            return True
         store = self._store
         try:
             store.locks.release_lost()
@@ -750,6 +749,7 @@ class Database:
                 self.sweep_outcomes()
         except TidelogError as error:
             log.error("maintenance.failed error=%s", error, extra={"event": "maintenance.failed"})
+        return False
 
     def _log_time(self) -> int:
         """Return the time, which no later commit falls behind."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import threading
 import time
 from _thread import LockType, allocate_lock, start_new_thread
@@ -187,8 +188,11 @@ class Environment:
     disk: Disk
     open_kv: Callable[[str, int, bool, bool], KeyValueEnvironment]
     """(path, map size in bytes, read only, lock) -> environment."""
-    background: Callable[[str, float, Callable[[], None]], BackgroundTask]
-    """(name, seconds between runs, work) -> task; the work also runs when woken."""
+    background: Callable[[str, float, Callable[[], object]], BackgroundTask]
+    """(name, seconds between runs, work) -> task; the work also runs when woken.
+
+    Work that returns something true is done for good.
+    """
     wait: Callable[[float], None]
     """Let the calling thread pause for some seconds (back-off between attempts)."""
     pid: Callable[[], int] = os.getpid
@@ -209,7 +213,7 @@ class ThreadTask:
     thread for ended.
     """
 
-    def __init__(self, name: str, seconds: float, work: Callable[[], None]) -> None:
+    def __init__(self, name: str, seconds: float, work: Callable[[], object]) -> None:
         self._seconds = seconds
         self._work = work
         self._stopping = False
@@ -242,11 +246,19 @@ class ThreadTask:
         try:
             while True:
                 self._bell.acquire(timeout=self._seconds)
-                if self._stopping:
+                if self._stopping or self._done():
                     return
-                self._work()
         finally:
             self._ended.release()
+
+    def _done(self) -> bool:
+        """Do the work once; whatever goes wrong with it is told, and it is tried again later."""
+        try:
+            return bool(self._work())
+        except Exception:  # no bug alone: so may a handler of logging, or memory that ran out
+            with suppress(Exception):
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), self._thread)))
+            return False
 
     def wake(self) -> None:
         """Run the work soon."""

@@ -58,7 +58,7 @@ class ManualTask:
     """Background work that only ``Schedule`` runs."""
 
     def __init__(
-        self, name: str, seconds: float, work: Callable[[], None], time: VirtualTime
+        self, name: str, seconds: float, work: Callable[[], object], time: VirtualTime
     ) -> None:
         self.name = name
         self.stopped = False
@@ -81,7 +81,8 @@ class ManualTask:
     def run(self) -> None:
         """Do the work once, and not again before its interval has passed or it is woken."""
         self.due = self._time.steady_s() + self._seconds
-        self._work()
+        if self._work():
+            self.stopped = True
 
 
 class Schedule:
@@ -92,7 +93,7 @@ class Schedule:
         self._time = time
         self._running = False
 
-    def add(self, name: str, seconds: float, work: Callable[[], None]) -> BackgroundTask:
+    def add(self, name: str, seconds: float, work: Callable[[], object]) -> BackgroundTask:
         """Take up a task; it is first due after its interval."""
         task = ManualTask(name, seconds, work, self._time)
         self.tasks.append(task)

@@ -120,6 +120,7 @@ BROAD_HANDLERS = {
     "engine/codecs.py:_registered": "foreign code: whatever it raises, the codec is not there",
     "engine/commit.py:Committer._carry": "what a signal raises may be an error of any class",
     "engine/commit.py:Committer._mended": "a bug that comes again stops the store",
+    "engine/environment.py:ThreadTask._done": "what fails once must not end all that is due later",
     "engine/log_thread.py:LogThread._commit": "tasks wait for an outcome, and a bug must be one",
     "engine/namespaces.py:Namespace.check_encoded": "foreign code, again: any exception refuses",
     "engine/relief.py:Relief._beside": "a thread of recovery: the open raises what it has met",

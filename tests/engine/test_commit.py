@@ -922,6 +922,7 @@ def test_the_heir_of_a_leader_that_went_away_behind_its_end_goes_on() -> None:
         gone: Any = commits._Group(())
         gone.ended = True  # it had passed the lead on, and came no further
         committer._group = committer._orphan = gone
+        store.database.overlay.applying = True
         committer._carry(commits._Group((), heir))
         assert heir.error is None
         assert committer._orphan is None

@@ -51,6 +51,31 @@ def test_a_task_may_stop_itself() -> None:
     assert not task._thread.is_alive()
 
 
+def test_work_that_is_done_for_good_ends_its_thread() -> None:
+    task = ThreadTask("test", NEVER, lambda: True)
+    task.wake()
+    task._thread.join(WAIT)
+    assert not task._thread.is_alive()
+    task.stop()
+
+
+def test_work_that_fails_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler of logging that raised once ended the syncs of `interval` without a word."""
+    ran, told = threading.Semaphore(0), list[BaseException | None]()
+
+    def work() -> None:
+        ran.release()
+        raise ValueError("a handler of logging")
+
+    monkeypatch.setattr(threading, "excepthook", lambda what: told.append(what.exc_value))
+    task = ThreadTask("test", NEVER, work)
+    for _ in range(2):
+        task.wake()
+        assert ran.acquire(timeout=WAIT)
+    task.stop()
+    assert [str(error) for error in told] == ["a handler of logging"] * 2
+
+
 class Alarm(BaseException):
     """What the handler of a signal raises."""
 

@@ -26,7 +26,7 @@ TESTS = Path(__file__).resolve().parents[1]
 class IdleTask:
     """Background work that nobody does; the test calls ``maintain`` where it wants it."""
 
-    def __init__(self, name: str, seconds: float, work: Callable[[], None]) -> None:
+    def __init__(self, name: str, seconds: float, work: Callable[[], object]) -> None:
         self.name = name
         self.work = work
         self.woken = 0
