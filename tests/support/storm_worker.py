@@ -1,5 +1,7 @@
 """A process whose main thread is interrupted by signals at random moments, beside four that commit.
 
+Every other time two come at once.
+
 Usage: python storm_worker.py STORE SEED SIGNALS DURABILITY
 
 It goes on after each signal, opens the store again if that stopped, and compares what it finds with
@@ -12,6 +14,8 @@ import collections
 import faulthandler
 import gc
 import json
+import os
+import queue
 import random
 import signal
 import sys
@@ -48,6 +52,7 @@ class Storm:
         self.problems: list[str] = []
         self.mine: dict[str, int] = {}
         self.armed = False
+        self.pairs: queue.SimpleQueue[float] = queue.SimpleQueue()
         self.open()
 
     def open(self) -> None:
@@ -105,7 +110,10 @@ class Storm:
         try:
             try:
                 self.armed = True
-                signal.setitimer(signal.ITIMER_REAL, delay)
+                if step % 2:
+                    self.pairs.put(delay)
+                else:
+                    signal.setitimer(signal.ITIMER_REAL, delay)
                 self.call(kind, key, step)
             finally:
                 self.armed = False
@@ -122,6 +130,7 @@ class Storm:
             return
         if self.db.closed is not None:
             self.reopen()
+        self.pass_by(step)
         self.settle(key, step)
 
     def call(self, kind: str, key: str, step: int) -> None:
@@ -160,6 +169,22 @@ class Storm:
                 if pairs.get("one") != pairs.get("other"):
                     self.problems.append("half a transaction in a snapshot")
 
+    def send_pairs(self) -> None:
+        """Send two signals at once: the second comes where the first is being made good."""
+        while not self.stop.wait(self.pairs.get()):
+            for number in (signal.SIGALRM, signal.SIGUSR1):
+                os.kill(os.getpid(), number)
+
+    def pass_by(self, step: int) -> None:
+        """Commit behind whatever was on its way when the interrupted call gave up waiting."""
+        try:
+            self.numbers()["fence"] = step
+        except (ReadOnlyError, ClosedError):
+            self.counts["stops"] += 1
+            self.reopen()
+        except TidelogError as error:
+            self.counts[type(error).__name__] += 1
+
     def settle(self, key: str, step: int) -> None:
         """An interrupted call happened, or it did not."""
         found = self.numbers().get(key)
@@ -174,7 +199,7 @@ class Storm:
 
     def run(self, signals: int) -> None:
         threads = [threading.Thread(target=self.work, args=(kind,)) for kind in self.told]
-        for thread in threads:
+        for thread in [*threads, threading.Thread(target=self.send_pairs)]:
             thread.daemon = True
             thread.start()
         step = 0
@@ -185,6 +210,7 @@ class Storm:
         faulthandler.dump_traceback_later(WAIT, exit=True)
         gc.collect()
         self.stop.set()
+        self.pairs.put(0.0)
         for thread in threads:
             thread.join()
         self.counts["steps"] = step
@@ -213,7 +239,8 @@ def main(path: str, seed: str, signals: str, durability: str) -> None:
         if storm.armed:
             raise Alarm
 
-    signal.signal(signal.SIGALRM, handler)
+    for number in (signal.SIGALRM, signal.SIGUSR1):
+        signal.signal(number, handler)
     storm.run(int(signals))
     print(json.dumps({"counts": storm.counts, "told": storm.told, "problems": storm.problems}))
 
