@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-WORKER = Path(__file__).parents[1] / "support" / "sweep_worker.py"
+TESTS = Path(__file__).parents[1]
 SHARE = 20
 """One line in so many is tried by `make test`."""
 
 
 def sweep(place: Path, first: int, step: int, how: str) -> dict[str, Any]:
     """Interrupt every ``step``th line; fail with what went wrong, or where it hung."""
-    command = [sys.executable, str(WORKER), str(place), str(first), str(step), how]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, "-m", "support.sweep_worker", str(place), str(first), str(step), how]
+    ended = subprocess.run(command, cwd=TESTS, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[-6000:]
     found: dict[str, Any] = json.loads(ended.stdout)
     assert found["problems"] == [], "\n".join(found["problems"])[:6000]

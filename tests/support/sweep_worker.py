@@ -1,6 +1,6 @@
 """A program that interrupts the store at one line after the other, and looks what becomes of it.
 
-Usage: python sweep_worker.py PLACE FIRST STEP alone|beside
+Usage, from the folder of the tests: python -m support.sweep_worker PLACE FIRST STEP alone|beside
 
 A script of several hundred calls is run once for each line: a signal comes there, the program goes
 on with the rest, and what it was told, what it reads, what the check says and what a backup holds
