@@ -69,6 +69,18 @@ def reader(shop: Path) -> Iterator[subprocess.Popen[str]]:
     yield from in_child(READER, shop)
 
 
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """A store whose writer was killed behind two commits; nothing says that the last is durable."""
+    path = tmp_path / "killed.tl"
+    db = tidelog.open(path)
+    stock = db.map("m", key=codecs.Str, value=codecs.Str)
+    stock["a"] = "1"
+    stock["b"] = "2"
+    db.abandon()
+    return path
+
+
 def document(done: Result) -> Any:
     assert done.exit_code == 0, done.stderr
     return json.loads(done.stdout)
@@ -205,6 +217,40 @@ def vars_of(manifest: manifests.Manifest) -> dict[str, Any]:
     return {name: getattr(manifest, name) for name in manifest.__dataclass_fields__}
 
 
+def test_the_loss_of_a_log_before_the_first_checkpoint_is_found(run: Run, killed: Path) -> None:
+    # `db verify` ended with 1, as by a bug.
+    for segment in (killed / "wal").glob("*.log"):
+        segment.unlink()
+    for command in (("wal", "verify"), ("db", "verify")):
+        done = run(*command, killed)
+        assert done.exit_code == 3
+        assert "problem: the log of the store is lost" in done.stdout
+
+
+@pytest.mark.parametrize("kept", [None, 0, 4096])
+def test_the_loss_of_a_whole_log_is_found(kept: int | None, run: Run, tmp_path: Path) -> None:
+    # It was "log: whole", and "wrote all of it".
+    path = tmp_path / "killed.tl"
+    db = tidelog.open(path)
+    stock = db.map("m", key=codecs.Str, value=codecs.Str)
+    stock["a"] = "1"
+    db.checkpoint()
+    stock["b"] = "2"
+    db.abandon()
+    for segment in (path / "wal").glob("*.log"):
+        segment.unlink()
+        if kept is not None:
+            segment.write_bytes(bytes(kept))
+    done = run("wal", "verify", path)
+    assert done.exit_code == 3, done.stdout
+    assert "log: damaged" in " ".join(done.stdout.split())
+    done = run("db", "salvage", path, tmp_path / "saved.tl")
+    assert done.exit_code == 3, done.stdout
+    assert "lost: all of the log behind position" in done.stdout
+    assert "wrote what could be read" in done.stderr
+    assert run("kv", "scan", tmp_path / "saved.tl", "m").stdout == "a\t1\n"
+
+
 # ------------------------------------------------------------------ copies
 
 
@@ -245,18 +291,6 @@ def test_a_compacted_copy_holds_the_same_in_less_space(
     assert unchanged(store) == before
     shown = run("kv", "scan", store, "data", "--jsonl").stdout
     assert run("kv", "scan", target, "data", "--jsonl").stdout == shown
-
-
-@pytest.fixture
-def killed(tmp_path: Path) -> Path:
-    """A store whose writer was killed behind two commits; nothing says that the last is durable."""
-    path = tmp_path / "killed.tl"
-    db = tidelog.open(path)
-    stock = db.map("m", key=codecs.Str, value=codecs.Str)
-    stock["a"] = "1"
-    stock["b"] = "2"
-    db.abandon()
-    return path
 
 
 @pytest.mark.parametrize("command", [["backup"], ["compact", "--out"]])
