@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from ..affinity.errors import UsageError
+from ..affinity.errors import NotFoundError, UsageError
 from ..engine.backup import BackupReport, BackupSource, back_up
 from ..engine.byte_text import shown_bytes
 from ..engine.check import inspect_store
@@ -215,6 +215,8 @@ def salvage(ctx: click.Context, store: str, directory: str, form: str) -> None:
     with 3 where something is not. STORE stays as it is; nobody may have it open for writing.
     """
     settings = settings_of(ctx)
+    if not os.path.lexists(store):
+        raise NotFoundError(f"there is nothing at {store}", hint="Check the path.")
     check_new_directory(directory)
     if os.path.commonpath([os.path.abspath(store), os.path.abspath(directory)]) == os.path.abspath(
         store

@@ -56,8 +56,18 @@ def is_store(path: str) -> bool:
     return True
 
 
+def check_link(path: str) -> None:
+    """Raise ``UsageError`` for a symbolic link that leads nowhere: nothing can be made there."""
+    if os.path.islink(path) and not os.path.exists(path):
+        raise UsageError(
+            f"{path} is a symbolic link to {os.readlink(path)}, where nothing is",
+            hint="Make that directory, or name another path.",
+        )
+
+
 def check_store(path: str) -> None:
     """Raise unless a store is at a path: ``NotFoundError``, or ``UsageError`` for a file."""
+    check_link(path)
     if os.path.lexists(path) and not os.path.isdir(path):
         raise UsageError(f"{path} is not a directory", hint="Name the directory of a store.")
     if not is_store(path):
@@ -233,7 +243,9 @@ def writing(
     partitions: int | None = None,
 ) -> Iterator[Database]:
     """Open a store for writing, making it only where ``create`` says so."""
-    if not create:
+    if create:
+        check_link(path)
+    else:
         check_store(path)
     db = opens.open(path, create=create, durability=durability, partitions=partitions)
     try:
