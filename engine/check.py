@@ -320,6 +320,9 @@ class _Check:
     def _compare_folds(self) -> None:
         """Compare the fold from the checkpoint on with the one from the head of the log on."""
         state, history, note = self._state, self._history, self.found.note
+        if not history.numbers:
+            note("the log of the store is lost: no frame of it is left")
+            return
         for partition, (numbers, counter) in enumerate(
             zip(history.numbers, state.counters, strict=True)
         ):

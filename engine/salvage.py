@@ -246,6 +246,11 @@ def _read_log(path: str, manifest: Manifest | None, known: int, lost: list[Lost]
             log.take(part)
     if durable > log.position:
         log.holes.append(Hole(log.segment, 0, log.position, durable, "the log ends too early"))
+    told = any(hole.stop is None for hole in log.holes)
+    closed = manifest is not None and manifest.clean_end is not None
+    if not (told or closed) and (durable > log.position or not log.position):
+        text = f"all of the log behind position {durable}: what was committed there is not known"
+        lost.append(Lost(kind="log", text=text))
     log.holes.sort(key=lambda hole: hole.start)
     return log
 

@@ -494,6 +494,9 @@ def _checked_id(tx_id: object) -> bytes:
 
 
 def _checked_tag(tag: object) -> str:
-    if not isinstance(tag, str) or len(tag.encode()) > TAG_BYTES_MAX:
-        raise UsageError(f"a tag is text of at most {TAG_BYTES_MAX} bytes")
-    return tag
+    try:
+        if isinstance(tag, str) and len(tag.encode()) <= TAG_BYTES_MAX:
+            return tag
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the tag {tag!r} cannot be written as UTF-8: {error.reason}") from error
+    raise UsageError(f"a tag is text of at most {TAG_BYTES_MAX} bytes")

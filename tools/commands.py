@@ -44,6 +44,18 @@ class _Path(click.Path):
 PATH = _Path(path_type=str, readable=False)
 """A path; what stands in its way is told by whoever opens it, with a code of its own."""
 
+
+class Count(click.IntRange):
+    """A number of things, no larger than Python can count through."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or raise click's error."""
+        number = super().convert(value, param, ctx)
+        if number > sys.maxsize:
+            self.fail(f"{number} is more than the largest number, {sys.maxsize}.", param, ctx)
+        return number
+
+
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 

@@ -4,7 +4,8 @@ Invariants:
 
 - ``info``, ``verify`` and ``check-readers`` work beside a live writer; of the store they touch
   nothing but ``readers/`` and LMDB's lock file.
-- ``backup``, ``compact`` and ``salvage`` write a new directory and leave the store as it is.
+- ``backup``, ``compact`` and ``salvage`` write a new directory and leave the store as it is, but
+  that the first two recover one that was not closed.
 - Where one of them fails, the directory can be used for the next try.
 
 Left out: the log alone (``wal``), and single keys (``kv``).
@@ -18,7 +19,7 @@ from typing import Any
 
 import click
 
-from ..affinity.errors import UsageError
+from ..affinity.errors import NotFoundError, UsageError
 from ..engine.backup import BackupReport, BackupSource, back_up
 from ..engine.byte_text import shown_bytes
 from ..engine.check import inspect_store
@@ -35,6 +36,7 @@ from .stores import (
     map_like,
     new_directory,
     reading,
+    recover,
     without_writer,
     writing,
 )
@@ -159,8 +161,10 @@ def backup(ctx: click.Context, store: str, directory: str, no_verify: bool, form
     """Copy STORE, as it is now, into DIRECTORY, which must not exist yet or be empty.
 
     Others may read and write meanwhile; the copy is checked as `tidelog db verify` does.
+    A store whose writer was killed is recovered first, as by any open for writing.
     """
     check_new_directory(directory)
+    recover(store)
     with reading(store) as reader, new_directory(directory):
         report = reader.backup(directory, verify=not no_verify)
     tell_copy(settings_of(ctx), report, form, "backup")
@@ -174,9 +178,11 @@ def backup(ctx: click.Context, store: str, directory: str, no_verify: bool, form
 def compact(ctx: click.Context, store: str, out: str, form: str) -> None:
     """Write a copy of STORE without unused space; STORE stays as it is.
 
-    Nobody may have the store open for writing. To use the copy in its place, move it there.
+    If its writer was killed, it is recovered first, as by any open for writing. Nobody may have
+    the store open for writing. To use the copy in its place, move it there.
     """
     check_new_directory(out)
+    recover(store)
     with reading(store) as reader, without_writer(store), new_directory(out):
         access = reader.access
         manifest = access.manifest()
@@ -209,6 +215,8 @@ def salvage(ctx: click.Context, store: str, directory: str, form: str) -> None:
     with 3 where something is not. STORE stays as it is; nobody may have it open for writing.
     """
     settings = settings_of(ctx)
+    if not os.path.lexists(store):
+        raise NotFoundError(f"there is nothing at {store}", hint="Check the path.")
     check_new_directory(directory)
     if os.path.commonpath([os.path.abspath(store), os.path.abspath(directory)]) == os.path.abspath(
         store

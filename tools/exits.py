@@ -163,7 +163,7 @@ def error_lines(error: BaseException, where: str | None) -> Iterator[str]:
         yield f"{error.format_message()}  [TL-CLI-000]"
         if error.ctx is not None:
             yield f"  where: {error.ctx.command_path}"
-            yield f"  next:  {error.ctx.command_path} --help"
+            yield f"  next:  {error.ctx.command_path} --help{_dashes_hint(error, error.ctx)}"
         return
     if isinstance(error, click.ClickException):
         yield f"{error.format_message()}  [TL-CLI-000]"
@@ -177,6 +177,14 @@ def error_lines(error: BaseException, where: str | None) -> Iterator[str]:
     hint = hint_for(error)
     if hint:
         yield f"  next:  {_with_store(hint, where)}"
+
+
+def _dashes_hint(error: click.UsageError, ctx: click.Context) -> str:
+    """Return how to give an argument that begins with a dash, where one was taken for an option."""
+    takes_arguments = any(isinstance(param, click.Argument) for param in ctx.command.params)
+    if not isinstance(error, click.NoSuchOption) or error.possibilities or not takes_arguments:
+        return ""
+    return f"; if {error.option_name} is no option, give -- in front of it and what follows"
 
 
 def _with_store(hint: str, where: str | None) -> str:

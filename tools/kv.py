@@ -33,7 +33,7 @@ from ..engine.reading import ReadOnlyDatabase
 from ..engine.scan import Range
 from ..engine.stored import damaged_pair
 from ..wal.records import NamespaceRecord
-from .commands import PATH, LazyGroup, json_options, settings_of, store_argument
+from .commands import PATH, Count, LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
 from .stores import AnyMap, check_map, check_store, is_store, reading, reading_map, writing
 from .terminal import note, tell_beside, write_json, write_json_list, write_rows
@@ -126,7 +126,7 @@ def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
 @click.option("--stop", help="Up to this key, not included.")
 @click.option("--partition", type=click.IntRange(0, PARTITIONS_MAX - 1), help="Of this partition.")
 @click.option("--reverse", is_flag=True, help="Backwards.")
-@click.option("--limit", type=click.IntRange(0), help="At most this many.")
+@click.option("--limit", type=Count(0), help="At most this many.")
 @click.option("--keys-only", is_flag=True, help="Without values.")
 @skip_damaged_option
 @json_options

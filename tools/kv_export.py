@@ -37,7 +37,7 @@ from .wal_records import SCHEMA
 @click.command(name="export", cls=ToolCommand)
 @store_argument()
 @click.argument("map_name", metavar="MAP")
-@click.option("-o", "--output", type=PATH, help="Write this file.")
+@click.option("-o", "--output", type=PATH, help="Write this file; - is standard output.")
 @click.option("--force", is_flag=True, help="Replace the file where there is one.")
 @click.option(
     "--format",
@@ -63,13 +63,17 @@ def export_records(
 ) -> None:
     """Write the keys and values of MAP to a file, or to standard output."""  # fmt: skip
     settings = settings_of(ctx)
+    output = None if output == "-" else output
     kind = kind or format_of(output or "")
     skipped = Skipped() if skip_damaged else None
     with reading_map(store, map_name) as (db, mapping):
         wanted = bounds_of(mapping.namespace.key_codec, **bounds)
         pairs = pairs_of(db, mapping, wanted, block=1024, skipped=skipped)
         write = _write_csv if kind == "csv" else _write_jsonl
-        with opened_for_writing(output, force) as stream, progress(settings, "writing") as advance:
+        with (
+            opened_for_writing(output, force, store) as stream,
+            progress(settings, "writing") as advance,
+        ):
             written = write(stream, mapping, pairs, advance)
     if output is not None:
         note(settings, f"wrote {written} records of {map_name!r} to {output}")
@@ -77,26 +81,52 @@ def export_records(
 
 
 @contextlib.contextmanager
-def opened_for_writing(output: str | None, force: bool) -> Iterator[TextIO]:
-    """Open a file that appears under its name once it is whole, or standard output."""
+def opened_for_writing(output: str | None, force: bool, store: str) -> Iterator[TextIO]:
+    """Open a file that appears under its name once it is whole, or standard output.
+
+    Of a symbolic link the target is replaced, and the link stays.
+    """
     if output is None:
         yield sys.stdout
         return
-    if os.path.lexists(output) and not force:
-        raise RefusedError(f"{output} exists already", hint="Give --force to replace it.")
-    if os.path.isdir(output):
-        raise UsageError(f"{output} is a directory", hint="Name a file.")
-    beside = f"{output}.part"
+    _check_place(output, force, store)
+    place = os.path.realpath(output)
+    beside = f"{place}.part"
     try:
-        with open(beside, "w", encoding="utf-8", newline="") as stream:
+        stream = open(beside, "x", encoding="utf-8", newline="")  # noqa: SIM115  # closed below
+    except FileExistsError as error:
+        raise RefusedError(
+            f"{beside} is there: half of an export that was killed or still runs, or your file",
+            hint="Delete it unless it is yours or such a command is running, or name another file.",
+        ) from error
+    try:
+        with stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(beside, output)
+        os.replace(beside, place)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)
         raise
+
+
+def _check_place(output: str, force: bool, store: str) -> None:
+    """Raise where a file must not be written: over another thing, or into the store."""
+    if os.path.lexists(output) and not force:
+        raise RefusedError(f"{output} exists already", hint="Give --force to replace it.")
+    if os.path.isdir(output):
+        raise UsageError(f"{output} is a directory", hint="Name a file.")
+    if os.path.exists(output) and not os.path.isfile(output):
+        raise UsageError(
+            f"{output} is not a regular file",
+            hint="Leave -o out to write to standard output, or name a file.",
+        )
+    whole = os.path.realpath(store)
+    if os.path.commonpath([whole, os.path.realpath(output)]) == whole:
+        raise UsageError(
+            f"{output} lies in the store that is to be exported", hint="Name a file outside of it."
+        )
 
 
 Advance = Callable[[int], None]

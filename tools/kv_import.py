@@ -37,7 +37,7 @@ from ..engine.byte_text import bytes_shown
 from ..engine.codecs import Codec
 from ..engine.database import Database
 from ..engine.namespaces import Namespace
-from .commands import PATH, ToolCommand, json_options, settings_of, store_argument
+from .commands import PATH, Count, ToolCommand, json_options, settings_of, store_argument
 from .exits import Terminated
 from .kv import codec_given, map_for_writing, namespace_for_writing
 from .record_files import Numbered, bad_line, format_of, numbered_records
@@ -92,12 +92,12 @@ class Fields:
 @click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Of a new store.")
 @click.option(
     "--batch",
-    type=click.IntRange(1),
+    type=Count(1),
     default=BATCH,
     show_default=True,
     help="Records per transaction.",
 )
-@click.option("--skip", type=click.IntRange(0), default=0, help="Leave out the first records.")
+@click.option("--skip", type=Count(0), default=0, help="Leave out the first records.")
 @json_options
 @click.pass_context
 def import_records(
@@ -313,9 +313,25 @@ Codecs = tuple[tuple[Codec[Any], Codec[Any]], tuple[str | None, str | None]]
 """The codecs of a new map, and the names of those that were given."""
 
 
+def is_head(record: dict[str, Any]) -> bool:
+    """Tell whether a record is the ``map`` line of an export, of this version or another one."""
+    return (
+        type(record.get("v")) is int
+        and record.get("type") == "map"
+        and {"key_codec", "value_codec"} <= record.keys()
+    )
+
+
 def split_head(records: Iterator[Numbered]) -> tuple[Head, Iterator[Numbered]]:
     """Take the ``map`` line off the front of an export of our own."""
     for number, record in records:
+        if is_head(record) and record["v"] > SCHEMA:
+            raise bad_line(
+                number,
+                f"an export of version {record['v']} of the format; this version of tidelog reads "
+                f"version {SCHEMA}",
+                "Load it with the version of tidelog that wrote it, or a later one.",
+            )
         if record.get("v") == SCHEMA and record.get("type") == "map":
             codecs = [record.get(name) for name in ("key_codec", "value_codec")]
             names = [codec.get("name") if isinstance(codec, dict) else None for codec in codecs]
@@ -349,6 +365,12 @@ def pairs_of_records(
     """Yield key and value of each record; ``texts`` says that fields are text, as in CSV."""
     take = _text_pair if texts else _json_pair
     for number, record in records:
+        if is_head(record):
+            raise bad_line(
+                number,
+                "a second head line: another export begins here",
+                "Split the file in front of this line, and load each export by itself.",
+            )
         try:
             pair = take(record, namespace, fields)
             namespace.encode_key(pair[0])

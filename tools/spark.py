@@ -100,7 +100,10 @@ def _show(
 @click.option("--no-session", is_flag=True, help="Look at files only, start no session.")
 @json_options
 def doctor(master: str, no_session: bool, form: str) -> None:
-    """Check what Spark needs: Java, packages, interpreters, workers."""
+    """Check what Spark needs: Java, packages, interpreters, workers.
+
+    Ends with 3 where something is missing; the table says what to do.
+    """
     ctx = click.get_current_context()
     checks = list(doctors.examine(None if no_session else master))
     rows = [
@@ -109,7 +112,7 @@ def doctor(master: str, no_session: bool, form: str) -> None:
     ]
     _show(ctx, form, "checks", ("check", "ok", "found", "next"), rows)
     if not all(check.passed for check in checks):
-        ctx.exit(Exit.FAILURE)
+        ctx.exit(Exit.FOUND)
 
 
 @spark.command()

