@@ -267,7 +267,8 @@ def codec_named(
     known = [built_in] if built_in else [as_codec(codec) for codec in given]
     found = _find(known, name, version)
     if found is None and built_in is None:
-        found = _find(_registered(name), name, version)
+        known += _registered(name)
+        found = _find(known, name, version)
     if found is not None:
         return found
     if built_in is not None:
@@ -275,8 +276,9 @@ def codec_named(
             f"codec {name} version {version} is not known: this Tidelog has {built_in.version}",
             hint="Use a newer version of tidelog.",
         )
+    others = ", ".join(str(codec.version) for codec in known if codec.name == name)
     raise CodecError(
-        f"codec {name} version {version} is not known",
+        f"codec {name} version {version} is not known" + (f", only {others}" if others else ""),
         hint=f"Install the package that registers {name} in the entry-point group "
         f"`{ENTRY_POINT_GROUP}`, or pass the codec object.",
     )
