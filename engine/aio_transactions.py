@@ -345,7 +345,9 @@ class Attempts(AsyncIterator[Attempt]):
         self._number = 0
         self._plan: Plan | None = None
         """That of the newest attempt."""
-        self._end = None if deadline is None else database.database.now() + deadline
+        self._end: float | None = None
+        if deadline is not None:
+            self._end = database.database.now() + transactions.checked_seconds("deadline", deadline)
 
     async def __anext__(self) -> Attempt:
         """Pause, and return the next attempt."""

@@ -15,7 +15,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackTyp
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from ..affinity.errors import ConflictError, TidelogError, UsageError
-from .transactions import Transaction
+from .transactions import Transaction, checked_seconds
 
 if TYPE_CHECKING:
     from .database import Database
@@ -157,7 +157,9 @@ def attempts(
     ``deadline`` is in seconds from now, for all attempts together.
     """
     count = checked_count(count)
-    end = None if deadline is None else database.now() + deadline
+    end = None
+    if deadline is not None:
+        end = database.now() + checked_seconds("deadline", deadline)
     retries = _Retries()
     for number in range(1, count + 1):
         left = None if end is None else max(end - database.now(), 0.0)
