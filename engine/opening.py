@@ -158,6 +158,11 @@ def place_of(path: str | os.PathLike[str]) -> str:
         raise UsageError(
             "the path of the store is empty", hint="Name its directory; `.` is the current one."
         )
+    if "\0" in given:
+        raise UsageError(
+            f"the path of the store, {given!r}, has a null character",
+            hint="Name a directory without one.",
+        )
     if given == ":memory:":
         raise UsageError(
             "a store is a directory, there is none in memory",

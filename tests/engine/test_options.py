@@ -119,6 +119,7 @@ def test_options_take_whole_seconds_and_no_limit_of_age() -> None:
         ("x.tl", {"codecs": "str"}, "str is not a codec", "name, version"),
         (b"x.tl", {}, "not bytes", "os.fsdecode"),
         (5, {}, "not int", "os.fsdecode"),
+        ("a\0b", {}, r"'a\\x00b', has a null character", "without one"),
     ],
 )
 @pytest.mark.parametrize("read_only", [False, True])
