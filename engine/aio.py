@@ -521,12 +521,24 @@ async def open_with(
 ) -> AsyncIterator[Database]:
     """Open a store in a given environment: ``open`` with another disk, clock or data file."""
     choice("reads", reads, Reads)
+    _check_trio()
     opening = partial(opens.open_with, environment, path, **options)
     database = Database(await trio.to_thread.run_sync(opening), reads)
     try:
         yield database
     finally:
         await database.aclose()
+
+
+def _check_trio() -> None:
+    try:
+        trio.lowlevel.current_trio_token()
+    except RuntimeError:
+        raise UsageError(
+            "tidelog.aio is for Trio, and no Trio loop is running here",
+            hint="Begin one with `trio.run`; under asyncio use `tidelog.open`, and call it in "
+            "threads (`asyncio.to_thread`).",
+        ) from None
 
 
 def _after_fork() -> None:

@@ -672,3 +672,16 @@ async def test_the_loop_goes_on_while_the_data_file_grows() -> None:
         }
         assert users.get_nowait(b"00001") == value
         assert await users.count() == 152
+
+
+def test_another_event_loop_than_trio_is_refused(tmp_path: Path) -> None:
+    # It was a bare RuntimeError of Trio.
+    async def use() -> None:
+        async with aio.open(tmp_path / "store"):
+            raise AssertionError
+
+    running = use()
+    with pytest.raises(UsageError, match=r"tidelog\.aio is for Trio") as caught:
+        running.send(None)
+    assert "asyncio.to_thread" in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
