@@ -219,6 +219,16 @@ _BUILT_IN: dict[str, Codec[Any]] = {
     codec.name: codec for codec in (Bytes, Str, I64, U64, Tuple, Float, Msgpack, Json)
 }
 
+_CODECS_OF_TYPES: dict[type, str] = {
+    str: "Str",
+    bytes: "Bytes",
+    int: "I64",
+    float: "Float",
+    tuple: "Tuple",
+    list: "Msgpack",
+    dict: "Msgpack",
+}
+
 
 # ------------------------------------------------------------------ from a name to a codec
 
@@ -249,10 +259,22 @@ def _codec_of(codec: ValueCodec[T]) -> Codec[T]:
             prefixes=getattr(codec, "prefix_range", None),
         )
     except AttributeError as error:
-        raise CodecError(
-            f"{type(codec).__name__} is not a codec: {error}",
-            hint="A codec has name, version, encode and decode.",
-        ) from error
+        raise _no_codec(codec, error) from error
+
+
+def _no_codec(found: object, reason: AttributeError) -> CodecError:
+    if isinstance(found, type):
+        instead = _CODECS_OF_TYPES.get(found)
+        return CodecError(
+            f"the type {found.__name__} is not a codec",
+            hint=f"Give `tidelog.codecs.{instead}`."
+            if instead
+            else "Give an object of it that has name, version, encode and decode.",
+        )
+    return CodecError(
+        f"{type(found).__name__} is not a codec: {reason}",
+        hint="A codec has name, version, encode and decode.",
+    )
 
 
 def codec_named(

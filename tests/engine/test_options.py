@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.affinity.errors import NotFoundError, UsageError
+from tidelog.affinity.errors import CodecError, NotFoundError, UsageError
 from tidelog.engine.codecs import Str
 from tidelog.engine.lock_manager import SECONDS_MAX
 from tidelog.engine.open import open as open_store
@@ -161,3 +161,20 @@ def test_a_number_of_partitions_is_no_option_of_reading(tmp_path: Path) -> None:
         open_store(tmp_path / "store", read_only=True, partitions=3)
     with open_store(tmp_path / "store", read_only=True) as reader:
         assert reader.partitions == 2
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("part", ["key", "value"])
+@pytest.mark.parametrize("wrong", [str, 0, "str"])
+def test_a_map_takes_codecs_only(tmp_path: Path, part: str, wrong: Any, read_only: bool) -> None:
+    # A map that was there gave an AttributeError, and a new one took 0 for no codec.
+    with open_store(tmp_path / "store") as db:
+        db.map("there")
+        with pytest.raises(CodecError, match="is not a codec"):
+            db.map("new", **{part: wrong})
+        assert db.maps() == ["there"]
+    with (
+        open_store(tmp_path / "store", read_only=read_only) as store,  # type: ignore[call-overload]
+        pytest.raises(CodecError, match="is not a codec"),
+    ):
+        store.map("there", **{part: wrong})
