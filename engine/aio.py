@@ -44,7 +44,7 @@ from .environment import Environment, production
 from .inside import Blocks
 from .lock_manager import LockedError
 from .log_thread import LogThread
-from .namespaces import check_name
+from .namespaces import check_name, not_copied
 from .rewrites import Rewrite
 from .rewriting import begins_again, has_to_wait
 from .scan import Pair
@@ -104,6 +104,8 @@ class Database:
         self._log = None if database.read_only else LogThread(self.writer(), token)
         self._closed: trio.Event | None = None
         _open_databases.add(self)
+
+    __reduce_ex__ = not_copied
 
     def __repr__(self) -> str:
         """Show the store beneath."""

@@ -36,7 +36,7 @@ from ..affinity.errors import UsageError
 from . import decisions, maps
 from .decisions import MISSING, Decide
 from .maps import LOAD_BATCH, no_map_of
-from .namespaces import Home, Namespace
+from .namespaces import Home, Namespace, not_copied
 from .scan import Pair
 
 K = TypeVar("K")
@@ -169,6 +169,8 @@ class Map(Generic[K, V]):
         self._rewrite: Rewriter
         self._encode_key: Callable[[K], bytes]
         self._encode_value: Callable[[V], bytes]
+
+    __reduce_ex__ = not_copied
 
     def __repr__(self) -> str:
         """Show name and codecs, the latter once they are known."""

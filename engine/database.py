@@ -56,7 +56,7 @@ from .inside import Blocks
 from .lock_manager import LockedError
 from .map_growth import GrowingError, check_open
 from .maps import Map, map_of
-from .namespaces import OUTCOMES, Home, Namespace, ledger
+from .namespaces import OUTCOMES, Home, Namespace, ledger, not_copied
 from .opening import OpenStore, place_of, translated_disk
 from .overlay import Layer, View
 from .puts import PUT_BYTES_MAX
@@ -162,6 +162,8 @@ class Database:
             store.report.clean,
             extra={"event": "store.opened"},
         )
+
+    __reduce_ex__ = not_copied
 
     def __repr__(self) -> str:
         """Show path, state and position."""

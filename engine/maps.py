@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast, overload
 from ..affinity.errors import CodecError, UsageError
 from . import decisions
 from .decisions import MISSING, Decide
-from .namespaces import VALUE_BYTES_MAX, Home, Namespace
+from .namespaces import VALUE_BYTES_MAX, Home, Namespace, not_copied
 from .scan import BLOCK_FIRST, Pair
 from .stored import KEY_BYTES_MAX
 
@@ -121,6 +121,8 @@ class Map(MutableMapping[K, V]):
     def name(self) -> str:
         """The name of the map."""
         return self.namespace.name
+
+    __reduce_ex__ = not_copied
 
     def __repr__(self) -> str:
         """Show name and codecs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn, SupportsIndex
 
 from ..affinity.errors import (
     CodecError,
@@ -35,6 +35,17 @@ class Home:
 
     def __init__(self, path: str) -> None:
         self.path = path
+
+
+def not_copied(self: object, _protocol: SupportsIndex) -> NoReturn:
+    """Refuse to copy or pickle what belongs to an opening, as ``__reduce_ex__``.
+
+    A copy would close the store, or end the transaction, under the original.
+    """
+    raise UsageError(
+        f"a {type(self).__name__} cannot be copied or pickled: it belongs to an open store",
+        hint="Share the one that is there; another process opens the store by its path.",
+    )
 
 
 class Namespace:

@@ -32,7 +32,7 @@ from .decisions import KEEP, Decide
 from .entries import Commit, Entry, Receipt
 from .lock_manager import SECONDS_MAX, Holder, map_key
 from .maps import Map, map_of, namespace_at
-from .namespaces import Namespace, named
+from .namespaces import Namespace, named, not_copied
 from .outcomes import HORIZON_ID
 from .overlay import since
 from .scan import Pair, Range
@@ -124,6 +124,8 @@ class Transaction:
         self._interrupted = False
         self._open = True
         self.receipt: Receipt | None = None
+
+    __reduce_ex__ = not_copied
 
     def __repr__(self) -> str:
         """Show what the transaction is doing."""
