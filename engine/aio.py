@@ -37,7 +37,7 @@ from . import codecs as codecs_module, database as databases, open as opens, sna
 from .aio_maps import INLINE_KEYS_MAX, Getter, Items, Map, Putter, Rewriter, SyncMap
 from .aio_transactions import Attempt, Attempts, Snapshot, Transaction
 from .aio_workers import Workers
-from .attempts import ATTEMPTS
+from .attempts import ATTEMPTS, check_callable
 from .decisions import Decide
 from .entries import Commit, Receipt
 from .environment import Environment, production
@@ -202,6 +202,7 @@ class Database:
         Runs it again, up to ``attempts`` times and ``deadline`` seconds in all, after errors that
         are ``retryable``.  ``options`` are those of ``transaction``.
         """
+        check_callable(work)
         async for attempt in self.attempts(attempts, deadline=deadline, **options):
             async with attempt as tx:
                 running = work(tx, *args)

@@ -51,6 +51,15 @@ def check_has_run(work: Callable[..., object], result: object) -> None:
         )
 
 
+def check_callable(work: object) -> None:
+    """Raise ``UsageError`` for work that is no function."""
+    if not callable(work):
+        raise UsageError(
+            f"{work!r} is not a function to run",
+            hint="Give one that takes the transaction: `db.run(work)`.",
+        )
+
+
 class Plan(NamedTuple):
     """How an attempt is made, and what comes after it."""
 
@@ -187,6 +196,7 @@ def run(
     **kwargs: P.kwargs,
 ) -> T:
     """Run ``work`` in a transaction until it commits; return what it returned."""
+    check_callable(work)
     # A swallowed error goes on with the loop; the `return` leaves the block, and so the loop.
     for attempt in attempts(database, count, deadline, options):
         with attempt as tx:

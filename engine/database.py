@@ -253,7 +253,7 @@ class Database:
         """
         self.check_writable()
         self.inside.check_change(get_ident(), "attaching a load")
-        place = os.path.abspath(os.fspath(directory))
+        place = place_of(directory, "the path of a load")
         with self._attaching, translated_disk(f"attaching the load in {place}"):
             from .attaching import attach  # without a free descriptor this fails, too
 

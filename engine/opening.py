@@ -146,21 +146,19 @@ class OpenStore:
             self.lock.release()
 
 
-def place_of(path: str | os.PathLike[str]) -> str:
+def place_of(path: str | os.PathLike[str], what: str = "the path of a store") -> str:
     """Return the absolute path of a store; ``UsageError`` for what is meant to be no directory."""
     given = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(given, str):
         raise UsageError(
-            f"the path of a store is a str, or a path object of one, not {type(given).__name__}",
+            f"{what} is a str, or a path object of one, not {type(given).__name__}",
             hint="Make a str of bytes with `os.fsdecode`.",
         )
     if not given:
-        raise UsageError(
-            "the path of the store is empty", hint="Name its directory; `.` is the current one."
-        )
+        raise UsageError(f"{what} is empty", hint="Name its directory; `.` is the current one.")
     if "\0" in given:
         raise UsageError(
-            f"the path of the store, {given!r}, has a null character",
+            f"{what}, {given!r}, has a null character",
             hint="Name a directory without one.",
         )
     if given == ":memory:":

@@ -312,6 +312,13 @@ def test_a_transaction_is_not_shared_by_threads(store: Opened) -> None:
     assert [str(error) for error in caught] == ["a transaction belongs to the thread that began it"]
 
 
+@pytest.mark.parametrize("options", [{"mode": ["x"]}, {"isolation": {}}])
+def test_a_mode_that_is_no_text_is_refused(store: Opened, options: Any) -> None:
+    with pytest.raises(UsageError, match=r"^no transaction is") as caught:
+        store.database.transaction(**options)
+    assert "optimistic, pessimistic" in caught.value.hint
+
+
 NO_TIMES: list[Any] = [math.nan, math.inf, 1e10, 1e300, 10**400, -1, "5", True, [1.0]]
 """What is no time, or longer than anybody can be told to wait."""
 
