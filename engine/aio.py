@@ -37,14 +37,14 @@ from . import codecs as codecs_module, database as databases, open as opens, sna
 from .aio_maps import INLINE_KEYS_MAX, Getter, Items, Map, Putter, Rewriter, SyncMap
 from .aio_transactions import Attempt, Attempts, Snapshot, Transaction
 from .aio_workers import Workers
-from .attempts import ATTEMPTS
+from .attempts import ATTEMPTS, check_callable
 from .decisions import Decide
 from .entries import Commit, Receipt
 from .environment import Environment, production
 from .inside import Blocks
 from .lock_manager import LockedError
 from .log_thread import LogThread
-from .namespaces import check_name
+from .namespaces import check_name, not_copied
 from .rewrites import Rewrite
 from .rewriting import begins_again, has_to_wait
 from .scan import Pair
@@ -104,6 +104,8 @@ class Database:
         self._log = None if database.read_only else LogThread(self.writer(), token)
         self._closed: trio.Event | None = None
         _open_databases.add(self)
+
+    __reduce_ex__ = not_copied
 
     def __repr__(self) -> str:
         """Show the store beneath."""
@@ -200,6 +202,7 @@ class Database:
         Runs it again, up to ``attempts`` times and ``deadline`` seconds in all, after errors that
         are ``retryable``.  ``options`` are those of ``transaction``.
         """
+        check_callable(work)
         async for attempt in self.attempts(attempts, deadline=deadline, **options):
             async with attempt as tx:
                 running = work(tx, *args)
@@ -521,12 +524,24 @@ async def open_with(
 ) -> AsyncIterator[Database]:
     """Open a store in a given environment: ``open`` with another disk, clock or data file."""
     choice("reads", reads, Reads)
+    _check_trio()
     opening = partial(opens.open_with, environment, path, **options)
     database = Database(await trio.to_thread.run_sync(opening), reads)
     try:
         yield database
     finally:
         await database.aclose()
+
+
+def _check_trio() -> None:
+    try:
+        trio.lowlevel.current_trio_token()
+    except RuntimeError:
+        raise UsageError(
+            "tidelog.aio is for Trio, and no Trio loop is running here",
+            hint="Begin one with `trio.run`; under asyncio use `tidelog.open`, and call it in "
+            "threads (`asyncio.to_thread`).",
+        ) from None
 
 
 def _after_fork() -> None:

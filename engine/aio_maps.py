@@ -32,11 +32,10 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 import trio
 
-from ..affinity.errors import UsageError
 from . import decisions, maps
 from .decisions import MISSING, Decide
-from .maps import LOAD_BATCH, no_map_of
-from .namespaces import Home, Namespace
+from .maps import LOAD_BATCH, check_batch, no_map_of, pairs_of
+from .namespaces import Home, Namespace, not_copied
 from .scan import Pair
 
 K = TypeVar("K")
@@ -169,6 +168,8 @@ class Map(Generic[K, V]):
         self._rewrite: Rewriter
         self._encode_key: Callable[[K], bytes]
         self._encode_value: Callable[[V], bytes]
+
+    __reduce_ex__ = not_copied
 
     def __repr__(self) -> str:
         """Show name and codecs, the latter once they are known."""
@@ -318,7 +319,7 @@ class Map(Generic[K, V]):
         Raises ``TransactionTooLargeError`` beyond ``transaction_bytes_max``: see ``load``.
         """
         inner = await self.bound()
-        given = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
+        given = list(pairs_of(pairs))
         await self._session.update_many(inner, given)
 
     async def load(
@@ -332,8 +333,7 @@ class Map(Generic[K, V]):
         After an error, a cancellation or a crash a whole number of batches is there, and loading
         the same pairs again gives the same map.
         """
-        if batch < 1:
-            raise UsageError(f"a batch of {batch} pairs is none")
+        check_batch(batch)
         total = 0
         async with aclosing(_batches(pairs, batch)) as parts:
             async for part in parts:
@@ -398,7 +398,7 @@ async def _batches(
 ) -> AsyncGenerator[list[tuple[K, V]], None]:
     """Yield lists of up to ``size`` pairs."""
     if not isinstance(pairs, AsyncIterable):
-        source = iter(pairs.items() if isinstance(pairs, Mapping) else pairs)
+        source = pairs_of(pairs)
         while part := list(islice(source, size)):
             yield part
         return

@@ -33,7 +33,7 @@ from .decisions import Decide
 from .entries import Commit, Receipt
 from .lock_manager import LockedError
 from .map_growth import GrowingError
-from .namespaces import Home, Namespace
+from .namespaces import Home, Namespace, not_copied
 from .scan import Pair
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class Transaction:
         self._busy = False
         self._plain_writes = plain_writes
         self._task: Task | None = None
+
+    __reduce_ex__ = not_copied
 
     def __repr__(self) -> str:
         """Show what the transaction is doing."""
@@ -345,7 +347,9 @@ class Attempts(AsyncIterator[Attempt]):
         self._number = 0
         self._plan: Plan | None = None
         """That of the newest attempt."""
-        self._end = None if deadline is None else database.database.now() + deadline
+        self._end: float | None = None
+        if deadline is not None:
+            self._end = database.database.now() + transactions.checked_seconds("deadline", deadline)
 
     async def __anext__(self) -> Attempt:
         """Pause, and return the next attempt."""
@@ -376,6 +380,8 @@ class Snapshot:
         self._database = database
         self._take = take
         self._inner: snapshots.Snapshot | None = None
+
+    __reduce_ex__ = not_copied
 
     def __repr__(self) -> str:
         """Show position and state."""

@@ -15,7 +15,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackTyp
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from ..affinity.errors import ConflictError, TidelogError, UsageError
-from .transactions import Transaction
+from .transactions import Transaction, checked_seconds
 
 if TYPE_CHECKING:
     from .database import Database
@@ -48,6 +48,15 @@ def check_has_run(work: Callable[..., object], result: object) -> None:
         raise UsageError(
             f"{work!r} is a generator function, none of which has run",
             hint="Give a function that does its work and returns: `return`, not `yield`.",
+        )
+
+
+def check_callable(work: object) -> None:
+    """Raise ``UsageError`` for work that is no function."""
+    if not callable(work):
+        raise UsageError(
+            f"{work!r} is not a function to run",
+            hint="Give one that takes the transaction: `db.run(work)`.",
         )
 
 
@@ -157,7 +166,9 @@ def attempts(
     ``deadline`` is in seconds from now, for all attempts together.
     """
     count = checked_count(count)
-    end = None if deadline is None else database.now() + deadline
+    end = None
+    if deadline is not None:
+        end = database.now() + checked_seconds("deadline", deadline)
     retries = _Retries()
     for number in range(1, count + 1):
         left = None if end is None else max(end - database.now(), 0.0)
@@ -185,6 +196,7 @@ def run(
     **kwargs: P.kwargs,
 ) -> T:
     """Run ``work`` in a transaction until it commits; return what it returned."""
+    check_callable(work)
     # A swallowed error goes on with the loop; the `return` leaves the block, and so the loop.
     for attempt in attempts(database, count, deadline, options):
         with attempt as tx:

@@ -204,8 +204,8 @@ class Catalog:
         return record
 
     def _new(self, name: str, key: Codec | None, value: Codec | None) -> NamespaceRecord:
-        key = codecs.as_codec(key or codecs.Bytes)
-        value = codecs.as_codec(value or codecs.Bytes)
+        key = codecs.as_codec(codecs.Bytes if key is None else key)
+        value = codecs.as_codec(codecs.Bytes if value is None else value)
         record = NamespaceRecord(
             id=self._store.state.next_namespace,
             name=name,

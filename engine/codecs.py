@@ -219,6 +219,16 @@ _BUILT_IN: dict[str, Codec[Any]] = {
     codec.name: codec for codec in (Bytes, Str, I64, U64, Tuple, Float, Msgpack, Json)
 }
 
+_CODECS_OF_TYPES: dict[type, str] = {
+    str: "Str",
+    bytes: "Bytes",
+    int: "I64",
+    float: "Float",
+    tuple: "Tuple",
+    list: "Msgpack",
+    dict: "Msgpack",
+}
+
 
 # ------------------------------------------------------------------ from a name to a codec
 
@@ -249,10 +259,22 @@ def _codec_of(codec: ValueCodec[T]) -> Codec[T]:
             prefixes=getattr(codec, "prefix_range", None),
         )
     except AttributeError as error:
-        raise CodecError(
-            f"{type(codec).__name__} is not a codec: {error}",
-            hint="A codec has name, version, encode and decode.",
-        ) from error
+        raise _no_codec(codec, error) from error
+
+
+def _no_codec(found: object, reason: AttributeError) -> CodecError:
+    if isinstance(found, type):
+        instead = _CODECS_OF_TYPES.get(found)
+        return CodecError(
+            f"the type {found.__name__} is not a codec",
+            hint=f"Give `tidelog.codecs.{instead}`."
+            if instead
+            else "Give an object of it that has name, version, encode and decode.",
+        )
+    return CodecError(
+        f"{type(found).__name__} is not a codec: {reason}",
+        hint="A codec has name, version, encode and decode.",
+    )
 
 
 def codec_named(
@@ -267,7 +289,8 @@ def codec_named(
     known = [built_in] if built_in else [as_codec(codec) for codec in given]
     found = _find(known, name, version)
     if found is None and built_in is None:
-        found = _find(_registered(name), name, version)
+        known += _registered(name)
+        found = _find(known, name, version)
     if found is not None:
         return found
     if built_in is not None:
@@ -275,8 +298,9 @@ def codec_named(
             f"codec {name} version {version} is not known: this Tidelog has {built_in.version}",
             hint="Use a newer version of tidelog.",
         )
+    others = ", ".join(str(codec.version) for codec in known if codec.name == name)
     raise CodecError(
-        f"codec {name} version {version} is not known",
+        f"codec {name} version {version} is not known" + (f", only {others}" if others else ""),
         hint=f"Install the package that registers {name} in the entry-point group "
         f"`{ENTRY_POINT_GROUP}`, or pass the codec object.",
     )

@@ -57,7 +57,7 @@ from .inside import Blocks
 from .lock_manager import LockedError
 from .map_growth import GrowingError, check_open
 from .maps import Map, map_of
-from .namespaces import OUTCOMES, Home, Namespace, ledger
+from .namespaces import OUTCOMES, Home, Namespace, ledger, not_copied
 from .opening import OpenStore, place_of, translated_disk
 from .overlay import Layer, View
 from .puts import PUT_BYTES_MAX
@@ -164,6 +164,8 @@ class Database:
             extra={"event": "store.opened"},
         )
 
+    __reduce_ex__ = not_copied
+
     def __repr__(self) -> str:
         """Show path, state and position."""
         state = "closed" if self.closed else self.durability
@@ -252,7 +254,7 @@ class Database:
         """
         self.check_writable()
         self.inside.check_change(get_ident(), "attaching a load")
-        place = os.path.abspath(os.fspath(directory))
+        place = place_of(directory, "the path of a load")
         with self._attaching, translated_disk(f"attaching the load in {place}"):
             from .attaching import attach  # without a free descriptor this fails, too
 

@@ -296,7 +296,8 @@ class LmdbEnvironment:
         A ``compact`` one leaves unused pages out, and takes longer.
         """
         with translated(f"copying {self._path}"):
-            self._env.copy(path, compact=compact)
+            place: Any = os.fsencode(path)  # the stubs want text, which would have to be UTF-8
+            self._env.copy(place, compact=compact)
             # LMDB lets everybody read what it copies; the folder tells whether the group may.
             group = os.stat(path).st_mode & 0o040
             os.chmod(os.path.join(path, DATA_FILE), 0o600 | group)
@@ -366,7 +367,7 @@ def _open(path: str, file: str, map_size: int, *, read_only: bool, lock: bool) -
         while True:
             try:
                 return lmdb.open(
-                    path,
+                    os.fsencode(path),  # text has to be UTF-8 for py-lmdb
                     map_size=map_size,
                     subdir=path != file,
                     readonly=read_only,

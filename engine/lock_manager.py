@@ -38,6 +38,9 @@ _NO_PARTITION = 0xFFFFFFFF
 
 _TABLE = "the table of locks"
 
+SECONDS_MAX = _thread.TIMEOUT_MAX
+"""How long a thread can be told to wait."""
+
 
 class LockedError(TidelogError):
     """A key to be written is locked by a pessimistic transaction; users never see this."""

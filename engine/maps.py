@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast, overload
 from ..affinity.errors import CodecError, UsageError
 from . import decisions
 from .decisions import MISSING, Decide
-from .namespaces import VALUE_BYTES_MAX, Home, Namespace
+from .namespaces import VALUE_BYTES_MAX, Home, Namespace, not_copied
 from .scan import BLOCK_FIRST, Pair
 from .stored import KEY_BYTES_MAX
 
@@ -122,6 +122,8 @@ class Map(MutableMapping[K, V]):
         """The name of the map."""
         return self.namespace.name
 
+    __reduce_ex__ = not_copied
+
     def __repr__(self) -> str:
         """Show name and codecs."""
         key, value = self.namespace.key_codec.name, self.namespace.value_codec.name
@@ -220,11 +222,10 @@ class Map(MutableMapping[K, V]):
 
         Raises ``TransactionTooLargeError`` beyond ``transaction_bytes_max``: see ``load``.
         """
-        if isinstance(pairs, Mapping):
-            pairs = pairs.items()
         encode_key, encode_value = self.namespace.encode_key, self.namespace.encode_value
         self._session.set_many(
-            self.namespace, ((encode_key(key), encode_value(value)) for key, value in pairs)
+            self.namespace,
+            ((encode_key(key), encode_value(value)) for key, value in pairs_of(pairs)),
         )
 
     def update(self, *args: Any, **kwargs: V) -> None:
@@ -237,9 +238,8 @@ class Map(MutableMapping[K, V]):
         After an error or a crash a whole number of batches is there, and loading the same pairs
         again from the start, or from any batch that may be missing, gives the same map.
         """
-        if batch < 1:
-            raise UsageError(f"a batch of {batch} pairs is none")
-        source = iter(pairs.items() if isinstance(pairs, Mapping) else pairs)
+        check_batch(batch)
+        source = pairs_of(pairs)
         total = 0
         while part := list(islice(source, batch)):
             self.update_many(part)
@@ -389,7 +389,7 @@ class BytesMap(Map[bytes, bytes]):
 
     def update_many(self, pairs: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]]) -> None:
         """Set many keys in one transaction, all or none; the last value of a key counts."""
-        ready = list(pairs.items() if isinstance(pairs, Mapping) else pairs)
+        ready = list(pairs_of(pairs))
         keys, values = [key for key, _ in ready], [value for _, value in ready]
         plain = {*map(type, keys), *map(type, values)} == {bytes}
         if (
@@ -400,6 +400,38 @@ class BytesMap(Map[bytes, bytes]):
             self._session.set_many(self.namespace, ready)
         else:
             super().update_many(ready)
+
+
+def check_batch(batch: object) -> None:
+    """Raise ``UsageError`` for what is no number of pairs."""
+    if type(batch) is not int or batch < 1:
+        raise UsageError(f"batch={batch!r} is not a positive whole number")
+
+
+def pairs_of(pairs: Mapping[K, V] | Iterable[tuple[K, V]]) -> Iterator[tuple[K, V]]:
+    """Return the pairs that a caller gave; ``UsageError`` for what is none."""
+    if isinstance(pairs, Mapping):
+        return iter(pairs.items())
+    try:
+        return _checked(iter(pairs))
+    except TypeError:
+        raise _no_pair(pairs) from None
+
+
+def _checked(pairs: Iterator[tuple[K, V]]) -> Iterator[tuple[K, V]]:
+    for pair in pairs:
+        try:
+            key, value = pair
+        except (TypeError, ValueError):
+            raise _no_pair(pair) from None
+        yield key, value
+
+
+def _no_pair(found: object) -> UsageError:
+    return UsageError(
+        f"a {type(found).__name__} was given where key and value are wanted",
+        hint="Give a mapping, or an iterable of pairs: `[(key, value), ...]`.",
+    )
 
 
 def namespace_at(home: Home, mapping: object) -> Namespace:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn, SupportsIndex
 
 from ..affinity.errors import (
     CodecError,
@@ -14,7 +14,7 @@ from ..affinity.errors import (
     ValueTooLargeError,
 )
 from ..wal.records import NamespaceRecord
-from .codecs import Bytes, Codec, ValueCodec, codec_named, is_built_in
+from .codecs import Bytes, Codec, ValueCodec, as_codec, codec_named, is_built_in
 from .stored import KEY_BYTES_MAX, PREFIX_SIZE, pack_prefix, shown_key, split_key
 
 NAME_BYTES_MAX = 255
@@ -35,6 +35,17 @@ class Home:
 
     def __init__(self, path: str) -> None:
         self.path = path
+
+
+def not_copied(self: object, _protocol: SupportsIndex) -> NoReturn:
+    """Refuse to copy or pickle what belongs to an opening, as ``__reduce_ex__``.
+
+    A copy would close the store, or end the transaction, under the original.
+    """
+    raise UsageError(
+        f"a {type(self).__name__} cannot be copied or pickled: it belongs to an open store",
+        hint="Share the one that is there; another process opens the store by its path.",
+    )
 
 
 class Namespace:
@@ -160,8 +171,11 @@ def check_codecs(
     namespace: Namespace, key: ValueCodec[Any] | None, value: ValueCodec[Any] | None
 ) -> None:
     """Raise ``CodecError`` where codecs are given that are not those of the namespace."""
-    for given, recorded in ((key, namespace.key_codec), (value, namespace.value_codec)):
-        if given is not None and (given.name, given.version) != (recorded.name, recorded.version):
+    for asked, recorded in ((key, namespace.key_codec), (value, namespace.value_codec)):
+        if asked is None:
+            continue
+        given = as_codec(asked)
+        if (given.name, given.version) != (recorded.name, recorded.version):
             raise CodecError(
                 f"the map {namespace.name!r} has codec {recorded.name} {recorded.version}, "
                 f"not {given.name} {given.version}",

@@ -16,7 +16,6 @@ import logging
 import os
 import threading
 from dataclasses import dataclass, replace
-from math import inf
 
 from ..affinity.errors import (
     AlreadyOpenError,
@@ -43,7 +42,7 @@ from .commit import Committer
 from .copying import copy_file
 from .environment import Disk, Environment, KeyValueEnvironment, LockHandle
 from .kv import DATA_FILE, ENGINE_VERSION, open_here
-from .lock_manager import LockManager
+from .lock_manager import SECONDS_MAX, LockManager
 from .log_keeper import LogKeeper
 from .log_source import WAL_NAME
 from .manifest import Manifest
@@ -63,6 +62,8 @@ _FILES = frozenset((LOCK_NAME, manifests.NEW_NAME))
 _FRESH_DATA = "data.tmp"
 TRANSACTION_BYTES_LIMIT = 512 << 20
 """Half of what a frame may hold: how many bytes a record will have is known roughly beforehand."""
+SIZE_MAX = (1 << 63) - 1
+"""What the system takes for the size of a file or of a map."""
 _EMPTY_BYTES = 8192
 """Size of a data file to which nothing was ever committed."""
 
@@ -91,9 +92,12 @@ class Options:
             if value is None and name == "retain_seconds":
                 continue
             whole = type(self.__dataclass_fields__[name].default) is int
-            if type(value) not in ((int,) if whole else (int, float)) or not 0 < value < inf:
+            if type(value) not in ((int,) if whole else (int, float)) or not value > 0:
                 kind = "whole number" if whole else "number"
                 raise UsageError(f"{name}={value!r} is not a positive {kind}")
+            limit, unit = (SIZE_MAX, "bytes") if whole else (int(SECONDS_MAX), "seconds")
+            if value > limit:
+                raise UsageError(f"{name} is more than {limit:,} {unit}", hint="Give less.")
         if self.transaction_bytes_max > TRANSACTION_BYTES_LIMIT:
             raise UsageError(
                 f"transaction_bytes_max={self.transaction_bytes_max:,} is more than the "
@@ -142,17 +146,20 @@ class OpenStore:
             self.lock.release()
 
 
-def place_of(path: str | os.PathLike[str]) -> str:
+def place_of(path: str | os.PathLike[str], what: str = "the path of a store") -> str:
     """Return the absolute path of a store; ``UsageError`` for what is meant to be no directory."""
     given = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(given, str):
         raise UsageError(
-            f"the path of a store is a str, or a path object of one, not {type(given).__name__}",
+            f"{what} is a str, or a path object of one, not {type(given).__name__}",
             hint="Make a str of bytes with `os.fsdecode`.",
         )
     if not given:
+        raise UsageError(f"{what} is empty", hint="Name its directory; `.` is the current one.")
+    if "\0" in given:
         raise UsageError(
-            "the path of the store is empty", hint="Name its directory; `.` is the current one."
+            f"{what}, {given!r}, has a null character",
+            hint="Name a directory without one.",
         )
     if given == ":memory:":
         raise UsageError(

@@ -55,7 +55,7 @@ from .forks import free
 from .handles import warn_of_lost
 from .manifest import Manifest
 from .maps import Map, map_of
-from .namespaces import Home, Namespace, bound, check_codecs, check_name
+from .namespaces import Home, Namespace, bound, check_codecs, check_name, not_copied
 from .opening import Options, place_of, translated_disk
 from .overlay import Layer, Overlay, View
 from .partition_store import read_marks, read_store_mark
@@ -169,6 +169,8 @@ class ReadOnlyDatabase:
         self._held = True
         _open_readers.add(self)
         log.info("store.opened path=%s read_only=True", path, extra={"event": "store.opened"})
+
+    __reduce_ex__ = not_copied
 
     def __repr__(self) -> str:
         """Show path, state and position."""

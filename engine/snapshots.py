@@ -26,7 +26,7 @@ from ..affinity.partitions import partition_of
 from .decisions import Decide
 from .kv import KvReadError, read_error
 from .maps import Map, map_of, namespace_at
-from .namespaces import Home, Namespace, named
+from .namespaces import Home, Namespace, named, not_copied
 from .overlay import Layer, View
 from .partition_store import check_neighbours
 from .scan import Damaged, Pair, Range, scan
@@ -85,6 +85,8 @@ class Snapshot:
         """The newest block of each iteration."""
         self.position = position
         self.began = database.now()
+
+    __reduce_ex__ = not_copied
 
     def __repr__(self) -> str:
         """Show position and state."""

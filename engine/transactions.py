@@ -30,9 +30,9 @@ from ..tx.locks import KeyLock, RangeLock
 from ..tx.validation import RangeRead, ReadSet, Validated, first_common, read_rule
 from .decisions import KEEP, Decide
 from .entries import Commit, Entry, Receipt
-from .lock_manager import Holder, map_key
+from .lock_manager import SECONDS_MAX, Holder, map_key
 from .maps import Map, map_of, namespace_at
-from .namespaces import Namespace, named
+from .namespaces import Namespace, named, not_copied
 from .outcomes import HORIZON_ID
 from .overlay import since
 from .scan import Pair, Range
@@ -60,6 +60,18 @@ def choice(name: str, value: object, allowed: object) -> Any:
     """Return ``value`` if the literal type ``allowed`` has it, else raise ``UsageError``."""
     if value not in get_args(allowed):
         raise UsageError(f"{name}={value!r} is not one of {', '.join(get_args(allowed))}")
+    return value
+
+
+def checked_seconds(name: str, value: object) -> float:
+    """Return how long somebody may have to wait, or raise ``UsageError`` for what is no time."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise UsageError(f"{name}={value!r} is no number", hint="Give seconds, as in 2.5.")
+    if not 0 <= value <= SECONDS_MAX:
+        raise UsageError(
+            f"{name} is not within 0 and {SECONDS_MAX:,.0f} seconds",
+            hint="A year has 31,536,000.",
+        )
     return value
 
 
@@ -92,8 +104,14 @@ class Transaction:
         self._durable = durability == "always"
         self._tag = None if tag is None else _checked_tag(tag)
         self._given_id = None if id is None else _checked_id(id)
-        self._deadline = None if deadline is None else database.now() + deadline
-        self._lock_timeout = database.lock_timeout if lock_timeout is None else lock_timeout
+        self._deadline = (
+            None if deadline is None else database.now() + checked_seconds("deadline", deadline)
+        )
+        self._lock_timeout = (
+            database.lock_timeout
+            if lock_timeout is None
+            else checked_seconds("lock_timeout", lock_timeout)
+        )
         self._thread = None if any_thread else get_ident()
         self._plain_writes = plain_writes
         self._entered = False
@@ -106,6 +124,8 @@ class Transaction:
         self._interrupted = False
         self._open = True
         self.receipt: Receipt | None = None
+
+    __reduce_ex__ = not_copied
 
     def __repr__(self) -> str:
         """Show what the transaction is doing."""

@@ -419,7 +419,7 @@ def map_for_writing(
     name: str,
     create: bool,
     codecs: tuple[Codec[Any], Codec[Any]],
-    given: tuple[str | None, str | None],
+    given: tuple[object, object],
 ) -> AnyMap:
     """Return a map of an open store, making it only where ``create`` says so.
 
@@ -427,7 +427,7 @@ def map_for_writing(
     """
     if name in db.maps():
         key, value = (
-            codec if text is not None else None for codec, text in zip(codecs, given, strict=True)
+            codec if asked is not None else None for codec, asked in zip(codecs, given, strict=True)
         )
         return db.map(name, key=key, value=value)
     if not create:
@@ -439,7 +439,7 @@ def namespace_for_writing(
     db: Database | None,
     name: str,
     codecs: tuple[Codec[Any], Codec[Any]],
-    given: tuple[str | None, str | None],
+    given: tuple[object, object],
 ) -> Namespace:
     """Return what a map is, or will be once it is made; nothing is made here.
 

@@ -27,14 +27,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from types import FrameType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 import click
 
 from ..affinity.errors import CodecError, TidelogError, UsageError
 from ..affinity.partitions import PARTITIONS_MAX
 from ..engine.byte_text import bytes_shown
-from ..engine.codecs import Codec
+from ..engine.codecs import Codec, codec_named
 from ..engine.database import Database
 from ..engine.namespaces import Namespace
 from .commands import PATH, Count, ToolCommand, json_options, settings_of, store_argument
@@ -131,7 +131,10 @@ def import_records(
         stream = stack.enter_context(opened_for_reading(file))
         head, records = split_head(numbered_records(stream, kind))
         given = (key_codec or head.key_codec, value_codec or head.value_codec)
-        codecs = codec_given(given[0], "str"), codec_given(given[1], "msgpack")
+        codecs = (
+            chosen_codec(key_codec, head.key_codec, "str"),
+            chosen_codec(value_codec, head.value_codec, "msgpack"),
+        )
         opened = partial(writing, store, create=create, durability="none", partitions=partitions)
         # A store that is there tells the codecs; a new one is made once something is to go into it.
         db = stack.enter_context(opened()) if is_store(store) else None
@@ -303,14 +306,21 @@ _INTERRUPTS: dict[int, type[BaseException]] = {
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The codecs that the ``map`` line of an export names, or None."""
+    """Name and version of the codecs in the ``map`` line of an export, or None."""
 
-    key_codec: str | None = None
-    value_codec: str | None = None
+    key_codec: tuple[str, int] | None = None
+    value_codec: tuple[str, int] | None = None
 
 
-Codecs = tuple[tuple[Codec[Any], Codec[Any]], tuple[str | None, str | None]]
-"""The codecs of a new map, and the names of those that were given."""
+def chosen_codec(option: str | None, head: tuple[str, int] | None, default: str) -> Codec[Any]:
+    """Return the codec of an option, else that of an export, in the version that wrote it."""
+    if head is not None and option in (None, head[0]):
+        return codec_named(*head)
+    return codec_given(option, default)
+
+
+Codecs = tuple[tuple[Codec[Any], Codec[Any]], tuple[object, object]]
+"""The codecs of a new map, and which of them were given, None for those that were not."""
 
 
 def is_head(record: dict[str, Any]) -> bool:
@@ -333,13 +343,20 @@ def split_head(records: Iterator[Numbered]) -> tuple[Head, Iterator[Numbered]]:
                 "Load it with the version of tidelog that wrote it, or a later one.",
             )
         if record.get("v") == SCHEMA and record.get("type") == "map":
-            codecs = [record.get(name) for name in ("key_codec", "value_codec")]
-            names = [codec.get("name") if isinstance(codec, dict) else None for codec in codecs]
-            if not all(isinstance(name, str) for name in names):
+            key, value = (record.get(name) for name in ("key_codec", "value_codec"))
+            if not (_names_codec(key) and _names_codec(value)):
                 raise bad_line(number, "a map line without the codecs of the map")
-            return Head(*names), records
+            return Head((key["name"], key["version"]), (value["name"], value["version"])), records
         return Head(), _with_first((number, record), records)
     return Head(), iter(())
+
+
+def _names_codec(codec: Any) -> TypeGuard[dict[str, Any]]:
+    return (
+        isinstance(codec, dict)
+        and isinstance(codec.get("name"), str)
+        and type(codec.get("version")) is int
+    )
 
 
 def _with_first(first: Numbered, rest: Iterator[Numbered]) -> Iterator[Numbered]:

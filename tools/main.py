@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
 from types import TracebackType
 
 import click
@@ -46,6 +47,9 @@ def main() -> None:
     if "--debug" not in sys.argv:
         sys.excepthook = _unexpected
     occupy_standard_streams()
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A path that is not UTF-8 is shown as on stderr; in JSON that is an escape, too.
+        sys.stdout.reconfigure(errors="backslashreplace")
     cli.main()
 
 

@@ -86,7 +86,10 @@ READ_RULES: dict[tuple[str, str], ReadRule] = {
 
 def read_rule(mode: str, isolation: str) -> ReadRule:
     """Return the row for a mode and an isolation level; ``UsageError`` names the ones there are."""
-    rule = READ_RULES.get((mode, isolation))
+    try:
+        rule = READ_RULES.get((mode, isolation))
+    except TypeError:  # a list, say, which no dict can look for
+        rule = None
     if rule is None:
         modes, levels = (", ".join(dict.fromkeys(names)) for names in zip(*READ_RULES, strict=True))
         raise UsageError(

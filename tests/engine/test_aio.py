@@ -672,3 +672,31 @@ async def test_the_loop_goes_on_while_the_data_file_grows() -> None:
         }
         assert users.get_nowait(b"00001") == value
         assert await users.count() == 152
+
+
+def test_another_event_loop_than_trio_is_refused(tmp_path: Path) -> None:
+    # It was a bare RuntimeError of Trio.
+    async def use() -> None:
+        async with aio.open(tmp_path / "store"):
+            raise AssertionError
+
+    running = use()
+    with pytest.raises(UsageError, match=r"tidelog\.aio is for Trio") as caught:
+        running.send(None)
+    assert "asyncio.to_thread" in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_what_cannot_be_run_or_loaded_is_refused() -> None:
+    async with opened() as db:
+        users = db.map("users")
+        wrong: Any = None
+        no_pairs: list[Any] = [5, [1]]
+        with pytest.raises(UsageError, match="not a function to run"):
+            await db.run(wrong)
+        with pytest.raises(UsageError, match=r"^batch="):
+            await users.load([], batch=wrong)
+        for act in (users.load, users.update_many):
+            for given in no_pairs:
+                with pytest.raises(UsageError, match="where key and value are wanted"):
+                    await act(given)

@@ -477,6 +477,17 @@ async def test_more_transactions_with_locks_than_places_take_turns(
                     raise AssertionError
 
 
+@pytest.mark.parametrize("name", ["deadline", "lock_timeout"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e10, -1, "5"], ids=repr)
+async def test_what_is_no_time_is_refused_at_once(name: str, value: Any) -> None:
+    # It was a bare error of Trio or of the thread that waited for a lock.
+    async with opened() as db:
+        with pytest.raises(UsageError, match=f"^{name}"):
+            db.transaction(**{name: value})
+        with pytest.raises(UsageError, match=f"^{name}"):
+            await anext(db.attempts(**{name: value}))
+
+
 async def test_closing_ends_waits_for_locks_and_open_transactions() -> None:
     async with opened() as db:
         money = await accounts(db)

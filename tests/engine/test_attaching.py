@@ -639,3 +639,12 @@ def test_a_piece_is_no_larger_than_a_transaction_may_be_by_either_measure(
         assert [row for piece in pieces for row in piece[0].items()] == [
             row for _, part in rows for row in part.items()
         ]
+
+
+@pytest.mark.parametrize("place", [None, b"x", "", "a\0b"])
+def test_what_is_no_path_of_a_load_is_refused(tmp_path: Path, place: Any) -> None:
+    with (
+        tidelog.open(tmp_path / "store") as db,
+        pytest.raises(UsageError, match=r"^the path of a load"),
+    ):
+        db.attach(place)

@@ -220,6 +220,13 @@ def test_a_deadline_that_passes_in_an_attempt_ends_it(store: Opened) -> None:
     assert dict(users) == {}
 
 
+@pytest.mark.parametrize("work", [None, 5])
+def test_what_is_no_function_is_not_run(store: Opened, work: Any) -> None:
+    # It was a bare TypeError, after a transaction had begun.
+    with pytest.raises(UsageError, match=f"^{work} is not a function to run$"):
+        store.database.run(work)
+
+
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, None])
 def test_a_number_of_attempts_that_is_none_is_refused(store: Opened, count: Any) -> None:
     with pytest.raises(UsageError, match="attempts="):

@@ -212,6 +212,25 @@ def test_an_object_that_lacks_a_member_is_no_codec() -> None:
         as_codec(wrong)
 
 
+@pytest.mark.parametrize(
+    ("kind", "instead"),
+    [
+        (str, "tidelog.codecs.Str"),
+        (bytes, "tidelog.codecs.Bytes"),
+        (int, "tidelog.codecs.I64"),
+        (float, "tidelog.codecs.Float"),
+        (tuple, "tidelog.codecs.Tuple"),
+        (dict, "tidelog.codecs.Msgpack"),
+        (object, "an object of it"),
+    ],
+)
+def test_a_type_is_no_codec(kind: Any, instead: str) -> None:
+    # It said that "type" is none, and not what to give instead.
+    with pytest.raises(CodecError, match=f"^the type {kind.__name__} is not a codec$") as caught:
+        as_codec(kind)
+    assert instead in caught.value.hint
+
+
 @pytest.mark.parametrize("name", ["bytes", "str", "msgpack"])
 def test_the_name_of_a_built_in_codec_is_taken(name: str) -> None:
     impostor = Codec(name=name, version=7, encode=str.encode, decode=bytes.decode)

@@ -25,7 +25,7 @@ from tidelog.affinity.errors import (
 )
 from tidelog.affinity.partitions import partition_of
 from tidelog.engine import codecs
-from tidelog.engine.codecs import I64, Codec, Str
+from tidelog.engine.codecs import I64, Bytes, Codec, Str
 from tidelog.engine.maps import BytesMap, Items, Map
 from tidelog.engine.namespaces import NAME_BYTES_MAX, VALUE_BYTES_MAX
 from tidelog.engine.open import open_with
@@ -673,3 +673,21 @@ def test_the_first_key_goes_from_where_it_is() -> None:
         keys = sorted(b"%d" % number for number in range(40))
         numbers.update_many(dict.fromkeys(keys, b"1"))
         assert [numbers.popitem()[0] for _ in keys] == keys
+
+
+@pytest.mark.parametrize("wrong", [5, None, [1], ["abc"], [(b"a", b"b", b"c")]])
+@pytest.mark.parametrize("codec", [Bytes, Str])
+def test_what_is_no_pair_is_refused(codec: Any, wrong: Any) -> None:
+    # It was the TypeError or ValueError of the unpacking.
+    with opened() as store:
+        users = store.database.map("users", key=codec, value=codec)
+        for act in (users.update_many, users.load):
+            with pytest.raises(UsageError, match="where key and value are wanted"):
+                act(wrong)
+        assert len(users) == 0
+
+
+@pytest.mark.parametrize("batch", ["x", 1.5, 0, None, True])
+def test_a_batch_that_is_no_number_is_refused(batch: Any) -> None:
+    with opened() as store, pytest.raises(UsageError, match=r"^batch="):
+        store.database.map("users").load([], batch=batch)

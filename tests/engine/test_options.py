@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tidelog.affinity.errors import NotFoundError, UsageError
+from tidelog.affinity.errors import CodecError, NotFoundError, UsageError
 from tidelog.engine.codecs import Str
+from tidelog.engine.lock_manager import SECONDS_MAX
 from tidelog.engine.open import open as open_store
 from tidelog.engine.opening import TRANSACTION_BYTES_LIMIT, Options
 from tidelog.wal.format import PAYLOAD_MAX
@@ -31,8 +33,47 @@ from tidelog.wal.format import PAYLOAD_MAX
     ],
 )
 def test_an_option_that_is_no_positive_number_is_refused(name: str, value: Any) -> None:
-    with pytest.raises(UsageError, match=f"^{name}="):
+    with pytest.raises(UsageError, match=rf"^{name}\b"):
         Options(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "limit"),
+    [
+        ("lock_timeout", 1e10, "9,223,372,036 seconds"),
+        ("sync_interval", 1e10, "9,223,372,036 seconds"),
+        ("checkpoint_interval", 1e300, "9,223,372,036 seconds"),
+        ("retain_seconds", math.inf, "9,223,372,036 seconds"),
+        ("map_size", 10**400, "9,223,372,036,854,775,807 bytes"),
+    ],
+)
+def test_an_option_beyond_what_can_be_had_is_refused_at_once(
+    name: str, value: Any, limit: str
+) -> None:
+    # The background thread died of an OverflowError, or whoever met a lock got one.
+    with pytest.raises(UsageError, match=f"^{name} is more than {limit}$"):
+        Options(**{name: value})
+
+
+def test_the_longest_time_can_be_waited_for(tmp_path: Path) -> None:
+    with open_store(
+        tmp_path / "store",
+        lock_timeout=SECONDS_MAX,
+        sync_interval=SECONDS_MAX,
+        checkpoint_interval=SECONDS_MAX,
+        durability="interval",
+    ) as db:
+        shop = db.map("shop")
+        with db.transaction(
+            "pessimistic", lock_timeout=SECONDS_MAX, deadline=SECONDS_MAX, plain_writes=True
+        ) as tx:
+            tx[shop][b"a"] = b"1"  # locked from here on
+            other = threading.Thread(target=shop.update, args=({b"a": b"2"},))
+            other.start()
+            while not db.locks._waiting:
+                pass
+        other.join()
+        assert shop[b"a"] == b"2"
 
 
 def test_what_nobody_asked_for_is_as_it_always_was() -> None:
@@ -78,6 +119,7 @@ def test_options_take_whole_seconds_and_no_limit_of_age() -> None:
         ("x.tl", {"codecs": "str"}, "str is not a codec", "name, version"),
         (b"x.tl", {}, "not bytes", "os.fsdecode"),
         (5, {}, "not int", "os.fsdecode"),
+        ("a\0b", {}, r"'a\\x00b', has a null character", "without one"),
     ],
 )
 @pytest.mark.parametrize("read_only", [False, True])
@@ -119,3 +161,20 @@ def test_a_number_of_partitions_is_no_option_of_reading(tmp_path: Path) -> None:
         open_store(tmp_path / "store", read_only=True, partitions=3)
     with open_store(tmp_path / "store", read_only=True) as reader:
         assert reader.partitions == 2
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("part", ["key", "value"])
+@pytest.mark.parametrize("wrong", [str, 0, "str"])
+def test_a_map_takes_codecs_only(tmp_path: Path, part: str, wrong: Any, read_only: bool) -> None:
+    # A map that was there gave an AttributeError, and a new one took 0 for no codec.
+    with open_store(tmp_path / "store") as db:
+        db.map("there")
+        with pytest.raises(CodecError, match="is not a codec"):
+            db.map("new", **{part: wrong})
+        assert db.maps() == ["there"]
+    with (
+        open_store(tmp_path / "store", read_only=read_only) as store,  # type: ignore[call-overload]
+        pytest.raises(CodecError, match="is not a codec"),
+    ):
+        store.map("there", **{part: wrong})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 import threading
 from collections.abc import Iterator
@@ -309,6 +310,29 @@ def test_a_transaction_is_not_shared_by_threads(store: Opened) -> None:
         thread.start()
         thread.join(60)
     assert [str(error) for error in caught] == ["a transaction belongs to the thread that began it"]
+
+
+@pytest.mark.parametrize("options", [{"mode": ["x"]}, {"isolation": {}}])
+def test_a_mode_that_is_no_text_is_refused(store: Opened, options: Any) -> None:
+    with pytest.raises(UsageError, match=r"^no transaction is") as caught:
+        store.database.transaction(**options)
+    assert "optimistic, pessimistic" in caught.value.hint
+
+
+NO_TIMES: list[Any] = [math.nan, math.inf, 1e10, 1e300, 10**400, -1, "5", True, [1.0]]
+"""What is no time, or longer than anybody can be told to wait."""
+
+
+@pytest.mark.parametrize("name", ["deadline", "lock_timeout"])
+@pytest.mark.parametrize("value", NO_TIMES, ids=type)
+def test_what_is_no_time_is_refused_at_once(store: Opened, name: str, value: Any) -> None:
+    # It was an OverflowError, TypeError or ValueError of whoever met a lock, much later.
+    with pytest.raises(UsageError, match=f"^{name}"):
+        store.database.transaction(**{name: value})
+    with pytest.raises(UsageError, match=f"^{name}"):
+        store.database.run(lambda tx: None, **{name: value})
+    with pytest.raises(UsageError, match=f"^{name}"):
+        next(iter(store.database.attempts(**{name: value})))
 
 
 def test_a_deadline_is_for_reads_writes_and_the_commit(store: Opened) -> None:

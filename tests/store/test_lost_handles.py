@@ -2,16 +2,58 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from support.real_stores import expect_sound, run_python
+from tidelog import aio
+from tidelog.codecs import Str
 from tidelog.engine.open import open as open_store
+from tidelog.errors import UsageError
 
 LOST = "was not closed"
+
+
+COPIES: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, pickle.dumps]
+
+
+@pytest.mark.parametrize("copied", COPIES, ids=lambda copied: copied.__name__)
+def test_what_belongs_to_an_open_store_is_not_copied(
+    tmp_path: Path, copied: Callable[[Any], Any]
+) -> None:
+    """A copy that was collected closed the store under the original."""
+    with open_store(tmp_path / "store") as db:
+        shop, orders = db.map("shop"), db.map("orders", key=Str, value=Str)
+        with db.transaction() as tx, db.snapshot() as snapshot:
+            for handle in (db, shop, orders, tx, tx[shop], snapshot, snapshot[shop]):
+                with pytest.raises(UsageError, match="cannot be copied or pickled"):
+                    copied(handle)
+        shop[b"k"] = b"v"
+    with (
+        open_store(tmp_path / "store", read_only=True) as reader,
+        pytest.raises(UsageError, match="cannot be copied or pickled"),
+    ):
+        copied(reader)
+
+
+@pytest.mark.parametrize("copied", COPIES, ids=lambda copied: copied.__name__)
+def test_what_belongs_to_a_store_under_trio_is_not_copied(
+    tmp_path: Path, copied: Callable[[Any], Any]
+) -> None:
+    async def use() -> None:
+        async with aio.open(tmp_path / "store") as db:
+            for handle in (db, db.map("shop"), db.transaction(), db.snapshot()):
+                with pytest.raises(UsageError, match="cannot be copied or pickled"):
+                    copied(handle)
+
+    trio.run(use)
 
 
 @pytest.mark.parametrize("durability", ["always", "interval", "none"])

@@ -73,6 +73,18 @@ def test_a_file_is_no_store(tmp_path: Path) -> None:
     assert path.read_text() == "here"
 
 
+def test_a_path_that_is_not_utf_8_holds_a_store(tmp_path: Path) -> None:
+    # It was a bare UnicodeEncodeError, for py-lmdb takes text as UTF-8.
+    path, copy = tmp_path / os.fsdecode(b"caf\xe9.tl"), tmp_path / os.fsdecode(b"\xff")
+    with opened(path) as db:
+        db.map("m")[b"k"] = b"v"
+        db.backup(copy)
+    expect_sound(path)
+    for place in (path, copy):
+        with open_store(place, read_only=True) as reader:
+            assert reader.map("m")[b"k"] == b"v"
+
+
 def test_below_a_file_there_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("here")
     with pytest.raises(TidelogError) as caught:

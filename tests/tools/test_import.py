@@ -17,6 +17,7 @@ from hypothesis import given, settings, strategies as st
 import tidelog
 from tidelog import codecs
 from tidelog.affinity.errors import UsageError
+from tidelog.engine import codecs as engine_codecs
 from tidelog.engine.codecs import Codec
 from tidelog.engine.namespaces import Home, Namespace
 from tidelog.tools import record_files
@@ -192,6 +193,97 @@ def test_a_key_that_is_too_long_names_its_line(shop: Path, run: Run) -> None:
     text = '{"key": "a", "value": 1}\n' + json.dumps({"key": "x" * 481, "value": 1})
     done = run("kv", "import", shop, "--map", "m", input=text)
     assert "line 2: a key of 481 bytes, 480 are allowed" in done.stderr
+
+
+# ------------------------------------------------------------------ versions of codecs
+
+
+def money(version: int) -> Codec[int]:
+    """A codec whose versions write the same number differently."""
+    return Codec(
+        name="acme.money",
+        version=version,
+        encode=lambda value: str(value * version).encode(),
+        decode=lambda data: int(data) // version,
+    )
+
+
+def registered(monkeypatch: pytest.MonkeyPatch, *versions: int) -> None:
+    made = [money(version) for version in versions]
+    monkeypatch.setattr(
+        engine_codecs, "_registered", lambda name: made if name == "acme.money" else []
+    )
+
+
+@pytest.fixture
+def priced(tmp_path: Path) -> Path:
+    """A store with a map whose values are of version 2."""
+    path = tmp_path / "priced.tl"
+    with tidelog.open(path, partitions=2) as db:
+        db.map("prices", key=codecs.Str, value=money(2))["pear"] = 30
+    return path
+
+
+def exported(priced: Path, run: Run) -> str:
+    done = run("kv", "export", priced, "prices")
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["prices", "copied"])
+@pytest.mark.parametrize("options", [[], ["--value-codec", "acme.money"]])
+def test_an_export_is_read_by_the_version_that_wrote_it(
+    name: str, options: list[str], priced: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A new map got version 1, which took 60 for the value; the map itself was refused.
+    registered(monkeypatch, 1, 2)
+    text = exported(priced, run)
+    with tidelog.open(priced, codecs=[money(2)]) as db:
+        del db.map("prices")["pear"]
+    done = run("kv", "import", priced, "--map", name, *options, input=text)
+    assert done.exit_code == 0, done.stderr
+    with tidelog.open(priced, codecs=[money(2)]) as db:
+        again = db.map(name)
+        assert (again["pear"], again.namespace.value_codec.version) == (30, 2)
+
+
+def test_a_version_that_nobody_knows_is_refused(
+    priced: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered(monkeypatch, 2)
+    text = exported(priced, run)
+    registered(monkeypatch, 1)
+    done = run("kv", "import", priced, "--map", "copied", input=text)
+    assert done.exit_code == 2
+    assert "codec acme.money version 2 is not known, only 1" in done.stderr
+    assert maps_of(priced) == ["prices"]
+
+
+def test_an_export_of_another_version_does_not_go_into_a_map(
+    priced: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered(monkeypatch, 1, 2)
+    text = exported(priced, run).replace('"version": 2', '"version": 1')
+    done = run("kv", "import", priced, "--map", "prices", input=text)
+    assert done.exit_code == 2
+    assert "has codec acme.money 2, not acme.money 1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("codec", "says"),
+    [
+        ({"name": "i64", "version": 9}, "codec i64 version 9 is not known: this Tidelog has 1"),
+        ({"name": "i64"}, "line 1: a map line without the codecs of the map"),
+        ({"name": "i64", "version": "1"}, "line 1: a map line without the codecs of the map"),
+    ],
+)
+def test_a_map_line_names_codec_and_version(
+    codec: dict[str, Any], says: str, shop: Path, run: Run
+) -> None:
+    head = {"v": 1, "type": "map", "map": "m", "key_codec": codec, "value_codec": codec}
+    done = run("kv", "import", shop, "--map", "m", input=json.dumps(head))
+    assert done.exit_code == 2
+    assert says in done.stderr
 
 
 # ------------------------------------------------------------------ there and back

@@ -54,6 +54,23 @@ def feed(stream: IO[str] | None, count: int) -> None:
     stream.flush()
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_path_that_is_not_utf_8_is_shown(form: list[str], tmp_path: Path) -> None:
+    # Every command ended with "this is a bug".
+    store = os.fsencode(tmp_path) + b"/caf\xe9.tl"
+    tidelog.open(os.fsdecode(store), partitions=1).close()
+    done = subprocess.run(
+        [sys.executable, "-m", "tidelog", "db", "info", store, *form],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert rb"caf\udce9.tl" in done.stdout
+    if form:
+        assert json.loads(done.stdout)["path"] == os.fsdecode(store)
+
+
 # ------------------------------------------------------------------ SIGTERM
 
 INTERRUPTED_IMPORT = """
