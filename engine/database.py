@@ -913,11 +913,13 @@ class Database:
         """Let every later call raise, and give up files and lock; done twice it does the same."""
         self._leaving = True
         self._stop_maintenance()
-        # Also where the end of `_end` was not reached: whose commit is in the log is told so.
-        self._committer.end(self._closed_error)
-        self._shut(self._closed_error)
-        self._store.release()
-        self._released = True
+        try:
+            # Also where the end of `_end` was not reached: whose commit is in the log is told so.
+            self._committer.end(self._closed_error)
+        finally:
+            self._shut(self._closed_error)
+            self._store.release()
+            self._released = True
 
     def abandon(self) -> None:
         """Let go of the store as a crash would: no checkpoint, no mark of a clean end."""

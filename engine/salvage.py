@@ -85,7 +85,8 @@ class Written(NamedTuple):
 class Lost:
     """Something that could not be read.
 
-    ``kind`` is ``value`` (of ``key`` in ``map``), ``keys`` (a run of them in the data file),
+    ``kind`` is ``value`` (of ``key`` in ``map``), ``keys`` (a run of them in the data file, or one
+    of which the log does not tell whether it is right),
     ``updates`` (``first`` to ``last`` of a partition: what they set or deleted is as it was
     before), ``rows`` (of a load in ``map``), ``log`` (a stretch of it, for what it is worth),
     ``partition`` (of which nothing shows that it is all there), ``map`` (whose name is lost) or
@@ -559,13 +560,23 @@ class Salvaged:
             partition, namespace, key = split_key(full_key)
             if namespace == MARKS_NAMESPACE:
                 self._tell_mark(full_key, partition)
-            elif namespace in self.maps and not self._in_log_since(full_key):
+            elif namespace not in self.maps:
+                # Of a map that was dropped; or the damage is in the number of the map.
+                if self._log_lacks(partition):
+                    shown = shown_key(key)
+                    text = f"a value of partition {partition} whose map is not known, key {shown}"
+                    self._lost.append(Lost(kind="partition", text=text, partition=partition))
+            elif not self._in_log_since(full_key):
                 name = self.maps[namespace].name
                 shown = decoded_key(_codec_of(self.maps[namespace]), key)
                 older = " (an older value is written)" if self._is_in_log(full_key) else ""
                 text = f"the value of map {name!r}, key {shown} (partition {partition}){older}"
+                kind = "value"
+                if full_key not in self._log.newest:
+                    text += ", or that of another key there, if the damage is in the key"
+                    kind = "keys"
                 self._lost.append(
-                    Lost(kind="value", text=text, map=name, key=key, partition=partition)
+                    Lost(kind=kind, text=text, map=name, key=key, partition=partition)
                 )
 
     def _is_key(self, full_key: bytes) -> bool:
