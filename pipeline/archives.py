@@ -182,7 +182,7 @@ class Archive:
         """Return the names of the maps that were there at a time.
 
         Names have no time of their own, and count with the number that follows: or, where none
-        does, as soon as they are given.
+        does, with the last number of all.
         """
         counted: list[Event] = []
         waiting: list[Event] = []
@@ -196,7 +196,7 @@ class Archive:
                 waiting = []
             else:
                 return _renamed(self.maps, counted)
-        if waiting and waiting[-1].next is None:
+        if time >= self.stretches[-1].time:
             counted += waiting
         return _renamed(self.maps, counted)
 

@@ -132,7 +132,7 @@ def _compact(log: Log, path: str, runner: Runner, task_bytes: int) -> Row:
         low=low,
         high=high,
         position=cut.position,
-        time=max([start.state.time, *(one.time for one in found)]),
+        time=max([_newest(known, start), *(one.time for one in found)]),
         files=_by_bundle(found),
     )
     catalog = {position for one in found for position in one.catalog}
@@ -143,6 +143,11 @@ def _compact(log: Log, path: str, runner: Runner, task_bytes: int) -> Row:
     )
     _save(known)
     return _told(known, stretch.rows, sum(map(len, stretch.files.values())))
+
+
+def _newest(archive: Archive, start: Cut) -> int:
+    """Return the time of the newest change that is in an archive, which goes on at ``start``."""
+    return max((part.time for part in archive.parts()), default=start.state.time)
 
 
 def _told(archive: Archive, rows: int, files: int) -> Row:

@@ -270,6 +270,25 @@ def test_maps_have_the_names_of_that_time(tmp_path: Path, task_bytes: int) -> No
     assert as_maps(rows(archive, "snapshot")) == seen[-1][1]
 
 
+@pytest.mark.parametrize("carried", [1, 2])
+def test_a_name_given_last_counts_with_the_last_number(tmp_path: Path, carried: int) -> None:
+    # It counted for each time at all.
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    with new_store(store, partitions=4) as db:
+        db.map("a")[b"first"] = b"1"
+        db.map("new")[b"second"] = b"2"
+        db.abandon()
+    if carried == 2:
+        compact(str(store), str(archive), HERE)
+    with new_store(store) as db:  # after a crash: in a new epoch, at a time of its own
+        db.rename("a", "b")
+    compact(str(store), str(archive), HERE)
+    first, second = sorted(row["commit_ts"] for row in rows(store, "changes"))
+    assert as_maps(rows(archive, "snapshot", asOf=first.isoformat())) == {"a": {b"first": b"1"}}
+    for time in ("latest", second.isoformat()):
+        assert set(as_maps(rows(archive, "snapshot", asOf=time))) == {"b", "new"}
+
+
 @pytest.mark.parametrize("task_bytes", [50, 1 << 20])
 def test_a_map_that_was_renamed_and_dropped_at_once_stays_away(
     tmp_path: Path, task_bytes: int
