@@ -241,7 +241,7 @@ class _Check:
     def _read_log(self) -> bool:
         """Fold the kept log twice; tell whether it is whole, so that more can be asked of it."""
         state, found = self._state, self.found
-        durable = max(state.durable, self._manifest.clean_end or 0)
+        durable = max(state.durable, self._manifest.durable)
         scan = Scan(self._wal, None, durable=durable, log_ids=self._manifest.log_ids)
         first = None
         for frame in scan:
@@ -320,9 +320,6 @@ class _Check:
     def _compare_folds(self) -> None:
         """Compare the fold from the checkpoint on with the one from the head of the log on."""
         state, history, note = self._state, self._history, self.found.note
-        if not history.numbers:
-            note("the log of the store is lost: no frame of it is left")
-            return
         for partition, (numbers, counter) in enumerate(
             zip(history.numbers, state.counters, strict=True)
         ):

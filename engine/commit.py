@@ -41,7 +41,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from _thread import LockType, allocate_lock, get_ident
+from _thread import LockType, get_ident
 from collections.abc import Callable, Iterable, Sequence
 from operator import length_hint
 from typing import Any
@@ -75,7 +75,7 @@ from .forks import free
 from .overlay import Overlay
 from .puts import PUTS_MAX, LonePut, Put, Puts
 from .updates import NoUpdates
-from .wakes import WakeChain, wake as wake_up
+from .wakes import WakeChain, held_lock, wake as wake_up
 
 GROUP_BYTES_MAX = 1 << 20
 PATIENCE = 0.25
@@ -198,7 +198,7 @@ class Committer:
                     if alone.error is not None:
                         raise alone.error
                     return
-            wake = _held_lock()
+            wake = held_lock()
             put = (partition, namespace, full_key, key, value, wake)
             try:
                 with self.mutex:
@@ -246,7 +246,7 @@ class Committer:
 
     def _queue_up(self, ticket: Commit | Batch) -> bool:
         """Queue a ticket and return when it has ended; False if it is best to lead at once."""
-        ticket.wake = wake = _held_lock()
+        ticket.wake = wake = held_lock()
         try:
             with self.mutex:
                 queued = self._may_queue(wake)
@@ -481,8 +481,10 @@ class Committer:
         self.in_the_way = self.interrupted = True
         if self.stopped is None:
             self.stopped = f"a thread was interrupted in the middle of a change of {what}"
-        if group is not None:
+        if group is not None and not group.ended:
             self._fail_orphan(group)
+        elif group is not None:
+            self._end_group(group)
         self.left = self._orphan = self.changing = None
         self.overlay.applying = False
         log.error("store.interrupted what=%s", what, extra={"event": "store.interrupted"})
@@ -563,7 +565,7 @@ class Committer:
 
     def applied_soon(self) -> LockType:
         """Return a lock that can be taken once the group in flight has ended; under the mutex."""
-        waiter = _held_lock()
+        waiter = held_lock()
         self._waiters += (waiter,)
         return waiter
 
@@ -898,13 +900,6 @@ def _for_others(error: BaseException) -> BaseException:
     if isinstance(error, Exception) and not isinstance(error, OSError):
         return error
     return RolledBackError(f"the thread that wrote it with others was interrupted: {error!r}")
-
-
-def _held_lock() -> LockType:
-    """Return a lock to wait for: whoever wakes releases it."""
-    lock = allocate_lock()
-    lock.acquire()
-    return lock
 
 
 class SyncTimes:

@@ -14,13 +14,14 @@ import random
 import sys
 import threading
 import time
-from _thread import LockType, allocate_lock, start_new_thread
+from _thread import LockType, start_new_thread
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..wal.ports import Directory
+from .wakes import held_lock
 
 
 class LockHandle(Protocol):
@@ -217,13 +218,13 @@ class ThreadTask:
         self._seconds = seconds
         self._work = work
         self._stopping = False
-        self._bell = _taken_lock()
+        self._bell = held_lock()
         """Released when there is something to do."""
-        self._ended = _taken_lock()
+        self._ended = held_lock()
         """Released when the work has been done for the last time."""
         self._failure: RuntimeError | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        begun = _taken_lock()
+        begun = held_lock()
         try:
             start_new_thread(self._begin, (begun,))
             with begun:
@@ -272,12 +273,6 @@ class ThreadTask:
         if wait and self._thread is not threading.current_thread():
             with self._ended:
                 pass
-
-
-def _taken_lock() -> LockType:
-    lock = allocate_lock()
-    lock.acquire()
-    return lock
 
 
 def production() -> Environment:

@@ -65,7 +65,7 @@ class LogSource:
     @property
     def durable(self) -> int:
         """The position that the manifest proves to be durable."""
-        return (self.manifest.clean_end or 0) if self.manifest else 0
+        return self.manifest.durable if self.manifest else 0
 
     @property
     def alone(self) -> bool:

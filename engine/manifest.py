@@ -54,6 +54,14 @@ class Manifest:
     required: int = 0
 
     @property
+    def durable(self) -> int:
+        """A position that the log has reached durably: a clean end, else some of its first frame.
+
+        That one was durable before the first manifest was written.
+        """
+        return self.clean_end or 1
+
+    @property
     def log_ids(self) -> list[tuple[bytes, int]]:
         """``logs`` with the ids as bytes, as readers of the log want them."""
         return [(bytes.fromhex(log_id), first) for log_id, first in self.logs]

@@ -49,8 +49,8 @@ class GrowingError(TidelogError):
 class Gate:
     """Stands in for a read transaction while there is none: readers wait, then go on.
 
-    Whoever grows the map holds ``lock``, a lock of the interpreter, in a ``with`` block: a signal
-    leaves it neither locked nor, as what ``threading`` has, in between.
+    Whoever grows the map holds ``lock`` in a ``with`` block.  It is a lock of the interpreter: no
+    signal leaves it locked, as it can what ``threading`` has.
     """
 
     def __init__(self, begin: Callable[[], KvTransaction]) -> None:
@@ -153,13 +153,12 @@ class MapGrowth:
     def let_through(self) -> None:
         """Let readers read without a gate: behind growth, and where an interrupt left one."""
         gate = self._overlay.view.txn
-        if isinstance(gate, Gate):
-            # Before the mutex: its holder may be the one who waits at the gate.
-            txn = gate.txn()
-            self._overlay.gated = False
+        # Before the mutex: its holder may be the one who waits at the gate.
+        txn = gate.txn() if isinstance(gate, Gate) else None
+        self._overlay.gated = False
+        if txn is not None:
             with self.mutex:
                 self._overlay.refresh(txn)
-        self._overlay.gated = False
 
     def _wait_for_readers(self, seconds: float) -> bool:
         """Wait until no read transaction is left, at most some seconds; tell whether none is."""

@@ -614,7 +614,7 @@ class _Opening:
         """Apply the log to the state and make its end durable."""
         limit = self._options.checkpoint_bytes
         start = state.position
-        durable = max(state.durable, self._manifest.clean_end or 0)
+        durable = max(state.durable, self._manifest.durable)
         replayed = Replayed(state, overlay, start, self._sync_replayed)
         growth.mutex = replayed.mutex
         checkpointer = Checkpointer(

@@ -142,7 +142,9 @@ def newest_durable(
     """
     newest, later = known, None
     last = max(segment_numbers(directory), default=0)
-    scan = Scan(directory, known, exact=True, durable=known, log_ids=log_ids, alone=alone)
+    # Each log has a first frame.
+    durable = max(known, 1)
+    scan = Scan(directory, known, exact=True, durable=durable, log_ids=log_ids, alone=alone)
     ends: deque[int] = deque()
     for frame in scan:
         if later is None and frame.segment > last:

@@ -8,7 +8,7 @@ Left out: who is in the chain (``commit``).
 
 from __future__ import annotations
 
-from _thread import LockType
+from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Iterable
 from operator import length_hint
@@ -39,6 +39,13 @@ class WakeChain:
     def wake_all(self) -> None:
         """Wake all that are left at once."""
         deque(self._releases, maxlen=0)
+
+
+def held_lock() -> LockType:
+    """Return a lock to wait for: whoever wakes releases it."""
+    lock = allocate_lock()
+    lock.acquire()
+    return lock
 
 
 def wake(lock: LockType) -> None:

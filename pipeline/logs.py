@@ -258,7 +258,8 @@ class Log:
         with self._segment(self._numbers()[-1]) as segment:
             known = max(known, segment.first_position)
         source = self.source
-        known, log_ids = max(known, source.durable), list(source.log_ids or ())
+        clean_end = source.manifest.clean_end if source.manifest else None
+        known, log_ids = max(known, clean_end or 0), list(source.log_ids or ())
         return newest_durable(source.directory, log_ids, known, alone=source.alone)
 
     def earliest(self) -> Cut:

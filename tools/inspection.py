@@ -84,7 +84,7 @@ def _inspection(path: str, access: ReadAccess) -> Inspection:
         access.wal,
         checkpoint,
         exact=True,
-        durable=max(checkpoint, manifest.clean_end or 0),
+        durable=max(checkpoint, manifest.durable),
         log_ids=[(bytes.fromhex(log_id), first) for log_id, first in manifest.logs],
     )
     for frame, record in read_records(scan):

@@ -30,7 +30,7 @@ from tidelog.engine.entries import Batch, Commit
 from tidelog.engine.puts import PUT_BYTES_MAX, Puts
 from tidelog.engine.stored import pack_prefix
 from tidelog.engine.updates import FewUpdates, Writes
-from tidelog.engine.wakes import WakeChain
+from tidelog.engine.wakes import WakeChain, held_lock
 from tidelog.tx.counter import PartitionUpdateCounter
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import CheckpointRecord, IdleRecord, RollbackRecord, TxRecord
@@ -119,15 +119,13 @@ def gated(store: Opened, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
         assert gate.open.acquire(timeout=WAIT)
         sync()
 
-    allocate = threading.Lock
-
     def counted() -> Any:
         gate.queued.release()
-        return allocate()
+        return held_lock()
 
     with monkeypatch.context() as patch:
         patch.setattr(file, "sync", held)
-        patch.setattr(commits, "allocate_lock", counted)
+        patch.setattr(commits, "held_lock", counted)
         yield gate
 
 
@@ -758,14 +756,14 @@ class Noted:
 def queued(committer: Committer, key: bytes) -> Commit:
     """Queue a commit as its thread does, which is not there."""
     commit = commit_of(key)
-    commit.wake = commits._held_lock()
+    commit.wake = held_lock()
     committer._tickets += (commit,)
     committer._queued(commit)
     return commit
 
 
 def two_that_wait() -> list[Any]:
-    return [commits._held_lock(), commits._held_lock()]
+    return [held_lock(), held_lock()]
 
 
 def test_who_waits_takes_the_lead_from_a_thread_that_was_interrupted_and_has_gone() -> None:
@@ -831,7 +829,7 @@ def test_an_interrupted_thread_waits_for_the_outcome_of_what_a_leader_has_taken(
         group = committer._group = commits._Group(())
         group.tickets = [taken]
         monkeypatch.setattr(committer, "_see_through", lambda what, _wake: waited.append(what))
-        committer._leave(taken, commits._held_lock())
+        committer._leave(taken, held_lock())
         committer._group = None
         assert waited == [taken]
 
@@ -938,7 +936,7 @@ def test_the_end_of_a_group_wakes_all_who_wait_for_it() -> None:
         committer._chain = WakeChain(old)
         group = commits._Group(())
         group.tickets = [commit_of(b"a"), commit_of(b"b"), commit_of(b"c")]
-        for ticket, wake in zip(group.tickets, [*wakes, commits._held_lock()], strict=True):
+        for ticket, wake in zip(group.tickets, [*wakes, held_lock()], strict=True):
             ticket.wake = wake
         committer._apart = wakes[1]
         following = queued(committer, b"d")
@@ -965,11 +963,30 @@ def test_a_group_whose_taking_was_cut_short_tells_all_in_it() -> None:
         group = commits._Group((), commit_of(b"a"))
         group.tickets = [commit_of(b"a"), commit_of(b"b")]
         for ticket in group.tickets:
-            ticket.wake = commits._held_lock()
+            ticket.wake = held_lock()
         with committer.mutex:
             committer._give_up(group, KeyboardInterrupt())
         errors = [type(ticket.error) for ticket in group.tickets if isinstance(ticket, Commit)]
         assert errors == [RolledBackError, RolledBackError]
+
+
+def test_a_group_that_had_ended_when_the_store_stops_keeps_its_outcome() -> None:
+    with closed_if_well() as store:
+        table = store.database.map("users")
+        committer = store.parts.committer
+        commit = commit_of(b"a")
+        group = commits._Group((commit,))
+        committer._carry(group)
+        waiter = committer.applied_soon()
+        # Interrupted while it woke those who wait, and then somebody else in another change.
+        committer._orphan, committer.changing = group, "the log"
+        with committer.mutex:
+            committer.check_whole()
+        assert committer.stopped is not None
+        assert waiter.acquire(blocking=False)
+        assert commit.error is None
+        assert commit.receipt is not None
+        assert list(table) == [b"a"]
 
 
 def interrupt_times(

@@ -88,6 +88,26 @@ def test_a_lost_newest_segment_is_told_by_everyone(
     assert {path: path.read_bytes() for path in crashed.rglob("*.log")} == files
 
 
+@pytest.mark.parametrize("lose", [remove, empty, zero])
+def test_a_log_that_is_lost_before_the_first_checkpoint_is_told_by_everyone(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    # The store opened, empty.
+    db = tidelog.open(tmp_path / "store", partitions=2)
+    db.map("m")[b"key"] = b"value"
+    db.abandon()
+    lose(file_of(tmp_path / "store", 1))
+    files = sorted(tmp_path.rglob("*.log"))
+    for read_only in (False, True):
+        with pytest.raises(CorruptLogError):
+            tidelog.open(tmp_path / "store", read_only=read_only)
+    assert check_store(tmp_path / "store")
+    assert verified("db", tmp_path / "store") == verified("wal", tmp_path / "store") == 3
+    with pytest.raises(TidelogError):
+        Log(str(tmp_path / "store")).durable_end()
+    assert sorted(tmp_path.rglob("*.log")) == files
+
+
 @pytest.mark.slow
 def test_the_index_alone_proves_a_segment_that_was_cut_together_with_the_newest_one(
     crashed: Path,
