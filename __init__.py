@@ -17,22 +17,22 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from . import aio as aio, codecs as codecs, errors as errors
     from .affinity.errors import TidelogError as TidelogError
-    from .engine.database import Database as Database
-    from .engine.maps import Map as Map
-    from .engine.open import open as open
-    from .engine.reading import ReadOnlyDatabase as ReadOnlyDatabase
-    from .engine.snapshots import Snapshot as Snapshot
-    from .engine.transactions import Transaction as Transaction
+    from .engine.api.database import Database as Database
+    from .engine.api.maps import Map as Map
+    from .engine.api.open import open as open
+    from .engine.api.read_only import ReadOnlyDatabase as ReadOnlyDatabase
+    from .engine.api.snapshots import Snapshot as Snapshot
+    from .engine.api.transactions import Transaction as Transaction
 
 _MODULES = ("aio", "codecs", "errors")
 _OWNERS = {
-    "Database": "tidelog.engine.database",
-    "Map": "tidelog.engine.maps",
-    "ReadOnlyDatabase": "tidelog.engine.reading",
-    "Snapshot": "tidelog.engine.snapshots",
+    "Database": "tidelog.engine.api.database",
+    "Map": "tidelog.engine.api.maps",
+    "ReadOnlyDatabase": "tidelog.engine.api.read_only",
+    "Snapshot": "tidelog.engine.api.snapshots",
     "TidelogError": "tidelog.affinity.errors",
-    "Transaction": "tidelog.engine.transactions",
-    "open": "tidelog.engine.open",
+    "Transaction": "tidelog.engine.api.transactions",
+    "open": "tidelog.engine.api.open",
 }
 
 __all__ = [

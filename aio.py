@@ -1,8 +1,8 @@
-"""The store under Trio: the public name of ``tidelog.engine.aio``."""
+"""The store under Trio: the public name of ``tidelog.engine.aio.database``."""
 
 from __future__ import annotations
 
-from .engine.aio import (
+from .engine.aio.database import (
     Attempt as Attempt,
     Attempts as Attempts,
     Database as Database,

@@ -1,8 +1,8 @@
-"""Codecs of keys and values: the public name of ``tidelog.engine.codecs``."""
+"""Codecs of keys and values: the public name of ``tidelog.engine.codecs.registry``."""
 
 from __future__ import annotations
 
-from .engine.codecs import (
+from .engine.codecs.registry import (
     I64 as I64,
     U64 as U64,
     Bytes as Bytes,

@@ -376,8 +376,8 @@ MODULES = {
     "lmdb-nosync": "lmdb",
     "rocksdict": "rocksdict",
     "plyvel": "plyvel",
-    "tidelog-1": "tidelog.engine.database",
-    "tidelog-16": "tidelog.engine.database",
+    "tidelog-1": "tidelog.engine.api.database",
+    "tidelog-16": "tidelog.engine.api.database",
 }
 
 

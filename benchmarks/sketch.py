@@ -26,7 +26,7 @@ import msgpack
 from crc32c import crc32c
 from mmh3 import hash as murmur3
 
-from tidelog.engine.stored import (
+from tidelog.engine.data.stored import (
     PREFIX_SIZE,
     TRAILER_SIZE,
     checked,

@@ -28,10 +28,11 @@ from report import table
 from workloads import pairs_of
 
 import tidelog
-from tidelog.pipeline import audits, columns, jobs, loads
-from tidelog.pipeline.jobs import Runner
-from tidelog.pipeline.options import parse
-from tidelog.pipeline.reads import read
+from tidelog.pipeline.jobs import audits, loads, runner as jobs
+from tidelog.pipeline.jobs.runner import Runner
+from tidelog.pipeline.log import columns
+from tidelog.pipeline.plan.options import parse
+from tidelog.pipeline.plan.reads import read
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "spark.md"

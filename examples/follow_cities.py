@@ -128,7 +128,7 @@ def run(spark: SparkSession, folder: str, cities: Sequence[dict[str, Any]], move
 
 def main() -> None:
     """Run with the cities of GeoNames."""
-    from tidelog.tools.demo_data import load_cities
+    from tidelog.tools.demo.data import load_cities
 
     spark = local_session(spark__ui__enabled="false", spark__sql__shuffle__partitions="4")
     with tempfile.TemporaryDirectory() as folder:

@@ -12,8 +12,9 @@
 
 from __future__ import annotations
 
-from ..engine.check import check_database, check_store
-from ..engine.open import open_with
+from ..engine.api.open import open_with
+from ..engine.upkeep.check import check_store
+from .checks import check_database
 from .crash import crash_points
 from .disk import FaultyDisk
 from .environment import simulated

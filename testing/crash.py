@@ -2,7 +2,7 @@
 
 Owns the enumeration; what must hold on such a disk is the caller's to say::
 
-    from tidelog.engine.open import open_with
+    from tidelog.engine.api.open import open_with
 
     def scenario(disk, acknowledge):
         with open_with(simulated(1, disk), "/store") as db:

@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..engine.environment import LockHandle
+from ..engine.system.environment import LockHandle
 from ..wal.ports import Directory
 from .handles import FaultyDirectory, FaultyLock
 from .media import Folder, Inode, NameChange, Node

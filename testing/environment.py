@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..engine.environment import BackgroundTask, Environment, KeyValueEnvironment
+from ..engine.system.environment import BackgroundTask, Environment, KeyValueEnvironment
 from .disk import FaultyDisk
 from .kv import MemoryKv
 from .lmdb_kv import CopiedLmdb

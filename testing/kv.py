@@ -30,8 +30,8 @@ from typing import cast
 from sortedcontainers import SortedDict
 
 from ..affinity.errors import CorruptDataError, DiskError, DiskFullError
-from ..engine.environment import Cursor, KvTransaction
-from ..engine.kv import DATA_FILE, KEY_BYTES_MAX, KvFullError
+from ..engine.system.environment import Cursor, KvTransaction
+from ..engine.system.lmdb_file import DATA_FILE, KEY_BYTES_MAX, KvFullError
 from .disk import FaultyDisk, normal
 from .kv_cursor import MemoryCursor
 from .media import Inode, NameChange, Write

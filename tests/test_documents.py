@@ -14,8 +14,8 @@ import tidelog
 from support.documents import ROOT
 from support.tidy import nodes_of
 from tidelog.affinity import errors
-from tidelog.engine.opening import Options
-from tidelog.engine.statistics import Statistics
+from tidelog.engine.store.opening import Options
+from tidelog.engine.store.statistics import Statistics
 from tidelog.tx.validation import READ_RULES
 
 ARCHITECTURE_LINES_MAX = 300

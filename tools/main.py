@@ -10,15 +10,21 @@ from types import TracebackType
 import click
 
 from .. import __version__
-from .commands import RootGroup
-from .entry import end_at_once
+from .shell.commands import RootGroup
+from .shell.signals import end_at_once
 
 _COMMANDS = {
-    "kv": ("tidelog.tools.kv:kv", "Read and write keys of a store."),
-    "wal": ("tidelog.tools.wal:wal", "Look into a log: list, dump, verify, count."),
-    "db": ("tidelog.tools.db:db", "Look after a store: info, verify, backup, compact."),
-    "spark": ("tidelog.tools.spark:spark", "Export, compare and audit stores, here or in Spark."),
-    "demo": ("tidelog.tools.demo:demo", "Load real data, kill a writer, recover, and prove it."),
+    "kv": ("tidelog.tools.kv.cli:kv", "Read and write keys of a store."),
+    "wal": ("tidelog.tools.wal.cli:wal", "Look into a log: list, dump, verify, count."),
+    "db": ("tidelog.tools.db.cli:db", "Look after a store: info, verify, backup, compact."),
+    "spark": (
+        "tidelog.tools.spark.cli:spark",
+        "Export, compare and audit stores, here or in Spark.",
+    ),
+    "demo": (
+        "tidelog.tools.demo.cli:demo",
+        "Load real data, kill a writer, recover, and prove it.",
+    ),
     "version": ("tidelog.tools.version:version", "Show the versions of tidelog and its formats."),
 }
 

@@ -8,10 +8,10 @@ from importlib import metadata
 import click
 
 from .. import __version__
-from ..engine.manifest import STORE_FORMAT
+from ..engine.files.manifest import STORE_FORMAT
 from ..wal.format import FORMAT_VERSION
-from .commands import ToolCommand, json_options, settings_of
-from .terminal import write_fields, write_json
+from .shell.commands import ToolCommand, json_options, settings_of
+from .shell.terminal import write_fields, write_json
 
 _LIBRARIES = ("lmdb", "msgpack", "mmh3", "sortedcontainers", "crc32c", "trio", "click", "rich")
 

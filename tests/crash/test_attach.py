@@ -12,7 +12,7 @@ import pytest
 from support.crashes import cut_everywhere, cut_recoveries, fail_everywhere, kill_everywhere
 from support.loads import make_load, rows_of
 from support.scripts import Step, Writer
-from tidelog.engine import attaching
+from tidelog.engine.upkeep import attaching
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.affinity.errors import CorruptLogError
-from tidelog.engine.open import open_with
+from tidelog.engine.api.open import open_with
 from tidelog.testing import FaultyDisk, crash_points, simulated
 from tidelog.wal.format import segment_name
 from tidelog.wal.segments import segment_numbers

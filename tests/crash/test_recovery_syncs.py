@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from support.scripts import PATH
-from tidelog.engine import open as opens
-from tidelog.engine.check import check_store
-from tidelog.engine.database import Database
+from tidelog.engine.api import open as opens
+from tidelog.engine.api.database import Database
+from tidelog.engine.upkeep.check import check_store
 from tidelog.testing import FaultyDisk, crash_points, simulated
 
 COMMITS = 16

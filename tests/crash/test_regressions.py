@@ -17,8 +17,8 @@ from tidelog.affinity.errors import (
     DiskFullError,
     ReadOnlyError,
 )
-from tidelog.engine import open as opens
-from tidelog.engine.database import Database
+from tidelog.engine.api import open as opens
+from tidelog.engine.api.database import Database
 from tidelog.testing import FaultyDisk, SimulatedCrash, simulated
 from tidelog.testing.plan import Operation
 

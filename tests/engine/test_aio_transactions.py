@@ -11,7 +11,7 @@ import trio
 from support.trio_stores import contents, gated, opened, parts_of
 from tidelog import aio
 from tidelog.codecs import I64, Str
-from tidelog.engine import aio_workers
+from tidelog.engine.aio import workers as aio_workers
 from tidelog.errors import (
     ClosedError,
     ConflictError,

@@ -24,15 +24,15 @@ from tidelog.affinity.errors import (
     UsageError,
 )
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine import attaching, check, load_files
-from tidelog.engine.catalog import Catalog
-from tidelog.engine.checkpointer import Checkpointer
-from tidelog.engine.database import Database
-from tidelog.engine.load_files import read_manifest, write_manifest
-from tidelog.engine.open import open_with
-from tidelog.engine.partition_store import read_marks
-from tidelog.engine.reading import ReadOnlyDatabase
-from tidelog.engine.stored import version_of
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.open import open_with
+from tidelog.engine.api.read_only import ReadOnlyDatabase
+from tidelog.engine.data.partition_store import read_marks
+from tidelog.engine.data.stored import version_of
+from tidelog.engine.store.catalog import Catalog
+from tidelog.engine.store.checkpointer import Checkpointer
+from tidelog.engine.upkeep import attaching, check, load_files
+from tidelog.engine.upkeep.load_files import read_manifest, write_manifest
 from tidelog.testing import FaultyDisk, check_database, check_store, crash_points, simulated
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import IngestRecord

@@ -15,9 +15,9 @@ from tidelog.affinity.errors import (
     TidelogError,
     UsageError,
 )
-from tidelog.engine import attempts as attempts_module
-from tidelog.engine.attempts import ATTEMPTS, PAUSE_FIRST, PAUSE_MAX, plan
-from tidelog.engine.transactions import Transaction
+from tidelog.engine.api import attempts as attempts_module
+from tidelog.engine.api.attempts import ATTEMPTS, PAUSE_FIRST, PAUSE_MAX, plan
+from tidelog.engine.api.transactions import Transaction
 
 
 @pytest.fixture

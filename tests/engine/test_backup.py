@@ -18,12 +18,14 @@ import pytest
 
 import tidelog
 from tidelog import errors
-from tidelog.engine import backup as backups, checkpointer as checkpointers, manifest as manifests
-from tidelog.engine.backup import BackupReport, back_up, source_of
-from tidelog.engine.database import Database
-from tidelog.engine.manifest import Manifest
-from tidelog.engine.open import open_with
-from tidelog.engine.reading import ReadOnlyDatabase
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.open import open_with
+from tidelog.engine.api.read_only import ReadOnlyDatabase
+from tidelog.engine.files import manifest as manifests
+from tidelog.engine.files.manifest import Manifest
+from tidelog.engine.store import checkpointer as checkpointers
+from tidelog.engine.upkeep import backup as backups
+from tidelog.engine.upkeep.backup import BackupReport, back_up, source_of
 from tidelog.testing import (
     FaultyDisk,
     MemoryKv,

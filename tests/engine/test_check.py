@@ -16,14 +16,16 @@ import tidelog
 from support.stores import in_data_file, opened
 from tidelog import errors
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine import check, manifest as manifests
-from tidelog.engine.check import PROBLEMS_MAX, inspect_store
-from tidelog.engine.database import Database
-from tidelog.engine.environment import KvTransaction, production
-from tidelog.engine.kv import open_lmdb
-from tidelog.engine.open import open_with
-from tidelog.engine.partition_store import STORE_KEY, mark_key, read_marks, write_mark
-from tidelog.engine.stored import pack_prefix, version_of, xor_trailers
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.open import open_with
+from tidelog.engine.data.partition_store import STORE_KEY, mark_key, read_marks, write_mark
+from tidelog.engine.data.stored import pack_prefix, version_of, xor_trailers
+from tidelog.engine.files import manifest as manifests
+from tidelog.engine.system.environment import KvTransaction
+from tidelog.engine.system.lmdb_file import open_lmdb
+from tidelog.engine.system.production import production
+from tidelog.engine.upkeep import check
+from tidelog.engine.upkeep.check import PROBLEMS_MAX, inspect_store
 from tidelog.testing import FaultyDisk, check_database, check_store, simulated
 from tidelog.tx.counter import PartitionUpdateCounter
 from tidelog.wal.format import HEADER_SIZE, encode_frame, log_seed

@@ -14,8 +14,9 @@ from support.stores import PATH, Opened, expect_sound, open_store, opened
 from tidelog.affinity.errors import CorruptLogError, DiskError, DiskFullError
 from tidelog.affinity.partitions import partition_of
 from tidelog.checkpoints.marks import PartitionMark
-from tidelog.engine import checkpointer as checkpointers, manifest as manifests
-from tidelog.engine.partition_store import read_marks
+from tidelog.engine.data.partition_store import read_marks
+from tidelog.engine.files import manifest as manifests
+from tidelog.engine.store import checkpointer as checkpointers
 from tidelog.testing import FaultyDisk, SimulatedCrash
 from tidelog.wal.format import FRAME_OVERHEAD
 from tidelog.wal.reader import Scan, read_records

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tidelog.affinity.errors import ClosedError, CommitUnknownError, DiskError, DiskFullError
-from tidelog.engine import manifest as manifests
-from tidelog.engine.database import Database
-from tidelog.engine.open import open_with
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.open import open_with
+from tidelog.engine.files import manifest as manifests
 from tidelog.testing import FaultyDisk, simulated
 
 

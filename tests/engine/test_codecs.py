@@ -10,8 +10,8 @@ from typing import Any, TypeVar, assert_type
 import pytest
 from hypothesis import given, strategies as st
 
-from tidelog.engine import codecs
-from tidelog.engine.codecs import (
+from tidelog.engine.codecs import registry as codecs
+from tidelog.engine.codecs.registry import (
     I64,
     U64,
     Bytes,

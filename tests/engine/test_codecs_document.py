@@ -13,8 +13,8 @@ import msgpack
 import pytest
 from hypothesis import given, strategies as st
 
-from tidelog.engine.codecs import Codec, Json, Msgpack
-from tidelog.engine.document_codecs import DEPTH_MAX
+from tidelog.engine.codecs.documents import DEPTH_MAX
+from tidelog.engine.codecs.registry import Codec, Json, Msgpack
 from tidelog.errors import CodecError
 
 Point = namedtuple("Point", ["x", "y"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from tidelog.engine.codecs import I64, U64, Bytes, Codec, Float, Str
+from tidelog.engine.codecs.registry import I64, U64, Bytes, Codec, Float, Str
 from tidelog.errors import CodecError
 
 I64_NUMBERS = st.integers(-(2**63), 2**63 - 1)

@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 from hypothesis import assume, example, given, strategies as st
 
-from tidelog.engine.codecs import SingleFloat, Tuple
-from tidelog.engine.tuple_codec import TUPLE_DEPTH_MAX
+from tidelog.engine.codecs.registry import SingleFloat, Tuple
+from tidelog.engine.codecs.tuples import TUPLE_DEPTH_MAX
 from tidelog.errors import CodecError
 
 Point = namedtuple("Point", ["x", "y"])

@@ -24,13 +24,13 @@ from tidelog.affinity.errors import (
     TransactionTooLargeError,
 )
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine import commit as commits
-from tidelog.engine.commit import Committer, SyncTimes
-from tidelog.engine.entries import Batch, Commit
-from tidelog.engine.puts import PUT_BYTES_MAX, Puts
-from tidelog.engine.stored import pack_prefix
-from tidelog.engine.updates import FewUpdates, Writes
-from tidelog.engine.wakes import WakeChain, held_lock
+from tidelog.engine.commit import committer as commits
+from tidelog.engine.commit.committer import Committer, SyncTimes
+from tidelog.engine.commit.entries import Batch, Commit
+from tidelog.engine.commit.puts import PUT_BYTES_MAX, Puts
+from tidelog.engine.data.stored import pack_prefix
+from tidelog.engine.data.updates import FewUpdates, Writes
+from tidelog.engine.system.wakes import WakeChain, held_lock
 from tidelog.tx.counter import PartitionUpdateCounter
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import CheckpointRecord, IdleRecord, RollbackRecord, TxRecord

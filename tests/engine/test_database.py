@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.stores import open_store, opened
-from tidelog.engine.database import Database
+from tidelog.engine.api.database import Database
 
 
 def test_room_is_looked_for_once_a_snapshot_keeps_a_layer_apart(

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.engine import disk as disk_module
-from tidelog.engine.disk import NETWORK_FILE_SYSTEMS, MappedFile, RealDisk, file_system_of
+from tidelog.engine.system import disk as disk_module
+from tidelog.engine.system.disk import NETWORK_FILE_SYSTEMS, MappedFile, RealDisk, file_system_of
 from tidelog.wal.ports import Directory
 
 DISK = RealDisk()
@@ -260,7 +260,7 @@ def test_a_mapped_write_inside_the_file_is_no_system_call(
 
 HOLD = """
 import sys
-from tidelog.engine.disk import RealDisk
+from tidelog.engine.system.disk import RealDisk
 lock = RealDisk().lock(sys.argv[1])
 lock.write(b"child")
 print("held", flush=True)

@@ -17,14 +17,14 @@ from tidelog.affinity.errors import (
 )
 from tidelog.affinity.partitions import partition_of
 from tidelog.codecs import Msgpack
-from tidelog.engine import checkpointer
-from tidelog.engine.check import check_database
-from tidelog.engine.checkpointer import Checkpointer
-from tidelog.engine.entries import Commit, Entry
-from tidelog.engine.namespaces import Namespace
-from tidelog.engine.puts import Puts
-from tidelog.engine.transactions import Transaction
-from tidelog.engine.updates import FewUpdates
+from tidelog.engine.api.transactions import Transaction
+from tidelog.engine.commit.entries import Commit, Entry
+from tidelog.engine.commit.puts import Puts
+from tidelog.engine.data.namespaces import Namespace
+from tidelog.engine.data.updates import FewUpdates
+from tidelog.engine.store import checkpointer
+from tidelog.engine.store.checkpointer import Checkpointer
+from tidelog.testing import check_database
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import TxRecord
 

@@ -9,7 +9,8 @@ from types import FrameType
 
 import pytest
 
-from tidelog.engine.environment import ThreadTask, production
+from tidelog.engine.system.production import production
+from tidelog.engine.system.thread_task import ThreadTask
 
 WAIT = 60.0
 NEVER = 3600.0

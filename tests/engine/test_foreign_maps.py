@@ -11,8 +11,8 @@ from support.stores import Opened, opened
 from support.trio_stores import opened as opened_under_trio
 from tidelog import aio
 from tidelog.codecs import I64, Json, Str
-from tidelog.engine.database import Database
-from tidelog.engine.open import open_with
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.open import open_with
 from tidelog.errors import UsageError
 from tidelog.testing import simulated
 

@@ -13,8 +13,8 @@ import pytest
 import tidelog
 from support import format_fixture
 from support.format_fixture import GIVEN_ID, content
-from tidelog.engine import manifest as manifests
-from tidelog.engine.environment import production
+from tidelog.engine.files import manifest as manifests
+from tidelog.engine.system.production import production
 from tidelog.testing import check_database, check_store
 from tidelog.wal.files import ReadOnlyDirectory
 from tidelog.wal.segments import open_segment, seal_at, segment_numbers

@@ -14,9 +14,9 @@ from support.stores import Opened, opened
 from support.trio_stores import opened as opened_under_trio
 from tidelog import aio
 from tidelog.codecs import I64, Str
-from tidelog.engine.inside import Blocks
-from tidelog.engine.maps import Map
-from tidelog.engine.open import open_with
+from tidelog.engine.api.inside import Blocks
+from tidelog.engine.api.maps import Map
+from tidelog.engine.api.open import open_with
 from tidelog.errors import LockTimeoutError, UsageError
 from tidelog.testing import simulated
 

@@ -19,26 +19,26 @@ import pytest
 
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.errors import CommitUnknownError, ReadOnlyError, RolledBackError
-from tidelog.engine import commit
-from tidelog.engine.check import check_store
-from tidelog.engine.entries import Commit
-from tidelog.engine.open import open as open_real
-from tidelog.engine.updates import NoUpdates
+from tidelog.engine.api.open import open as open_real
+from tidelog.engine.commit import committer as commit
+from tidelog.engine.commit.entries import Commit
+from tidelog.engine.data.updates import NoUpdates
+from tidelog.engine.upkeep.check import check_store
 from tidelog.wal.reader import load_index
 
 ROOT = Path(commit.__file__).parents[1]
 MODULES = frozenset(
     str(ROOT / name)
     for name in (
-        "engine/commit.py",
-        "engine/entries.py",
-        "engine/puts.py",
-        "engine/relaxed.py",
-        "engine/rewrites.py",
-        "engine/rewriting.py",
-        "engine/updates.py",
+        "engine/commit/committer.py",
+        "engine/commit/entries.py",
+        "engine/commit/puts.py",
+        "engine/commit/relaxed.py",
+        "engine/api/rewrites.py",
+        "engine/api/rewriting.py",
+        "engine/data/updates.py",
         "tx/counter.py",
-        "engine/log_keeper.py",
+        "engine/files/log_keeper.py",
         "wal/writer.py",
     )
 )

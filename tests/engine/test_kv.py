@@ -20,9 +20,9 @@ from tidelog.affinity.errors import (
     FormatVersionError,
     TidelogError,
 )
-from tidelog.engine import kv as engine_kv
-from tidelog.engine.environment import KeyValueEnvironment
-from tidelog.engine.kv import (
+from tidelog.engine.system import lmdb_file as engine_kv
+from tidelog.engine.system.environment import KeyValueEnvironment
+from tidelog.engine.system.lmdb_file import (
     ENGINE_VERSION,
     KEY_BYTES_MAX,
     KvFullError,
@@ -233,7 +233,7 @@ def test_a_reader_without_locks_leaves_no_trace(tmp_path: Path) -> None:
 
 LIMITED = """
 import resource, sys
-from tidelog.engine.kv import open_lmdb
+from tidelog.engine.system.lmdb_file import open_lmdb
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 kv = open_lmdb(sys.argv[1], 1 << 40, False, True)
 with kv.write() as txn:
@@ -251,7 +251,7 @@ def test_under_an_address_space_limit_the_map_is_smaller(tmp_path: Path) -> None
 
 ABANDON = """
 import sys
-from tidelog.engine.kv import open_lmdb
+from tidelog.engine.system.lmdb_file import open_lmdb
 kv = open_lmdb(sys.argv[1], 1 << 20, False, True)
 reader = kv.begin()
 reader.get(b"0000")

@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 
 from tidelog.affinity.errors import CorruptDataError
-from tidelog.engine.kv_pages import HEADER, LEAF, NO_PAGE, NODE, PAGE, Tree, check_pages
-from tidelog.engine.kv_remains import Remains
+from tidelog.engine.system.lmdb_pages import HEADER, LEAF, NO_PAGE, NODE, PAGE, Tree, check_pages
+from tidelog.engine.system.lmdb_remains import Remains
 
 PAIRS = [(b"a", b"one"), (b"b", b"two"), (b"cc", b"three")]
 FREE = Tree("free", NO_PAGE, 0, 0)

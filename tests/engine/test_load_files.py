@@ -16,9 +16,10 @@ from tidelog.affinity.errors import (
     NotFoundError,
     UsageError,
 )
-from tidelog.engine import load_files
-from tidelog.engine.kv import open_file
-from tidelog.engine.load_files import (
+from tidelog.engine.data.stored import split_key, version_of
+from tidelog.engine.system.lmdb_file import open_file
+from tidelog.engine.upkeep import load_files
+from tidelog.engine.upkeep.load_files import (
     LoadFile,
     LoadManifest,
     check_file,
@@ -27,7 +28,6 @@ from tidelog.engine.load_files import (
     write_file,
     write_manifest,
 )
-from tidelog.engine.stored import split_key, version_of
 
 TIME = 1_700_000_000_000_000
 ROWS = {

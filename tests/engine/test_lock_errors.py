@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.affinity.errors import LockTimeoutError
 from tidelog.codecs import I64, Str
-from tidelog.engine.open import open as open_store
+from tidelog.engine.api.open import open as open_store
 
 
 def test_a_timeout_names_the_key_and_the_map_it_waited_for(tmp_path: Path) -> None:

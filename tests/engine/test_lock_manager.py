@@ -20,8 +20,8 @@ from tidelog.affinity.errors import (
     RolledBackError,
     TidelogError,
 )
-from tidelog.engine import lock_manager
-from tidelog.engine.lock_manager import LockManager
+from tidelog.engine.commit import lock_manager
+from tidelog.engine.commit.lock_manager import LockManager
 from tidelog.tx.locks import KeyLock, LockTable, RangeLock, Waiting, Want
 
 WAIT = 60.0

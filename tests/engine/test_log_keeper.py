@@ -11,8 +11,8 @@ import pytest
 
 from support.logs import LogBuilder
 from support.stores import Opened, open_store, opened
-from tidelog.engine import log_keeper
-from tidelog.engine.log_keeper import SPARE_SUFFIX, SPARES_MAX
+from tidelog.engine.files import log_keeper
+from tidelog.engine.files.log_keeper import SPARE_SUFFIX, SPARES_MAX
 from tidelog.wal.format import FRAME_MAGIC
 from tidelog.wal.index import SegmentIndex, index_name
 from tidelog.wal.reader import Scan, load_index, read_records

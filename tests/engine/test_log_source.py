@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tidelog
-from tidelog.engine.log_source import find_log
+from tidelog.engine.files.log_source import find_log
 from tidelog.errors import NotFoundError, UsageError
 from tidelog.wal.tail import EndKind
 

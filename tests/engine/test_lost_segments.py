@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 import tidelog
 from tidelog.affinity.errors import CorruptLogError, TidelogError
-from tidelog.engine.log_source import find_log
-from tidelog.pipeline.logs import Log
+from tidelog.engine.files.log_source import find_log
+from tidelog.pipeline.log.logs import Log
 from tidelog.testing import check_store
 from tidelog.tools.main import cli
 from tidelog.wal.files import ReadOnlyDirectory

@@ -7,8 +7,8 @@ import pytest
 from crc32c import crc32c
 
 from tidelog.affinity.errors import CorruptDataError, FormatVersionError
-from tidelog.engine import manifest as manifests
-from tidelog.engine.manifest import Manifest, decode, encode
+from tidelog.engine.files import manifest as manifests
+from tidelog.engine.files.manifest import Manifest, decode, encode
 from tidelog.testing import FaultyDisk, crash_points
 
 MANIFEST = Manifest(

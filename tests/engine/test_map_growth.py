@@ -14,9 +14,9 @@ import pytest
 from support.interrupts import Interrupt, Line, Tracer
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.errors import DiskFullError, SnapshotExpiredError
-from tidelog.engine import map_growth
-from tidelog.engine.open import open as open_real
-from tidelog.engine.overlay import Layer, Overlay
+from tidelog.engine.api.open import open as open_real
+from tidelog.engine.data.overlay import Layer, Overlay
+from tidelog.engine.store import data_file_growth as map_growth
 from tidelog.testing import FaultyDisk, MemoryKv, simulated
 
 WAIT = 60.0
@@ -175,7 +175,9 @@ def lines_of_growth() -> list[tuple[Line, int]]:
     with opened(**SMALL) as store:
         fill(store, 300)
         tracer.run(store.database.checkpoint)
-    lines = [item for item in tracer.lines.items() if item[0][0] == "engine/map_growth.py"]
+    lines = [
+        item for item in tracer.lines.items() if item[0][0] == "engine/store/data_file_growth.py"
+    ]
     assert len(lines) > 20
     return lines
 

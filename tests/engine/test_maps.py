@@ -24,12 +24,12 @@ from tidelog.affinity.errors import (
     ValueTooLargeError,
 )
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine import codecs
-from tidelog.engine.codecs import I64, Bytes, Codec, Str
-from tidelog.engine.maps import BytesMap, Items, Map
-from tidelog.engine.namespaces import NAME_BYTES_MAX, VALUE_BYTES_MAX
-from tidelog.engine.open import open_with
-from tidelog.engine.stored import KEY_BYTES_MAX
+from tidelog.engine.api.maps import BytesMap, Items, Map
+from tidelog.engine.api.open import open_with
+from tidelog.engine.codecs import registry as codecs
+from tidelog.engine.codecs.registry import I64, Bytes, Codec, Str
+from tidelog.engine.data.namespaces import NAME_BYTES_MAX, VALUE_BYTES_MAX
+from tidelog.engine.data.stored import KEY_BYTES_MAX
 from tidelog.testing import simulated
 from tidelog.testing.kv import MemoryTransaction
 

@@ -23,9 +23,11 @@ from tidelog.affinity.errors import (
     UnsupportedError,
     UsageError,
 )
-from tidelog.engine import manifest as manifests, open as opens, opening
-from tidelog.engine.open import open_with
-from tidelog.engine.opening import Options
+from tidelog.engine.api import open as opens
+from tidelog.engine.api.open import open_with
+from tidelog.engine.files import manifest as manifests
+from tidelog.engine.store import opening
+from tidelog.engine.store.opening import Options
 from tidelog.testing import FaultyDisk, SimulatedCrash, crash_points, simulated
 
 

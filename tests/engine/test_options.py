@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tidelog.affinity.errors import CodecError, NotFoundError, UsageError
-from tidelog.engine.codecs import Str
-from tidelog.engine.lock_manager import SECONDS_MAX
-from tidelog.engine.open import open as open_store
-from tidelog.engine.opening import TRANSACTION_BYTES_LIMIT, Options
+from tidelog.engine.api.open import open as open_store
+from tidelog.engine.codecs.registry import Str
+from tidelog.engine.commit.lock_manager import SECONDS_MAX
+from tidelog.engine.store.opening import TRANSACTION_BYTES_LIMIT, Options
 from tidelog.wal.format import PAYLOAD_MAX
 
 

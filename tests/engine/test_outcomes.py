@@ -17,10 +17,10 @@ import pytest
 from support.real_stores import opened as opened_shop
 from support.stores import PATH, Opened, open_store, opened
 from tidelog.affinity.errors import CommitUnknownError, ConflictError, CorruptDataError, UsageError
-from tidelog.engine import outcomes
-from tidelog.engine.open import open_with
-from tidelog.engine.outcomes import decode_outcome, encode_outcome, home_of, outcome_key
-from tidelog.engine.stored import split_key
+from tidelog.engine.api.open import open_with
+from tidelog.engine.commit import outcomes
+from tidelog.engine.commit.outcomes import decode_outcome, encode_outcome, home_of, outcome_key
+from tidelog.engine.data.stored import split_key
 from tidelog.testing import simulated
 
 ID = bytes(range(16))

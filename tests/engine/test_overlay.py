@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.engine.environment import KvTransaction
-from tidelog.engine.overlay import FEW_KEYS, Layer, Overlay, View, merged, since
+from tidelog.engine.data.overlay import FEW_KEYS, Layer, Overlay, View, merged, since
+from tidelog.engine.system.environment import KvTransaction
 
 PARTITIONS = range(2)
 KEYS = [b"%d" % number for number in range(12)]

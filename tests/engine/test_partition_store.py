@@ -9,7 +9,7 @@ import pytest
 from support.stores import in_data_file
 from tidelog.affinity.errors import CorruptDataError
 from tidelog.checkpoints.marks import PartitionMark, StoreMark
-from tidelog.engine.partition_store import (
+from tidelog.engine.data.partition_store import (
     STORE_KEY,
     Flush,
     check_neighbours,
@@ -22,7 +22,7 @@ from tidelog.engine.partition_store import (
     verify_partitions,
     write_mark,
 )
-from tidelog.engine.stored import TRAILER_SIZE, pack_prefix, xor_trailers
+from tidelog.engine.data.stored import TRAILER_SIZE, pack_prefix, xor_trailers
 from tidelog.testing import FaultyDisk, MemoryKv
 from tidelog.testing.kv_cursor import MemoryCursor
 

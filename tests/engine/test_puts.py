@@ -8,8 +8,8 @@ import pytest
 
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine.lock_manager import LockedError
-from tidelog.engine.puts import Put, Puts
+from tidelog.engine.commit.lock_manager import LockedError
+from tidelog.engine.commit.puts import Put, Puts
 from tidelog.errors import CommitUnknownError, ConflictError, DiskFullError
 
 PAIRS = [(b"%d" % (number % 40), b"value %d" % number) for number in range(60)]

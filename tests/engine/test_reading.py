@@ -17,14 +17,15 @@ import pytest
 
 import tidelog
 from tidelog import errors
-from tidelog.engine import manifest as manifests
-from tidelog.engine.database import Database
-from tidelog.engine.disk import RealDirectory
-from tidelog.engine.environment import LockHandle, production
-from tidelog.engine.open import open_with
-from tidelog.engine.overlay import Layer
-from tidelog.engine.reading import ReadOnlyDatabase, stacked
-from tidelog.engine.recovery import newest_durable
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.open import open_with
+from tidelog.engine.api.read_only import ReadOnlyDatabase, stacked
+from tidelog.engine.data.overlay import Layer
+from tidelog.engine.files import manifest as manifests
+from tidelog.engine.files.recovery import newest_durable
+from tidelog.engine.system.disk import RealDirectory
+from tidelog.engine.system.environment import LockHandle
+from tidelog.engine.system.production import production
 from tidelog.testing import FaultyDisk, check_database, check_store, simulated
 from tidelog.testing.environment import SimulatedEnvironment
 from tidelog.wal.ports import ReadableFile

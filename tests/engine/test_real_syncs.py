@@ -16,7 +16,7 @@ import pytest
 import tidelog
 from support.real_stores import in_child, opened
 from support.system_calls import Call, Disk, calls_of, trace
-from tidelog.engine.log_source import find_log
+from tidelog.engine.files.log_source import find_log
 from tidelog.testing import check_store
 from tidelog.wal.format import HEADER_SIZE
 
@@ -24,8 +24,8 @@ PROGRAM = """
 import os, sys
 import lmdb, tidelog
 from support.real_stores import opened
-from tidelog.engine.disk import RealDirectory, RealDisk, RealFile
-from tidelog.engine.commit import Committer
+from tidelog.engine.system.disk import RealDirectory, RealDisk, RealFile
+from tidelog.engine.commit.committer import Committer
 
 def tell(text):
     os.write(1, text.encode() + b"\\n")

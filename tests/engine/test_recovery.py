@@ -6,7 +6,7 @@ import pytest
 
 from support.stores import open_store, opened
 from tidelog.affinity.errors import CorruptLogError
-from tidelog.engine.recovery import rewrite_tail
+from tidelog.engine.files.recovery import rewrite_tail
 from tidelog.testing import FaultyDisk
 from tidelog.wal import sequence
 from tidelog.wal.format import segment_name

@@ -14,12 +14,12 @@ import pytest
 
 from support.real_stores import expect_sound, opened, quiet
 from tidelog.affinity.errors import CorruptDataError, DiskFullError
-from tidelog.engine.checkpointer import Checkpointer
-from tidelog.engine.disk import RealDisk
-from tidelog.engine.environment import production
-from tidelog.engine.open import open_with
-from tidelog.engine.opening import _Opening
-from tidelog.engine.relief import Relief
+from tidelog.engine.api.open import open_with
+from tidelog.engine.store.checkpointer import Checkpointer
+from tidelog.engine.store.opening import _Opening
+from tidelog.engine.store.relief import Relief
+from tidelog.engine.system.disk import RealDisk
+from tidelog.engine.system.production import production
 from tidelog.wal.ports import Directory
 
 VALUE = bytes(1000)

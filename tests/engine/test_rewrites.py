@@ -11,15 +11,15 @@ import pytest
 
 from support.stores import Opened, open_store, opened
 from tidelog.codecs import I64, Codec, Json, Str
-from tidelog.engine import decisions
-from tidelog.engine.decisions import Decide
-from tidelog.engine.entries import Commit
-from tidelog.engine.lock_manager import LockedError
-from tidelog.engine.maps import Map
-from tidelog.engine.puts import LonePut, Puts
-from tidelog.engine.rewrites import FirstKey, Look, OneKey, RacedError, Rewrite, StaleError
-from tidelog.engine.rewriting import FIRST_KEYS
-from tidelog.engine.updates import FewUpdates
+from tidelog.engine.api.maps import Map
+from tidelog.engine.api.rewrites import FirstKey, Look, OneKey, RacedError, Rewrite, StaleError
+from tidelog.engine.api.rewriting import FIRST_KEYS
+from tidelog.engine.commit.entries import Commit
+from tidelog.engine.commit.lock_manager import LockedError
+from tidelog.engine.commit.puts import LonePut, Puts
+from tidelog.engine.data import decisions
+from tidelog.engine.data.decisions import Decide
+from tidelog.engine.data.updates import FewUpdates
 from tidelog.errors import (
     CommitUnknownError,
     ConflictError,

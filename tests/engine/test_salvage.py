@@ -15,7 +15,7 @@ from support.real_stores import digests, opened
 from tidelog import codecs
 from tidelog.affinity.errors import NotFoundError
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine.salvage import Lost, Salvaged, salvage
+from tidelog.engine.upkeep.salvage import Lost, Salvaged, salvage
 
 PARTITIONS = 4
 Contents = dict[str, dict[bytes, bytes]]

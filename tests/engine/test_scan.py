@@ -11,11 +11,11 @@ import pytest
 from support.stores import in_data_file
 from tidelog.affinity.errors import CorruptDataError
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine import scan as scans
-from tidelog.engine.overlay import Overlay, View
-from tidelog.engine.scan import Pair, Range, after_prefix, scan
-from tidelog.engine.stored import pack_prefix
-from tidelog.engine.updates import Writes
+from tidelog.engine.data import scan as scans
+from tidelog.engine.data.overlay import Overlay, View
+from tidelog.engine.data.scan import Pair, Range, after_prefix, scan
+from tidelog.engine.data.stored import pack_prefix
+from tidelog.engine.data.updates import Writes
 from tidelog.testing import FaultyDisk, MemoryKv
 
 NAMESPACES = (15, 16, 17)

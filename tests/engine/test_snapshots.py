@@ -8,7 +8,7 @@ import pytest
 
 from support.stores import Opened, opened
 from tidelog.affinity.errors import ClosedError, ForkedError, SnapshotExpiredError
-from tidelog.engine import database as databases, snapshots
+from tidelog.engine.api import database as databases, snapshots
 
 
 @pytest.fixture

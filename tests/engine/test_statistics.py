@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from support.stores import opened
-from tidelog.engine.statistics import Statistics
+from tidelog.engine.store.statistics import Statistics
 
 
 def test_a_new_store_has_done_almost_nothing() -> None:

@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from support.stores import in_data_file
 from tidelog.affinity.errors import CorruptDataError
-from tidelog.engine.stored import (
+from tidelog.engine.data.stored import (
     PREFIX_SIZE,
     TRAILER_SIZE,
     check_block,

@@ -21,7 +21,7 @@ from tidelog.affinity.errors import (
     SnapshotExpiredError,
     UsageError,
 )
-from tidelog.engine.transactions import TAG_BYTES_MAX
+from tidelog.engine.api.transactions import TAG_BYTES_MAX
 from tidelog.tx.validation import READ_RULES
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import TxRecord

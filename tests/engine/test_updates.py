@@ -8,10 +8,10 @@ import msgpack
 import pytest
 
 from tidelog.checkpoints.replay import State
-from tidelog.engine.overlay import Layer
-from tidelog.engine.recovery import apply_updates
-from tidelog.engine.stored import pack_prefix, split_key, stored_value
-from tidelog.engine.updates import FEW, FewUpdates, ManyUpdates, NoUpdates, Updates, Writes
+from tidelog.engine.data.overlay import Layer
+from tidelog.engine.data.stored import pack_prefix, split_key, stored_value
+from tidelog.engine.data.updates import FEW, FewUpdates, ManyUpdates, NoUpdates, Updates, Writes
+from tidelog.engine.files.recovery import apply_updates
 from tidelog.wal.records import (
     RecordType,
     Run,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from _thread import LockType, allocate_lock
 from operator import length_hint
 
-from tidelog.engine.wakes import WakeChain, wake
+from tidelog.engine.system.wakes import WakeChain, wake
 
 
 def held() -> LockType:

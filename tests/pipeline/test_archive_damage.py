@@ -12,9 +12,10 @@ import pytest
 
 from support.pipelines import Row, fill, new_store, rows
 from tidelog.affinity.errors import CorruptDataError, FormatVersionError, UsageError
-from tidelog.pipeline import archives, audits, jobs, loads
-from tidelog.pipeline.compaction import compact
-from tidelog.pipeline.jobs import Runner
+from tidelog.pipeline.data import archives
+from tidelog.pipeline.jobs import audits, loads, runner as jobs
+from tidelog.pipeline.jobs.compaction import compact
+from tidelog.pipeline.jobs.runner import Runner
 
 HERE = Runner()
 

@@ -23,12 +23,14 @@ from tidelog.affinity.errors import (
     SnapshotExpiredError,
     UsageError,
 )
-from tidelog.engine.disk import RealDisk
-from tidelog.pipeline import archives, columns, compaction, jobs
-from tidelog.pipeline.compaction import compact
-from tidelog.pipeline.jobs import Runner
-from tidelog.pipeline.options import parse
-from tidelog.pipeline.reads import read, read_snapshot
+from tidelog.engine.system.disk import RealDisk
+from tidelog.pipeline.data import archives
+from tidelog.pipeline.jobs import compaction, runner as jobs
+from tidelog.pipeline.jobs.compaction import compact
+from tidelog.pipeline.jobs.runner import Runner
+from tidelog.pipeline.log import columns
+from tidelog.pipeline.plan.options import parse
+from tidelog.pipeline.plan.reads import read, read_snapshot
 
 
 class Remote(Runner):

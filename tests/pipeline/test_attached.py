@@ -14,13 +14,14 @@ from support.loads import make_load, rows_of
 from support.pipelines import content, new_store, replayed, rows, rows_of as rows_of_tasks
 from tidelog.affinity.errors import HistoryTruncatedError
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine.checkpointer import Checkpointer
-from tidelog.pipeline import audits, jobs, reads
-from tidelog.pipeline.compaction import compact
-from tidelog.pipeline.jobs import Runner
-from tidelog.pipeline.options import parse
-from tidelog.pipeline.streams import stream
-from tidelog.pipeline.wal_stats import wal_stats
+from tidelog.engine.store.checkpointer import Checkpointer
+from tidelog.pipeline.jobs import audits, runner as jobs
+from tidelog.pipeline.jobs.compaction import compact
+from tidelog.pipeline.jobs.runner import Runner
+from tidelog.pipeline.jobs.wal_stats import wal_stats
+from tidelog.pipeline.plan import reads
+from tidelog.pipeline.plan.options import parse
+from tidelog.pipeline.plan.streams import stream
 
 HERE = Runner()
 ROWS = rows_of(40)

@@ -13,12 +13,12 @@ import pytest
 
 from support.pipelines import Row, new_store, rows, rows_of
 from tidelog.affinity.errors import UsageError
-from tidelog.engine.database import Database
-from tidelog.pipeline import jobs
-from tidelog.pipeline.compaction import compact
-from tidelog.pipeline.jobs import Runner
-from tidelog.pipeline.options import parse
-from tidelog.pipeline.streams import stream
+from tidelog.engine.api.database import Database
+from tidelog.pipeline.jobs import runner as jobs
+from tidelog.pipeline.jobs.compaction import compact
+from tidelog.pipeline.jobs.runner import Runner
+from tidelog.pipeline.plan.options import parse
+from tidelog.pipeline.plan.streams import stream
 
 HERE = Runner()
 SMALL: dict[str, Any] = {"partitions": 2, "segment_bytes": 1 << 16, "retain_bytes": 1 << 30}

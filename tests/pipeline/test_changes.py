@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tidelog.checkpoints.replay import FIRST_NAMESPACE
-from tidelog.pipeline import columns
-from tidelog.pipeline.changes import PUT, Wanted, changes
-from tidelog.pipeline.columns import ChangeFormat
+from tidelog.pipeline.log import columns
+from tidelog.pipeline.log.changes import PUT, Wanted, changes
+from tidelog.pipeline.log.columns import ChangeFormat
 from tidelog.wal.format import Frame
 from tidelog.wal.records import IdleRecord, Record, RollbackRecord, Run, TxRecord, encode_record
 

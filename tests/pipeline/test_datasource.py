@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 
 from support.pipelines import closed_store
 from tidelog.affinity.errors import UsageError
-from tidelog.pipeline.datasource import TidelogSource
+from tidelog.pipeline.spark.datasource import TidelogSource
 
 
 @pytest.fixture

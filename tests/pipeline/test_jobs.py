@@ -24,9 +24,9 @@ from tidelog.affinity.errors import (
     UsageError,
 )
 from tidelog.affinity.partitions import partition_of
-from tidelog.pipeline import audits, jobs
-from tidelog.pipeline.columns import SNAPSHOT
-from tidelog.pipeline.jobs import Runner
+from tidelog.pipeline.jobs import audits, runner as jobs
+from tidelog.pipeline.jobs.runner import Runner
+from tidelog.pipeline.log.columns import SNAPSHOT
 
 HERE = Runner()
 

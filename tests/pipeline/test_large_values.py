@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from support.pipelines import new_store, rows
-from tidelog.pipeline import archives, columns, compaction, jobs
-from tidelog.pipeline.compaction import compact
-from tidelog.pipeline.jobs import Runner
-from tidelog.pipeline.options import parse
-from tidelog.pipeline.reads import Task, read
-from tidelog.pipeline.streams import stream
+from tidelog.pipeline.data import archives
+from tidelog.pipeline.jobs import compaction, runner as jobs
+from tidelog.pipeline.jobs.compaction import compact
+from tidelog.pipeline.jobs.runner import Runner
+from tidelog.pipeline.log import columns
+from tidelog.pipeline.plan.options import parse
+from tidelog.pipeline.plan.reads import Task, read
+from tidelog.pipeline.plan.streams import stream
 
 HERE = Runner()
 VALUES, SIZE = 60, 1 << 20

@@ -23,11 +23,12 @@ from tidelog.affinity.errors import (
     UsageError,
 )
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine.load_files import LoadManifest, read_manifest
-from tidelog.pipeline import load_sinks, loads
-from tidelog.pipeline.jobs import Runner
-from tidelog.pipeline.load_sinks import LoadWriter
-from tidelog.pipeline.options import is_load, parse_load, parse_write
+from tidelog.engine.upkeep.load_files import LoadManifest, read_manifest
+from tidelog.pipeline.jobs import loads
+from tidelog.pipeline.jobs.runner import Runner
+from tidelog.pipeline.plan.options import is_load, parse_load, parse_write
+from tidelog.pipeline.write import load_sinks
+from tidelog.pipeline.write.load_sinks import LoadWriter
 
 Pair = tuple[bytes | None, bytes | None]
 

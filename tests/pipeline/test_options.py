@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tidelog.affinity.errors import UsageError
-from tidelog.pipeline import vectors
-from tidelog.pipeline.options import Options, parse
-from tidelog.pipeline.reads import fields_of
+from tidelog.pipeline.base import vectors
+from tidelog.pipeline.plan.options import Options, parse
+from tidelog.pipeline.plan.reads import fields_of
 
 STORE, HISTORY = b"s" * 16, b"h" * 16
 

@@ -11,11 +11,11 @@ import pytest
 
 from support.pipelines import Row, closed_store, rows
 from tidelog.affinity.errors import UsageError
-from tidelog.pipeline import snapshots
-from tidelog.pipeline.options import parse
-from tidelog.pipeline.pace import paced
-from tidelog.pipeline.reads import read
-from tidelog.pipeline.snapshots import Part
+from tidelog.pipeline.base.pace import paced
+from tidelog.pipeline.data import snapshots
+from tidelog.pipeline.data.snapshots import Part
+from tidelog.pipeline.plan.options import parse
+from tidelog.pipeline.plan.reads import read
 from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.environment import SimulatedEnvironment
 

@@ -20,18 +20,18 @@ from support.loads import make_load, rows_of as load_rows
 from support.pipelines import Row, content, fill, greatest_closed, new_store, rows, rows_of
 from tidelog.affinity.errors import DiskFullError, SnapshotExpiredError, UsageError
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine import checkpointer
-from tidelog.engine.catalog import Catalog
-from tidelog.engine.checkpointer import Checkpointer
-from tidelog.engine.database import Database
-from tidelog.engine.overlay import Layer
-from tidelog.engine.recovery import take_over
-from tidelog.pipeline import past
-from tidelog.pipeline.compaction import compact
-from tidelog.pipeline.jobs import Runner
-from tidelog.pipeline.logs import Log
-from tidelog.pipeline.options import parse
-from tidelog.pipeline.reads import read
+from tidelog.engine.api.database import Database
+from tidelog.engine.data.overlay import Layer
+from tidelog.engine.files.recovery import take_over
+from tidelog.engine.store import checkpointer
+from tidelog.engine.store.catalog import Catalog
+from tidelog.engine.store.checkpointer import Checkpointer
+from tidelog.pipeline.data import past
+from tidelog.pipeline.jobs.compaction import compact
+from tidelog.pipeline.jobs.runner import Runner
+from tidelog.pipeline.log.logs import Log
+from tidelog.pipeline.plan.options import parse
+from tidelog.pipeline.plan.reads import read
 from tidelog.wal.reader import read_records
 from tidelog.wal.records import DropNamespaceRecord, Run, TxRecord
 

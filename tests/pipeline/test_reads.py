@@ -32,12 +32,13 @@ from tidelog.affinity.errors import (
     UsageError,
 )
 from tidelog.affinity.partitions import partition_of
-from tidelog.pipeline import columns, reads
-from tidelog.pipeline.changes import Wanted, changes
-from tidelog.pipeline.logs import Log
-from tidelog.pipeline.options import parse
-from tidelog.pipeline.reads import read
-from tidelog.pipeline.streams import ChangeStream, Stream, WalStream, stream
+from tidelog.pipeline.log import columns
+from tidelog.pipeline.log.changes import Wanted, changes
+from tidelog.pipeline.log.logs import Log
+from tidelog.pipeline.plan import reads
+from tidelog.pipeline.plan.options import parse
+from tidelog.pipeline.plan.reads import read
+from tidelog.pipeline.plan.streams import ChangeStream, Stream, WalStream, stream
 from tidelog.wal.format import Frame
 from tidelog.wal.records import RecordType, pack_record_header
 

@@ -22,10 +22,10 @@ from tidelog.affinity.errors import (
     TransactionTooLargeError,
     UsageError,
 )
-from tidelog.engine.check import check_store
-from tidelog.pipeline import sinks
-from tidelog.pipeline.options import WriteOptions, parse_write
-from tidelog.pipeline.sinks import Batch, Staged
+from tidelog.engine.upkeep.check import check_store
+from tidelog.pipeline.plan.options import WriteOptions, parse_write
+from tidelog.pipeline.write import sinks
+from tidelog.pipeline.write.sinks import Batch, Staged
 
 NOBODY = Batch(None)
 Row = tuple[str, bytes | None, bytes | None]

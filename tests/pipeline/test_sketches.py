@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from tidelog.pipeline.sketches import HeavyHitters, Sizes
+from tidelog.pipeline.base.sketches import HeavyHitters, Sizes
 
 # Few of the numbers are frequent, and some parts are merged before others.
 ITEMS = st.one_of(st.integers(0, 3), st.integers(0, 40))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from tidelog.engine.stored import (
+from tidelog.engine.data.stored import (
     TRAILER_SIZE,
     checked,
     pack_prefix,
@@ -16,8 +16,8 @@ from tidelog.engine.stored import (
     stored_value,
     version_of,
 )
-from tidelog.pipeline.columns import SNAPSHOT
-from tidelog.pipeline.stored_rows import StoredRows
+from tidelog.pipeline.data.stored_rows import StoredRows
+from tidelog.pipeline.log.columns import SNAPSHOT
 
 NAMES = [name for name, _ in SNAPSHOT]
 COUNTERS = st.integers(1, 2**63 - 1)

@@ -14,9 +14,9 @@ import pytest
 from support.logs import LogBuilder, tx_id
 from support.pipelines import Row, closed_store, flip, new_store, rows
 from tidelog.affinity.errors import CorruptLogError, NotFoundError, UsageError
-from tidelog.pipeline.jobs import Runner
-from tidelog.pipeline.logs import Log
-from tidelog.pipeline.wal_stats import wal_stats
+from tidelog.pipeline.jobs.runner import Runner
+from tidelog.pipeline.jobs.wal_stats import wal_stats
+from tidelog.pipeline.log.logs import Log
 from tidelog.wal.format import Frame
 from tidelog.wal.reader import Scan
 from tidelog.wal.records import (

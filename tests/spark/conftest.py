@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tidelog.pipeline.sessions import local_session
+from tidelog.pipeline.spark.sessions import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ import pyspark
 import pytest
 
 from support.pipelines import closed_store, content, rows
-from tidelog.engine.check import check_store
+from tidelog.engine.upkeep.check import check_store
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = Path(pyspark.__file__).parent
@@ -25,7 +25,7 @@ import os, sys
 import tidelog
 from pyspark.sql import SparkSession
 from tidelog.pipeline import audits
-from tidelog.pipeline.jobs import Runner
+from tidelog.pipeline.jobs.runner import Runner
 
 store = sys.argv[1]
 spark = SparkSession.builder.getOrCreate()

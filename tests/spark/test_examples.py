@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tidelog
-from tidelog.engine.check import check_store
+from tidelog.engine.upkeep.check import check_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

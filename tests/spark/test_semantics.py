@@ -14,8 +14,8 @@ import pytest
 from support.pipelines import Row, closed_store, content, fill, new_store, replayed
 from tidelog.affinity.errors import UsageError
 from tidelog.pipeline import partition_of, snapshot_vector, with_preimages
-from tidelog.pipeline.compaction import compact
-from tidelog.pipeline.jobs import Runner
+from tidelog.pipeline.jobs.compaction import compact
+from tidelog.pipeline.jobs.runner import Runner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,10 +16,11 @@ import tidelog
 from support.pipelines import closed_store, content, fill, flip, new_store, replayed, rows
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.affinity.partitions import partition_of
-from tidelog.pipeline import audits, doctor, jobs
-from tidelog.pipeline.compaction import compact
-from tidelog.pipeline.jobs import Runner
-from tidelog.pipeline.wal_stats import wal_stats
+from tidelog.pipeline.jobs import audits, runner as jobs
+from tidelog.pipeline.jobs.compaction import compact
+from tidelog.pipeline.jobs.runner import Runner
+from tidelog.pipeline.jobs.wal_stats import wal_stats
+from tidelog.pipeline.spark import doctor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -290,7 +291,7 @@ def test_the_installed_wheel_is_found(store: Path) -> None:
         program = (
             "import os, sys, tidelog\n"
             "os.environ['PYTHONPATH'] = sys.path[1]\n"
-            "from tidelog.pipeline.sessions import local_session\n"
+            "from tidelog.pipeline.spark.sessions import local_session\n"
             "from pyspark.sql import SparkSession\n"
             "print(tidelog.__file__)\n"
             "spark = local_session('local[1]', spark__ui__enabled='false').newSession()\n"

@@ -11,9 +11,9 @@ import pytest
 
 from support.pipelines import load_content
 from tidelog.affinity.errors import NotFoundError, UsageError
-from tidelog.engine.load_files import LoadManifest, read_manifest
-from tidelog.pipeline import loads
-from tidelog.pipeline.jobs import Runner
+from tidelog.engine.upkeep.load_files import LoadManifest, read_manifest
+from tidelog.pipeline.jobs import loads
+from tidelog.pipeline.jobs.runner import Runner
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,8 +12,8 @@ from pyspark.sql import functions
 
 import tidelog
 from support.pipelines import content, fill, new_store, rows
-from tidelog.engine.check import check_store
-from tidelog.pipeline.datasource import TidelogSource
+from tidelog.engine.upkeep.check import check_store
+from tidelog.pipeline.spark.datasource import TidelogSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

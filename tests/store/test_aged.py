@@ -19,11 +19,11 @@ from click.testing import CliRunner
 import tidelog
 from support.aged import SHAPES, Aged, Commit, Model, Update, borrowed, grow
 from support.pipelines import rows
-from tidelog.engine.database import Database
-from tidelog.engine.reading import ReadOnlyDatabase
-from tidelog.pipeline import audits, jobs
-from tidelog.pipeline.compaction import compact
-from tidelog.pipeline.jobs import Runner
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.read_only import ReadOnlyDatabase
+from tidelog.pipeline.jobs import audits, runner as jobs
+from tidelog.pipeline.jobs.compaction import compact
+from tidelog.pipeline.jobs.runner import Runner
 from tidelog.testing import check_database, check_store
 from tidelog.tools.main import cli
 

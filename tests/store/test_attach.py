@@ -12,7 +12,7 @@ import pytest
 
 import tidelog
 from support.loads import make_load, rows_of
-from tidelog.engine import attaching, load_files
+from tidelog.engine.upkeep import attaching, load_files
 from tidelog.testing import check_database, check_store
 
 ROWS = rows_of(5000, size=20)

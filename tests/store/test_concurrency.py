@@ -28,10 +28,10 @@ from support.histories import (
 )
 from support.real_stores import expect_sound
 from tidelog.codecs import I64, Str
-from tidelog.engine.database import Database
-from tidelog.engine.maps import Map
-from tidelog.engine.open import open as open_store
-from tidelog.engine.transactions import Durability, Isolation, Mode
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.maps import Map
+from tidelog.engine.api.open import open as open_store
+from tidelog.engine.api.transactions import Durability, Isolation, Mode
 from tidelog.errors import TransactionError
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import TxRecord
@@ -270,7 +270,7 @@ def record(path: Path, mix: Mix, seed: int) -> History:
 
 def versions_of(path: Path, deletes: Deletes) -> dict[str, list[str]]:
     """The values of each key in the order of (epoch, counter) in the log."""
-    from tidelog.engine.disk import RealDisk
+    from tidelog.engine.system.disk import RealDisk
 
     names = dict(enumerate(MAPS, 16))
     found: dict[str, list[tuple[tuple[int, int], str | None]]] = {}

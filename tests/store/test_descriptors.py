@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from support.real_stores import error_of, expect_sound, opened, quiet
-from tidelog.engine.database import Database
-from tidelog.engine.open import open_with
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.open import open_with
 from tidelog.errors import DiskError
 from tidelog.testing import check_database
 

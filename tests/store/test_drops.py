@@ -19,8 +19,8 @@ import trio
 from support.real_stores import expect_sound
 from tidelog import aio
 from tidelog.codecs import Msgpack
-from tidelog.engine.database import Database
-from tidelog.engine.open import open as open_store
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.open import open as open_store
 from tidelog.errors import ConflictError, DeadlockError, LockTimeoutError, NotFoundError
 from tidelog.testing import check_database
 from tidelog.wal.files import ReadOnlyDirectory

@@ -20,8 +20,8 @@ import pytest
 
 from support.real_stores import error_of, expect_sound, in_child, opened
 from tidelog import aio
-from tidelog.engine import forks
-from tidelog.engine.open import open as open_store
+from tidelog.engine.api.open import open as open_store
+from tidelog.engine.system import forks
 from tidelog.errors import AlreadyOpenError, ForkedError
 
 WAIT = 60.0

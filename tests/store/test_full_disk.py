@@ -12,8 +12,8 @@ import pytest
 import tidelog
 from support.full_disks import files_at_most
 from tidelog.affinity.errors import DiskError, DiskFullError
-from tidelog.engine import manifest as manifests
-from tidelog.engine.database import Database
+from tidelog.engine.api.database import Database
+from tidelog.engine.files import manifest as manifests
 from tidelog.testing import check_store
 from tidelog.wal.files import ReadOnlyDirectory
 

@@ -9,7 +9,7 @@ import pytest
 
 import tidelog
 from tidelog import codecs
-from tidelog.engine import reads
+from tidelog.engine.data import point_reads as reads
 
 
 def test_the_keys_of_one_get_many_are_of_one_moment(

@@ -13,7 +13,7 @@ from support.guarded import GUARDED, OwnedLock, watched
 from support.loads import make_load, rows_of
 from support.real_stores import opened as real_store
 from support.stores import Opened, open_store, opened
-from tidelog.engine.database import Database
+from tidelog.engine.api.database import Database
 from tidelog.errors import CommitUnknownError, DiskFullError, LockTimeoutError, TidelogError
 from tidelog.testing import check_database
 

@@ -14,7 +14,7 @@ import pytest
 
 from support.kill_worker import ACCOUNTS, CLIENTS, START, Maps, content, maps_of, pieces
 from support.real_stores import TESTS, expect_sound
-from tidelog.engine.open import open as open_store
+from tidelog.engine.api.open import open as open_store
 
 
 class Told:

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from support.real_stores import error_of, expect_sound, in_child, opened, quiet, run_python
-from tidelog.engine import codecs, kv
-from tidelog.engine.check import check_store
-from tidelog.engine.database import Database
-from tidelog.engine.map_growth import GRACE_SECONDS
-from tidelog.engine.open import open as open_store
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.open import open as open_store
+from tidelog.engine.codecs import registry as codecs
+from tidelog.engine.store.data_file_growth import GRACE_SECONDS
+from tidelog.engine.system import lmdb_file as kv
+from tidelog.engine.upkeep.check import check_store
 from tidelog.errors import (
     ClosedError,
     CorruptDataError,

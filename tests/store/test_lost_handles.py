@@ -15,7 +15,7 @@ import trio
 from support.real_stores import expect_sound, run_python
 from tidelog import aio
 from tidelog.codecs import Str
-from tidelog.engine.open import open as open_store
+from tidelog.engine.api.open import open as open_store
 from tidelog.errors import UsageError
 
 LOST = "was not closed"

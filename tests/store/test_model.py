@@ -22,12 +22,12 @@ from hypothesis.stateful import (
 from support.loads import make_load
 from support.real_stores import expect_sound, opened
 from tidelog import codecs
-from tidelog.engine.check import check_database
-from tidelog.engine.database import Database
-from tidelog.engine.maps import Map
-from tidelog.engine.snapshots import Snapshot
-from tidelog.engine.transactions import Transaction
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.maps import Map
+from tidelog.engine.api.snapshots import Snapshot
+from tidelog.engine.api.transactions import Transaction
 from tidelog.errors import ConflictError, NotFoundError, UsageError
+from tidelog.testing import check_database
 
 
 class Shape(NamedTuple):

@@ -14,10 +14,10 @@ import pytest
 from crc32c import crc32c
 
 from support.real_stores import digests, error_of, expect_sound, opened, quiet, run_python
-from tidelog.engine import kv
-from tidelog.engine.database import Database
-from tidelog.engine.disk import RealDisk
-from tidelog.engine.open import open as open_store
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.open import open as open_store
+from tidelog.engine.system import lmdb_file as kv
+from tidelog.engine.system.disk import RealDisk
 from tidelog.errors import (
     AlreadyOpenError,
     CorruptDataError,

@@ -12,11 +12,11 @@ import pytest
 
 from support.real_stores import error_of, expect_sound, opened, quiet
 from tidelog import codecs
-from tidelog.engine.database import Database
-from tidelog.engine.disk import RealDisk
-from tidelog.engine.maps import Map
-from tidelog.engine.open import open as open_store
-from tidelog.engine.transactions import Transaction
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.maps import Map
+from tidelog.engine.api.open import open as open_store
+from tidelog.engine.api.transactions import Transaction
+from tidelog.engine.system.disk import RealDisk
 from tidelog.errors import (
     ClosedError,
     ConflictError,

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import tidelog
 from tidelog import codecs
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine.database import Database
-from tidelog.engine.maps import Map
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.maps import Map
 from tidelog.errors import ConflictError, DiskFullError
 
 from .loads import make_load

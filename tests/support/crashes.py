@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tidelog.affinity.errors import TidelogError
-from tidelog.engine import open as opens
+from tidelog.engine.api import open as opens
 from tidelog.testing import FaultyDisk, SimulatedCrash, crash_points, simulated
 from tidelog.testing.crash import CrashPoint, recorded
 from tidelog.testing.media import OUTCOMES

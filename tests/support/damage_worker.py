@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from support.real_stores import quiet
-from tidelog.engine.database import Database
-from tidelog.engine.open import open_with
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.open import open_with
 from tidelog.errors import TidelogError
 
 RIGHT = "right"

@@ -20,8 +20,8 @@ from typing import Any
 
 import tidelog
 from tidelog import codecs
-from tidelog.engine.database import Database
-from tidelog.engine.reading import ReadOnlyDatabase
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.read_only import ReadOnlyDatabase
 
 SEGMENT_BYTES = 1 << 17
 GIVEN_ID = bytes(range(16))

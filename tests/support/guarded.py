@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from tidelog.checkpoints.replay import State
-from tidelog.engine.commit import Committer
-from tidelog.engine.opening import OpenStore
-from tidelog.engine.overlay import Overlay
-from tidelog.engine.recovery import Replayed
+from tidelog.engine.commit.committer import Committer
+from tidelog.engine.data.overlay import Overlay
+from tidelog.engine.files.recovery import Replayed
+from tidelog.engine.store.opening import OpenStore
 from tidelog.tx.locks import LockTable
 from tidelog.wal.writer import LogWriter
 

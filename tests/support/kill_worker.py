@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidelog import codecs
-from tidelog.engine.database import Database
-from tidelog.engine.maps import Map
-from tidelog.engine.open import open as open_store
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.maps import Map
+from tidelog.engine.api.open import open as open_store
 
 CLIENTS = 4
 ACCOUNTS = 5

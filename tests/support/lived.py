@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog import codecs
-from tidelog.engine.database import Database
+from tidelog.engine.api.database import Database
 
 from .loads import make_load, rows_of
 from .real_stores import opened

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine.load_files import LoadManifest, write_file, write_manifest
+from tidelog.engine.upkeep.load_files import LoadManifest, write_file, write_manifest
 
 TIME = 1_700_000_000_000_000
 

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.affinity.errors import HistoryTruncatedError, SnapshotExpiredError
-from tidelog.engine.database import Database
-from tidelog.pipeline import archives
-from tidelog.pipeline.compaction import compact
-from tidelog.pipeline.jobs import Runner
-from tidelog.pipeline.logs import Log
-from tidelog.pipeline.options import Options, parse
-from tidelog.pipeline.streams import ChangeStream
+from tidelog.engine.api.database import Database
+from tidelog.pipeline.data import archives
+from tidelog.pipeline.jobs.compaction import compact
+from tidelog.pipeline.jobs.runner import Runner
+from tidelog.pipeline.log.logs import Log
+from tidelog.pipeline.plan.options import Options, parse
+from tidelog.pipeline.plan.streams import ChangeStream
 
 from .loads import make_load
 from .pipelines import Row, new_store, rows, rows_of

@@ -60,17 +60,17 @@ FAST = [
 ]  # fmt: skip
 
 EQUIVALENT: dict[str, str] = {
-    "engine/recovery.py rewrite_tail MINMAX min": "only the size of the pieces",
+    "engine/files/recovery.py rewrite_tail MINMAX min": "only the size of the pieces",
     "tx/validation.py ReadSet.first_changed ARGS first_common(self.keys, changed)": "symmetric",
-    "engine/attempts.py Attempt.__exit__ BOOL False": "ignored where there was no error",
-    "engine/log_source.py _segment CALL file.close()": "CPython closes what nobody refers to",
-    "engine/aio.py Database.run ERROR AssertionError": "never reached: the last attempt raises",
-    "engine/aio_maps.py Items._end CALL source.close()": "CPython closes what nobody refers to",
-    "engine/maps.py Map.__bool__ CONST 1": "looks at two keys where there are two",
-    "engine/rewriting.py  CONST 512": "one key more in hand where many threads pop",
-    "engine/salvage.py _DataFile.__init__ CONST 2": "of what it is given it looks at two pages",
-    "engine/tuple_codec.py _pack_int CMP value < 0": "zero has the same bytes either way",
-    "engine/updates.py FewUpdates.reserve BOOL True": "each write has four fields, by its type",
+    "engine/api/attempts.py Attempt.__exit__ BOOL False": "ignored where there was no error",
+    "engine/files/log_source.py _segment CALL file.close()": "CPython closes it",
+    "engine/aio/database.py Database.run ERROR AssertionError": "the last attempt raises",
+    "engine/aio/maps.py Items._end CALL source.close()": "CPython closes what nobody refers to",
+    "engine/api/maps.py Map.__bool__ CONST 1": "looks at two keys where there are two",
+    "engine/api/rewriting.py  CONST 512": "one key more in hand where many threads pop",
+    "engine/upkeep/salvage.py _DataFile.__init__ CONST 2": "it looks at two pages anyway",
+    "engine/codecs/tuples.py _pack_int CMP value < 0": "zero has the same bytes either way",
+    "engine/data/updates.py FewUpdates.reserve BOOL True": "a write has four fields, by its type",
     "wal/tail.py verdict ERROR AssertionError": "never reached: a test sees a row for every sight",
 }
 """Mutants that change nothing which anybody can see: file, operator, text; and why."""

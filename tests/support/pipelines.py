@@ -9,10 +9,10 @@ from typing import Any
 
 import tidelog
 from tidelog.affinity.partitions import partition_of
-from tidelog.engine.database import Database
-from tidelog.engine.load_files import check_file, read_manifest, read_part
-from tidelog.pipeline.options import parse
-from tidelog.pipeline.reads import Task, read
+from tidelog.engine.api.database import Database
+from tidelog.engine.upkeep.load_files import check_file, read_manifest, read_part
+from tidelog.pipeline.plan.options import parse
+from tidelog.pipeline.plan.reads import Task, read
 
 Row = dict[str, Any]
 

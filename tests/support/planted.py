@@ -20,12 +20,13 @@ import pytest
 import tidelog
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.checkpoints.replay import State
-from tidelog.engine import opening, recovery
-from tidelog.engine.commit import Committer
-from tidelog.engine.database import Database
-from tidelog.engine.log_source import find_log
-from tidelog.engine.map_growth import MapGrowth
-from tidelog.engine.stored import split_key, version_of
+from tidelog.engine.api.database import Database
+from tidelog.engine.commit.committer import Committer
+from tidelog.engine.data.stored import split_key, version_of
+from tidelog.engine.files import recovery
+from tidelog.engine.files.log_source import find_log
+from tidelog.engine.store import opening
+from tidelog.engine.store.data_file_growth import MapGrowth
 from tidelog.testing import FaultyDisk
 from tidelog.testing.crash import recorded
 from tidelog.tx.counter import PartitionUpdateCounter

@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 
 from tidelog.affinity.errors import CorruptLogError, TidelogError
 from tidelog.checkpoints.marks import epoch_of
-from tidelog.engine import manifest as manifests, open as opens
-from tidelog.engine.check import check_database
-from tidelog.engine.database import Database
-from tidelog.engine.namespaces import OUTCOMES
-from tidelog.engine.overlay import merged
-from tidelog.engine.partition_store import STORE_KEY, read_marks, verify_partitions
-from tidelog.engine.stored import (
+from tidelog.engine.api import open as opens
+from tidelog.engine.api.database import Database
+from tidelog.engine.data.namespaces import OUTCOMES
+from tidelog.engine.data.overlay import merged
+from tidelog.engine.data.partition_store import STORE_KEY, read_marks, verify_partitions
+from tidelog.engine.data.stored import (
     PREFIX_SIZE,
     TRAILER_SIZE,
     checked,
@@ -34,7 +33,8 @@ from tidelog.engine.stored import (
     split_key,
     version_of,
 )
-from tidelog.testing import FaultyDisk, simulated
+from tidelog.engine.files import manifest as manifests
+from tidelog.testing import FaultyDisk, check_database, simulated
 from tidelog.testing.environment import SimulatedEnvironment
 from tidelog.testing.kv import MemoryKv, MemoryTransaction
 from tidelog.wal.reader import Scan, read_records

@@ -13,10 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidelog.engine.check import check_store
-from tidelog.engine.database import Database
-from tidelog.engine.environment import Environment, production
-from tidelog.engine.open import open_with
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.open import open_with
+from tidelog.engine.system.environment import Environment
+from tidelog.engine.system.production import production
+from tidelog.engine.upkeep.check import check_store
 from tidelog.errors import TidelogError
 
 CHILD_SECONDS = 20

@@ -18,11 +18,13 @@ from typing import Any, NoReturn
 import pytest
 
 from tidelog.affinity.errors import CommitUnknownError, ConflictError, TidelogError
-from tidelog.engine import checkpointer, open as opens, recovery
-from tidelog.engine.database import Database
-from tidelog.engine.decisions import compare_and_set
-from tidelog.engine.snapshots import Snapshot
-from tidelog.engine.transactions import Durability, Mode
+from tidelog.engine.api import open as opens
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.snapshots import Snapshot
+from tidelog.engine.api.transactions import Durability, Mode
+from tidelog.engine.data.decisions import compare_and_set
+from tidelog.engine.files import recovery
+from tidelog.engine.store import checkpointer
 from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.environment import SimulatedEnvironment
 from tidelog.testing.kv import MemoryKv

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from tidelog.engine.check import check_store
-from tidelog.engine.database import Database
-from tidelog.engine.open import open_with
-from tidelog.engine.stored import checked, stored_value
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.open import open_with
+from tidelog.engine.data.stored import checked, stored_value
+from tidelog.engine.upkeep.check import check_store
 from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.environment import SimulatedEnvironment
 

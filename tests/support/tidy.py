@@ -27,6 +27,36 @@ LAYERS = (
 )
 LAYER_NAMES = tuple(name for group in LAYERS for name in group)
 
+# The rooms of a layer, in the same way; the empty one is the layer's own folder.
+ROOMS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "engine": (
+        ("system", "codecs"),
+        ("data",),
+        ("files", "commit"),
+        ("store",),
+        ("upkeep",),
+        ("api",),
+        ("aio",),
+    ),
+    "pipeline": (
+        ("base",),
+        ("log",),
+        ("data",),
+        ("plan",),
+        ("write",),
+        ("spark",),
+        ("jobs",),
+    ),
+    "tools": (
+        ("shell",),
+        ("wal",),
+        ("db",),
+        ("kv", "spark"),
+        ("demo",),
+        ("",),
+    ),
+}
+
 # Where each dependency may be imported: a short list, so that replacing one stays possible.
 DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
     "click": ("tools",),
@@ -149,9 +179,9 @@ def imports_of(path: str, source: str) -> list[Import]:
 # ------------------------------------------------------------------ layers and kinds
 
 
-def may_import(importer: str, imported: str) -> bool:
-    """Whether a layer may use another one: itself, or one further to the left."""
-    rank = {name: place for place, group in enumerate(LAYERS) for name in group}
+def may_import(order: Iterable[tuple[str, ...]], importer: str, imported: str) -> bool:
+    """Whether a layer, or a room, may use another one: itself, or one further to the left."""
+    rank = {name: place for place, group in enumerate(order) for name in group}
     return importer == imported or rank[imported] < rank[importer]
 
 
@@ -165,16 +195,63 @@ def find_wrong_layers(path: str, source: str) -> list[Finding]:
             continue
         imported = item.target.split(".")[1] if "." in item.target else ""
         if imported in LAYER_NAMES:
-            if layer and not may_import(layer, imported):
+            if layer and not may_import(LAYERS, layer, imported):
                 found.append(Finding(path, item.line, f"{layer} must not import {imported}"))
         elif layer and item.target != "tidelog.__version__":
             found.append(Finding(path, item.line, f"{item.target}: import what it re-exports"))
     return found
 
 
+def find_wrong_rooms(path: str, source: str) -> list[Finding]:
+    """Imports of a room further to the right, and modules of a layer with rooms that have none."""
+    layer, _, rest = path.partition("/")
+    order = ROOMS.get(layer, ())
+    names = [name for group in order for name in group]
+    room = rest.rpartition("/")[0].partition("/")[0]
+    if not order or rest == "__init__.py":
+        return []
+    if room not in names:
+        return [Finding(path, 1, f"{layer} has rooms: move it into one of {', '.join(names)}")]
+    found = []
+    for item in imports_of(path, source):
+        parts = item.target.split(".")
+        inside = item.level and parts[1:2] == [layer] and parts[2] in names
+        if inside and not may_import(order, room, parts[2]):
+            found.append(Finding(path, item.line, f"{room} must not import {parts[2]}"))
+    return found
+
+
+def find_circles(sources: Mapping[str, str]) -> list[list[str]]:
+    """Circles of imports: sets of modules that all reach each other, by any import at all."""
+    names = {dotted(path): path for path in sources}
+    edges: dict[str, set[str]] = {}
+    for path, source in sources.items():
+        targets = {item.target for item in imports_of(path, source)}
+        reached = {names.get(t) or names.get(t.rpartition(".")[0]) for t in targets}
+        edges[path] = {found for found in reached if found is not None} - {path}
+    closed = {path: _reached(path, edges) for path in edges}
+    circles = {
+        tuple(sorted({path} | {other for other in closed[path] if path in closed[other]}))
+        for path in edges
+        if path in closed[path]
+    }
+    return sorted(map(list, circles))
+
+
+def _reached(start: str, edges: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        new = edges[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
+
+
 def kind_of(path: str, kinds: Mapping[str, str]) -> str | None:
-    """The kind listed for a module, or for its folder."""
-    return kinds.get(path, kinds.get(f"{layer_of(path)}/"))
+    """The kind listed for a module, or for the nearest folder around it that has a row."""
+    folders = (f"{folder}/" for folder in PurePosixPath(path).parents)
+    return next((kinds[name] for name in (path, *folders) if name in kinds), None)
 
 
 def find_wrong_kinds(path: str, source: str, kinds: Mapping[str, str]) -> list[Finding]:
@@ -470,7 +547,7 @@ def find_missing_paths(
 
 
 def references_of(path: str, source: str) -> set[str]:
-    """Dotted names that a file imports, or names as text (``"tidelog.tools.kv:command"``)."""
+    """Dotted names that a file imports, or names as text (``"tidelog.tools.kv.cli:command"``)."""
     texts = {
         node.value.partition(":")[0]
         for node in nodes_of(source)

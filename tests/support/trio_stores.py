@@ -11,8 +11,8 @@ import trio
 
 from support.stores import PATH, expect_sound
 from tidelog import aio
-from tidelog.engine.open import open_with
-from tidelog.engine.statistics import Statistics
+from tidelog.engine.api.open import open_with
+from tidelog.engine.store.statistics import Statistics
 from tidelog.testing import FaultyDisk, simulated
 
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import TypeVar
 
 from tidelog.affinity.errors import TidelogError
-from tidelog.engine.database import Database
-from tidelog.engine.stored import TRAILER_SIZE, split_key, version_of
+from tidelog.engine.api.database import Database
+from tidelog.engine.data.stored import TRAILER_SIZE, split_key, version_of
 from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.plan import Operation, SimulatedCrash
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.engine.disk import RealDisk
-from tidelog.engine.environment import Disk
+from tidelog.engine.system.disk import RealDisk
+from tidelog.engine.system.environment import Disk
 from tidelog.testing import FaultyDisk
 from tidelog.wal.ports import Directory
 

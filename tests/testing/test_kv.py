@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.affinity.errors import CorruptDataError, DiskError, DiskFullError, StorageError
-from tidelog.engine.environment import KeyValueEnvironment
+from tidelog.engine.system.environment import KeyValueEnvironment
 from tidelog.testing import FaultyDisk, SimulatedCrash, simulated
 from tidelog.testing.media import OUTCOMES
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tidelog.affinity.errors import CorruptDataError, DiskError
-from tidelog.engine.disk import RealDisk
-from tidelog.engine.environment import Cursor, Disk, KeyValueEnvironment, KvTransaction
-from tidelog.engine.kv import KvFullError, open_lmdb
+from tidelog.engine.system.disk import RealDisk
+from tidelog.engine.system.environment import Cursor, Disk, KeyValueEnvironment, KvTransaction
+from tidelog.engine.system.lmdb_file import KvFullError, open_lmdb
 from tidelog.testing import FaultyDisk, MemoryKv, simulated
 
 MAP_SIZE = 1 << 20

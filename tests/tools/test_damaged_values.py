@@ -17,9 +17,9 @@ from click.testing import Result
 import tidelog
 from tidelog import codecs
 from tidelog.affinity.errors import CorruptDataError, DiskFullError, UsageError
-from tidelog.engine.salvage import Salvaged, batches
-from tidelog.tools import db as db_commands
-from tidelog.tools.stores import appearing_whole
+from tidelog.engine.upkeep.salvage import Salvaged, batches
+from tidelog.tools.db import cli as db_commands
+from tidelog.tools.db.stores import appearing_whole
 
 Run = Callable[..., Result]
 
@@ -181,7 +181,7 @@ def test_a_salvage_that_fails_leaves_no_store(
 
 
 def test_salvage_keeps_codecs_that_are_not_known_here(tmp_path: Path, run: Run) -> None:
-    from tidelog.engine.codecs import Codec
+    from tidelog.engine.codecs.registry import Codec
 
     path, out = tmp_path / "own.tl", tmp_path / "out.tl"
     own = Codec(name="acme.x", version=3, encode=bytes, decode=bytes)

@@ -16,9 +16,9 @@ from click.testing import Result
 
 import tidelog
 from tidelog import codecs
-from tidelog.engine import manifest as manifests
-from tidelog.engine.disk import RealDisk
-from tidelog.engine.environment import LockHandle
+from tidelog.engine.files import manifest as manifests
+from tidelog.engine.system.disk import RealDisk
+from tidelog.engine.system.environment import LockHandle
 from tidelog.wal.format import HEADER_SIZE, segment_name
 
 Run = Callable[..., Result]

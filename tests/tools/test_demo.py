@@ -12,10 +12,10 @@ import pytest
 from click.testing import Result
 
 import tidelog
-from tidelog.engine.check import check_store
-from tidelog.tools import demo, demo_data, demo_worker
-from tidelog.tools.demo_check import Model, Move
-from tidelog.tools.demo_data import Record
+from tidelog.engine.upkeep.check import check_store
+from tidelog.tools.demo import cli as demo, data as demo_data, worker as demo_worker
+from tidelog.tools.demo.check import Model, Move
+from tidelog.tools.demo.data import Record
 
 Run = Callable[..., Result]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tidelog.tools.demo_check import Found, Model, Move, find_problems
-from tidelog.tools.demo_data import Record, index_pairs
+from tidelog.tools.demo.check import Found, Model, Move, find_problems
+from tidelog.tools.demo.data import Record, index_pairs
 
 FIRST, SECOND, THIRD = (bytes([n]) * 16 for n in (1, 2, 3))
 

@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tidelog.affinity import errors
-from tidelog.engine.kv import translated
-from tidelog.tools.commands import RootGroup
-from tidelog.tools.exits import CODES, Exit, RefusedError, error_lines, exit_code
+from tidelog.engine.system.lmdb_file import translated
+from tidelog.tools.shell.commands import RootGroup
+from tidelog.tools.shell.exits import CODES, Exit, RefusedError, error_lines, exit_code
 
 Run = Callable[..., Result]
 

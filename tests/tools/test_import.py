@@ -17,13 +17,13 @@ from hypothesis import given, settings, strategies as st
 import tidelog
 from tidelog import codecs
 from tidelog.affinity.errors import UsageError
-from tidelog.engine import codecs as engine_codecs
-from tidelog.engine.codecs import Codec
-from tidelog.engine.namespaces import Home, Namespace
-from tidelog.tools import record_files
-from tidelog.tools.kv_export import _write_csv, _write_jsonl
-from tidelog.tools.kv_import import Fields, pairs_of_records, split_head
-from tidelog.tools.record_files import format_of, numbered_records
+from tidelog.engine.codecs import registry as engine_codecs
+from tidelog.engine.codecs.registry import Codec
+from tidelog.engine.data.namespaces import Home, Namespace
+from tidelog.tools.kv import record_files
+from tidelog.tools.kv.export import _write_csv, _write_jsonl
+from tidelog.tools.kv.importing import Fields, pairs_of_records, split_head
+from tidelog.tools.kv.record_files import format_of, numbered_records
 from tidelog.wal.records import NamespaceRecord
 
 Run = Callable[..., Result]

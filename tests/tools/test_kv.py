@@ -15,8 +15,8 @@ from click.testing import Result
 import tidelog
 from support.loads import make_load
 from tidelog import codecs
-from tidelog.engine.codecs import Codec
-from tidelog.tools.kv_import import Patience
+from tidelog.engine.codecs.registry import Codec
+from tidelog.tools.kv.importing import Patience
 
 Run = Callable[..., Result]
 Fingerprint = Callable[[Path], dict[str, tuple[str, int]]]

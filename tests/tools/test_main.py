@@ -16,8 +16,8 @@ import pytest
 from click.testing import Result
 
 import tidelog
-from tidelog.tools import terminal
-from tidelog.tools.terminal import Settings
+from tidelog.tools.shell import terminal
+from tidelog.tools.shell.terminal import Settings
 
 Run = Callable[..., Result]
 
@@ -236,7 +236,7 @@ def test_progress_lines_come_only_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     times = iter([0.0, 1.0, 11.0, 12.0])
-    monkeypatch.setattr("tidelog.tools.terminal.time.monotonic", lambda: next(times))
+    monkeypatch.setattr("tidelog.tools.shell.terminal.time.monotonic", lambda: next(times))
     with terminal.progress(Settings(), "loading", 300) as advance:
         for _ in range(3):
             advance(100)

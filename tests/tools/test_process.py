@@ -16,7 +16,7 @@ from click.testing import Result
 
 import tidelog
 from tidelog import codecs
-from tidelog.tools import entry
+from tidelog.tools.shell import signals
 
 Run = Callable[..., Result]
 
@@ -86,7 +86,7 @@ runpy.run_module("tidelog", run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.parametrize("module", ["click", "tidelog.tools.kv", "tidelog.engine.database"])
+@pytest.mark.parametrize("module", ["click", "tidelog.tools.kv.cli", "tidelog.engine.api.database"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_modules_are_imported_ends_without_a_word(
     shop: Path, number: signal.Signals, module: str
@@ -222,7 +222,7 @@ def test_a_commit_is_told_though_its_receipt_cannot_be_written(shop: Path) -> No
 FAILING = """
 import sys
 from tidelog.affinity.errors import DiskFullError
-from tidelog.engine.database import Database
+from tidelog.engine.api.database import Database
 close = Database.close
 def fail(self):
     close(self)
@@ -319,8 +319,8 @@ def test_signals_that_the_caller_ignores_stay_ignored() -> None:
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
     try:
-        entry.end_at_once()
-        entry.end_in_order()
+        signals.end_at_once()
+        signals.end_in_order()
         assert {signal.getsignal(number) for number in numbers} == {signal.SIG_IGN}
     finally:
         for number, handler in zip(numbers, before, strict=True):

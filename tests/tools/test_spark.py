@@ -18,8 +18,8 @@ from click.testing import Result
 import tidelog
 from support.pipelines import flip, load_content
 from tidelog.affinity.errors import UsageError
-from tidelog.pipeline import doctor, submit
-from tidelog.tools.exits import Exit
+from tidelog.pipeline.spark import doctor, submit
+from tidelog.tools.shell.exits import Exit
 
 Run = Callable[..., Result]
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tidelog.affinity.errors import CodecError, UsageError
-from tidelog.engine import codecs
-from tidelog.engine.byte_text import bytes_shown, parse_bytes, shown_bytes
-from tidelog.engine.codecs import Codec
-from tidelog.tools import text
+from tidelog.engine.codecs import registry as codecs
+from tidelog.engine.codecs.byte_text import bytes_shown, parse_bytes, shown_bytes
+from tidelog.engine.codecs.registry import Codec
+from tidelog.tools.shell import text
 
 VALUES: list[tuple[Codec[Any], Any, str]] = [
     (codecs.Str, "apples", "apples"),

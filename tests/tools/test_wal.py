@@ -19,7 +19,7 @@ from click.testing import Result
 import tidelog
 from support.logs import LogBuilder, tx_id
 from tidelog import codecs
-from tidelog.engine.codecs import Msgpack, Str, Tuple
+from tidelog.engine.codecs.registry import Msgpack, Str, Tuple
 from tidelog.wal.format import HEADER_SIZE, segment_name
 from tidelog.wal.records import (
     CheckpointRecord,
@@ -558,7 +558,7 @@ def test_a_store_is_left_as_it_is(shop: Path, run: Run) -> None:
 
 LOOK = """
 import os, sys
-import tidelog.tools.wal
+import tidelog.tools.wal.cli
 from tidelog.tools.main import cli
 if os.getuid() == 0:
     os.setuid(65534)

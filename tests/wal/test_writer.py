@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from support.logs import HISTORY_ID, LOG_ID, STORE_ID
-from tidelog.engine.disk import RealDirectory
+from tidelog.engine.system.disk import RealDirectory
 from tidelog.testing import FaultyDisk, SimulatedCrash, crash_points
 from tidelog.wal import writer as writers
 from tidelog.wal.format import HEADER_SIZE, SegmentHeader, encode_frame, log_seed, segment_name

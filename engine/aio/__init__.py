@@ -1,0 +1,1 @@
+"""The handles that users of Trio get."""

@@ -1,0 +1,554 @@
+"""The store under Trio: the same names as ``tidelog.open``'s, awaited.
+
+    async with aio.open("shop.tl") as db:
+        stock = db.map("stock", key=Str, value=Msgpack)
+        await stock.set("apples", 3)
+
+The store beneath is a synchronous one; this module decides where its work runs.  Commits go
+through one thread (``log_thread``), all else that may block through worker threads
+(``aio_workers``), and a read of a few keys runs in the loop, where it may fault a page in.
+
+Invariants:
+
+- Nothing that syncs, scans, checkpoints or waits for a lock runs in the loop; while the data file
+  grows no read does.
+- A call that raises ``trio.Cancelled`` had no effect; one that returns had all of it.
+- Every call checks for cancellation.  Those that commit, scan or maintain are full checkpoints;
+  of the others one in ``READS_PER_CHECKPOINT`` is, counted over the store.
+- After ``aclose``, in another thread and in another loop every call raises a ``UsageError``.
+
+Left out: maps (``aio_maps``), transactions and snapshots (``aio_transactions``).
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+import trio
+from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
+
+from ...affinity.errors import DeadlockError, ReadOnlyError, UsageError
+from ..api import database as databases, open as opens, snapshots
+from ..api.attempts import ATTEMPTS, check_callable
+from ..api.inside import Blocks
+from ..api.rewrites import Rewrite
+from ..api.rewriting import begins_again, has_to_wait
+from ..api.transactions import (
+    Durability,
+    Isolation,
+    Mode,
+    Transaction as SyncTransaction,
+    choice,
+)
+from ..codecs import registry as codecs_module
+from ..commit.entries import Commit, Receipt
+from ..commit.lock_manager import LockedError
+from ..data.decisions import Decide
+from ..data.namespaces import check_name, not_copied
+from ..data.scan import Pair
+from ..system.environment import Environment
+from ..system.production import production
+from .log_thread import LogThread
+from .maps import INLINE_KEYS_MAX, Getter, Items, Map, Putter, Rewriter, SyncMap
+from .transactions import Attempt, Attempts, Snapshot, Transaction
+from .workers import Workers
+
+if TYPE_CHECKING:
+    from ..api.read_only import ReadOnlyDatabase, ReadStatistics
+    from ..commit.outcomes import Outcome
+    from ..store.statistics import Statistics
+    from ..upkeep.backup import BackupReport
+
+__all__ = [
+    "Attempt",
+    "Attempts",
+    "Database",
+    "Items",
+    "Map",
+    "Reads",
+    "Snapshot",
+    "Transaction",
+    "open",
+    "open_with",
+]
+
+Reads = Literal["inline", "thread"]
+
+READS_PER_CHECKPOINT = 64
+"""Reads in the loop, of all tasks, after which one lets the others run."""
+
+T = TypeVar("T")
+
+_open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+class Database:
+    """An open store; made by ``open``.  May be shared by the tasks of its loop."""
+
+    def __init__(
+        self, database: databases.Database | ReadOnlyDatabase, reads: Reads = "inline"
+    ) -> None:
+        token = trio.lowlevel.current_trio_token()
+        self.database = database
+        """The synchronous store beneath, which threads may share; ``aclose`` closes it."""
+        self.path = database.path
+        self.home = database.home
+        self.read_only = database.read_only
+        self.workers = Workers(database.path, token)
+        self._inline = reads == "inline"
+        self._reads = 0
+        self.inside = Blocks()
+        self._log = None if database.read_only else LogThread(self.writer(), token)
+        self._closed: trio.Event | None = None
+        _open_databases.add(self)
+
+    __reduce_ex__ = not_copied
+
+    def __repr__(self) -> str:
+        """Show the store beneath."""
+        return f"<aio {self.database!r}>"
+
+    def writer(self) -> databases.Database:
+        """Return the store beneath if it can be written, else raise ``ReadOnlyError``."""
+        if self.read_only:
+            raise ReadOnlyError(
+                f"{self.path} is open for reading only", hint="Open it without `read_only=True`."
+            )
+        return cast(databases.Database, self.database)
+
+    # -------------------------------------------------------------- maps
+
+    def map(
+        self,
+        name: str,
+        *,
+        key: codecs_module.ValueCodec[Any] | None = None,
+        value: codecs_module.ValueCodec[Any] | None = None,
+        create: bool = True,
+    ) -> Map[Any, Any]:
+        """Return the map ``name``, which is made where there is none, when it is first used.
+
+        That is also when a ``CodecError`` comes, and with ``create=False`` a ``NotFoundError``;
+        ``await map.ensure()`` does it now.
+        """
+        self.workers.check()
+        check_name(name)
+        make = partial(self.database.map, name, key=key, value=value, create=create)
+        return Map(name, self, partial(self.workers.run, make))
+
+    def maps(self) -> list[str]:
+        """Return the names of all maps, sorted."""
+        self.workers.check()
+        return self.database.maps()
+
+    async def drop(self, name: str) -> None:
+        """Remove a map and everything in it; ``NotFoundError`` where there is none."""
+        self.inside.check_change(current_task(), f"dropping the map {name!r}")
+        await self.workers.run(partial(self.writer().drop, name))
+
+    async def rename(self, old: str, new: str) -> None:
+        """Give a map another name; its handles keep working."""
+        self.inside.check_change(current_task(), f"renaming the map {old!r}")
+        await self.workers.run(partial(self.writer().rename, old, new))
+
+    # -------------------------------------------------------------- transactions
+
+    def transaction(
+        self,
+        mode: Mode = "optimistic",
+        *,
+        isolation: Isolation = "serializable",
+        durability: Durability | None = None,
+        id: bytes | None = None,
+        tag: str | None = None,
+        deadline: float | None = None,
+        lock_timeout: float | None = None,
+        plain_writes: bool = False,
+    ) -> Transaction:
+        """Return a transaction for an ``async with`` block; see ``tidelog.Database.transaction``.
+
+        The reads and writes of a pessimistic one run in a worker thread, as they may wait.  A
+        plain write is refused in the task that is in the block; others are free.
+        """
+        self.workers.check()
+        inner = SyncTransaction(
+            self.writer(),
+            mode=mode,
+            isolation=isolation,
+            durability=durability,
+            id=id,
+            tag=tag,
+            deadline=deadline,
+            lock_timeout=lock_timeout,
+            any_thread=True,
+        )
+        return Transaction(
+            self, inner, pessimistic=mode == "pessimistic", plain_writes=plain_writes
+        )
+
+    async def run(
+        self,
+        work: Callable[..., Awaitable[T]],
+        *args: Any,
+        attempts: int = ATTEMPTS,
+        deadline: float | None = None,
+        **options: Any,
+    ) -> T:
+        """Run ``await work(tx, *args)`` in a transaction and commit; return what it returned.
+
+        Runs it again, up to ``attempts`` times and ``deadline`` seconds in all, after errors that
+        are ``retryable``.  ``options`` are those of ``transaction``.
+        """
+        check_callable(work)
+        async for attempt in self.attempts(attempts, deadline=deadline, **options):
+            async with attempt as tx:
+                running = work(tx, *args)
+                if not isinstance(running, Awaitable):
+                    raise UsageError(
+                        f"{work!r} is not an async function",
+                        hint="Give one that is made with `async def`, and does not `yield`.",
+                    )
+                result = await running
+                await tx.commit()
+                return result
+        raise AssertionError("the last attempt neither committed nor raised")
+
+    def attempts(
+        self, attempts: int = ATTEMPTS, *, deadline: float | None = None, **options: Any
+    ) -> Attempts:
+        """Yield attempts: ``async for attempt in db.attempts(): async with attempt as tx: ...``."""
+        self.workers.check()
+        self.writer()
+        return Attempts(self, attempts, deadline, options)
+
+    async def commit(self, commit: Commit) -> Receipt:
+        """Commit through the log thread; what ``aio`` itself builds on."""
+        assert self._log is not None
+        await self._log.commit(commit)
+        if commit.error is not None:
+            raise commit.error
+        assert commit.receipt is not None
+        return commit.receipt
+
+    def new_id(self) -> bytes:
+        """Return a fresh transaction id, for ``transaction(id=...)``."""
+        return self.writer().new_id()
+
+    async def outcome(self, tx_id: bytes) -> Outcome:
+        """Tell what became of a transaction; see ``tidelog.Database.outcome``."""
+        return await self.workers.run(partial(self.writer().outcome, tx_id))
+
+    # -------------------------------------------------------------- snapshots
+
+    def snapshot(self) -> Snapshot:
+        """Return the whole store as it is when the ``async with`` block begins."""
+        self.workers.check()
+        return Snapshot(self, self.take_snapshot)
+
+    async def take_snapshot(self) -> snapshots.Snapshot:
+        """Return a synchronous snapshot: at once if that is quick, else from a worker thread."""
+        self.workers.check()
+        await self.pace()
+        if not self.read_only:
+            snapshot = self.writer().snapshot_nowait()
+            if snapshot is not None:
+                return snapshot
+        return await self.workers.run(self.database.snapshot)
+
+    # -------------------------------------------------------------- session of maps
+
+    async def pace(self) -> None:
+        """Check for cancellation, and now and then let other tasks run."""
+        self._reads += 1
+        if self._reads % READS_PER_CHECKPOINT:
+            await checkpoint_if_cancelled()
+        else:
+            await checkpoint()
+
+    async def read(self, work: Callable[[], T]) -> T:
+        """Return ``work()``, which reads a few keys."""
+        if not self._inline:
+            return await self.workers.run(work)
+        await self.pace()
+        self.workers.check()
+        if self.database.overlay.gated:
+            return await self.workers.run(work)
+        return work()
+
+    async def scan(self, work: Callable[[], T]) -> T:
+        """Return ``work()``, which may read a lot."""
+        return await self.workers.run(work)
+
+    def check_nowait(self) -> None:
+        """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
+        self.workers.check()
+        if self.database.overlay.gated:
+            raise trio.WouldBlock
+
+    def getter(self, inner: SyncMap) -> Getter:
+        """Return an async function from key and default to value."""
+        read, check, overlay = inner.get, self.workers.check, self.database.overlay
+        if not self._inline:
+
+            async def get(key: Any, default: Any) -> Any:
+                return await self.workers.run(partial(read, key, default))
+
+            return get
+
+        async def get_inline(key: Any, default: Any) -> Any:
+            self._reads += 1
+            if self._reads % READS_PER_CHECKPOINT:
+                await checkpoint_if_cancelled()
+            else:
+                await checkpoint()
+            check()
+            if overlay.gated:
+                return await self.workers.run(partial(read, key, default))
+            return read(key, default)
+
+        return get_inline
+
+    def putter(self, inner: SyncMap) -> Putter:
+        """Return an async function that sets an encoded key, or deletes it."""
+        namespace = inner.namespace
+
+        async def put(key: bytes, value: bytes | None) -> None:
+            self._check_outside(inner)
+            await self._commit_pairs(inner, [(key, value)])
+
+        return put if self._log is None else self._log.putter(namespace, self.inside, put)
+
+    def _check_outside(self, inner: SyncMap) -> None:
+        """Raise ``UsageError`` for a plain write in a transaction block of this task."""
+        if self.inside:
+            self.inside.check_write(current_task(), inner.name)
+
+    async def update_many(self, inner: SyncMap, pairs: list[tuple[Any, Any]]) -> None:
+        """Set many keys in one transaction."""
+        self.workers.check()
+        self._check_outside(inner)
+        encode_key, encode_value = inner.namespace.encode_key, inner.namespace.encode_value
+
+        def encode() -> list[tuple[bytes, bytes | None]]:
+            return [(encode_key(key), encode_value(value)) for key, value in pairs]
+
+        few = len(pairs) <= INLINE_KEYS_MAX
+        await self._commit_pairs(inner, encode() if few else await self.workers.run(encode))
+
+    async def _commit_pairs(self, inner: SyncMap, pairs: list[tuple[bytes, bytes | None]]) -> None:
+        """Commit encoded pairs of one map; wait where somebody has locked one of them."""
+        self.workers.check()
+        commit = self.writer().commit_of(inner.namespace, pairs)
+        if commit is None:
+            return await checkpoint()
+        try:
+            await self.commit(commit)
+        except LockedError:
+            own = self.transaction("pessimistic", isolation="read_committed", plain_writes=True)
+            async with own as tx:
+                await tx.set_encoded(inner.namespace, pairs)
+        return None
+
+    def rewriter(self, inner: SyncMap) -> Rewriter:
+        """Return an async function that carries out a decision about an encoded key."""
+        make: Callable[[bytes, Decide], Rewrite] | None = None
+
+        async def rewrite(key: bytes, decide: Decide) -> Any:
+            nonlocal make
+            make = make or self.writer().rewriting.maker(inner.namespace)
+            self._check_outside(inner)
+            while True:
+                made = await self.read(partial(make, key, decide))
+                if made.choice.settled or await self._carried_out(made):
+                    return made.choice.result
+                if has_to_wait(made.error):
+                    return await self._wait(
+                        lambda tx: tx.rewriter(tx.inner_map(inner))(key, decide)
+                    )
+
+        return rewrite
+
+    async def pop_first(self, inner: SyncMap) -> Pair | None:
+        """Delete the first key and return the encoded pair, None where there is none."""
+        make = partial(self.writer().rewriting.first, inner.namespace)
+        self._check_outside(inner)
+        while True:
+            made = await self.workers.run(make)
+            if made.choice.settled:
+                return None
+            if await self._carried_out(made):
+                return cast("Pair | None", made.choice.result)
+            if has_to_wait(made.error):
+                return await self._wait(lambda tx: tx.pop_first(tx.inner_map(inner)))
+
+    async def _carried_out(self, made: Rewrite) -> bool:
+        """Commit a rewrite; False where it has to be done in another way, or again."""
+        assert self._log is not None
+        await self._log.commit(made)
+        if made.error is None:
+            return True
+        if has_to_wait(made.error) or begins_again(made.error):
+            return False
+        raise made.error
+
+    async def _wait(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Return ``await work(tx)`` of a pessimistic transaction."""
+        while True:
+            try:
+                async with self.transaction("pessimistic", plain_writes=True) as tx:
+                    return await work(tx)
+            except DeadlockError:
+                continue  # it stood, waiting, in the way of those it waits for
+
+    async def change(self, inner: SyncMap, work: Callable[[SyncMap], T], *, scans: bool) -> T:
+        """Return ``work(map)`` of the map inside a transaction of its own."""
+        self.workers.check()
+        self._check_outside(inner)
+
+        async def attempt(tx: Transaction) -> T:
+            return await tx.change(tx.inner_map(inner), work, scans=scans)
+
+        return await self.run(attempt, plain_writes=True)
+
+    # -------------------------------------------------------------- maintenance
+
+    async def checkpoint(self) -> int:
+        """Carry all updates into the data file; return the position up to which it has them."""
+        return await self.workers.run(self.writer().checkpoint)
+
+    async def sync(self) -> int:
+        """Make every commit so far durable; return the position up to which the log is."""
+        return await self.workers.run(self.writer().sync)
+
+    async def backup(
+        self, directory: str | os.PathLike[str], *, verify: bool = True
+    ) -> BackupReport:
+        """Copy the store, as it is now, into a directory; see ``tidelog.Database.backup``."""
+        return await self.workers.run(partial(self.writer().backup, directory, verify=verify))
+
+    async def attach(
+        self, directory: str | os.PathLike[str], name: str | None = None
+    ) -> Map[Any, Any]:
+        """Make the load in a directory a new map; see ``tidelog.Database.attach``."""
+        self.inside.check_change(current_task(), "attaching a load")
+        attached = await self.workers.run(partial(self.writer().attach, directory, name))
+        return self.map(attached.name)
+
+    async def refresh(self) -> None:
+        """Show the newest state, of a store that is open for reading; others always show it."""
+        if self.read_only:
+            await self.workers.run(cast("ReadOnlyDatabase", self.database).refresh)
+        else:
+            await checkpoint()
+
+    async def statistics(self) -> Statistics | ReadStatistics:
+        """Return how the store is doing; looks at its files."""
+        return await self.workers.run(self.database.statistics)
+
+    # -------------------------------------------------------------- end
+
+    def forked(self) -> None:
+        """In the child of a fork: let every later call raise ``ForkedError``."""
+        self.workers.closed = True
+        self.workers.refusal = self.database.forked_error
+        if self._log is not None:
+            self._log.forked()
+
+    async def aclose(self) -> None:
+        """Let what is being committed end, take a checkpoint, and let go of the store.
+
+        Closing twice is fine.  It cannot be cancelled: see ``tidelog.Database.close`` for what
+        it promises.
+        """
+        with trio.CancelScope(shield=True):
+            if self.workers.refusal == self.database.forked_error:
+                await checkpoint()
+                return
+            if self._closed is not None:
+                await self._closed.wait()
+                return
+            self._closed = trio.Event()
+            self.workers.closed = True
+            try:
+                if self._log is not None:
+                    await self._log.stop()
+                await self.workers.close()
+                await trio.to_thread.run_sync(self.database.close)
+            finally:
+                self._closed.set()
+
+
+@asynccontextmanager
+async def open(
+    path: str | os.PathLike[str],
+    *,
+    partitions: int | None = None,
+    durability: Durability = "always",
+    read_only: bool = False,
+    create: bool = True,
+    codecs: Iterable[Any] = (),
+    reads: Reads = "inline",
+    **limits: Any,
+) -> AsyncIterator[Database]:
+    """Open a store for the tasks of this loop; leaving the ``async with`` block closes it.
+
+    ``reads``: where single reads run.  ``inline``, in the loop, costs a microsecond if the data
+    is in memory, and stops the loop for a disk read if it is not; ``thread`` costs fifty and
+    never stops it.  All else is as in ``tidelog.open``.  Opening and closing run in a worker
+    thread, and cannot be cancelled: a recovery goes on to its end.
+    """
+    async with open_with(
+        production(),
+        path,
+        partitions=partitions,
+        durability=durability,
+        read_only=read_only,
+        create=create,
+        codecs=codecs,
+        reads=reads,
+        **limits,
+    ) as database:
+        yield database
+
+
+@asynccontextmanager
+async def open_with(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    *,
+    reads: Reads = "inline",
+    **options: Any,
+) -> AsyncIterator[Database]:
+    """Open a store in a given environment: ``open`` with another disk, clock or data file."""
+    choice("reads", reads, Reads)
+    _check_trio()
+    opening = partial(opens.open_with, environment, path, **options)
+    database = Database(await trio.to_thread.run_sync(opening), reads)
+    try:
+        yield database
+    finally:
+        await database.aclose()
+
+
+def _check_trio() -> None:
+    try:
+        trio.lowlevel.current_trio_token()
+    except RuntimeError:
+        raise UsageError(
+            "tidelog.aio is for Trio, and no Trio loop is running here",
+            hint="Begin one with `trio.run`; under asyncio use `tidelog.open`, and call it in "
+            "threads (`asyncio.to_thread`).",
+        ) from None
+
+
+def _after_fork() -> None:
+    for database in list(_open_databases):
+        database.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,245 @@
+"""One thread per store that commits for Trio tasks, so that their loop never waits for a disk.
+
+Tasks leave their commits in a queue and sleep.  The thread takes all that are there, commits them
+as one group (one frame, one sync), and wakes their tasks by one call into the loop.  Both ways
+are batched: the thread is woken only when it sleeps, the loop once per group.
+
+Invariants:
+
+- A commit is *submitted* when the thread takes it out of the queue.  A task that is cancelled
+  before takes its commit back, and nothing happened; after that the task sleeps until the outcome
+  is known, and is cancelled at its next checkpoint.
+- Whoever takes a commit out of a queue owns it: taking is one step under the interpreter lock.
+- Every commit that was submitted gets its outcome, and its task is woken exactly once.
+
+Left out: what a commit is and how groups are written (``commit``, ``puts``), who may commit what
+(``aio``).
+"""
+
+from __future__ import annotations
+
+import threading
+from _thread import get_ident
+from collections import deque
+from collections.abc import Callable, Container, Coroutine, Iterator
+from contextlib import suppress
+from copy import copy
+from queue import SimpleQueue
+from typing import Any, NoReturn, TypeVar
+
+import trio
+from mmh3 import hash as murmur3
+from trio.lowlevel import (
+    Abort,
+    Task,
+    TrioToken,
+    checkpoint_if_cancelled,
+    current_task,
+    enable_ki_protection,
+    reschedule,
+    wait_task_rescheduled,
+)
+
+from ...affinity.errors import ClosedError, TidelogError, UsageError
+from ..api.database import Database
+from ..api.rewrites import Rewrite
+from ..commit.committer import GROUP_BYTES_MAX
+from ..commit.entries import Commit, Entry
+from ..commit.lock_manager import LockedError
+from ..commit.puts import PUT_BYTES_MAX, PUTS_MAX, Put, Puts
+from ..data.namespaces import Namespace
+from ..data.stored import KEY_BYTES_MAX
+
+COMMITS_MAX = 256
+"""Commits, other than single puts, that are taken from the queue at once."""
+
+T = TypeVar("T")
+
+
+class LogThread:
+    """Commits for the tasks of one Trio loop; made, used and stopped in that loop."""
+
+    def __init__(self, database: Database, token: TrioToken) -> None:
+        self._database = database
+        self._durable = database.durability == "always"
+        self._token = token
+        self._loop = get_ident()
+        self._puts: deque[Put] = deque()
+        self._commits: deque[tuple[Commit | Rewrite, Task]] = deque()
+        self._errors: dict[Task, BaseException] = {}
+        """Errors of puts, for the tasks that are about to run."""
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._asleep = False
+        self._stopping = False
+        self._ended = trio.Event()
+        self._thread = threading.Thread(target=self._run, name="tidelog-log", daemon=True)
+        self._thread.start()
+
+    # -------------------------------------------------------------- in the loop
+
+    def putter(
+        self,
+        namespace: Namespace,
+        inside: Container[object],
+        otherwise: Callable[[bytes, bytes | None], Coroutine[Any, Any, None]],
+    ) -> Callable[[bytes, bytes | None], Coroutine[Any, Any, None]]:
+        """Return an async function that sets an encoded key.
+
+        ``otherwise`` does it for deletes (None), large values, keys that somebody has locked, and
+        for tasks ``inside`` a transaction block.  It raises ``trio.Cancelled`` only if nothing was
+        done.  One closure on purpose: at full load a call more per put costs several percent.
+        """
+        prefixes, number = namespace.prefixes, namespace.id
+        count = len(prefixes)
+        queue, errors, loop = self._puts, self._errors, self._loop
+        largest = min(PUT_BYTES_MAX, self._database.transaction_bytes_max - KEY_BYTES_MAX)
+
+        @enable_ki_protection
+        async def put(key: bytes, value: bytes | None) -> None:
+            await checkpoint_if_cancelled()
+            if self._stopping or loop != get_ident() or not namespace.alive:
+                self._refuse(namespace)
+            task = current_task()
+            if value is None or len(value) > largest or (inside and task in inside):
+                return await otherwise(key, value)
+            partition = murmur3(key, 0, False) % count
+            entry = (partition, number, prefixes[partition] + key, key, value, task)
+            queue.append(entry)
+            if self._asleep:
+                self._asleep = False
+                self._wake.put(None)
+            await wait_task_rescheduled(lambda _: _take_back(queue, entry))
+            if errors and task in errors:
+                error = errors.pop(task)
+                if isinstance(error, LockedError):
+                    return await otherwise(key, value)
+                raise _for_one(error)
+            return None
+
+        return put
+
+    @enable_ki_protection
+    async def commit(self, commit: Commit | Rewrite) -> None:
+        """Let the thread commit; afterwards ``commit`` has its receipt or its error.
+
+        Raises ``trio.Cancelled`` only if nothing was done.
+        """
+        await checkpoint_if_cancelled()
+        if self._stopping or self._loop != get_ident():
+            self._refuse(None)
+        entry = (commit, current_task())
+        self._commits.append(entry)
+        if self._asleep:
+            self._asleep = False
+            self._wake.put(None)
+        await wait_task_rescheduled(lambda _: _take_back(self._commits, entry))
+
+    def _refuse(self, namespace: Namespace | None) -> NoReturn:
+        if self._loop != get_ident():
+            raise wrong_loop()
+        if self._database.closed is not None:
+            raise self._database.closed()
+        if self._stopping or namespace is None:
+            raise ClosedError(f"the store {self._database.path} is closed")
+        namespace.check_alive()
+        raise AssertionError("nothing to refuse")
+
+    def forked(self) -> None:
+        """In the child of a fork, where the thread is not: take no more commits."""
+        self._stopping = True
+
+    async def stop(self) -> None:
+        """Take no more commits, and return once all that were in the queue have ended."""
+        with trio.CancelScope(shield=True):
+            self._stopping = True
+            self._wake.put(None)
+            await self._ended.wait()
+
+    # -------------------------------------------------------------- in the thread
+
+    def _run(self) -> None:
+        puts, commits = self._puts, self._commits
+        # The loop has gone where a program ended without closing: nobody is left to be told.
+        with suppress(trio.RunFinishedError):
+            while True:
+                while puts or commits:
+                    self._group()
+                if self._stopping:
+                    self._token.run_sync_soon(self._ended.set)
+                    return
+                self._asleep = True
+                # Whoever queued before that did not wake anybody: look again.
+                if not puts and not commits:
+                    self._wake.get()
+
+    def _group(self) -> None:
+        """Commit what is in the queues, and wake those who wait for it."""
+        puts = _taken(self._puts, PUTS_MAX)
+        commits = _taken(self._commits, COMMITS_MAX)
+        entries: list[Entry] = [commit for commit, _ in commits]
+        together = Puts(puts, self._durable) if puts else None
+        if together is not None:
+            entries.append(together)
+        for group in _groups(entries):
+            self._commit(group)
+        if together is not None:
+            together.leave_errors(self._errors, None)
+        self._token.run_sync_soon(_wake_tasks, puts, commits)
+
+    def _commit(self, entries: list[Entry]) -> None:
+        try:
+            self._database.commit_group(entries)
+        except BaseException as error:
+            # Not only what the disk does: a bug must end the tasks that wait, not this thread.
+            for entry in entries:
+                done = isinstance(entry, (Commit, Rewrite)) and entry.receipt is not None
+                if entry.error is None and not done:
+                    entry.error = _for_one(error)
+
+
+def _for_one(error: BaseException) -> BaseException:
+    """Return an error for one task to raise: those of the user's concern are not shared."""
+    return copy(error) if isinstance(error, TidelogError) else error
+
+
+def _groups(entries: list[Entry]) -> Iterator[list[Entry]]:
+    """Cut a list so that no part with more than one entry is larger than a group may be."""
+    first, size = 0, 0
+    for place, entry in enumerate(entries):
+        size += entry.size
+        if size > GROUP_BYTES_MAX and place > first:
+            yield entries[first:place]
+            first, size = place, entry.size
+    yield entries[first:]
+
+
+def _taken(queue: deque[T], most: int) -> list[T]:
+    taken: list[T] = []
+    take = queue.popleft
+    with suppress(IndexError):
+        while len(taken) < most:
+            taken.append(take())
+    return taken
+
+
+def _take_back(queue: deque[T], entry: T) -> Abort:
+    try:
+        queue.remove(entry)
+    except ValueError:
+        return Abort.FAILED
+    return Abort.SUCCEEDED
+
+
+def _wake_tasks(puts: list[Put], commits: list[tuple[Commit | Rewrite, Task]]) -> None:
+    for put in puts:
+        reschedule(put[5])
+    for _, task in commits:
+        reschedule(task)
+
+
+def wrong_loop() -> UsageError:
+    """Return the error for a call from another thread than that of the loop."""
+    return UsageError(
+        "a store of `tidelog.aio` is used in the Trio loop that opened it",
+        hint="Use its `.database`, which threads may share, or open with `tidelog.open`.",
+    )

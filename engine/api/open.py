@@ -1,0 +1,168 @@
+"""``tidelog.open``: from a path and options to the handle that the user gets.
+
+Left out: how a directory becomes an open store (``opening``), what the handles do (``database``,
+``reading``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
+
+from ...affinity.errors import UsageError
+from ..codecs.registry import Codec, as_codec
+from ..store.opening import OpenStore, Options, open_store, place_of, translated_disk
+from ..system.environment import Environment
+from ..system.production import production
+from .database import Database
+from .transactions import Durability, choice
+
+if TYPE_CHECKING:
+    from .read_only import ReadOnlyDatabase
+
+
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    partitions: int | None = ...,
+    durability: Durability = ...,
+    read_only: Literal[False] = ...,
+    create: bool = ...,
+    codecs: Iterable[Any] = ...,
+    **limits: Any,
+) -> Database: ...
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    read_only: Literal[True],
+    codecs: Iterable[Any] = ...,
+    **limits: Any,
+) -> ReadOnlyDatabase: ...
+def open(
+    path: str | os.PathLike[str],
+    *,
+    partitions: int | None = None,
+    durability: Durability = "always",
+    read_only: bool = False,
+    create: bool = True,
+    codecs: Iterable[Any] = (),
+    **limits: Any,
+) -> Database | ReadOnlyDatabase:
+    """Open the store in the directory ``path``, making it where there is none.
+
+    ``partitions`` (1 to 32,768, default 16) is fixed when a store is made.  ``durability``:
+    ``always`` acknowledges a commit after its sync, ``interval`` syncs every ``sync_interval``
+    seconds, ``none`` at checkpoints and every few MiB.  ``read_only`` opens beside a live writer,
+    at the newest durable state, and returns a ``ReadOnlyDatabase``.  ``codecs`` are codecs of your
+    own that the store's maps name.  ``limits`` are the fields of ``Options``.
+
+    Raises ``AlreadyOpenError``, ``NotFoundError``, ``CorruptLogError``, ``CorruptDataError``,
+    ``FormatVersionError``, ``ForeignFileError``, ``DiskError``, ``UsageError``.
+    """
+    environment = production()
+    if read_only:
+        return _open_reading(environment, path, partitions, codecs, limits)
+    limits |= {"partitions": partitions, "durability": durability, "create": create}
+    return cast(Database, open_with(environment, path, codecs=codecs, **limits))
+
+
+@overload
+def open_with(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    *,
+    partitions: int | None = ...,
+    durability: Durability = ...,
+    read_only: Literal[False] = ...,
+    create: bool = ...,
+    codecs: Iterable[Any] = ...,
+    **limits: Any,
+) -> Database: ...
+@overload
+def open_with(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    *,
+    read_only: Literal[True],
+    codecs: Iterable[Any] = ...,
+    **limits: Any,
+) -> ReadOnlyDatabase: ...
+def open_with(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    *,
+    partitions: int | None = None,
+    durability: Durability = "always",
+    read_only: bool = False,
+    create: bool = True,
+    codecs: Iterable[Any] = (),
+    **limits: Any,
+) -> Database | ReadOnlyDatabase:
+    """Open a store in a given environment: ``open`` with another disk, clock or data file."""
+    if read_only:
+        return _open_reading(environment, path, partitions, codecs, limits)
+    choice("durability", durability, Durability)
+    place, given = place_of(path), _given(codecs)
+    store: OpenStore | None = None
+    try:
+        with translated_disk(f"opening {place}"):
+            store = open_store(
+                environment,
+                place,
+                partitions=partitions,
+                create=create,
+                options=_options(limits),
+                mapped=durability != "always",
+            )
+        return Database(store, durability, given)
+    except BaseException:
+        if store is not None:
+            store.release()
+        raise
+
+
+def _open_reading(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    partitions: int | None,
+    codecs: Iterable[Any],
+    limits: Mapping[str, Any],
+) -> ReadOnlyDatabase:
+    if partitions is not None:
+        raise UsageError(
+            "a store that is opened for reading has the partitions that it was made with",
+            hint="Leave `partitions` out.",
+        )
+    place = place_of(path)
+    with translated_disk(f"opening {place}"):
+        from .read_only import ReadOnlyDatabase
+
+        return ReadOnlyDatabase(environment, place, _options(limits), _given(codecs))
+
+
+def _given(codecs: Iterable[Any]) -> list[Codec[Any]]:
+    """Return the codecs that a caller gave; ``UsageError`` for what is no list of codecs."""
+    try:
+        items = iter(codecs)
+    except TypeError:
+        raise UsageError(
+            f"codecs={codecs!r} is no list of codecs", hint="Give a list: `codecs=[...]`."
+        ) from None
+    return [as_codec(codec) for codec in items]
+
+
+def _options(limits: Mapping[str, Any]) -> Options:
+    """Return the options that a caller gave by name; a name that is wrong is a ``UsageError``."""
+    known = set(Options.__dataclass_fields__)
+    for name in limits:
+        if name not in known:
+            near = difflib.get_close_matches(name, known.union(open.__kwdefaults__ or ()), n=1)
+            raise UsageError(
+                f"open() has no option {name!r}",
+                hint=f"Did you mean {near[0]!r}?" if near else "",
+            )
+    return Options(**limits)

@@ -1,0 +1,303 @@
+"""Snapshots: the whole store as it was at one moment, for reading.
+
+Invariants:
+
+- A snapshot never changes: it holds sealed layers and an LMDB read transaction.
+- It may be shared by threads.
+- It can be expired from outside (the map has to grow, or it pins too much memory): every later
+  read raises ``SnapshotExpiredError``.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn, Protocol, TypeVar
+
+from ...affinity.errors import (
+    ClosedError,
+    CorruptDataError,
+    ReadOnlyError,
+    SnapshotExpiredError,
+    TidelogError,
+)
+from ...affinity.partitions import partition_of
+from ..data.decisions import Decide
+from ..data.namespaces import Home, Namespace, named, not_copied
+from ..data.overlay import Layer, View
+from ..data.partition_store import check_neighbours
+from ..data.scan import Damaged, Pair, Range, scan
+from ..data.stored import TRAILER_SIZE, check_pair, is_tombstone
+from ..data.updates import Writes
+from ..system.lmdb_file import KvReadError, read_error
+from .maps import Map, map_of, namespace_at
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+
+class _Ends(Protocol):
+    @property
+    def ended(self) -> deque[Layer]: ...
+
+
+class SnapshotSource(Protocol):
+    """Where snapshots come from: a ``Database``, or one that is open for reading only."""
+
+    @property
+    def home(self) -> Home:
+        """The opening of the store, to which its maps belong."""
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions."""
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """Seconds that never run backwards."""
+
+    @property
+    def overlay(self) -> _Ends:
+        """Who hears of boundaries that are needed no more."""
+
+    def take_view(self) -> tuple[View, Layer]:
+        """Return a view that does not change, and its boundary."""
+
+
+class Snapshot:
+    """A view of the whole store that does not change; made by ``db.snapshot``.
+
+    ``old[users]`` is the map ``users`` as it was.  Close it, or use ``with``: an open snapshot
+    holds memory and disk space.
+    """
+
+    _view: View | None = None
+
+    def __init__(
+        self, database: SnapshotSource, position: int, taken: tuple[View, Layer] | None = None
+    ) -> None:
+        self._database = database
+        self._view, self.boundary = database.take_view() if taken is None else taken
+        self._error: Callable[[], TidelogError] = _closed
+        self._in_hand: dict[int, list[Pair]] = {}
+        """The newest block of each iteration."""
+        self.position = position
+        self.began = database.now()
+
+    __reduce_ex__ = not_copied
+
+    def __repr__(self) -> str:
+        """Show position and state."""
+        return f"<Snapshot position={self.position}{'' if self._view else ' closed'}>"
+
+    def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
+        """Return a map as it is in this snapshot; ``UsageError`` for a foreign one."""
+        self.view()
+        namespace = namespace_at(self._database.home, mapping)
+        self.check_shows(namespace)
+        return map_of(namespace, self)
+
+    def check_shows(self, namespace: Namespace) -> None:
+        """Raise ``SnapshotExpiredError`` where some rows of a load may be in this snapshot."""
+        if self.position < namespace.since:
+            raise SnapshotExpiredError(
+                f"the map {namespace.name!r} was attached after the snapshot was taken"
+            )
+
+    def view(self) -> View:
+        """Return what the snapshot reads; raises once it is closed or expired."""
+        view = self._view
+        if view is None:
+            raise self._error()
+        return view
+
+    def layers(self) -> tuple[Layer, ...] | None:
+        """Return the layers that are held, or None once the snapshot has ended."""
+        view = self._view
+        return None if view is None else view.layers
+
+    def expire(self, why: str) -> None:
+        """End the snapshot from outside; its next use raises ``SnapshotExpiredError``."""
+        self.end(lambda: SnapshotExpiredError(f"the snapshot was ended: {why}"))
+
+    def end(self, error: Callable[[], TidelogError]) -> None:
+        """End the snapshot from outside; its next use raises ``error()``."""
+        if self._view is not None:
+            self._error = error
+            self.close()
+
+    def forked(self, error: Callable[[], TidelogError]) -> None:
+        """In the child of a fork: end it, and take from iterations what they have in hand."""
+        self.end(error)
+        for pairs in self._in_hand.values():
+            pairs.clear()
+
+    def close(self) -> None:
+        """Let go of what the snapshot holds; closing twice is fine."""
+        if self._view is not None:
+            self._view = None
+            self._database.overlay.ended.append(self.boundary)
+
+    def __del__(self) -> None:
+        """Close a snapshot that nobody closed: the overlay keeps layers apart for it."""
+        self.close()
+
+    def __enter__(self) -> Snapshot:
+        """Return the snapshot."""
+        self.view()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Close the snapshot."""
+        self.close()
+
+    # -------------------------------------------------------------- session of its maps
+
+    def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
+        """Return a function from encoded key to encoded value."""
+        prefixes = namespace.prefixes
+        count = len(prefixes)
+
+        def get(key: bytes) -> bytes | None:
+            partition = partition_of(key, count)
+            return read_view(self.view(), namespace, partition, prefixes[partition] + key)
+
+        return get
+
+    def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
+        """Return the encoded values of encoded keys."""
+        return list(map(self.getter(namespace), keys))
+
+    def blocks(
+        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
+    ) -> Iterator[list[Pair]]:
+        """Yield blocks of encoded pairs, in order."""
+        wanted = Range(namespace=namespace.id, start=start, stop=stop)
+        try:
+            yield from self.scan(wanted, reverse=reverse, block=size)
+        except CorruptDataError as error:
+            raise named(error, namespace) from error
+
+    def scan(
+        self,
+        wanted: Range,
+        *,
+        reverse: bool,
+        block: int,
+        writes: Writes | None = None,
+        damaged: Damaged | None = None,
+    ) -> Iterator[list[Pair]]:
+        """Yield blocks of encoded pairs of all partitions, in order, under ``writes``.
+
+        ``damaged`` is told of pairs that do not match their checksums, which are left out then.
+        """
+        blocks = scan(
+            self.view(),
+            range(self._database.partitions),
+            wanted,
+            reverse=reverse,
+            writes=writes,
+            block=block,
+            damaged=damaged,
+        )
+        in_hand, mine = self._in_hand, id(blocks)
+        try:
+            for pairs in blocks:
+                # Ended meanwhile, its layers may have been merged with newer ones.
+                self.view()
+                in_hand[mine] = pairs
+                yield pairs
+                self.view()
+        except KvReadError as error:
+            self.view()
+            raise read_error(error) from error
+        finally:
+            in_hand.pop(mine, None)
+
+    def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
+        """Return a function that refuses to write."""
+
+        def refuse(_key: bytes, _value: bytes | None) -> NoReturn:
+            raise _read_only()
+
+        return refuse
+
+    def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Refuse to write."""
+        raise _read_only()
+
+    def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
+        """Return a function that refuses to write."""
+
+        def refuse(_key: bytes, _decide: Decide) -> NoReturn:
+            raise _read_only()
+
+        return refuse
+
+    def pop_first(self, namespace: Namespace) -> Pair | None:
+        """Refuse to write."""
+        raise _read_only()
+
+    def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
+        """Refuse to write."""
+        raise _read_only()
+
+
+class LiveSnapshots:
+    """The snapshots that are in use, without keeping them alive; shared by threads."""
+
+    def __init__(self) -> None:
+        # Not a WeakSet: while one is walked, no other thread may add to it.  What takes a reference
+        # out is C, so that no signal can come in between.
+        self._refs: dict[weakref.ref[Snapshot], None] = {}
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Add a snapshot; it goes when nobody refers to it any more."""
+        self._refs[weakref.ref(snapshot, self._refs.pop)] = None
+
+    def expire(self, why: str) -> None:
+        """End them all; their next use raises ``SnapshotExpiredError``."""
+        for snapshot in self:
+            snapshot.expire(why)
+
+    def __iter__(self) -> Iterator[Snapshot]:
+        """Iterate over those that are there now, oldest first."""
+        found = [ref() for ref in list(self._refs)]
+        return iter([snapshot for snapshot in found if snapshot is not None])
+
+
+def read_view(
+    view: View, namespace: Namespace | None, partition: int, full_key: bytes
+) -> bytes | None:
+    """Return the user's value of a key in a view, checked; None where there is none.
+
+    ``namespace``, that of the key, is for errors.
+    """
+    for layer in view.layers:
+        part = layer.parts.get(partition)
+        if part is not None:
+            stored = part.get(full_key)
+            if stored is not None:
+                return None if is_tombstone(stored) else stored[:-TRAILER_SIZE]
+    try:
+        stored = view.txn.get(full_key)
+    except KvReadError as error:
+        raise read_error(error) from error
+    try:
+        if stored is None:
+            check_neighbours(view.txn, full_key)
+            return None
+        check_pair(full_key, stored)
+    except CorruptDataError as error:
+        raise error if namespace is None else named(error, namespace) from error
+    return stored[:-TRAILER_SIZE]
+
+
+def _closed() -> TidelogError:
+    return ClosedError("the snapshot is closed")
+
+
+def _read_only() -> ReadOnlyError:
+    return ReadOnlyError("a snapshot cannot be written", hint="Write to the database's own map.")

@@ -1,0 +1,1 @@
+"""From the values of users to the bytes of keys and values, and back."""

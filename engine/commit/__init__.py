@@ -1,0 +1,1 @@
+"""The way of a commit into the log and the overlay."""

@@ -1,0 +1,196 @@
+"""What can stand in the queue of the commit path: transactions, other records, batches of them.
+
+An *entry* is checked, numbered and turned into a record by ``prepare``, and takes effect by
+``apply``; in between its record has gone into the log.  All of it is called by the leading thread.
+
+Left out: the queue and the leader (``commit``), puts of single keys (``puts``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ...affinity.errors import CommitUnknownError, TidelogError
+from ..data.updates import Updates
+
+if TYPE_CHECKING:
+    from .committer import Committer
+
+
+class Receipt(NamedTuple):
+    """What a commit leaves behind: its id, its position in the log, and its time.
+
+    ``position`` is the end of the log behind the transaction, in bytes; ``time`` microseconds
+    UTC; ``home`` the partition to ask about it.  A transaction that wrote nothing has position 0.
+    """
+
+    tx_id: bytes
+    position: int
+    time: int
+    home: int
+
+
+class Entry(Protocol):
+    """A commit in the queue, as the leader handles it; all calls are made under the mutex."""
+
+    durable: bool
+    size: int
+    error: BaseException | None
+
+    @property
+    def tx_id(self) -> bytes | None:
+        """The id of the transaction, known once it is prepared; None for anything else."""
+
+    def prepare(self, committer: Committer, group: Sequence[Entry], time: int) -> bytes | None:
+        """Check it against all before it, reserve its numbers and return its record.
+
+        None where it was refused; empty where it was committed earlier under the same id.
+        """
+
+    def apply(self, committer: Committer, end: int) -> None:
+        """Put it into overlay and counters; the frame that holds it ends at ``end``."""
+
+    def fail(self, error: BaseException) -> None:
+        """End it without effect."""
+
+    def unknown(self, cause: BaseException) -> None:
+        """End it after a failed sync: it may or may not be on disk."""
+
+    def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
+        """Return which of some full keys it changes."""
+
+    def full_keys(self) -> Iterable[bytes]:
+        """Return the full keys that it changes."""
+
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return what it writes by full key, encoded, None for a delete; once it is prepared."""
+
+
+class Commit:
+    """A transaction, or other records, on the way into the log.
+
+    ``check`` raises what speaks against it, given the earlier ones of its group; it runs under
+    the mutex, in commit order.  ``owner`` is whose locks do not stand in its way.  ``record`` makes
+    what is logged in the place of a transaction, given the time; ``then`` runs when the commit is
+    applied, ``undo`` where what ``record`` made did not get into the log.  All of them run under
+    the mutex.
+    """
+
+    __slots__ = ("_runs", "_time", "check", "deadline", "details", "durable", "error", "owner",
+                 "receipt", "record", "size", "then", "tx_id", "undo", "updates",
+                 "wake")  # fmt: skip
+
+    def __init__(
+        self,
+        updates: Updates,
+        durable: bool,
+        check: Callable[[Commit, Sequence[Entry]], None] | None = None,
+        tx_id: bytes | None = None,
+        details: dict[str, Any] | None = None,
+        deadline: float | None = None,
+        owner: int = 0,
+    ) -> None:
+        self.updates = updates
+        self.durable = durable
+        self.check = check
+        self.tx_id = tx_id
+        self.details = details
+        self.deadline = deadline
+        self.owner = owner
+        self.record: Callable[[int], bytes] | None = None
+        self.size = updates.size()
+        self.then: Callable[[], object] | None = None
+        self.undo: Callable[[], object] | None = None
+        self.receipt: Receipt | None = None
+        self.error: BaseException | None = None
+        self.wake: Any = None
+        """The lock that its thread waits for, once it is queued."""
+        self._runs: Sequence[int] = ()
+        self._time = 0
+
+    def prepare(self, committer: Committer, group: Sequence[Entry], time: int) -> bytes | None:
+        """Check it against all before it, reserve its numbers and return its record."""
+        try:
+            if committer.stopped is not None:
+                raise committer.refusal()
+            if self.deadline is not None:
+                committer.check_deadline(self.deadline)
+            if self.check is not None:
+                self.check(self, group)
+                if self.receipt is not None:
+                    return b""  # committed earlier under the same id, but perhaps not durably
+            if committer.dropped:
+                committer.check_dropped(self.updates.namespaces())
+            if committer.locks_held:
+                blocked = committer.locked(self.owner, self.updates.full_keys())
+                if blocked is not None:
+                    raise blocked
+        except TidelogError as error:
+            self.error = error
+            return None
+        self._time = time
+        if self.record is not None:
+            return self.record(time)
+        self._runs, namespaces, keys, values = self.updates.reserve(committer.state)
+        if self.tx_id is None:
+            self.tx_id = committer.new_id()
+        else:
+            committer.note_given_id(self.tx_id)
+        return committer.tx_record(
+            (self.tx_id, time, self._runs, namespaces, keys, values, self.details)
+        )
+
+    def apply(self, committer: Committer, end: int) -> None:
+        """Put it into overlay and counters, and make its receipt."""
+        if self.receipt is not None:
+            return
+        self.updates.apply(committer.overlay.active, committer.state, self._time)
+        if self.then is not None:
+            self.then()
+        home = self._runs[0] if self._runs else 0
+        self.receipt = Receipt(self.tx_id or b"", end, self._time, home)
+
+    def fail(self, error: BaseException) -> None:
+        """End it without effect."""
+        self.receipt = None
+        self.error = error
+        if self.undo is not None:
+            self.undo()
+
+    def unknown(self, cause: BaseException) -> None:
+        """End it after a failed sync."""
+        home = self._runs[0] if self._runs else 0
+        self.receipt = None
+        self.error = cause if self.tx_id is None else unknown_outcome(cause, self.tx_id, home)
+
+    def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
+        """Return which of some full keys it changes."""
+        return self.updates.changed(keys)
+
+    def full_keys(self) -> Iterable[bytes]:
+        """Return the full keys that it changes."""
+        return self.updates.full_keys()
+
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return what it writes: nothing where it was committed earlier under the same id."""
+        return {} if self.receipt is not None else self.updates.new_values()
+
+
+class Batch:
+    """Entries that one thread brings at once, and waits for together."""
+
+    __slots__ = ("entries", "size", "wake")
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = entries
+        self.size = sum(entry.size for entry in entries)
+        self.wake: Any = None
+        """As that of a ``Commit``."""
+
+
+def unknown_outcome(cause: BaseException, tx_id: bytes, home: int) -> CommitUnknownError:
+    """Return the error for a commit whose sync failed."""
+    return CommitUnknownError(
+        f"{cause}; transaction {tx_id.hex()} may or may not be on disk", tx_id=tx_id, home=home
+    )

@@ -1,0 +1,119 @@
+"""What became of a transaction: answered from an internal map, or from the log.
+
+The outcome of an id that the caller gave is an entry of the internal namespace 1, in the
+partition that the id hashes to, written by the very transaction it is about: it is logged,
+numbered and recovered like any data.  Automatic ids are looked up in the log.
+
+Entries expire after ``RETENTION_SECONDS`` or beyond ``ENTRIES_MAX``, by logged deletes.  The time
+that counts is one during which the store was open, by the steady clock: whatever is done to the
+other one, no entry goes early.  One more entry, the *horizon*, tells how new those were that went.
+
+Ids tell when they were given out, to the millisecond, and no commit under an id is older than that.
+So what is found nowhere never took effect if it is younger than everything that is gone:
+
+=== ============= ======== ================== =================================================
+      bytes 0-5   6-7      8-15               carried by
+=== ============= ======== ================== =================================================
+ a   milliseconds random   a number           automatic ids; the milliseconds are those of the open
+ b   milliseconds 8, store 2 bits, random     ids of ``db.new_id``, UUIDs of version 8
+=== ============= ======== ================== =================================================
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgpack
+
+from ...affinity.errors import CorruptDataError
+from ...affinity.partitions import partition_of
+from ..data.namespaces import OUTCOMES
+from ..data.stored import pack_prefix
+
+Outcome = Literal["committed", "rolled_back", "pending", "too_old"]
+
+RETENTION_SECONDS = 24 * 3600
+ENTRIES_MAX = 1_000_000
+SWEEP_SECONDS = 600.0
+SWEEP_BATCH = 1000
+ATTEMPTS = 4
+"""Looks into a log that loses segments meanwhile, before that is an error."""
+
+HORIZON_ID = b"tidelog.horizon."
+"""The id of the horizon, which no transaction may have."""
+
+_COMMITTED = 1
+_HALF = 8
+_EMPTY = 1 << 62
+_NUMBERS = 1 << 48
+_TIME_MAX = (1 << 48) - 1
+
+
+def home_of(tx_id: bytes, partitions: int) -> int:
+    """Return the partition that holds the outcome of an id that the caller gave."""
+    return partition_of(tx_id, partitions)
+
+
+def _milliseconds(time: int) -> bytes:
+    return min(max(time // 1000, 0), _TIME_MAX).to_bytes(6, "big")
+
+
+def automatic_prefix(time: int, fresh: bytes) -> bytes:
+    """Return the first half of the automatic ids of an opening: its time, and two fresh bytes."""
+    return _milliseconds(time) + fresh[:2]
+
+
+def dated_id(time: int, fresh: bytes, store_id: bytes) -> bytes:
+    """Return an id to be given to a transaction, from its time and 16 fresh bytes."""
+    mark = bytes((0x80 | store_id[0] & 0x0F, store_id[1], 0x80 | fresh[8] & 0x3F))
+    return _milliseconds(time) + mark + fresh[9:]
+
+
+def empty_id(prefix: bytes, number: int) -> bytes:
+    """Return the automatic id of a transaction that wrote nothing, of which no log knows."""
+    return prefix + (_EMPTY | number).to_bytes(8, "big")
+
+
+def is_automatic(tx_id: bytes) -> bool:
+    """Tell whether an id has the form of automatic ones: no number gets that large."""
+    return number_of(tx_id) & ~_EMPTY < _NUMBERS
+
+
+def is_dated(tx_id: bytes, store_id: bytes) -> bool:
+    """Tell whether an id has the form of those that ``dated_id`` makes for a store."""
+    ours = tx_id[6] & 0x0F == store_id[0] & 0x0F and tx_id[7] == store_id[1]
+    return ours and tx_id[6] & 0xF0 == 0x80 and tx_id[_HALF] & 0xC0 == 0x80
+
+
+def number_of(tx_id: bytes) -> int:
+    """Return the number of an automatic id."""
+    return int.from_bytes(tx_id[_HALF:], "big")
+
+
+def born(tx_id: bytes, store_id: bytes) -> int | None:
+    """Return a time that no commit under an id is older than; None where the id does not tell."""
+    if is_automatic(tx_id) or is_dated(tx_id, store_id):
+        return int.from_bytes(tx_id[:6], "big") * 1000
+    return None
+
+
+def outcome_key(tx_id: bytes, partitions: int) -> bytes:
+    """Return the full key of an outcome."""
+    return pack_prefix(home_of(tx_id, partitions), OUTCOMES) + tx_id
+
+
+def encode_outcome(time: int) -> bytes:
+    """Return the value of the entry of a transaction that commits at about ``time``."""
+    data: bytes = msgpack.packb((_COMMITTED, time))
+    return data
+
+
+def decode_outcome(data: bytes) -> int:
+    """Return the time in an entry, in microseconds."""
+    try:
+        kind, time = msgpack.unpackb(data)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise CorruptDataError(f"the outcome of a transaction does not decode: {error}") from error
+    if kind != _COMMITTED or type(time) is not int:
+        raise CorruptDataError(f"the outcome of a transaction is {kind!r}, {time!r}")
+    return time

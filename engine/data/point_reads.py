@@ -1,0 +1,154 @@
+"""Plain reads of whatever stands behind a view: the hot path of maps outside of transactions.
+
+Owns the functions that ``Database`` and ``ReadOnlyDatabase`` hand to their maps, and what stands
+in the place of a view once nothing may be read any more.
+
+Invariants:
+
+- A read takes the view once, and sees layers and LMDB of one generation.
+- A commit is seen whole: who meets one that is being applied waits for its end and reads again.
+- Every value that leaves LMDB is checked, and so are the neighbours of a key that is missing.
+
+Left out: ordered reads (``scan``), reads of a transaction or a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn, Protocol, cast
+
+from crc32c import crc32c
+from mmh3 import hash as murmur3
+
+from ...affinity.errors import CorruptDataError, TidelogError
+from ..system.lmdb_file import KvReadError, read_error
+from .namespaces import Namespace, named
+from .overlay import View
+from .partition_store import check_neighbours
+from .stored import TOMBSTONE, TRAILER_SIZE, check_block, damaged_pair
+
+
+class Viewed(Protocol):
+    """Whoever has a view; it may be replaced at any time."""
+
+    @property
+    def view(self) -> View:
+        """What is to be read now."""
+
+    @property
+    def applying(self) -> bool:
+        """Whether a commit is half in the view just now."""
+
+    @property
+    def changes(self) -> int:
+        """How many times commits were applied so far."""
+
+    def settle(self) -> None:
+        """Wait until no commit is half in the view."""
+
+
+class ClosedView:
+    """Stands where a view was, once the store may not be read any more."""
+
+    def __init__(self, error: Callable[[], TidelogError]) -> None:
+        self._error = error
+
+    @property
+    def layers(self) -> NoReturn:
+        """Raise why not."""
+        raise self._error()
+
+    txn = layers
+
+
+def closed_view(error: Callable[[], TidelogError]) -> View:
+    """Return a view of which every use raises ``error()``."""
+    return cast(View, ClosedView(error))
+
+
+def failed(source: Viewed, error: Exception) -> TidelogError:
+    """Return why a read failed; raises it at once where the store was closed meanwhile."""
+    assert source.view.layers is not None
+    return read_error(error)
+
+
+def _check_alive(source: Viewed, namespace: Namespace) -> None:
+    """Raise where the store was closed, or else where the map was dropped."""
+    assert source.view.layers is not None
+    namespace.check_alive()
+
+
+def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | None]:
+    """Return a function from encoded key to encoded value: the path of every plain ``get``."""
+    prefixes = namespace.prefixes
+    count = len(prefixes)
+
+    def get(key: bytes) -> bytes | None:
+        if not namespace.alive:
+            _check_alive(source, namespace)
+        partition = murmur3(key, 0, False) % count
+        full_key = prefixes[partition] + key
+        view = source.view
+        for layer in view.layers:
+            part = layer.parts.get(partition)
+            if part:
+                stored = part.get(full_key)
+                if stored is not None:
+                    if source.applying:
+                        source.settle()
+                        return get(key)
+                    if stored[-TRAILER_SIZE] == TOMBSTONE:
+                        return None
+                    return stored[:-TRAILER_SIZE]
+        try:
+            stored = view.txn.get(full_key)
+        except KvReadError as error:
+            raise failed(source, error) from error
+        if source.applying:
+            source.settle()
+            return get(key)
+        if stored is None:
+            try:
+                check_neighbours(view.txn, full_key)
+            except CorruptDataError as error:
+                raise named(error, namespace) from error
+            return None
+        if crc32c(full_key + stored):
+            raise named(damaged_pair(full_key), namespace)
+        return stored[:-TRAILER_SIZE]
+
+    return get
+
+
+def get_many(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[bytes | None] | None:
+    """Return the encoded values of encoded keys, all of one moment, checked all at once.
+
+    None where a commit came in between: a snapshot will do.
+    """
+    changes = source.changes
+    found = _get_all(source, namespace, keys)
+    return found if source.changes == changes and not source.applying else None
+
+
+def _get_all(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
+    prefixes = namespace.prefixes
+    count = len(prefixes)
+    view = source.view
+    if not namespace.alive:
+        _check_alive(source, namespace)
+    for layer in view.layers:
+        if layer.parts:
+            return list(map(getter(source, namespace), keys))
+    full_keys = [prefixes[murmur3(key, 0, False) % count] + key for key in keys]
+    try:
+        stored = list(map(view.txn.get, full_keys))
+    except KvReadError as error:
+        raise failed(source, error) from error
+    if None in stored:
+        return list(map(getter(source, namespace), keys))
+    found = cast("list[bytes]", stored)
+    try:
+        check_block(full_keys, found)
+    except CorruptDataError as error:
+        raise named(error, namespace) from error
+    return [value[:-TRAILER_SIZE] for value in found]

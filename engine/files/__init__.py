@@ -1,0 +1,1 @@
+"""What lies in the directory of a store beside the data file: manifest and log."""

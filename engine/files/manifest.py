@@ -1,0 +1,144 @@
+"""The manifest: who this store is.  One small file, replaced as a whole.
+
+A line of JSON, then its CRC-32C as eight hex digits.  Written beside, synced, renamed, and the
+directory synced: there is always one whole manifest, the old or the new.
+
+Left out: everything that changes with each commit; that is in the log and in LMDB.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from crc32c import crc32c
+
+from ...affinity.errors import CorruptDataError, FormatVersionError
+from ...affinity.partitions import PARTITIONS_MAX
+from ...wal.ports import Directory, ReadableDirectory
+
+STORE_FORMAT = 1
+NAME = "manifest"
+NEW_NAME = "manifest.tmp"
+_SIZE_MAX = 1 << 20
+_ID_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Identity of a store; ids are hex.
+
+    ``logs`` lists (log id, first position) of logs that this one continues, oldest first,
+    its own entry last.  ``clean_end`` is the end of the log at a clean close, or None while the
+    store is open or after a crash.  ``copied`` marks a hot copy that nobody has opened for
+    writing yet, ``rebuild`` a data file that a failed sync made doubtful.
+    """
+
+    store_id: str
+    history_id: str
+    log_id: str
+    logs: list[tuple[str, int]]
+    partitions: int
+    clean_end: int | None
+    kv_engine: str
+    spaces: list[tuple[int, int, int]]
+    copied: bool = False
+    rebuild: bool = False
+    member: str | None = None
+    boot: int = 0
+    nonces: list[str] | None = None
+    cluster: str | None = None
+    format: int = STORE_FORMAT
+    compatible: int = 0
+    read_only: int = 0
+    required: int = 0
+
+    @property
+    def durable(self) -> int:
+        """A position that the log has reached durably: a clean end, else some of its first frame.
+
+        That one was durable before the first manifest was written.
+        """
+        return self.clean_end or 1
+
+    @property
+    def log_ids(self) -> list[tuple[bytes, int]]:
+        """``logs`` with the ids as bytes, as readers of the log want them."""
+        return [(bytes.fromhex(log_id), first) for log_id, first in self.logs]
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Return the bytes of the file."""
+    line = json.dumps(asdict(manifest), sort_keys=True).encode()
+    return line + b"\n%08x\n" % crc32c(line)
+
+
+def decode(data: bytes) -> Manifest:
+    """Return the manifest in the bytes of a file.
+
+    Raises ``CorruptDataError`` for damage, ``FormatVersionError`` for a format or a feature that
+    this version must refuse.
+    """
+    line, _, check = data.partition(b"\n")
+    if check.strip() != b"%08x" % crc32c(line):
+        raise CorruptDataError("the manifest does not match its checksum")
+    try:
+        fields = json.loads(line)
+        found, required = int(fields["format"]), int(fields["required"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptDataError(f"the manifest does not decode: {error}") from error
+    if found != STORE_FORMAT or required:
+        raise FormatVersionError(
+            f"the store has format {found} with required features {required:#x}; "
+            f"this version of tidelog knows format {STORE_FORMAT} and no features",
+            found=found,
+            supported=STORE_FORMAT,
+        )
+    known = {name: fields[name] for name in Manifest.__dataclass_fields__ if name in fields}
+    try:
+        manifest = Manifest(**known)
+        logs = [(str(log), int(first)) for log, first in manifest.logs]
+        spaces = [(int(a), int(b), int(c)) for a, b, c in manifest.spaces]
+        _check_types(manifest)
+    except (TypeError, ValueError) as error:
+        raise CorruptDataError(f"the manifest lacks something: {error}") from error
+    return Manifest(**{**known, "logs": logs, "spaces": spaces})
+
+
+def _check_types(manifest: Manifest) -> None:
+    """Raise ``ValueError`` or ``TypeError`` for fields that somebody wrote by hand, and wrongly."""
+    ids = (manifest.store_id, manifest.history_id, manifest.log_id)
+    for text in (*ids, *(log for log, _ in manifest.logs)):
+        if len(bytes.fromhex(text)) != _ID_SIZE:
+            raise ValueError(f"{text!r} is no id")
+    for number in (manifest.partitions, manifest.clean_end or 0):
+        if type(number) is not int or number < 0:
+            raise ValueError(f"{number!r} is no number")
+    if not manifest.logs or not 1 <= manifest.partitions <= PARTITIONS_MAX:
+        raise ValueError(f"{manifest.partitions} partitions and {len(manifest.logs)} logs")
+    for truth in (manifest.copied, manifest.rebuild):
+        if type(truth) is not bool:
+            raise ValueError(f"{truth!r} is neither true nor false")
+
+
+def read(directory: ReadableDirectory) -> Manifest:
+    """Return the manifest of a store's directory; raises as ``decode`` does, and ``OSError``."""
+    file = directory.open_read(NAME)
+    try:
+        return decode(file.read(0, _SIZE_MAX))
+    finally:
+        file.close()
+
+
+def write(directory: Directory, manifest: Manifest) -> None:
+    """Replace the manifest, durably."""
+    if NEW_NAME in directory.names():
+        directory.unlink(NEW_NAME)
+    file = directory.create(NEW_NAME)
+    try:
+        file.write(0, encode(manifest))
+        file.sync()
+    finally:
+        file.close()
+    directory.rename(NEW_NAME, NAME)
+    directory.sync()

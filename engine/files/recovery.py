@@ -1,0 +1,244 @@
+"""From what is on disk to a store that runs: replay the log onto the last checkpoint.
+
+Steps, each of which may crash and be done again from the start:
+
+1. Read the checkpoint's marks from LMDB: state and replay positions.
+2. Stream the log from the lowest replay position; apply what each partition lacks.  A full overlay
+   is flushed as in normal running, so memory is bounded; before that, the log up to there is made
+   durable.
+3. Judge the end (``wal.tail``); a log that is refused is left as it is.
+4. Write the tail above w again and sync it: the page cache may hold what the disk lacks, when an
+   earlier sync failed.  Cut what follows the end, so that no stale frame is met there later.
+5. Close the gaps that are left, and raise the epochs after anything but a clean close.
+
+A reading process does 1 to 3, up to the newest ``synced``, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from itertools import repeat
+from operator import add
+
+from ...affinity.errors import CorruptDataError, CorruptLogError
+from ...checkpoints.replay import State
+from ...wal.format import HEADER_SIZE, Frame, parse_segment_header, segment_name
+from ...wal.ports import Directory, ReadableDirectory
+from ...wal.reader import Scan, read_records
+from ...wal.records import Record, Run, TxRecord
+from ...wal.segments import segment_numbers
+from ...wal.tail import End
+from ..data.overlay import PAIR_OVERHEAD, Layer, Overlay
+from ..data.stored import pack_prefix, stored_run
+
+COPY_PIECE = 64 << 10
+
+log = logging.getLogger("tidelog.recovery")
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What a recovery did: frames and updates applied, and how the log ended."""
+
+    frames: int = 0
+    updates: int = 0
+    clean: bool = True
+    dropped_bytes: int = 0
+    end: str = ""
+
+
+@dataclass(slots=True)
+class Replayed:
+    """The log applied to state and overlay; what ``Checkpointer`` needs while that goes on.
+
+    Stands in for the ``Committer`` that does not exist yet.
+    """
+
+    state: State
+    overlay: Overlay
+    applied_position: int
+    sync: Callable[[int], object]
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
+    report: RecoveryReport = field(default_factory=RecoveryReport)
+
+    def check_writable(self) -> None:
+        """A recovery that is interrupted ends."""
+
+    def log(self, records: Iterable[Record]) -> int:
+        """Leave no CHECKPOINT record: the log is not open for writing yet."""
+        return self.applied_position
+
+
+def apply_updates(layer: Layer, state: State, position: int, record: Record, size: int) -> int:
+    """Fold one record into state and layer; return how many updates that were."""
+    wanted = state.apply(position, record)
+    if not wanted:
+        return 0
+    assert isinstance(record, TxRecord)
+    return take_over(layer, record, wanted, size)
+
+
+def take_over(layer: Layer, record: TxRecord, wanted: Iterable[tuple[int, Run]], size: int) -> int:
+    """Add the updates of some runs to a layer, given the index of each one's first key."""
+    names = record.namespaces
+    total = 0
+    for index, run in wanted:
+        keys = record.keys[index : index + run.count]
+        if isinstance(names, int):
+            prefix = pack_prefix(run.partition, names)
+            full_keys = map(prefix.__add__, keys)
+        else:
+            ids = names[index : index + run.count]
+            full_keys = map(add, map(pack_prefix, repeat(run.partition), ids), keys)
+        values = record.values[index : index + run.count]
+        stored = stored_run(values, run.epoch, run.first, record.time)
+        layer.part(run.partition).update(zip(full_keys, stored, strict=True))
+        total += run.count
+    layer.bytes += size + PAIR_OVERHEAD * total
+    return total
+
+
+def replay(
+    directory: ReadableDirectory,
+    replayed: Replayed,
+    *,
+    start: int,
+    durable: int,
+    log_ids: list[tuple[bytes, int]],
+    relieve: Callable[[], None] | None = None,
+) -> End:
+    """Apply the log from ``start`` on; return how it ends.
+
+    ``relieve`` is called after each frame and may flush.
+    Raises ``CorruptLogError`` for a log that must not be continued.
+    """
+    scan = Scan(directory, start, exact=True, durable=durable, log_ids=log_ids)
+    for frame in scan:
+        _apply_frame(replayed, frame)
+        if relieve is not None:
+            relieve()
+    scan.end.raise_if_refused()
+    check_rows(replayed.state)
+    return scan.end
+
+
+def newest_durable(
+    directory: ReadableDirectory,
+    log_ids: list[tuple[bytes, int]],
+    known: int,
+    *,
+    alone: bool = False,
+) -> int:
+    """Return the highest position that the log shows to be durable, given one that surely is.
+
+    What is logged meanwhile may be left out: who reads beside a quick writer would never come to
+    the end.  ``alone`` is as for ``Scan``.  Raises ``CorruptLogError`` for a log that is damaged.
+    """
+    newest, later = known, None
+    last = max(segment_numbers(directory), default=0)
+    # Each log has a first frame.
+    durable = max(known, 1)
+    scan = Scan(directory, known, exact=True, durable=durable, log_ids=log_ids, alone=alone)
+    ends: deque[int] = deque()
+    for frame in scan:
+        if later is None and frame.segment > last:
+            later = frame.position
+        ends.append(frame.end)
+        known = max(known, frame.synced)
+        while ends and ends[0] <= known:
+            newest = ends.popleft()
+        if later is not None and newest >= later:
+            return newest
+    scan.end.raise_if_refused()
+    return newest
+
+
+def replay_to(
+    directory: ReadableDirectory,
+    replayed: Replayed,
+    *,
+    stop: int,
+    log_ids: list[tuple[bytes, int]],
+) -> None:
+    """Apply the log up to ``stop``, which is durable: what a reading process may see."""
+    start = replayed.applied_position
+    scan = Scan(directory, start, exact=True, durable=stop, log_ids=log_ids)
+    for frame in scan:
+        if frame.end > stop:
+            break
+        _apply_frame(replayed, frame)
+    else:
+        scan.end.raise_if_refused()
+    check_rows(replayed.state)
+
+
+class OutdatedDataError(CorruptDataError):
+    """The data file is older than the name of a load whose rows only it can have."""
+
+
+def check_rows(state: State) -> None:
+    """Raise ``OutdatedDataError`` where the fold has named a load whose rows it did not bring."""
+    names = state.without_rows()
+    if names:
+        raise OutdatedDataError(
+            f"the data file lacks the rows of {names[0]!r}, which its checkpoints had already",
+            hint="An older data file was put in its place: restore a whole copy of the store.",
+        )
+
+
+def _apply_frame(replayed: Replayed, frame: Frame) -> None:
+    with replayed.mutex:
+        layer = replayed.overlay.active
+        size = len(frame.payload)
+        for _, record in read_records((frame,)):
+            replayed.report.updates += apply_updates(
+                layer, replayed.state, frame.position, record, size
+            )
+            size = 0
+        replayed.applied_position = frame.end
+        replayed.report.frames += 1
+
+
+def rewrite_tail(directory: Directory, end: End, durable: int) -> None:
+    """Write what lies between ``durable`` and the end again, cut what follows, and sync both.
+
+    Raises ``CorruptLogError``, with nothing written, where the last segment is not the one that
+    the log was seen to end in: whatever it holds was not looked at.
+    """
+    numbers = segment_numbers(directory)
+    if numbers and numbers[-1] != end.segment:
+        raise CorruptLogError(
+            f"segment {numbers[-1]} lies behind segment {end.segment}, in which the log was found "
+            f"to end at position {end.position}; nothing was cut",
+            kind="gap",
+            segment=numbers[-1],
+            offset=0,
+            hint="Open the store again; if that is refused too, run `tidelog wal verify STORE`.",
+        )
+    if end.dropped_segment is not None:
+        directory.unlink(segment_name(end.dropped_segment))
+        directory.sync()
+    numbers = segment_numbers(directory)
+    if not numbers:
+        return
+    file = directory.open_write(segment_name(numbers[-1]))
+    try:
+        header = parse_segment_header(file.read(0, HEADER_SIZE), numbers[-1])
+        base = header.first_position - HEADER_SIZE
+        offset = max(durable, header.first_position) - base
+        stop = end.position - base
+        while offset < stop:
+            piece = file.read(offset, min(COPY_PIECE, stop - offset))
+            file.write(offset, piece)
+            offset += len(piece)
+        if file.size() > stop:
+            file.truncate(stop)
+        file.sync()
+    finally:
+        file.close()

@@ -1,0 +1,1 @@
+"""A store that is open: opening it, its checkpoints, its maps, its readers."""

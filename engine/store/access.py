@@ -1,0 +1,164 @@
+"""The files of a store that this process does not write: who else may be there, and what they need.
+
+Owns the slot that tells a writer which part of the log is still needed, the proof that no writer
+can exist where there can be no slot, and LMDB opened for reading.
+
+Invariants:
+
+- The slot is taken, and says "everything", before anything else is opened; it is only ever raised.
+  So whatever the writer drops at the same time lies below the checkpoint that is found then.
+- LMDB is opened without its lock file only while the store's own lock is held shared, or where
+  there is none on a medium that cannot be written: beside a live writer that would read wrong data
+  without any error.
+- Nothing but ``readers/`` and LMDB's lock file is touched.
+
+Left out: what is read (``reading``, ``check``, ``backup``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+
+from ...affinity.errors import AlreadyOpenError, DiskError, NotFoundError
+from ...wal.ports import ReadableDirectory
+from ..files.log_source import WAL_NAME
+from ..files.manifest import Manifest
+from ..system.environment import Disk, Environment, LockHandle
+from ..system.lmdb_file import DATA_FILE
+from .opening import (
+    DATA_NAME,
+    LOCK_NAME,
+    READERS_NAME,
+    check_place,
+    owner_of,
+    read_manifest,
+)
+
+
+class Slot:
+    """A file in ``readers/``, locked for as long as this process reads.
+
+    It holds the position from which on this process needs the log; empty means everything.
+    """
+
+    def __init__(self, disk: Disk, folder: str, name: str) -> None:
+        self._lock = disk.lock(os.path.join(folder, name))
+        self._pid = os.getpid()
+        self._disk = disk
+        self._folder = folder
+        self.name = name
+
+    def raise_to(self, position: int) -> None:
+        """Say that nothing below ``position`` is needed any more."""
+        # Where there is no space for it, the slot goes on asking for too much, which is safe.
+        with contextlib.suppress(OSError):
+            self._lock.write(b"%020d\n" % position)
+
+    def release(self) -> None:
+        """Need nothing any more; releasing twice is fine.  A forked child leaves it alone."""
+        if self._pid == os.getpid():
+            with contextlib.suppress(OSError):
+                self._disk.directory(self._folder).unlink(self.name)
+            self._lock.release()
+
+
+class ReadAccess:
+    """A store's files, opened for reading beside whoever writes them."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        path: str,
+        map_size: int,
+        manifest: Manifest | None = None,
+    ) -> None:
+        """Open them; ``manifest`` is for a copy that has none of its own yet."""
+        self.environment = environment
+        self.path = path
+        self._given = manifest
+        check_place(environment, path)
+        self.manifest()
+        self.slot: Slot | None = None
+        self._guard: LockHandle | None = None
+        self._enter()
+        try:
+            data = os.path.join(path, DATA_NAME)
+            if environment.disk.kind(os.path.join(data, DATA_FILE)) is None:
+                raise NotFoundError(
+                    f"the store at {path} has no data file yet", hint="Open it for writing once."
+                )
+            self.kv = environment.open_kv(data, map_size, True, self.slot is not None)
+            self.wal: ReadableDirectory = environment.disk.directory(
+                os.path.join(path, WAL_NAME), read_only=True
+            )
+        except BaseException:
+            self._leave()
+            raise
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is certain that nobody writes the store while this access is open."""
+        return self.slot is None
+
+    def manifest(self) -> Manifest:
+        """Return the manifest as it is now."""
+        return self._given or read_manifest(self.environment, self.path)
+
+    def raise_slot(self, position: int) -> None:
+        """Say that nothing of the log below ``position`` is needed any more."""
+        if self.slot is not None:
+            self.slot.raise_to(position)
+
+    def another_slot(self) -> Slot | None:
+        """Take one more slot, for work with needs of its own; None where no slots are needed."""
+        return None if self.slot is None else self._new_slot()
+
+    def close(self) -> None:
+        """Close the files and give the slot back; closing twice is fine."""
+        self.kv.close()
+        self._leave()
+
+    def _enter(self) -> None:
+        """Take a slot; where that is impossible, hold the store's own lock instead."""
+        try:
+            self.slot = self._new_slot()
+        except OSError as error:
+            self._guard = self._shut_out_writers(error)
+
+    def _new_slot(self) -> Slot:
+        environment = self.environment
+        folder = os.path.join(self.path, READERS_NAME)
+        if environment.disk.kind(folder) is None:  # a tool that copied the store left it out
+            environment.disk.make_directory(folder)
+        while True:
+            name = f"{environment.pid()}-{environment.new_id().hex()[:16]}"
+            try:
+                return Slot(environment.disk, folder, name)
+            except BlockingIOError:
+                # The writer looked at that moment whether the slot is alive, and removes it.
+                continue
+
+    def _shut_out_writers(self, refused: OSError) -> LockHandle | None:
+        lock = os.path.join(self.path, LOCK_NAME)
+        try:
+            return self.environment.disk.lock(lock, shared=True)
+        except BlockingIOError as error:
+            raise AlreadyOpenError(
+                f"{self.path} is open for writing, and this process may not take a slot in "
+                f"{READERS_NAME}/ beside it: {refused}",
+                path=self.path,
+                pid=owner_of(self.environment, self.path),
+                hint=f"Give this process the right to write into {READERS_NAME}/ and {DATA_NAME}/.",
+            ) from error
+        except OSError as error:
+            if refused.errno == errno.EROFS and isinstance(error, FileNotFoundError):
+                return None
+            raise DiskError(f"{self.path} cannot be locked for reading: {error}") from error
+
+    def _leave(self) -> None:
+        if self.slot is not None:
+            self.slot.release()
+        if self._guard is not None:
+            self._guard.release()

@@ -1,0 +1,374 @@
+"""Carries the overlay into the partition store, and drops log that nobody needs any more.
+
+One checkpoint, step by step, and what a crash leaves:
+
+1. Seal the overlay at a position P of the log (O(1), under the commit mutex).
+2. Sync the log up to P: LMDB never holds what the synced log does not (I-3).
+3. Write the partitions in order, several to a transaction (``BATCH_UPDATES`` each), every one
+   with its mark at P; a large one in pieces (``PIECE_UPDATES``), of which the last moves the mark.
+   Where a map was dropped, all namespaces that are in no catalog go with the last piece.
+   A crash between two transactions leaves partitions at different marks; replay goes by each
+   partition's own, and brings again what a piece holds already.
+4. Write the store's mark with the last transaction: now every partition counts as being at P.
+5. Drop the sealed layers, log a CHECKPOINT record, let retention look at the log.
+
+After an I/O error of LMDB nothing is written into its file any more: the manifest notes it, and
+the next open makes a fresh, synced copy of the file and checks it.
+
+Several transactions instead of one bound the pages that copy-on-write doubles; readers move to
+the newest transaction after each, so that LMDB can use freed pages again.
+
+Rows of a load take a way of their own (``attaching``): ``add`` writes them in between, and a
+checkpoint follows.
+
+Left out: when it is due (``checkpoints.policy``), which segments may go (``wal.retention``).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Protocol
+
+from ...affinity.errors import DiskError, DiskFullError, TidelogError
+from ...checkpoints.marks import PartitionMark, StoreMark
+from ...checkpoints.replay import FIRST_NAMESPACE, State
+from ...wal.records import CheckpointRecord, Record
+from ..data.overlay import Overlay, merged
+from ..data.partition_store import STORE_KEY, Flush, Piece, flush_piece, read_marks, write_mark
+from ..system.environment import Environment, KeyValueEnvironment
+from ..system.forks import free
+from ..system.lmdb_file import KvFullError
+from .data_file_growth import MapGrowth
+
+BATCH_UPDATES = 16_384
+"""Updates after which a checkpoint begins another LMDB transaction, at the end of a piece."""
+
+PIECE_UPDATES = 65_536
+"""The most updates of one partition in one transaction: they bound what LMDB holds in memory."""
+
+Lives = Callable[[int], bool]
+"""Whether a namespace, by its id, may have data."""
+
+log = logging.getLogger("tidelog.checkpoint")
+
+
+@dataclass(slots=True)
+class CheckpointFigures:
+    """What checkpoints did so far."""
+
+    count: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+    updates: int = 0
+    position: int = 0
+
+
+class Source(Protocol):
+    """Where a checkpoint finds what to write: the ``Committer``, or a recovery before it."""
+
+    @property
+    def mutex(self) -> threading.Lock:
+        """Guards state and overlay."""
+
+    @property
+    def state(self) -> State:
+        """Counters, epochs and namespaces."""
+
+    @property
+    def overlay(self) -> Overlay:
+        """What is to be written."""
+
+    @property
+    def applied_position(self) -> int:
+        """The position up to which the overlay has everything."""
+
+    @property
+    def turn(self) -> AbstractContextManager[object]:
+        """Taken while a part of a checkpoint is written; threads that never wait pass it on."""
+
+    def check_writable(self) -> None:
+        """Raise if what is in memory must not be carried over any more; under the mutex."""
+
+    def sync(self, position: int) -> object:
+        """Make the log durable up to a position."""
+
+    def log(self, records: Iterable[Record]) -> int:
+        """Append records."""
+
+
+class Checkpointer:
+    """Takes checkpoints, one at a time, from whichever thread asks."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        committer: Source,
+        store: KeyValueEnvironment,
+        marks: dict[int, PartitionMark],
+        *,
+        position: int,
+        growth: MapGrowth,
+    ) -> None:
+        self.figures = CheckpointFigures(position=position)
+        self.marks = marks
+        self._marks_hold = True
+        """Whether ``marks`` are those of the data file; False while it is written."""
+        self.position = position
+        self.error: TidelogError | None = None
+        self.doubtful: DiskError | None = None
+        """What failed when the data file was written: nobody knows what it holds now."""
+        self.on_doubt: Callable[[], None] = _nobody
+        self._environment = environment
+        self._committer = committer
+        self._store = store
+        self._growth = growth
+        self._after: Callable[[int], None] = _nothing
+        self._lock = threading.Lock()
+
+    def adopt(self, committer: Source, after: Callable[[int], None]) -> None:
+        """Go on for a committer, now that there is one; ``after`` hears of each checkpoint."""
+        self._committer = committer
+        self._after = after
+
+    def between(self) -> AbstractContextManager[object]:
+        """Return a block during which no checkpoint runs."""
+        return self._lock
+
+    @property
+    def running(self) -> bool:
+        """Whether a checkpoint is being taken."""
+        return self._lock.locked()
+
+    def forked(self) -> None:
+        """In the child of a fork: wait for no checkpoint of the parent."""
+        free(self._lock)
+
+    def run(self, reason: str) -> int:
+        """Take a checkpoint now; return its position.  Raises ``StorageError`` where it fails."""
+        self.run_while(_always, reason)
+        return self.position
+
+    def run_while(self, needed: Callable[[], bool], reason: str) -> None:
+        """Take a checkpoint if it is still needed when a running one has ended."""
+        with self._lock:
+            if not needed():
+                return
+            if self.doubtful is not None:
+                raise self._refusal() from self.doubtful
+            self._growth.let_through()
+            now = self._environment.monotonic
+            start = now()
+            log.debug("checkpoint.begin reason=%s", reason, extra={"event": "checkpoint.begin"})
+            try:
+                position, updates = self._checkpoint()
+            except (TidelogError, OSError) as error:
+                self.figures.failures += 1
+                self.error = _as_storage_error(error)
+                log.error(
+                    "checkpoint.failed reason=%s error=%s",
+                    reason,
+                    error,
+                    extra={"event": "checkpoint.failed"},
+                )
+                raise self.error from error
+            self.error = None
+            seconds = now() - start
+            self.figures.count += 1
+            self.figures.seconds += seconds
+            self.figures.updates += updates
+            self.figures.position = position
+            log.info(
+                "checkpoint.done reason=%s position=%d updates=%d seconds=%.3f",
+                reason,
+                position,
+                updates,
+                seconds,
+                extra={"event": "checkpoint.done"},
+            )
+            self._after(position)
+
+    def add(
+        self,
+        rows: Mapping[int, dict[bytes, bytes]],
+        position: int,
+        check: Callable[[], None],
+    ) -> None:
+        """Write rows that no record holds, by full key and in its order, in one transaction.
+
+        A record below ``position``, durable, has closed their numbers.  Positions and counters of
+        the marks stay as they are.  ``check`` raises where nothing may be written any more.
+        """
+        with self._lock:
+            check()
+            if self.doubtful is not None:
+                raise self._refusal() from self.doubtful
+            self._growth.let_through()
+            self._commit([_part_of(*item, position) for item in rows.items()], None, None)
+
+    def _refusal(self) -> DiskError:
+        # A further commit may succeed without the pages that the failed one left unwritten.
+        return DiskError(
+            f"no checkpoint is taken any more since writing the data file failed: {self.doubtful}",
+            hint="Check the disk, close the store and open it again: the log has everything.",
+        )
+
+    def _checkpoint(self) -> tuple[int, int]:
+        committer = self._committer
+        state = committer.state
+        touched = state.touched
+        try:
+            with committer.mutex:
+                committer.check_writable()
+                layers = committer.overlay.begin_flush()
+                position = committer.applied_position
+                parts = merged(layers)
+                dropped = frozenset(state.dropped)
+                lives = _catalog_of(state) if dropped else None
+                flushes = [
+                    self._flush_of(partition, parts.get(partition, {}), position)
+                    for partition in (range(state.partitions) if dropped else sorted(parts))
+                ]
+                mark = StoreMark(
+                    store_id=state.store_id,
+                    position=position,
+                    time=state.time,
+                    namespaces=tuple(state.namespaces.values()),
+                    next_namespace=state.next_namespace,
+                    dropped=(),
+                )
+                touched = state.touched
+                moved = [
+                    self._flush_of(partition, {}, position)
+                    for partition in sorted(touched.difference(parts))
+                    if not dropped
+                ]
+                state.touched = set()
+            committer.sync(position)
+            self._write(flushes, moved, mark, lives)
+            with committer.mutex:
+                committer.overlay.end_flush(layers, self._growth.begin())
+                state.dropped.difference_update(dropped)
+        except BaseException:
+            with committer.mutex:
+                committer.overlay.abandon_flush()
+                state.touched |= touched
+            raise
+        self.position = position
+        self._note(position)
+        return position, sum(len(flush.updates) for flush in flushes)
+
+    def _flush_of(self, partition: int, updates: dict[bytes, bytes], position: int) -> Flush:
+        state = self._committer.state
+        return Flush(
+            partition=partition,
+            updates=updates,
+            position=position,
+            counter=state.counters[partition].to_bytes(),
+            epochs=state.epoch_tables[partition],
+        )
+
+    def _write(
+        self, flushes: list[Flush], moved: list[Flush], mark: StoreMark, lives: Lives | None
+    ) -> None:
+        """Write all partitions, several to a transaction, and the store's mark with the last."""
+        batch: list[Piece] = []
+        size = 0
+        for piece in _pieces(flushes):
+            batch.append(piece)
+            size += len(piece.keys)
+            if size >= BATCH_UPDATES or not piece.last:
+                self._commit(batch, None, lives)
+                batch, size = [], 0
+        self._commit([*batch, *_pieces(moved)], mark, lives)
+
+    def _commit(self, batch: list[Piece], mark: StoreMark | None, lives: Lives | None) -> None:
+        """Write partitions in one transaction, with a larger map if this one is full."""
+        if not self._marks_hold:
+            self._read_marks()
+        while True:
+            try:
+                self._marks_hold = False
+                with self._store.write() as txn:
+                    done = {
+                        piece.flush.partition: flush_piece(
+                            txn,
+                            piece,
+                            self.marks.get(piece.flush.partition) or PartitionMark.empty(),
+                            lives,
+                            self._committer.turn,
+                        )
+                        for piece in batch
+                    }
+                    if mark is not None:
+                        write_mark(txn, STORE_KEY, mark.to_bytes())
+                break
+            except KvFullError:
+                self._growth.grow()
+            except DiskError as error:
+                self.doubtful = error
+                self.on_doubt()
+                raise
+        self.marks.update(done)
+        self._marks_hold = True
+        with self._committer.mutex:
+            self._committer.overlay.refresh(self._growth.begin())
+
+    def _read_marks(self) -> None:
+        """Learn anew what the data file holds: an interrupt may come behind a commit of LMDB."""
+        _, marks = read_marks(self._store.begin())
+        self.marks.clear()
+        self.marks.update(marks)
+        self._marks_hold = True
+
+    def _note(self, position: int) -> None:
+        """Leave a CHECKPOINT record; it is a courtesy to readers of the log, so no error."""
+        try:
+            self._committer.log(
+                [CheckpointRecord(position=position, time=self._environment.clock())]
+            )
+        except TidelogError as error:
+            log.warning("checkpoint.unnoted error=%s", error, extra={"event": "checkpoint.unnoted"})
+
+
+def _catalog_of(state: State) -> Lives:
+    """Return whether a namespace, by its id, may have data: all but those that are gone.
+
+    An id that the log has not come to yet is not gone: a partition that an interrupted checkpoint
+    left ahead may have its rows while a recovery is still behind.
+    """
+    known, later = frozenset(state.namespaces), state.next_namespace
+    return lambda number: number in known or number < FIRST_NAMESPACE or number >= later
+
+
+def _part_of(partition: int, rows: dict[bytes, bytes], position: int) -> Piece:
+    flush = Flush(partition=partition, updates=rows, position=position, counter=b"", epochs=())
+    return Piece(flush=flush, keys=list(rows), last=False)
+
+
+def _pieces(flushes: Iterable[Flush]) -> Iterator[Piece]:
+    return chain.from_iterable(flush.pieces(PIECE_UPDATES) for flush in flushes)
+
+
+def _nobody() -> None:
+    """Nobody keeps the doubt."""
+
+
+def _always() -> bool:
+    return True
+
+
+def _nothing(_position: int) -> None:
+    """Nobody listens during a recovery."""
+
+
+def _as_storage_error(error: TidelogError | OSError) -> TidelogError:
+    if isinstance(error, TidelogError):
+        return error
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return (DiskFullError if full else DiskError)(f"the checkpoint failed: {error}")

@@ -1,0 +1,1 @@
+"""Backup, check, salvage, and the loads that are attached."""

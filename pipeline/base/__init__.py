@@ -1,0 +1,1 @@
+"""Times, vectors, pace: what all views need."""

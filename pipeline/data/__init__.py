@@ -1,0 +1,1 @@
+"""The data of a store, a copy or an archive at a cut."""

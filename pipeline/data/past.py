@@ -1,0 +1,346 @@
+"""The data of a store at an older cut than its newest: the data file under a part of its log.
+
+The option ``asOf`` names the cut, in the end as numbers by partition: of each key the newest
+version at or below them is shown.  What the data file shows already has to lie below the cut, for
+of what it replaced it knows nothing.
+
+Invariants:
+
+- Whatever cannot be shown as it was is a ``SnapshotExpiredError``: a partition whose data file is
+  newer, even by a part of a checkpoint, and a map that was there and whose rows have been removed.
+- A vector ends where its last number moved.  Maps have the names that they had there, and one that
+  is dropped behind it is there.  A time has all that was committed or dropped by then; names count
+  with the number that follows, or where none does, as they are now.
+- The rows of a load count from their numbers on, under the first name that their map gets.
+
+Left out: what a newest cut shows (``snapshots``), and archives, which have cuts of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, replace
+
+from ...affinity.errors import HistoryTruncatedError, SnapshotExpiredError, UsageError
+from ...checkpoints.marks import PartitionMark
+from ...checkpoints.replay import FIRST_NAMESPACE, State
+from ...engine.data.overlay import Layer, View
+from ...engine.data.partition_store import read_marks
+from ...engine.files.recovery import take_over
+from ...engine.store.access import ReadAccess
+from ...engine.store.opening import Options
+from ...engine.system.environment import KvTransaction
+from ...engine.system.production import production
+from ...wal.reader import read_records
+from ...wal.records import (
+    DropNamespaceRecord,
+    NamespaceRecord,
+    NumberedRecord,
+    Run,
+    TxRecord,
+)
+from ..base import vectors
+from ..base.times import text_of, time_of
+from ..log.logs import Cut, Log, check_partitions
+
+_ARCHIVE = (
+    "An archive has older data, as long as it is begun and carried on before the log goes: "
+    "`tidelog spark compact`."
+)
+
+Numbers = list[int]
+"""Update numbers by partition."""
+
+Parts = dict[int, tuple[int, int]]
+"""First and last number of a transaction, by partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """A cut of a store, as its tasks need it: the last number of each of their partitions.
+
+    The log has no such number at or behind ``stop``.  ``durable`` is how much of the log the data
+    file had seen when the read was planned.
+    """
+
+    numbers: Mapping[int, int]
+    stop: int
+    durable: int
+
+    def of(self, partitions: Sequence[int]) -> Past:
+        """Return the same for some partitions."""
+        return replace(self, numbers={p: self.numbers[p] for p in partitions})
+
+    @contextmanager
+    def view(self, path: str) -> Iterator[tuple[View, int]]:
+        """Open a store for a block; return how it was, and where its log ends now."""
+        log = Log(path)
+        with _data_file(path) as txn:
+            state, _ = _marked(log, txn)
+            if state.durable != self.durable:
+                raise SnapshotExpiredError(
+                    f"the data file of {path} was written since the read was planned",
+                    hint="Read a hot copy: `tidelog db backup STORE DIR`.",
+                )
+            end = log.durable_end(state.durable)
+            yield View((self._layer(log, state.position),), txn), end
+
+    def _layer(self, log: Log, start: int) -> Layer:
+        """Return the wanted updates behind a checkpoint."""
+        layer = Layer()
+        if start < self.stop:
+            for _, record in read_records(log.between(start, self.stop)):
+                if isinstance(record, TxRecord):
+                    take_over(layer, record, self._wanted(record), 0)
+        return layer
+
+    def _wanted(self, record: TxRecord) -> Iterator[tuple[int, Run]]:
+        """Yield what lies at or below the cut of each run, behind the index of its first key."""
+        index = 0
+        for run in record.runs:
+            count = min(run.count, self.numbers.get(run.partition, 0) - run.first + 1)
+            if count > 0:
+                yield index, run._replace(count=count)
+            index += run.count
+
+
+@contextmanager
+def _data_file(path: str) -> Iterator[KvTransaction]:
+    access = ReadAccess(production(), path, Options().map_size)
+    try:
+        yield access.kv.begin()
+    finally:
+        access.close()
+
+
+def _marked(log: Log, txn: KvTransaction) -> tuple[State, dict[int, PartitionMark]]:
+    """Return what the data file says about itself, in all and by partition."""
+    manifest = log.source.manifest
+    assert manifest is not None, "folders of segments are refused before"
+    store, marks = read_marks(txn)
+    return State.from_marks(log.store_id, manifest.partitions, store, marks), marks
+
+
+# ---------------------------------------------------------------------------------------- planning
+
+
+def moment(log: Log, newest: Cut, text: str, *, whole: bool) -> tuple[Cut, Past]:
+    """Return the cut that ``asOf`` names, with the maps that were there; ``newest`` is that of now.
+
+    ``text`` is the id of a checkpoint, the JSON of a vector, or a time.  ``whole``: the greatest
+    cut at or below it that splits no transaction.  Raises ``SnapshotExpiredError`` for what cannot
+    be shown any more, ``UsageError`` for what the store has not reached.
+    """
+    base = _base(log, newest)
+    time = None
+    if text.isdecimal():
+        cut, numbers = base.at_checkpoint(text)
+    elif text.startswith("{"):
+        numbers = _given(log, newest, text)
+        base.check(numbers)
+        if whole:
+            numbers = base.closed(numbers)
+            base.check(numbers)
+        cut = log.at({p: (0, number) for p, number in enumerate(numbers)})
+        base.check_known(cut)
+    else:
+        time = time_of(text)
+        cut = base.until(time)
+        numbers = [counter.lwm for counter in cut.state.counters]
+        base.check(numbers)
+    maps = base.maps(cut, time)
+    state = copy(newest.state)
+    state.namespaces = maps
+    names = {number: record.name for number, record in maps.items()}
+    past = Past(numbers=dict(enumerate(numbers)), stop=cut.position, durable=base.state.durable)
+    return Cut(position=newest.position, state=state, names=names), past
+
+
+def _given(log: Log, newest: Cut, text: str) -> Numbers:
+    """Return the numbers of a vector; where it has none, the newest."""
+    wanted = vectors.given(text, log.store_id, log.history_id)
+    counters = newest.state.counters
+    check_partitions(log.path, wanted, range(len(counters)))
+    newest.check_reaches(wanted, log.path)
+    return [wanted.get(p, (0, counter.lwm))[1] for p, counter in enumerate(counters)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Base:
+    """The data file of a store, and what the log behind its checkpoint says."""
+
+    log: Log
+    newest: Cut
+    state: State
+    """That of the checkpoint; of partitions that a later one has reached, that of there."""
+    seen: Numbers
+    """The last number of each partition that the data file may show."""
+    ahead: dict[int, int]
+    """Where a later checkpoint has reached a partition, its first number since this one."""
+    transactions: list[Parts]
+    """Those of several updates, in the order of the log."""
+
+    def check(self, numbers: Numbers) -> None:
+        """Raise ``SnapshotExpiredError`` where the data file shows more than some numbers."""
+        for partition, (seen, wanted) in enumerate(zip(self.seen, numbers, strict=True)):
+            if wanted < seen:
+                raise SnapshotExpiredError(
+                    f"{self.log.path} has no data as of number {wanted} of partition {partition} "
+                    f"any more: its checkpoint is at {seen}, the earliest one that can be read",
+                    hint=_ARCHIVE,
+                )
+
+    def closed(self, numbers: Numbers) -> Numbers:
+        """Lower numbers until no transaction has updates on both sides.
+
+        Those that the data file has are below the numbers, all of them.
+        """
+        found = list(numbers)
+        changed = True
+        while changed:
+            changed = False
+            for parts in self.transactions:
+                if any(last > found[p] for p, (_, last) in parts.items()):
+                    for partition, (first, _) in parts.items():
+                        if first <= found[partition]:
+                            found[partition] = first - 1
+                            changed = True
+        return found
+
+    def at_checkpoint(self, text: str) -> tuple[Cut, Numbers]:
+        """Return the cut of the checkpoint, if that is its id."""
+        state = self.state
+        if int(text) != state.position:
+            raise SnapshotExpiredError(
+                f"{self.log.path} has no checkpoint {text}: its data file is that of checkpoint "
+                f"{state.position}, the only one there is",
+                hint="The view meta tells the id, as checkpoint_id.",
+            )
+        numbers = [
+            self.ahead.get(p, counter.highest_applied + 1) - 1
+            for p, counter in enumerate(state.counters)
+        ]
+        self.check(numbers)
+        return Cut(position=state.position, state=state, names={}), numbers
+
+    def until(self, time: int) -> Cut:
+        """Return the highest cut below which all was committed by a time."""
+        log, newest = self.log, self.newest.state.time
+        manifest = log.source.manifest
+        if manifest is not None and manifest.copied and time > newest:
+            raise UsageError(
+                f"{log.path} is a copy, which ends at {text_of(newest)}, wanted was "
+                f"{text_of(time)}: the store may have gone on",
+                hint="Read a newer copy, or the store.",
+            )
+        try:
+            return log.until(time + 1)
+        except HistoryTruncatedError as error:
+            earliest = max(self.state.time, log.earliest().state.time)
+            raise SnapshotExpiredError(
+                f"{log.path} has no data as of {text_of(time)} any more: its checkpoint is at "
+                f"{text_of(earliest)}, the earliest time that can be read",
+                hint=_ARCHIVE,
+            ) from error
+
+    # ------------------------------------------------------------------ maps
+
+    def maps(self, cut: Cut, time: int | None) -> dict[int, NamespaceRecord]:
+        """Return the maps of a cut under the names that they had; all their rows are there."""
+        found, dropped = self._behind(cut, time)
+        for number, position in dropped.items():
+            if number in found and any(done > position for done in self.state.replay_from):
+                raise self._without(f"map {found[number].name!r}, which was dropped")
+        if len({record.name for record in found.values()}) < len(found):
+            raise self._without("one of two maps that had one name, one after the other")
+        return found
+
+    def _behind(
+        self, cut: Cut, time: int | None
+    ) -> tuple[dict[int, NamespaceRecord], dict[int, int]]:
+        """Return the maps of a cut, and where in the log behind it maps are dropped."""
+        everything = cut.state.namespaces
+        found = {number: record for number, record in everything.items() if not record.hidden}
+        named: dict[int, NamespaceRecord] = {}
+        dropped: dict[int, int] = {}
+        # Whether no number has moved since a time, and nothing else has ended it.
+        still = time is not None
+        for frame, record in self._records(cut.position):
+            if isinstance(record, NamespaceRecord) and not record.hidden:
+                if record.id in everything and everything[record.id].hidden:
+                    found.setdefault(record.id, record)
+                elif still:
+                    named[record.id] = record
+            elif isinstance(record, DropNamespaceRecord):
+                dropped.setdefault(record.id, frame)
+                if still and record.time <= (time or 0):
+                    found |= named
+                    found.pop(record.id, None)
+                    named.clear()
+                else:
+                    still = False
+            elif isinstance(record, NumberedRecord):
+                still = False
+        return (found | named if still else found), dropped
+
+    def _records(self, start: int) -> Iterator[tuple[int, object]]:
+        """Yield position and record of what lies behind a position."""
+        for frame, record in read_records(self.log.between(start, self.newest.position)):
+            yield frame.position, record
+
+    def check_known(self, cut: Cut) -> None:
+        """Raise where the log does not tell whether maps were dropped right behind a cut.
+
+        That is so where its last number lies in a part of the log that has gone.
+        """
+        head = self.log.earliest()
+        if cut.position != head.position or not any(n for _, n in head.vector().values()):
+            return
+        given = set(range(FIRST_NAMESPACE, self.state.next_namespace))
+        records = [record for _, record in self._records(head.position)]
+        told = {record.id for record in records if isinstance(record, DropNamespaceRecord)}
+        if given - self.state.namespaces.keys() - told:
+            raise self._without("maps that were dropped then or later, of which the log has gone")
+
+    def _without(self, what: str) -> SnapshotExpiredError:
+        return SnapshotExpiredError(
+            f"{self.log.path} may lack rows of {what}: its checkpoint {self.state.position} has "
+            "removed what was dropped before",
+            hint=f"asOf=latest shows what is left. {_ARCHIVE}",
+        )
+
+
+def _base(log: Log, newest: Cut) -> _Base:
+    """Look at the data file of a store, and at the log behind it."""
+    with _data_file(log.path) as txn:
+        state, marks = _marked(log, txn)
+    written = {partition: mark.written for partition, mark in marks.items()}
+    seen = [counter.highest_applied for counter in state.counters]
+    ahead: dict[int, int] = {}
+    transactions: list[Parts] = []
+    for frame, record in read_records(log.between(state.position, newest.position)):
+        if not isinstance(record, NumberedRecord):
+            continue
+        for run in record.runs:
+            if frame.position < state.replay_from[run.partition]:
+                first = ahead.get(run.partition, run.first)
+                ahead[run.partition] = min(first, run.first)
+            elif isinstance(record, TxRecord) and frame.position < written.get(run.partition, 0):
+                seen[run.partition] = max(seen[run.partition], run.first + run.count - 1)
+        if isinstance(record, TxRecord) and len(record.keys) > 1:
+            transactions.append(_parts(record))
+    return _Base(
+        log=log, newest=newest, state=state, seen=seen, ahead=ahead, transactions=transactions
+    )
+
+
+def _parts(record: TxRecord) -> Parts:
+    """Return the numbers of a transaction, but for those of internal maps."""
+    found: Parts = {}
+    for partition, _, number, namespace, _, _ in record.updates():
+        if namespace >= FIRST_NAMESPACE:
+            first, last = found.get(partition, (number, number))
+            found[partition] = min(first, number), max(last, number)
+    return found

@@ -1,0 +1,1 @@
+"""Jobs that run here or in Spark."""

@@ -1,0 +1,206 @@
+"""The job ``load``: rows of Parquet, CSV or JSON lines become a load (``engine.load_files``).
+
+Rows are placed by the hash of their key, brought together by partition, and sorted: by Spark, or
+in the memory of this process (engine ``arrow``).  Both give the same load, ids and files aside.
+
+Left out: encoding; a key or value is bytes as the codecs of the map make them, or text, which
+becomes UTF-8.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ...affinity import errors
+from ...affinity.errors import NotFoundError, StorageError, TidelogError, UsageError
+from ...engine.upkeep.load_files import LoadManifest, read_manifest
+from ..log.columns import BATCH_ROWS
+from ..plan.options import parse_load
+from ..spark.frames import partition_of, places
+from ..write.load_sinks import LoadWriter
+from .runner import Format, Runner
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_FORMATS: Mapping[str, Format] = {
+    "parquet": "parquet",
+    "csv": "csv",
+    "jsonl": "jsonl",
+    "json": "jsonl",
+}
+_ARROW_KINDS = ("string", "large_string", "binary", "large_binary")
+_OURS = re.compile(r"tidelog\.affinity\.errors\.(\w+Error): (.*)(?:\n(\S.*))?")
+
+
+def load(
+    source: str,
+    given: Mapping[str, str],
+    runner: Runner,
+    *,
+    columns: tuple[str, str] = ("key", "value"),
+    files: int | None = None,
+    replace: bool = False,
+) -> LoadManifest:
+    """Make a load of a file, or of the files of a folder, whose columns have keys and values.
+
+    ``given`` are the options of the sink; ``replace`` puts the load in the place of another one.
+    With ``onConflict=last`` the greatest value of a key counts, byte by byte, for rows have no
+    order.  Raises ``UsageError`` for rows that cannot be loaded, ``NotFoundError``.
+    """
+    texts = {**given, "target": "files"}
+    options = parse_load(texts)
+    form = _format_of(source)
+    if runner.engine == "arrow":
+        writer = LoadWriter(options, replace=replace)
+        try:
+            table = _table(source, form, columns)
+            return _from_table(table, writer, options.partitions, files or 1, runner)
+        finally:
+            writer.discard()
+    from pyspark.errors import PySparkException
+
+    from ..spark.sessions import local_session
+
+    session = local_session(runner.master)
+    try:
+        frame = arrange(_frame(session, source, form, columns), options.partitions, files)
+        write = frame.write.format("tidelog").mode("overwrite" if replace else "append")
+        write.options(**texts).save()
+    except PySparkException as error:
+        ours = _our_error(str(error))
+        if ours is None:
+            raise
+        raise ours from error
+    manifest = read_manifest(options.path)
+    runner.done(len(manifest.files))
+    return manifest
+
+
+def _format_of(source: str) -> Format:
+    if not os.path.exists(source):
+        raise NotFoundError(f"there is nothing at {source}", hint="Check the path.")
+    names = [source]
+    if os.path.isdir(source):
+        names = [name for name in os.listdir(source) if name[0] not in "._"]
+    found = {_FORMATS.get(name.rpartition(".")[2]) for name in names}
+    form = found.pop() if len(found) == 1 else None
+    if form is None:
+        raise UsageError(
+            f"{source} has no files, or of different kinds, or of another than Parquet, CSV, JSON",
+            hint=f"Name a file, or a folder of files, that end in {', '.join(_FORMATS)}.",
+        )
+    return form
+
+
+def _our_error(text: str) -> TidelogError | None:
+    """Return the error of Tidelog, with its hint, of which a text of Spark tells, if it does."""
+    told = _OURS.search(text)
+    if told is None:
+        return None
+    found = getattr(errors, told[1], UsageError)
+    kind = StorageError if issubclass(found, StorageError) else UsageError
+    return kind(told[2], hint=told[3])
+
+
+# --------------------------------------------------------------------------------------- Spark
+
+
+def arrange(frame: DataFrame, partitions: int, files: int | None = None) -> DataFrame:
+    """Bring the columns ``key`` and ``value`` into the order of a load: one task per file.
+
+    Each task has whole partitions, next to each other, of a store that has so many.
+    """
+    from pyspark.sql import functions as f
+
+    wanted = files or 2 * frame.sparkSession.sparkContext.defaultParallelism
+    tasks = min(wanted, partitions)
+    # Bytes in front of the key and not a column of their own: Spark compares the first eight bytes
+    # of the first column by themselves, and all columns one by one only where these are the same.
+    full_key = "concat(to_binary(lpad(hex(partition), 4, '0'), 'hex'), key)"
+    return (
+        frame.select("key", "value", partition_of("key", partitions).alias("partition"))
+        .repartitionById(tasks, f.expr(f"int(partition * {tasks} div {partitions})"))
+        .sortWithinPartitions(f.expr(full_key), "value")
+        .select("key", "value")
+    )
+
+
+def _frame(spark: SparkSession, source: str, form: Format, columns: tuple[str, str]) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    if form == "parquet":
+        frame = spark.read.parquet(source)
+    elif form == "csv":
+        frame = spark.read.csv(source, header=True, escape='"', mode="FAILFAST").na.fill("")
+    else:
+        frame = spark.read.json(source, mode="FAILFAST")
+    kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    _check_kinds({name: kinds.get(name) for name in columns}, ("string", "binary"))
+    return frame.select(
+        *(
+            f.col(f"`{name}`").cast("binary").alias(alias)
+            for name, alias in zip(columns, ("key", "value"), strict=True)
+        )
+    )
+
+
+def _check_kinds(kinds: Mapping[str, str | None], allowed: Sequence[str]) -> None:
+    for name, kind in kinds.items():
+        if kind is None:
+            raise UsageError(f"there is no column {name}", hint="Name those of key and value.")
+        if kind not in allowed:
+            raise UsageError(
+                f"the column {name} is {kind}; a load takes text, or bytes",
+                hint="Encode it as the codecs of the map do.",
+            )
+
+
+# --------------------------------------------------------------------------------- one process
+
+
+def _from_table(
+    table: pa.Table, writer: LoadWriter, partitions: int, files: int, runner: Runner
+) -> LoadManifest:
+    """Write rows, all of them in memory."""
+    tasks = min(files, partitions)
+    table = table.append_column("partition", places(table.column("key"), partitions))
+    table = table.sort_by([(name, "ascending") for name in ("partition", "key", "value")])
+    # The first partition of each task, and so its first row.
+    firsts = [-(-task * partitions // tasks) for task in range(tasks + 1)]
+    sorted_places = table.column("partition").to_pylist()
+    begins = [bisect_left(sorted_places, first) for first in firsts]
+    staged = []
+    for task, (begin, end) in enumerate(pairwise(begins)):
+        rows = table.slice(begin, end - begin).select(["key", "value"])
+        staged.append(writer.stage(str(task), rows.to_batches(max_chunksize=BATCH_ROWS)))
+        runner.done(1)
+    return writer.commit(staged)
+
+
+def _table(source: str, form: Format, columns: tuple[str, str]) -> pa.Table:
+    """Read keys and values."""
+    import pyarrow as pa
+    from pyarrow import csv, dataset
+
+    texts = pa.schema([(name, pa.string()) for name in columns])
+    as_texts = dataset.CsvFileFormat(convert_options=csv.ConvertOptions(column_types=texts))
+    kind = {"parquet": "parquet", "csv": as_texts, "jsonl": "json"}[form]
+    try:
+        # Left to themselves, texts of JSON that look like times become times.
+        schema = texts if form == "jsonl" else None
+        found = dataset.dataset(source, format=kind, schema=schema)
+        types = {field.name: str(field.type) for field in found.schema}
+        _check_kinds({name: types.get(name) for name in columns}, _ARROW_KINDS)
+        table = found.to_table(columns=list(columns))
+    except pa.ArrowInvalid as error:
+        raise UsageError(f"{source} cannot be read as {form}: {error}") from error
+    # Large: sorting brings all rows together, and offsets of 32 bits end at 2 GiB.
+    arrays = [column.cast(pa.large_binary()).combine_chunks() for column in table.columns]
+    return pa.Table.from_arrays(arrays, names=["key", "value"])

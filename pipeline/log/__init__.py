@@ -1,0 +1,1 @@
+"""Cuts of a log and the changes between them."""

@@ -1,0 +1,1 @@
+"""From the options of a read to its tasks."""

@@ -1,0 +1,1 @@
+"""The data source, sessions and submission: all that knows Spark."""

@@ -1,0 +1,1 @@
+"""What takes rows: sinks and bulk loads."""

@@ -1,0 +1,152 @@
+"""The records in files that ``tidelog kv import`` reads: JSON lines and CSV.
+
+Owns the way from bytes to records with the numbers of their lines.
+
+==========  ==================================================================================
+JSON lines  one object per line; blank lines count as lines and as nothing else
+CSV         a head line with the names of the fields, then one record per line, as RFC 4180 and
+            Excel write it; where the head line has no comma, ``;`` or a tab separates its fields
+==========  ==================================================================================
+
+Invariants:
+
+- A byte order mark in front is no part of the first record.
+- Every error names its line and says what is wrong with it.
+- Memory is bounded by ``LINE_BYTES_MAX``, whatever the file is.
+- A field that is there twice is refused: one of its values would be lost.
+
+Left out: what a record means for a map (``kv_import``).
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from ...affinity.errors import UsageError
+
+LINE_BYTES_MAX = 64 << 20
+"""A line that is longer is refused: it is no record."""
+
+Numbered = tuple[int, dict[str, Any]]
+
+_FORMATS = {".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def format_of(path: str) -> str:
+    """Return the form that the ending of a file's name means; JSON lines where it means none."""
+    dot = path.rfind(".")
+    return _FORMATS.get(path[dot:].lower(), "jsonl") if dot >= 0 else "jsonl"
+
+
+def numbered_records(stream: BinaryIO, kind: str) -> Iterator[Numbered]:
+    """Yield (line number, record) of a file of form ``jsonl`` or ``csv``."""
+    lines = text_lines(stream)
+    return _csv_records(lines) if kind == "csv" else _json_records(lines)
+
+
+def bad_line(number: int, text: str, hint: str | None = None) -> UsageError:
+    """Return the error about a line."""
+    return UsageError(
+        f"line {number}: {text}", hint=hint or "Correct the line; then go on with --skip."
+    )
+
+
+def text_lines(stream: BinaryIO) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file with their ends, without a byte order mark in front."""
+    number = 0
+    while line := stream.readline(LINE_BYTES_MAX + 1):
+        number += 1
+        if number == 1:
+            if line.startswith(_WIDE_MARKS):
+                raise bad_line(1, "the file is UTF-16", "Save it as UTF-8.")
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if len(line) > LINE_BYTES_MAX:
+            raise bad_line(number, f"it is longer than {LINE_BYTES_MAX:,} bytes")
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            raise bad_line(
+                number, f"it is not UTF-8: {error.reason} at byte {error.start + 1} of the line"
+            ) from error
+
+
+# ------------------------------------------------------------------ JSON lines
+
+
+def _json_records(lines: Iterator[str]) -> Iterator[Numbered]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line, object_pairs_hook=_object)
+        except (ValueError, RecursionError) as error:
+            raise bad_line(number, f"no JSON: {_reason(error)}") from error
+        if not isinstance(record, dict):
+            raise bad_line(number, f"a JSON object is needed, not {type(record).__name__}")
+        yield number, record
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"the field {_repeated(name for name, _ in pairs)!r} is there twice")
+    return found
+
+
+def _repeated(names: Iterator[str]) -> str:
+    return Counter(names).most_common(1)[0][0]
+
+
+def _reason(error: Exception) -> str:
+    """Return why a line is no JSON; its place in the line, for the line itself is named."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos + 1}"
+    return str(error)
+
+
+# ------------------------------------------------------------------ CSV
+
+
+def _csv_records(lines: Iterator[str]) -> Iterator[Numbered]:
+    # Python's own limit of 131,072 characters is less than a value may have.
+    csv.field_size_limit(LINE_BYTES_MAX)
+    head = next(lines, None)
+    if head is None:
+        return
+    rows = csv.reader(_from(head, lines), delimiter=_delimiter(head), strict=True)
+    try:
+        names = next(rows)
+        _check_names(names)
+        for row in rows:
+            if not row:
+                continue
+            if len(row) != len(names):
+                text = f"{len(row)} fields, where the head line has {len(names)}"
+                raise bad_line(rows.line_num, text)
+            yield rows.line_num, dict(zip(names, row, strict=True))
+    except csv.Error as error:
+        raise bad_line(rows.line_num, f"no CSV: {error}") from error
+
+
+def _check_names(names: list[str]) -> None:
+    if len(set(names)) < len(names):
+        text = f"the head line names the field {_repeated(iter(names))!r} twice"
+        raise bad_line(1, text, "Give each field a name of its own.")
+
+
+def _delimiter(head: str) -> str:
+    """Return what separates the fields of a file with this head line."""
+    if "," in head or head.startswith('"'):
+        return ","
+    return next((mark for mark in (";", "\t") if mark in head), ",")
+
+
+def _from(first: str, rest: Iterator[str]) -> Iterator[str]:
+    yield first
+    yield from rest

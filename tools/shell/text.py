@@ -1,0 +1,236 @@
+"""Keys, values and times as the command line takes them and as commands print them.
+
+Owns both directions:
+
+===============  ==============================================================================
+text             meaning
+===============  ==============================================================================
+``utf8:text``    the bytes of the text, as they are stored
+``hex:6162``     these bytes, as they are stored
+``b64:YWI=``     these bytes, as they are stored
+anything else    what the codec of the map makes of it: text for ``str`` and ``bytes``, decimal
+                 numbers for ``i64``, ``u64`` and ``float``, JSON for ``msgpack`` and ``json``,
+                 a JSON array for ``tuple``
+===============  ==============================================================================
+
+Printed bytes are ``{"s": text}`` where they are printable UTF-8, else ``{"b64": ...}``.
+
+Invariants:
+
+- What is taken as it is stored must still decode: no tool writes bytes that the codec refuses.
+- Printing never fails: what does not decode is printed as bytes, with the reason.
+
+Left out: which codec a map has (``engine``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from ...affinity.errors import CodecError, UsageError
+from ...engine.codecs.byte_text import has_prefix, inline_bytes, parse_bytes, quoted, shown_bytes
+from ...engine.codecs.registry import Codec, SingleFloat
+
+MICROSECONDS = 1_000_000
+
+
+# ------------------------------------------------------------------ values of codecs
+
+
+def parse_value(text: str, codec: Codec[Any], what: str) -> bytes:
+    """Return the encoded bytes of a key or value given as text; ``what`` is for errors."""
+    data = parse_bytes(text)
+    if data is None:
+        return codec.encode(value_of_text(text, codec, what))
+    hint = _HINTS.get(codec.name, f"Give bytes as the codec {codec.name} writes them.")
+    check_given(data, codec, f"the {what} {quoted(text)}", hint)
+    return data
+
+
+def check_given(data: bytes, codec: Codec[Any], name: str, hint: str) -> None:
+    """Raise ``CodecError`` where bytes that the caller gave are none that a codec writes.
+
+    The codec's own error speaks of what is stored, which here may well be in order.
+    """
+    try:
+        codec.decode(data)
+    except CodecError as error:
+        raise CodecError(f"{name} is refused: {error}", hint=hint) from error
+
+
+def value_of_text(text: str, codec: Codec[Any], what: str) -> Any:
+    """Return what a codec's plain text stands for."""
+    parse = _PARSERS.get(codec.name)
+    if parse is None:
+        raise UsageError(
+            f"codec {codec.name} takes no plain text for a {what}",
+            hint="Give its stored bytes as hex: or b64:.",
+        )
+    try:
+        return parse(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{quoted(text)} is no {what} for codec {codec.name}: {error}", hint=_HINTS[codec.name]
+        ) from error
+
+
+def _parse_text(text: str) -> str:
+    return text
+
+
+def _parse_float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("not a number") from None  # Python's own text has all of it
+
+
+def _parse_json(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _parse_tuple(text: str) -> tuple[Any, ...]:
+    value = _parse_json(text)
+    if not isinstance(value, list):
+        raise ValueError("a JSON array is needed")
+    return as_tuple(value)
+
+
+def as_tuple(value: list[Any]) -> tuple[Any, ...]:
+    """Return a list as a tuple, the lists in it too."""
+    return tuple(as_tuple(item) if isinstance(item, list) else item for item in value)
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "bytes": str.encode,
+    "str": _parse_text,
+    "i64": int,
+    "u64": int,
+    "float": _parse_float,
+    "tuple": _parse_tuple,
+    "msgpack": _parse_json,
+    "json": _parse_json,
+}
+
+_HINTS: dict[str, str] = {
+    "bytes": "Give text, or utf8:, hex: or b64:.",
+    "str": "Give text.",
+    "i64": "Give a decimal number.",
+    "u64": "Give a decimal number that is not negative.",
+    "float": "Give a number.",
+    "tuple": """Give a JSON array, such as '["DE", 1]'.""",
+    "msgpack": """Give JSON; text needs quotes: '"text"'.""",
+    "json": """Give JSON; text needs quotes: '"text"'.""",
+}
+
+
+def plain(value: Any) -> Any:
+    """Return a decoded value in what JSON can hold."""
+    if isinstance(value, dict):
+        return {_name(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, bytes | bytearray):
+        return shown_bytes(bytes(value))
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    if isinstance(value, SingleFloat):
+        return value.value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value) if isinstance(value, UUID) else repr(value)
+
+
+def _name(key: Any) -> str:
+    return key if isinstance(key, str) else json.dumps(plain(key), ensure_ascii=False)
+
+
+def decoded(data: bytes, codec: Codec[Any] | None) -> tuple[Any, str | None]:
+    """Return (value in what JSON can hold, None), or (None, why it does not decode)."""
+    if codec is None:
+        return None, "the codec is not known here"
+    try:
+        return plain(codec.decode(data)), None
+    except CodecError as error:
+        return None, str(error)
+
+
+def shown_pair_part(name: str, data: bytes, codec: Codec[Any] | None) -> dict[str, Any]:
+    """Return the fields that print a key or value: its bytes and, beside them, what they mean."""
+    fields: dict[str, Any] = {name: shown_bytes(data)}
+    value, problem = decoded(data, codec)
+    if problem is None:
+        fields[f"{name}_decoded"] = value
+    else:
+        fields[f"{name}_problem"] = problem
+    return fields
+
+
+def inline(data: bytes, codec: Codec[Any] | None) -> str:
+    """Return a key or value on one line, as ``parse_value`` takes it back."""
+    if codec is None or codec.name == "bytes":
+        return inline_bytes(data)
+    value, problem = decoded(data, codec)
+    if problem is not None:
+        return f"hex:{data.hex()}"
+    if codec.name == "str":
+        return value if value.isprintable() and not has_prefix(value) else f"hex:{data.hex()}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def exact(data: bytes, codec: Codec[Any]) -> str:
+    """Return a key or value as text of which ``parse_value`` makes the very same bytes."""
+    text = inline(data, codec)
+    try:
+        same = parse_value(text, codec, "value") == data
+    except UsageError:
+        same = False
+    return text if same else f"hex:{data.hex()}"
+
+
+# ------------------------------------------------------------------ times, ranges
+
+
+def shown_time(microseconds: int) -> str:
+    """Return a commit time as ISO 8601 in UTC; a time beyond the calendar as its number."""
+    try:
+        moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return f"{microseconds} us"
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def parse_time(text: str) -> int:
+    """Return a time in microseconds UTC: ISO 8601 (UTC where it names no zone), or Unix seconds."""
+    if re.fullmatch(r"\d{1,20}(\.\d+)?", text):
+        return round(float(text) * MICROSECONDS)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{quoted(text)} is not a time",
+            hint="Give 2026-11-21T15:30:00Z, or seconds since 1970.",
+        ) from error
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round((moment - datetime.fromtimestamp(0, UTC)) / timedelta(microseconds=1))
+
+
+def parse_span(text: str) -> tuple[int, int]:
+    """Return (first, last) of ``5..9``, or of a single number."""
+    match = re.fullmatch(r"(\d{1,20})(?:\.\.(\d{1,20}))?", text)
+    if match is None:
+        raise UsageError(f"{quoted(text)} is not a range of numbers", hint="Give 5..9, or 5.")
+    first = int(match[1])
+    last = first if match[2] is None else int(match[2])
+    if last < first:
+        raise UsageError(f"the range {quoted(text)} ends before it begins", hint="Give 5..9, or 5.")
+    return first, last
