@@ -6,9 +6,9 @@ import pytest
 
 from support.stores import open_store, opened
 from tidelog.affinity.errors import CorruptLogError
+from tidelog.engine.files import recovery
 from tidelog.engine.files.recovery import rewrite_tail
 from tidelog.testing import FaultyDisk
-from tidelog.wal import sequence
 from tidelog.wal.format import segment_name
 from tidelog.wal.ports import ReadableDirectory
 from tidelog.wal.reader import Scan
@@ -31,13 +31,13 @@ def test_a_segment_that_the_replay_did_not_see_is_not_cut(
 ) -> None:
     # A listing without the newest segment ended the replay before it, and recovery cut it then.
     disk = crashed(100)
-    last = segment_numbers(disk.directory("/store/wal"))[-1]
+    last = segment_numbers(disk.directory("/store/wal"))[-1] + 1
 
-    def without_the_last(directory: ReadableDirectory) -> list[int]:
-        return [number for number in segment_numbers(directory) if number != last]
+    def with_one_more(directory: ReadableDirectory) -> list[int]:
+        return [*segment_numbers(directory), last]
 
     with monkeypatch.context() as patch:
-        patch.setattr(sequence, "segment_numbers", without_the_last)
+        patch.setattr(recovery, "segment_numbers", with_one_more)
         with pytest.raises(CorruptLogError, match="nothing was cut") as caught:
             open_store(disk)
     assert caught.value.segment == last
