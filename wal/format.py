@@ -34,10 +34,15 @@ PAYLOAD_MAX = 1 << 30
 
 SEGMENT_MAGIC = b"TIDELOG\x00"
 
-# Feature bits of three kinds: old code may read and write / may read only / must refuse.
-KNOWN_COMPATIBLE = 0
+# Features are bits of three kinds, in the manifest and in the header of each segment. Code that
+# does not know a bit may read and write the store all the same, may read only, or must refuse it.
+# Nobody takes away a bit that is there.
+CLUSTER = 1
+"""Required: a cluster owns the store, and nobody but its member may open it."""
+PREVIEW = 2
+"""Required: it may have records of the cluster whose bodies can change until they are released."""
 KNOWN_READ_ONLY = 0
-KNOWN_REQUIRED = 0
+KNOWN_REQUIRED = CLUSTER | PREVIEW
 
 _SEGMENT = struct.Struct("<8sIIII16s16s16sQQ")
 _CRC = struct.Struct("<I")
@@ -108,12 +113,7 @@ def parse_segment_header(data: bytes, segment: int) -> SegmentHeader:
         _SEGMENT.unpack_from(data)
     )
     if version != FORMAT_VERSION or required & ~KNOWN_REQUIRED:
-        raise FormatVersionError(
-            f"segment {segment} has log format {version} with required features {required:#x}; "
-            f"this version of tidelog knows format {FORMAT_VERSION} and {KNOWN_REQUIRED:#x}",
-            found=version,
-            supported=FORMAT_VERSION,
-        )
+        raise unknown_features(f"segment {segment}", version, required, FORMAT_VERSION)
     return SegmentHeader(
         log_id=log_id,
         store_id=store_id,
@@ -124,6 +124,29 @@ def parse_segment_header(data: bytes, segment: int) -> SegmentHeader:
         read_only=read_only,
         required=required,
     )
+
+
+def unknown_features(what: str, version: int, required: int, supported: int) -> FormatVersionError:
+    """Return the error for a segment or a store that this version must refuse."""
+    return FormatVersionError(
+        f"{what} has format {version} with required features {required:#x}; "
+        f"this version of tidelog knows format {supported} and {KNOWN_REQUIRED:#x}",
+        found=version,
+        supported=supported,
+    )
+
+
+def check_writable(what: str, version: int, read_only: int) -> None:
+    """Raise ``FormatVersionError`` for features with which this version may read, but not write."""
+    unknown = read_only & ~KNOWN_READ_ONLY
+    if unknown:
+        raise FormatVersionError(
+            f"{what} has features {unknown:#x}, which this version of tidelog does not know: "
+            "it may read the store, but not write it",
+            found=version,
+            supported=FORMAT_VERSION,
+            hint="Open it with `read_only=True`, or use the version of tidelog that wrote it.",
+        )
 
 
 def log_seed(log_id: bytes) -> int:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crc32c import crc32c
 
@@ -243,13 +243,7 @@ class LogWriter:
         self._change_to(self._begun)
 
     def _begin(self) -> _Begun:
-        header = SegmentHeader(
-            log_id=self._header.log_id,
-            store_id=self._header.store_id,
-            history_id=self._header.history_id,
-            number=self._header.number + 1,
-            first_position=self.position,
-        )
+        header = replace(self._header, number=self._header.number + 1, first_position=self.position)
         file, position = create_segment(
             self._directory, header, self._state(), spare=self._spare(), mapped=self._mapped
         )

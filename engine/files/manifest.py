@@ -9,12 +9,15 @@ Left out: everything that changes with each commit; that is in the log and in LM
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from crc32c import crc32c
 
-from ...affinity.errors import CorruptDataError, FormatVersionError
+from ...affinity.errors import CorruptDataError
 from ...affinity.partitions import PARTITIONS_MAX
+from ...wal.format import KNOWN_REQUIRED, unknown_features
 from ...wal.ports import Directory, ReadableDirectory
 
 STORE_FORMAT = 1
@@ -52,6 +55,8 @@ class Manifest:
     compatible: int = 0
     read_only: int = 0
     required: int = 0
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of later versions: kept, and written back."""
 
     @property
     def durable(self) -> int:
@@ -69,7 +74,8 @@ class Manifest:
 
 def encode(manifest: Manifest) -> bytes:
     """Return the bytes of the file."""
-    line = json.dumps(asdict(manifest), sort_keys=True).encode()
+    fields = asdict(manifest)
+    line = json.dumps({**fields.pop("unknown"), **fields}, sort_keys=True).encode()
     return line + b"\n%08x\n" % crc32c(line)
 
 
@@ -87,22 +93,18 @@ def decode(data: bytes) -> Manifest:
         found, required = int(fields["format"]), int(fields["required"])
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptDataError(f"the manifest does not decode: {error}") from error
-    if found != STORE_FORMAT or required:
-        raise FormatVersionError(
-            f"the store has format {found} with required features {required:#x}; "
-            f"this version of tidelog knows format {STORE_FORMAT} and no features",
-            found=found,
-            supported=STORE_FORMAT,
-        )
-    known = {name: fields[name] for name in Manifest.__dataclass_fields__ if name in fields}
+    if found != STORE_FORMAT or required & ~KNOWN_REQUIRED:
+        raise unknown_features("the store", found, required, STORE_FORMAT)
+    names = Manifest.__dataclass_fields__.keys() - {"unknown"}
+    known = {name: fields.pop(name) for name in names if name in fields}
     try:
-        manifest = Manifest(**known)
+        manifest = Manifest(**known, unknown=fields)
         logs = [(str(log), int(first)) for log, first in manifest.logs]
         spaces = [(int(a), int(b), int(c)) for a, b, c in manifest.spaces]
         _check_types(manifest)
     except (TypeError, ValueError) as error:
         raise CorruptDataError(f"the manifest lacks something: {error}") from error
-    return Manifest(**{**known, "logs": logs, "spaces": spaces})
+    return replace(manifest, logs=logs, spaces=spaces)
 
 
 def _check_types(manifest: Manifest) -> None:
@@ -111,7 +113,8 @@ def _check_types(manifest: Manifest) -> None:
     for text in (*ids, *(log for log, _ in manifest.logs)):
         if len(bytes.fromhex(text)) != _ID_SIZE:
             raise ValueError(f"{text!r} is no id")
-    for number in (manifest.partitions, manifest.clean_end or 0):
+    masks = (manifest.compatible, manifest.read_only, manifest.required)
+    for number in (manifest.partitions, manifest.clean_end or 0, *masks):
         if type(number) is not int or number < 0:
             raise ValueError(f"{number!r} is no number")
     if not manifest.logs or not 1 <= manifest.partitions <= PARTITIONS_MAX:

@@ -23,6 +23,7 @@ import os
 
 from ...affinity.errors import AlreadyOpenError, DiskError, NotFoundError
 from ...wal.ports import ReadableDirectory
+from ..files.features import check_features
 from ..files.log_source import WAL_NAME
 from ..files.manifest import Manifest
 from ..system.environment import Disk, Environment, LockHandle
@@ -79,7 +80,9 @@ class ReadAccess:
         self.path = path
         self._given = manifest
         check_place(environment, path)
-        self.manifest()
+        found, folder = self.manifest(), os.path.join(path, WAL_NAME)
+        self.wal: ReadableDirectory = environment.disk.directory(folder, read_only=True)
+        check_features(path, found, self.wal, write=False)
         self.slot: Slot | None = None
         self._guard: LockHandle | None = None
         self._enter()
@@ -90,9 +93,6 @@ class ReadAccess:
                     f"the store at {path} has no data file yet", hint="Open it for writing once."
                 )
             self.kv = environment.open_kv(data, map_size, True, self.slot is not None)
-            self.wal: ReadableDirectory = environment.disk.directory(
-                os.path.join(path, WAL_NAME), read_only=True
-            )
         except BaseException:
             self._leave()
             raise

@@ -42,6 +42,7 @@ from ..commit.outcomes import automatic_prefix
 from ..data.overlay import Overlay
 from ..data.partition_store import read_marks, verify_partitions
 from ..files import manifest as manifests
+from ..files.features import check_features, newest_header
 from ..files.log_keeper import LogKeeper
 from ..files.log_source import WAL_NAME
 from ..files.manifest import Manifest
@@ -326,8 +327,8 @@ def open_store(
                 f"{path} has {manifest.partitions} partitions, not {partitions}",
                 hint="The number is fixed when a store is made; leave it out to open one.",
             )
-        if manifest.cluster is not None:
-            raise UsageError(f"{path} belongs to cluster {manifest.cluster}")
+        wal = disk.directory(os.path.join(path, WAL_NAME), read_only=True)
+        check_features(path, manifest, wal, write=True)
         return _Opening(environment, path, lock, manifest, options, mapped).run()
     except BaseException:
         if new:
@@ -700,12 +701,16 @@ class _Opening:
             segment.file.close()
         log_id = bytes.fromhex(self._manifest.log_id)
         if segment is None or segment.header is None or segment.log_id != log_id:
+            manifest, before = self._manifest, newest_header(self._wal)
             header = SegmentHeader(
                 log_id=log_id,
                 store_id=state.store_id,
-                history_id=bytes.fromhex(self._manifest.history_id),
+                history_id=bytes.fromhex(manifest.history_id),
                 number=numbers[-1] + 1 if numbers else 1,
                 first_position=position,
+                compatible=manifest.compatible | (before.compatible if before else 0),
+                read_only=manifest.read_only | (before.read_only if before else 0),
+                required=manifest.required | (before.required if before else 0),
             )
             with translated_disk("beginning a segment of the log"):
                 file, position = create_segment(self._wal, header, payload(), mapped=self._mapped)

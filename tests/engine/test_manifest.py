@@ -63,7 +63,7 @@ def test_every_flipped_bit_is_found() -> None:
             decode(bytes(damaged))
 
 
-@pytest.mark.parametrize("fields", [{"format": 2}, {"required": 1}, {"format": 0}])
+@pytest.mark.parametrize("fields", [{"format": 2}, {"required": 4}, {"format": 0}])
 def test_a_newer_format_or_an_unknown_feature_is_refused(fields: dict[str, int]) -> None:
     with pytest.raises(FormatVersionError) as caught:
         decode(changed(**fields))

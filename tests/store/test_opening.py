@@ -320,11 +320,6 @@ def test_another_number_of_partitions_is_refused(store: Path) -> None:
         assert db.map("m")[b"k"] == b"v"
 
 
-def test_a_store_of_a_cluster_is_refused(store: Path) -> None:
-    edit_manifest(store, cluster="c1")
-    expect_refused(store, UsageError, "cluster c1")
-
-
 @pytest.mark.parametrize("written", [True, False])
 def test_a_manifest_of_another_store_is_refused(tmp_path: Path, written: bool) -> None:
     for name in ("store", "other"):

@@ -64,7 +64,7 @@ def test_a_later_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal_format, "FORMAT_VERSION", 2)
     later = HEADER.to_bytes()
     monkeypatch.undo()
-    with pytest.raises(FormatVersionError, match="log format 2") as caught:
+    with pytest.raises(FormatVersionError, match="segment 7 has format 2") as caught:
         parse_segment_header(later, 7)
     assert (caught.value.found, caught.value.supported) == (2, 1)
 

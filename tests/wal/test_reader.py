@@ -162,7 +162,7 @@ def test_segments_that_are_not_wanted_are_passed_over_unread(log: LogBuilder) ->
 def test_a_later_format_is_an_error_of_its_own(log: LogBuilder) -> None:
     header = SegmentHeader(
         log_id=LOG_ID, store_id=STORE_ID, history_id=HISTORY_ID, number=3, first_position=0,
-        required=1,
+        required=4,
     )  # fmt: skip
     log.directory.segment(3)[:HEADER_SIZE] = header.to_bytes()
     with pytest.raises(FormatVersionError):

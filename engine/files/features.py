@@ -1,0 +1,47 @@
+"""Whether this version may open a store, by the features in its manifest and its newest segment.
+
+Every open asks before it looks at anything else.  A segment has the features of the one before it,
+so the newest one has them all.
+
+Left out: features that nobody may even read without knowing them; decoding refuses those.
+"""
+
+from __future__ import annotations
+
+from ...affinity.errors import CorruptLogError, UsageError
+from ...wal.format import CLUSTER, SegmentHeader, check_writable
+from ...wal.ports import ReadableDirectory
+from ...wal.segments import open_segment, segment_numbers
+from .manifest import Manifest
+
+
+def check_features(path: str, manifest: Manifest, wal: ReadableDirectory, *, write: bool) -> None:
+    """Raise where a store at ``path`` must not be opened for reading, or for writing.
+
+    ``UsageError`` for the store of a cluster's member; ``FormatVersionError`` for features with
+    which this version may read only, if it is to write, or that it must refuse.
+    """
+    header = newest_header(wal)
+    required = manifest.required | (header.required if header else 0)
+    if manifest.cluster is not None or required & CLUSTER:
+        raise UsageError(
+            f"{path} belongs to a cluster: {manifest.cluster or 'its manifest does not say which'}",
+            hint="Only the cluster's member opens it; look into its log with `tidelog wal`.",
+        )
+    if write:
+        check_writable(path, manifest.format, manifest.read_only)
+        if header is not None:
+            check_writable(f"segment {header.number} of {path}", manifest.format, header.read_only)
+
+
+def newest_header(wal: ReadableDirectory) -> SegmentHeader | None:
+    """Return the header of the newest segment that has a valid one."""
+    for number in reversed(segment_numbers(wal)):
+        try:
+            segment = open_segment(wal, number)
+        except (CorruptLogError, FileNotFoundError):  # damaged, or dropped by a writer meanwhile
+            continue
+        segment.file.close()
+        if segment.header is not None:
+            return segment.header
+    return None

@@ -1,0 +1,153 @@
+"""Stores with feature bits: who may open them, and that nobody takes a bit away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+import tidelog
+from tidelog.affinity.errors import FormatVersionError, TidelogError, UsageError
+from tidelog.engine.api.read_only import ReadOnlyDatabase
+from tidelog.testing import check_store
+from tidelog.wal.files import ReadOnlyDirectory
+from tidelog.wal.format import CLUSTER, HEADER_SIZE, PREVIEW, parse_segment_header, segment_name
+from tidelog.wal.segments import segment_numbers
+
+UNKNOWN = 1 << 31
+SEGMENT_BYTES = 64 << 10
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    with tidelog.open(path, partitions=2, segment_bytes=SEGMENT_BYTES) as db:
+        db.map("m")[b"k"] = b"v"
+    return path
+
+
+def contents(store: Path) -> dict[Path, bytes]:
+    """The files of a store but for its locks."""
+    files = [path for path in store.rglob("*") if path.is_file() and "lock" not in path.name]
+    return {path: path.read_bytes() for path in files}
+
+
+def fields_of(store: Path) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads((store / "manifest").read_bytes().splitlines()[0])
+    return fields
+
+
+def mark_manifest(store: Path, **changes: Any) -> None:
+    line = json.dumps({**fields_of(store), **changes}).encode()
+    (store / "manifest").write_bytes(line + b"\n%08x\n" % crc32c(line))
+
+
+def mark_segment(store: Path, **masks: int) -> None:
+    number = segment_numbers(ReadOnlyDirectory(store / "wal"))[-1]
+    file = store / "wal" / segment_name(number)
+    data = bytearray(file.read_bytes())
+    for name, mask in masks.items():
+        place = {"compatible": 12, "read_only": 16, "required": 20}[name]
+        data[place : place + 4] = mask.to_bytes(4, "little")
+    data[HEADER_SIZE - 4 : HEADER_SIZE] = crc32c(data[: HEADER_SIZE - 4]).to_bytes(4, "little")
+    file.write_bytes(data)
+
+
+def masks_of_segments(store: Path) -> list[tuple[int, int, int]]:
+    found = []
+    for number in segment_numbers(ReadOnlyDirectory(store / "wal")):
+        data = (store / "wal" / segment_name(number)).read_bytes()[:HEADER_SIZE]
+        header = parse_segment_header(data, number)
+        found.append((header.compatible, header.read_only, header.required))
+    return found
+
+
+def rotate(store: Path) -> None:
+    with tidelog.open(store, segment_bytes=SEGMENT_BYTES) as db:
+        for number in range(40):
+            db.map("m")[b"%d" % number] = bytes(10_000)
+
+
+def open_reading(store: Path) -> ReadOnlyDatabase:
+    return tidelog.open(store, read_only=True)
+
+
+MARKS = [mark_manifest, mark_segment]
+
+
+@pytest.mark.parametrize("mark", MARKS)
+@pytest.mark.parametrize(
+    ("masks", "writing", "reading"),
+    [
+        ({"required": UNKNOWN}, FormatVersionError, FormatVersionError),
+        ({"read_only": UNKNOWN}, FormatVersionError, None),
+        ({"required": CLUSTER}, UsageError, UsageError),
+        ({"required": CLUSTER | PREVIEW}, UsageError, UsageError),
+        ({"required": PREVIEW}, None, None),
+        ({"compatible": UNKNOWN}, None, None),
+    ],
+)
+def test_a_feature_decides_who_may_open_a_store(
+    store: Path,
+    mark: Callable[..., None],
+    masks: dict[str, int],
+    writing: type[TidelogError] | None,
+    reading: type[TidelogError] | None,
+) -> None:
+    mark(store, **masks)
+    files = contents(store)
+    for opened, refusal in ((tidelog.open, writing), (open_reading, reading)):
+        if refusal is None:
+            with opened(store) as db:
+                assert db.map("m")[b"k"] == b"v"
+        else:
+            with pytest.raises(refusal):
+                opened(store)
+    if writing is not None:
+        assert contents(store) == files
+
+
+def test_the_store_of_a_cluster_is_refused_by_name(store: Path) -> None:
+    mark_manifest(store, cluster="c1", required=CLUSTER)
+    for opened in (tidelog.open, open_reading):
+        with pytest.raises(UsageError, match="belongs to a cluster: c1"):
+            opened(store)
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_features_are_carried_on_by_rotations_copies_and_closes(
+    store: Path, tmp_path: Path, mark: Callable[..., None]
+) -> None:
+    # A new segment had none.
+    mark(store, compatible=UNKNOWN, required=PREVIEW)
+    before = fields_of(store)
+    rotate(store)
+    wanted = (UNKNOWN, 0, PREVIEW)
+    if mark is mark_segment:
+        assert len(masks_of_segments(store)) > 2
+        assert set(masks_of_segments(store)) == {wanted}
+    with tidelog.open(store, segment_bytes=SEGMENT_BYTES) as db:
+        db.backup(tmp_path / "copy")
+    rotate(tmp_path / "copy")
+    for path in (store, tmp_path / "copy"):
+        names = ("compatible", "read_only", "required")
+        assert {name: fields_of(path)[name] for name in names} == {
+            name: before[name] for name in names
+        }
+        assert check_store(path) == []
+    assert masks_of_segments(tmp_path / "copy")[-1] == wanted
+
+
+def test_what_a_later_version_wrote_into_the_manifest_stays(store: Path, tmp_path: Path) -> None:
+    # The first clean close threw it away.
+    mark_manifest(store, later={"a": [1]})
+    rotate(store)
+    with tidelog.open(store) as db:
+        db.backup(tmp_path / "copy")
+    rotate(tmp_path / "copy")
+    for path in (store, tmp_path / "copy"):
+        assert fields_of(path)["later"] == {"a": [1]}
