@@ -103,7 +103,7 @@ class StoreMark:
             self.store_id,
             self.position,
             self.time,
-            [namespace.to_list() for namespace in self.namespaces],
+            [namespace.fields() for namespace in self.namespaces],
             self.next_namespace,
             self.dropped,
         )
@@ -118,7 +118,7 @@ class StoreMark:
             store_id=store_id,
             position=position,
             time=time,
-            namespaces=tuple(_namespace(fields) for fields in namespaces),
+            namespaces=tuple(NamespaceRecord.of(fields) for fields in namespaces),
             next_namespace=following,
             dropped=tuple(dropped),
         )
@@ -134,20 +134,6 @@ def _fields(data: bytes, count: int, what: str) -> list[Any]:
     if not isinstance(fields, list) or len(fields) < count:
         raise CorruptDataError(f"the checkpoint mark of a {what} has too few fields")
     return fields
-
-
-def _namespace(fields: list[Any]) -> NamespaceRecord:
-    number, name, key_codec, key_version, value_codec, value_version, before, space = fields[:8]
-    return NamespaceRecord(
-        id=number,
-        name=name,
-        key_codec=key_codec,
-        key_version=key_version,
-        value_codec=value_codec,
-        value_version=value_version,
-        before_images=before,
-        space=space,
-    )
 
 
 def with_epoch(table: EpochTable, epoch: int, start: int) -> EpochTable:

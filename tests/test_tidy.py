@@ -31,7 +31,7 @@ KINDS = {
     "wal/format.py": "pure",
     "wal/index.py": "pure",
     "wal/ports.py": "pure",
-    "wal/records.py": "pure",
+    "wal/records/": "pure",
     "wal/retention.py": "pure",
     "wal/tail.py": "pure",
     "wal/tallies.py": "pure",

@@ -208,15 +208,6 @@ def test_a_store_is_open_once_and_says_where() -> None:
         assert content(again) == [b"a"]
 
 
-def test_a_store_of_a_cluster_is_refused() -> None:
-    with opened() as store:
-        pass
-    directory = store.disk.directory(PATH)
-    manifests.write(directory, replace(manifests.read(directory), cluster="east"))
-    with pytest.raises(UsageError, match="cluster east"):
-        open_store(store.disk)
-
-
 def test_the_data_file_of_another_store_is_refused() -> None:
     with opened() as one:
         put(one, b"a")

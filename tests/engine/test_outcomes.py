@@ -449,10 +449,14 @@ def test_an_id_of_another_store_tells_no_time() -> None:
     assert outcomes.born(tx_id, other) is None
 
 
+LOSING_SEED = 2
+"""With it the failed sync drops the frame; with others it may get to the disk all the same."""
+
+
 @pytest.mark.parametrize("given", [False, True])
 def test_what_a_failed_sync_left_open_is_pending_until_the_next_open(given: bool) -> None:
     # It was said to be committed, and a power cut took it back.
-    store = open_store()
+    store = open_store(seed=LOSING_SEED)
     users = store.database.map("users")
     users[b"a"] = b"1"
     tx_id = store.database.new_id() if given else None

@@ -26,7 +26,7 @@ from ...engine.codecs.byte_text import parse_bytes, quoted
 from ...engine.files.log_source import LogSource, find_log
 from ...wal.format import segment_name
 from ...wal.reader import Scan
-from ...wal.records import TxRecord
+from ...wal.records import Update
 from ...wal.segments import segment_numbers
 from ...wal.tail import End, EndKind
 from ..shell.commands import Count, LazyGroup, json_options, settings_of, store_argument
@@ -48,7 +48,7 @@ from .records import (
     BadRecord,
     Entry,
     Names,
-    Update,
+    WithUpdates,
     document,
     end_document,
     entries_of,
@@ -151,7 +151,7 @@ def select(scan: Scan, chosen: Filter, names: Names) -> Iterator[Wanted]:
             names.learn(entry.record)
             if chosen.wants(entry, names):
                 updates = chosen.updates(entry.record, names)
-                if updates or not (chosen.about_updates and isinstance(entry.record, TxRecord)):
+                if updates or not (chosen.about_updates and isinstance(entry.record, WithUpdates)):
                     yield entry, updates
 
 

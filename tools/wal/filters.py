@@ -22,12 +22,18 @@ from ...engine.codecs.registry import Codec, KeyRange, byte_prefix_range
 from ...wal.ports import ReadableDirectory
 from ...wal.reader import load_index
 from ...wal.records import (
+    AdmitRecord,
+    CommitRecord,
     DropNamespaceRecord,
     IngestRecord,
     NamespaceRecord,
+    PrepareRecord,
     RollbackRecord,
     Run,
+    SettleRecord,
+    SuppliedRecord,
     TxRecord,
+    Update,
 )
 from ...wal.segments import open_segment, segment_numbers
 from ..shell.text import parse_value, value_of_text
@@ -37,7 +43,7 @@ from .records import (
     BadRecord,
     Entry,
     Names,
-    Update,
+    WithUpdates,
     time_of,
     type_of,
     updates_of,
@@ -93,9 +99,7 @@ class Filter:
     def _wants_id(self, record: AnyRecord) -> bool:
         if self.tx is None:
             return True
-        return isinstance(record, TxRecord | RollbackRecord) and record.tx_id.hex().startswith(
-            self.tx
-        )
+        return any(tx_id.hex().startswith(self.tx) for tx_id in ids_of(record))
 
     def _wants_time(self, record: AnyRecord) -> bool:
         if self.since is None and self.until is None:
@@ -107,11 +111,12 @@ class Filter:
 
     def _wants_part(self, record: AnyRecord, names: Names) -> bool:
         """What of the update-wise filters can be said of a record that is no transaction."""
-        if not self.about_updates or isinstance(record, TxRecord | BadRecord):
+        if not self.about_updates or isinstance(record, WithUpdates | BadRecord):
             return True
-        if isinstance(record, RollbackRecord):
+        if isinstance(record, RollbackRecord | CommitRecord):
             by_name = self.map is not None or self.key is not None or self.prefix is not None
-            return not by_name and any(map(self._wants_run, record.runs))
+            runs = record.runs if isinstance(record, RollbackRecord) else record.participants
+            return not by_name and any(map(self._wants_run, runs))
         if isinstance(record, IngestRecord):
             by_key = self.key is not None or self.prefix is not None
             of_map = self.wants_map(record.namespace, names)
@@ -136,8 +141,6 @@ class Filter:
 
     def updates(self, record: AnyRecord, names: Names) -> list[Update]:
         """Return the wanted updates of a record."""
-        if not isinstance(record, TxRecord):
-            return []
         return [update for update in updates_of(record) if self._wants_update(update, names)]
 
     def _wants_update(self, update: Update, names: Names) -> bool:
@@ -173,6 +176,19 @@ class Filter:
             if self.map is not None:
                 raise
             return None
+
+
+def ids_of(record: AnyRecord) -> list[bytes]:
+    """Return the ids of the transactions that a record speaks of."""
+    match record:
+        case TxRecord() | RollbackRecord() | PrepareRecord() | CommitRecord():
+            return [record.tx_id]
+        case SettleRecord() | SuppliedRecord():
+            return [one.tx_id for one in record.transactions]
+        case AdmitRecord():
+            return list(record.dropped)
+        case _:
+            return []
 
 
 def key_range(codec: Codec[Any] | None, key: str | None, prefix: str | None) -> KeyRange:

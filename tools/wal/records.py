@@ -22,24 +22,33 @@ from ...engine.codecs.byte_text import shown_bytes
 from ...engine.codecs.registry import Codec, codec_named
 from ...wal.format import Frame
 from ...wal.records import (
+    AdmitRecord,
     CheckpointRecord,
+    ClearRecord,
+    CommitRecord,
+    CommitUptoRecord,
     DropNamespaceRecord,
     EpochRecord,
     IdleRecord,
     IngestRecord,
     NamespaceRecord,
+    OpenRecord,
+    PrepareRecord,
     Record,
     RollbackRecord,
-    Run,
+    SettleRecord,
     StateRecord,
+    SuppliedRecord,
     TxRecord,
     UndecodableRecordError,
     UnknownRecord,
+    Update,
     decode_record,
     split_records,
 )
 from ...wal.tail import End, Place
 from ..shell.text import inline, shown_pair_part, shown_time
+from .copies import copy_details, copy_document, run_document, shown_runs
 
 SCHEMA = 1
 FIRST_USER_NAMESPACE = 16
@@ -60,6 +69,7 @@ class BadRecord:
 
 
 AnyRecord = Record | BadRecord
+WithUpdates = TxRecord | PrepareRecord | SettleRecord | SuppliedRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +79,6 @@ class Entry:
     frame: Frame
     index: int
     record: AnyRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """One update of a transaction; ``value`` None deletes."""
-
-    partition: int
-    epoch: int
-    counter: int
-    namespace: int
-    key: bytes
-    value: bytes | None
 
 
 def entries_of(frame: Frame) -> Iterator[Entry]:
@@ -109,10 +107,10 @@ def _decoded(number: int, flags: int, body: memoryview) -> AnyRecord:
         return BadRecord(number=number, body=bytes(body), problem=str(error), later=True)
 
 
-def updates_of(record: TxRecord) -> Iterator[Update]:
-    """Yield the updates of a transaction."""
-    for fields in record.updates():
-        yield Update(*fields)
+def updates_of(record: AnyRecord) -> Iterator[Update]:
+    """Yield the updates that a record brings; most kinds bring none."""
+    if isinstance(record, WithUpdates):
+        yield from record.updates()
 
 
 class Names:
@@ -192,6 +190,14 @@ _TYPES: dict[type, str] = {
     CheckpointRecord: "checkpoint",
     StateRecord: "state",
     IdleRecord: "idle",
+    PrepareRecord: "prepare",
+    CommitRecord: "commit",
+    CommitUptoRecord: "commit_upto",
+    SettleRecord: "settle",
+    OpenRecord: "open",
+    SuppliedRecord: "supplied",
+    ClearRecord: "clear",
+    AdmitRecord: "admit",
 }
 
 TYPE_NAMES = (*_TYPES.values(), "unknown", "undecodable")
@@ -231,8 +237,9 @@ def _body(record: AnyRecord, names: Names, updates: Sequence[Update]) -> dict[st
         case RollbackRecord():
             return {
                 "tx": record.tx_id.hex(),
+                "attempt": record.attempt,
                 "reason": record.reason,
-                "runs": [_run(run) for run in record.runs],
+                "runs": [run_document(run) for run in record.runs],
             }
         case NamespaceRecord():
             return namespace_document(record)
@@ -249,7 +256,9 @@ def _body(record: AnyRecord, names: Names, updates: Sequence[Update]) -> dict[st
             return {
                 "namespace": record.namespace,
                 "load": record.load.hex(),
-                "runs": [_run(run) | {"digest": digest[::-1].hex()} for run, digest in runs],
+                "runs": [
+                    run_document(run) | {"digest": digest[::-1].hex()} for run, digest in runs
+                ],
             }
         case CheckpointRecord():
             return {"checkpoint_position": record.position}
@@ -260,6 +269,12 @@ def _body(record: AnyRecord, names: Names, updates: Sequence[Update]) -> dict[st
                 "lwms": record.lwms,
                 "hwms": record.hwms,
                 "ranges": {str(p): ranges for p, ranges in sorted(record.ranges.items())},
+                "epoch_tables": {str(p): t for p, t in sorted(record.epoch_tables.items())},
+                "pending": [
+                    {"tx": one.tx_id.hex(), "attempt": one.attempt, "run": run_document(one.run)}
+                    for one in record.pending
+                ],
+                "spaces": [space._asdict() for space in record.spaces],
             }
         case IdleRecord():
             return {}
@@ -268,6 +283,10 @@ def _body(record: AnyRecord, names: Names, updates: Sequence[Update]) -> dict[st
         case BadRecord():
             body = shown_bytes(record.body)
             return {"number": record.number, "problem": record.problem, "body": body}
+        case PrepareRecord() | SettleRecord() | SuppliedRecord():
+            return copy_document(record) | {"updates": [_update(one, names) for one in updates]}
+        case _:
+            return copy_document(record)
 
 
 def _transaction(record: TxRecord, names: Names, updates: Sequence[Update]) -> dict[str, Any]:
@@ -294,10 +313,6 @@ def _update(update: Update, names: Names) -> dict[str, Any]:
     if update.value is not None:
         fields |= shown_pair_part("value", update.value, names.value_codec(number))
     return fields
-
-
-def _run(run: Run) -> dict[str, Any]:
-    return {"partition": run.partition, "epoch": run.epoch, "first": run.first, "count": run.count}
 
 
 def namespace_document(record: NamespaceRecord) -> dict[str, Any]:
@@ -384,7 +399,7 @@ def _details(record: AnyRecord, names: Names) -> Iterator[str]:
                 yield f"tag={record.tag!r}"
         case RollbackRecord():
             yield f"{record.tx_id.hex()}  {record.reason}"
-            yield from (f"p{run.partition} #{run.first}+{run.count}" for run in record.runs)
+            yield from shown_runs(record.runs)
         case NamespaceRecord():
             yield f"{record.id} {record.name!r}  {record.key_codec} -> {record.value_codec}"
         case DropNamespaceRecord():
@@ -393,7 +408,7 @@ def _details(record: AnyRecord, names: Names) -> Iterator[str]:
             yield f"partitions from {record.first_partition}: {record.epochs}"
         case IngestRecord():
             yield f"{record.namespace} {record.load.hex()}"
-            yield from (f"p{run.partition} #{run.first}+{run.count}" for run in record.runs)
+            yield from shown_runs(record.runs)
         case CheckpointRecord():
             yield f"complete below {record.position}"
         case StateRecord():
@@ -402,5 +417,7 @@ def _details(record: AnyRecord, names: Names) -> Iterator[str]:
             yield f"number {record.type}, {len(record.body)} bytes"
         case BadRecord():
             yield f"number {record.number}: {record.problem}"
-        case _:
+        case IdleRecord():
             pass
+        case _:
+            yield from copy_details(record)

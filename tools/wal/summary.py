@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...wal.records import Update
 from ...wal.tallies import MapTally
 from ..shell.text import shown_time
-from .records import Entry, Names, Update, time_of, type_of
+from .records import Entry, Names, time_of, type_of
 
 
 @dataclass(slots=True)
