@@ -405,19 +405,60 @@ def interrupt_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(LockTable, name, raises)
 
 
+def lose(manager: LockManager, owner: int) -> None:
+    """Release the locks of a transaction that was dropped while somebody held the mutex."""
+    manager._lost.append(owner)
+    manager.release_lost()
+
+
 @pytest.mark.parametrize("where", ["_drop", "_wake"])
+@pytest.mark.parametrize("release", [LockManager.release, lose])
 def test_an_interrupt_in_a_release_hands_the_locks_on(
-    locks: Locks, monkeypatch: pytest.MonkeyPatch, where: str
+    locks: Locks,
+    monkeypatch: pytest.MonkeyPatch,
+    release: Callable[[LockManager, int], None],
+    where: str,
 ) -> None:
     first, second = locks.owners(2)
     locks.take(first, KeyLock(A))
     locks.take_waiting("second", second, KeyLock(A))
     interrupt_once(monkeypatch, where)
     with pytest.raises(KeyboardInterrupt):
-        locks.manager.release(first)
+        release(locks.manager, first)
     assert second not in locks.manager._waiting
     assert locks.outcome("second") is None
     locks.manager.release(second)
+
+
+def test_an_interrupt_before_the_release_of_lost_locks_leaves_them_to_the_next_look(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody knew any more of the transaction that was dropped, and its locks stayed.
+    (owner,) = locks.owners(1)
+    locks.take(owner, KeyLock(A))
+    interrupt_once(monkeypatch, "release")
+    with pytest.raises(KeyboardInterrupt):
+        lose(locks.manager, owner)
+    locks.manager.release_lost()
+    assert locks.manager.table.idle
+    assert locks.store.parts.committer.stopped is None
+
+
+def test_an_interrupt_at_the_end_of_a_wait_lets_those_behind_it_through(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = locks.owners(3)
+    locks.take(first, KeyLock(A, exclusive=False))
+    locks.manager._waiting[second] = _thread.allocate_lock()
+    assert isinstance(locks.manager.table.request(second, KeyLock(A)), Waiting)
+    locks.take_waiting("third", third, KeyLock(A, exclusive=False))
+    interrupt_once(monkeypatch, "_wake")
+    with pytest.raises(KeyboardInterrupt):
+        locks.manager._waited(second)
+    assert third not in locks.manager._waiting
+    assert locks.outcome("third") is None
+    for owner in (first, third):
+        locks.manager.release(owner)
 
 
 def test_an_interrupt_while_a_group_in_flight_is_waited_for_is_raised_as_it_is(
