@@ -31,12 +31,14 @@ from sortedcontainers import SortedDict
 
 from ..affinity.errors import CorruptDataError, DiskError, DiskFullError
 from ..engine.system.environment import Cursor, KvTransaction
-from ..engine.system.lmdb_file import DATA_FILE, KEY_BYTES_MAX, KvFullError
+from ..engine.system.lmdb_file import DATA_FILE, KvFullError
 from .disk import FaultyDisk, normal
 from .kv_cursor import MemoryCursor
 from .media import Inode, NameChange, Write
 
 LOCK_FILE = "lock.mdb"
+KEY_BYTES_MAX = 511
+"""That of LMDB."""
 
 _MAGIC = b"TLMEMKV1"
 _HEADER = struct.Struct("<8sQ")

@@ -165,6 +165,7 @@ class ReadOnlyDatabase:
         self._refreshing = threading.Lock()
         self._refreshes = 0
         self._closed: Callable[[], TidelogError] | None = None
+        self._released = False
         self._finalizes = environment.finalizes
         self._held = True
         _open_readers.add(self)
@@ -471,18 +472,22 @@ class ReadOnlyDatabase:
         return sizes
 
     def close(self) -> None:
-        """Let go of the store; closing twice is fine.  Open snapshots end."""
+        """Let go of the store; open snapshots end.
+
+        Closing twice is fine, and what an interrupt left undone is done then.
+        """
         with self._mutex:
-            first, self._closed = self._closed is None, self._closed or self._closed_error
-        if not first:
-            return
+            self._closed = self._closed or self._closed_error
         with self._refreshing:
+            if self._released:
+                return
             for snapshot in self._snapshots:
                 snapshot.close()
             self._base = None
             self.overlay.view = reads.closed_view(self._closed)
             _open_readers.discard(self)
             self.access.close()
+            self._released = True
         log.info("store.closed path=%s", self.path, extra={"event": "store.closed"})
 
     def _closed_error(self) -> TidelogError:
@@ -490,7 +495,7 @@ class ReadOnlyDatabase:
 
     def __del__(self) -> None:
         """Give back what nobody can give back any more."""
-        if self._held and self._closed is None and self._finalizes:
+        if self._held and not self._released and self._finalizes:
             self.close()
             warn_of_lost(self.path)
 
@@ -498,6 +503,7 @@ class ReadOnlyDatabase:
         """In the child of a fork: nothing of this store may be touched."""
         self._closed = self.forked_error
         free(self._mutex, self._refreshing)
+        self._released = True
         self._base = None
         self.overlay.view = reads.closed_view(self.forked_error)
         for snapshot in self._snapshots:

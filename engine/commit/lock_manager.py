@@ -283,7 +283,9 @@ class LockManager:
         before, committer.changing = committer.changing, _TABLE
         try:
             while self._lost:
-                self._wake(self.table.release(self._lost.popleft()))
+                # To release twice is to release once, where an interrupt comes in between.
+                self._wake(self.table.release(self._lost[0]))
+                self._lost.popleft()
             self._note_busy()
         except BaseException as error:
             self._restore(error)

@@ -38,7 +38,7 @@ def warn_of_lost(path: str) -> None:
     warnings.warn(
         f"the store {path} was not closed: use it in a `with` block, or call `close`",
         ResourceWarning,
-        stacklevel=2,
+        stacklevel=3,  # behind the finalizer: the line that lost it
     )
 
 

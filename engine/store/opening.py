@@ -488,13 +488,15 @@ class _Opening:
         return segment.first_position == 0
 
     def _rebuild(self, data: Directory) -> None:
-        """Give LMDB a fresh file, all of it synced: a failed sync made this one doubtful."""
+        """Give LMDB a fresh file, all of it synced: a failed sync made this one doubtful.
+
+        Its name becomes durable behind this, before anything else is written.
+        """
         with translated_disk("copying the data file"):
             if _FRESH_DATA in data.names():
                 data.unlink(_FRESH_DATA)
             copy_file(data, DATA_FILE, data, target_name=_FRESH_DATA)
             data.rename(_FRESH_DATA, DATA_FILE)
-            data.sync()
         log.warning("data.rebuilt path=%s", self._path, extra={"event": "data.rebuilt"})
 
     def _check_rebuilt(self, kv: KeyValueEnvironment, marks: dict[int, PartitionMark]) -> None:

@@ -50,7 +50,6 @@ from .lmdb_pages import CHECKED_BYTES_MAX, Tree, check_pages, tree_of
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 READERS_MAX = 1022
-KEY_BYTES_MAX = 511
 ENGINE_VERSION = "lmdb-0.9/format-1"
 
 _PAGE = 4096

@@ -354,12 +354,13 @@ class _Files:
 
         waiting = self._waiting.pop(bundle)
         self._bytes -= sum(one.nbytes for one in waiting)
-        if bundle not in self._writers:
-            sink = self._sinks[bundle] = new_file(os.path.join(self._folder, self._named(bundle)))
-            self._writers[bundle] = ParquetWriter(
-                sink, waiting[0].schema, compression="zstd", write_page_checksum=True
-            )
         with translated_disk(f"writing into {self._folder}"):
+            if bundle not in self._writers:
+                place = os.path.join(self._folder, self._named(bundle))
+                sink = self._sinks[bundle] = new_file(place)
+                self._writers[bundle] = ParquetWriter(
+                    sink, waiting[0].schema, compression="zstd", write_page_checksum=True
+                )
             self._writers[bundle].write_table(pa.Table.from_batches(waiting))
 
     def _named(self, bundle: int) -> str:

@@ -989,6 +989,33 @@ def test_a_group_that_had_ended_when_the_store_stops_keeps_its_outcome() -> None
         assert list(table) == [b"a"]
 
 
+def test_a_transaction_is_run_again_where_the_leader_of_its_group_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # It had no effect, and its caller got an error that another attempt would have spared it.
+    with opened() as store:
+        users = store.database.map("users")
+        attempts = list[object]()
+
+        def work(tx: Any) -> None:
+            attempts.append(tx)
+            tx[users][b"run"] = b"%d" % len(attempts)
+
+        def lead() -> None:
+            with pytest.raises(KeyboardInterrupt):
+                store.parts.committer.commit(commit_of(b"led", check=interrupted))
+
+        with gated(store, monkeypatch) as gate:
+            gate.start(lambda: users.__setitem__(b"first", b"1"))
+            gate.wait_syncing()
+            for waiting in (lead, lambda: store.database.run(work)):
+                gate.start(waiting)
+                gate.wait_queued(store, 1)
+            gate.finish(2)
+            assert gate.errors == []
+        assert dict(users) == {b"first": b"1", b"run": b"2"}
+
+
 def interrupt_times(
     monkeypatch: pytest.MonkeyPatch, committer: Committer, name: str, times: int
 ) -> list[int]:

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from support.stores import open_store, opened
+from support.interrupts import Interrupt, Tracer
+from support.stores import Opened, open_store, opened
+from tidelog.affinity.errors import ClosedError
 from tidelog.engine.api.database import Database
+from tidelog.engine.commit.committer import Committer
 
 
 def test_room_is_looked_for_once_a_snapshot_keeps_a_layer_apart(
@@ -48,3 +51,58 @@ def test_a_close_that_is_cut_short_ends_all_commits_before_it_shuts_the_store(
     with pytest.raises(KeyboardInterrupt):
         store.database.close()
     assert seen == ["the store is closed"]
+
+
+@pytest.mark.parametrize(
+    ("call", "owner", "name"),
+    [
+        ("close", Database, "_stop_maintenance"),
+        ("close", Database, "_end"),
+        ("abandon", Committer, "end"),
+    ],
+)
+def test_an_interrupt_before_the_end_of_a_store_lets_go_of_it_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, call: str, owner: type, name: str
+) -> None:
+    # The store could not be opened again before the process ended.
+    store, method = open_store(), getattr(owner, name)
+
+    def raises(*_args: object) -> None:
+        monkeypatch.setattr(owner, name, method)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, name, raises)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(store.database, call)()
+    assert store.database._released
+    store.reopened().database.close()
+
+
+@pytest.mark.slow
+def test_a_close_that_is_interrupted_at_any_of_its_lines_is_ended_by_the_next_one() -> None:
+    # That did nothing.
+    lines = Tracer()
+    lines.run(holding_a_pair().database.close)
+    own = sorted(line for line in lines.lines if line[0] in CLOSING)
+    assert len(own) > 40
+    for line in own:
+        store = holding_a_pair()
+        snapshot, interrupted = store.database.snapshot(), Tracer((line, 0))
+        with pytest.raises(Interrupt):
+            interrupted.run(store.database.close)
+        store.database.close()
+        with pytest.raises(ClosedError):
+            snapshot.view()
+        again = store.reopened()
+        assert dict(again.database.map("m")) == {b"k": b"v"}, interrupted.where
+        again.database.close()
+
+
+CLOSING = ("engine/api/database.py", "engine/store/opening.py")
+
+
+def holding_a_pair() -> Opened:
+    """A store with a pair that is not durable yet."""
+    store = open_store(durability="none", partitions=1)
+    store.database.map("m")[b"k"] = b"v"
+    return store

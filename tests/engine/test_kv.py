@@ -20,11 +20,11 @@ from tidelog.affinity.errors import (
     FormatVersionError,
     TidelogError,
 )
+from tidelog.engine.data.stored import KEY_BYTES_MAX, PREFIX_SIZE
 from tidelog.engine.system import lmdb_file as engine_kv
 from tidelog.engine.system.environment import KeyValueEnvironment
 from tidelog.engine.system.lmdb_file import (
     ENGINE_VERSION,
-    KEY_BYTES_MAX,
     KvFullError,
     check_structure,
     open_lmdb,
@@ -278,9 +278,9 @@ def test_the_slot_of_a_killed_reader_is_freed(tmp_path: Path) -> None:
     kv.close()
 
 
-def test_keys_have_the_length_that_lmdb_allows(tmp_path: Path) -> None:
+def test_the_longest_key_of_a_map_has_room_in_lmdb_with_its_prefix(tmp_path: Path) -> None:
     env = lmdb.open(str(tmp_path), map_size=MAP_SIZE, lib_version=0)
-    assert env.max_key_size() == KEY_BYTES_MAX
+    assert env.max_key_size() >= PREFIX_SIZE + KEY_BYTES_MAX
     env.close()
 
 

@@ -6,6 +6,7 @@ import _thread
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,6 +63,32 @@ class Locks:
         assert self.waiting.acquire(timeout=WAIT)
         with self.store.parts.committer.mutex:
             pass
+
+    @contextmanager
+    def put_in_flight(
+        self, key: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[Callable[[], None]]:
+        """Hold a put of another thread in its sync until the function that is given is called."""
+        users, file = self.store.database.map("users"), self.store.parts.writer._file
+        sync: Callable[[], None] = file.sync
+        syncing, go = threading.Semaphore(0), threading.Semaphore(0)
+
+        def held() -> None:
+            syncing.release()
+            assert go.acquire(timeout=WAIT)
+            sync()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(file, "sync", held)
+            thread = threading.Thread(target=lambda: users.__setitem__(key, b"new"))
+            thread.start()
+            assert syncing.acquire(timeout=WAIT)
+            try:
+                yield go.release
+            finally:
+                go.release()
+                thread.join(WAIT)
+            assert not thread.is_alive()
 
     def outcome(self, name: str) -> TidelogError | None:
         self.threads[name].join(WAIT)
@@ -245,33 +272,20 @@ def test_a_lock_is_used_only_after_the_group_in_flight_has_been_applied(
 ) -> None:
     store = locks.store
     users = store.database.map("users")
-    file = store.parts.writer._file
-    sync: Callable[[], None] = file.sync
-    syncing, go = threading.Semaphore(0), threading.Semaphore(0)
-
-    def held() -> None:
-        syncing.release()
-        assert go.acquire(timeout=WAIT)
-        sync()
-
     applied_soon = store.parts.committer.applied_soon
 
-    def waits() -> Any:
-        go.release()
-        return applied_soon()
+    with locks.put_in_flight(b"a", monkeypatch) as go:
 
-    with monkeypatch.context() as patch:
-        patch.setattr(file, "sync", held)
-        patch.setattr(store.parts.committer, "applied_soon", waits)
-        thread = threading.Thread(target=lambda: users.__setitem__(b"a", b"new"))
-        thread.start()
-        assert syncing.acquire(timeout=WAIT)
+        def waits() -> Any:
+            go()
+            return applied_soon()
+
+        monkeypatch.setattr(store.parts.committer, "applied_soon", waits)
         for want_all in (False, True):
             with store.database.transaction(mode="pessimistic") as tx:
                 # Both a key lock and a range lock cover the put on its way.
                 found = dict(tx[users].range()) if want_all else {b"a": tx[users][b"a"]}
                 assert found == {b"a": b"new"}
-        thread.join(WAIT)
 
 
 def test_locks_are_released_with_the_transaction_however_it_ends(locks: Locks) -> None:
@@ -391,19 +405,89 @@ def interrupt_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(LockTable, name, raises)
 
 
+def lose(manager: LockManager, owner: int) -> None:
+    """Release the locks of a transaction that was dropped while somebody held the mutex."""
+    manager._lost.append(owner)
+    manager.release_lost()
+
+
 @pytest.mark.parametrize("where", ["_drop", "_wake"])
+@pytest.mark.parametrize("release", [LockManager.release, lose])
 def test_an_interrupt_in_a_release_hands_the_locks_on(
-    locks: Locks, monkeypatch: pytest.MonkeyPatch, where: str
+    locks: Locks,
+    monkeypatch: pytest.MonkeyPatch,
+    release: Callable[[LockManager, int], None],
+    where: str,
 ) -> None:
     first, second = locks.owners(2)
     locks.take(first, KeyLock(A))
     locks.take_waiting("second", second, KeyLock(A))
     interrupt_once(monkeypatch, where)
     with pytest.raises(KeyboardInterrupt):
-        locks.manager.release(first)
+        release(locks.manager, first)
     assert second not in locks.manager._waiting
     assert locks.outcome("second") is None
     locks.manager.release(second)
+
+
+def test_an_interrupt_before_the_release_of_lost_locks_leaves_them_to_the_next_look(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody knew any more of the transaction that was dropped, and its locks stayed.
+    (owner,) = locks.owners(1)
+    locks.take(owner, KeyLock(A))
+    interrupt_once(monkeypatch, "release")
+    with pytest.raises(KeyboardInterrupt):
+        lose(locks.manager, owner)
+    locks.manager.release_lost()
+    assert locks.manager.table.idle
+    assert locks.store.parts.committer.stopped is None
+
+
+def test_an_interrupt_at_the_end_of_a_wait_lets_those_behind_it_through(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = locks.owners(3)
+    locks.take(first, KeyLock(A, exclusive=False))
+    locks.manager._waiting[second] = _thread.allocate_lock()
+    assert isinstance(locks.manager.table.request(second, KeyLock(A)), Waiting)
+    locks.take_waiting("third", third, KeyLock(A, exclusive=False))
+    interrupt_once(monkeypatch, "_wake")
+    with pytest.raises(KeyboardInterrupt):
+        locks.manager._waited(second)
+    assert third not in locks.manager._waiting
+    assert locks.outcome("third") is None
+    for owner in (first, third):
+        locks.manager.release(owner)
+
+
+def test_an_interrupt_while_a_group_in_flight_is_waited_for_is_raised_as_it_is(
+    locks: Locks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It came with a RuntimeError in its place, and let go of a mutex that another thread held.
+    store = locks.store
+    users, committer = store.database.map("users"), store.parts.committer
+    applied_soon = committer.applied_soon
+    held = list[bool]()
+
+    class Waiter:
+        def acquire(self, timeout: float) -> bool:
+            held.append(committer.mutex.locked())
+            raise KeyboardInterrupt
+
+    def interrupted() -> Waiter:
+        applied_soon()
+        return Waiter()
+
+    with locks.put_in_flight(b"a", monkeypatch) as go:
+        monkeypatch.setattr(committer, "applied_soon", interrupted)
+        with pytest.raises(KeyboardInterrupt), store.database.transaction("pessimistic") as tx:
+            tx[users][b"a"] = b"never"
+        assert held == [False]
+        assert not committer.mutex.locked()
+        assert locks.manager.table.idle
+        go()
+    assert users[b"a"] == b"new"
 
 
 def test_behind_an_interrupt_in_the_last_release_nobody_is_asked_for_locks(

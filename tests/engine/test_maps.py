@@ -18,6 +18,7 @@ from tidelog.affinity.errors import (
     CorruptDataError,
     DiskError,
     KeyTooLargeError,
+    LockTimeoutError,
     NotFoundError,
     ReadOnlyError,
     UsageError,
@@ -665,6 +666,42 @@ def test_every_way_to_a_key_leads_to_the_same_partition(durability: Any) -> None
 def put_in(session: Any, store: Opened, mapping: Map[Any, Any], key: bytes) -> None:
     with session(store, mapping) as inside:
         inside[key] = b"1"
+
+
+def test_many_keys_in_the_data_file_are_each_looked_up_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A key that is looked for in another partition would be found by a second look, and slowly.
+    looked_up = list[bytes]()
+    get = MemoryTransaction.get
+
+    def noting(txn: MemoryTransaction, key: bytes, default: bytes | None = None) -> bytes | None:
+        looked_up.append(key[8:])
+        return get(txn, key, default)
+
+    keys = [b"%d" % number for number in range(40)]
+    with opened(partitions=5) as store:
+        numbers = plain(store)
+        numbers.update_many(dict.fromkeys(keys, b"1"))
+        store.database.checkpoint()
+        with monkeypatch.context() as patched:
+            patched.setattr(MemoryTransaction, "get", noting)
+            assert dict(numbers.get_many(keys)) == dict.fromkeys(keys, b"1")
+    assert looked_up == keys
+
+
+def test_a_change_in_a_pessimistic_transaction_locks_its_key_alone_wherever_that_lies() -> None:
+    keys = [b"%d" % number for number in range(40)]
+    with opened(partitions=5) as store:
+        numbers = plain(store)
+        numbers.update_many(dict.fromkeys(keys, b"1"))
+        with store.database.transaction("pessimistic") as reader:
+            for key in keys:
+                assert reader[numbers][key] == b"1"
+                other = store.database.transaction("pessimistic", lock_timeout=0.0)
+                # It keeps what it finds, and a lock on another key would be in nobody's way.
+                with other, pytest.raises(LockTimeoutError):
+                    other[numbers].setdefault(key, b"2")
 
 
 def test_the_first_key_goes_from_where_it_is() -> None:

@@ -392,6 +392,30 @@ def test_a_data_file_whose_sync_failed_in_a_recovery_is_copied_and_checked() -> 
         assert any("data.tmp" in operation.path for operation in disk.trace)
 
 
+def test_no_power_cut_brings_a_data_file_back_whose_sync_failed() -> None:
+    with opened() as store:
+        store.database.map("users")[b"a"] = bytes(10_000)  # one of no size would be made anew
+    directory = store.disk.directory(PATH)
+    manifests.write(directory, replace(manifests.read(directory), rebuild=True))
+
+    def scenario(disk: FaultyDisk, acknowledge: Any) -> None:
+        # What programs see in it never came to the platter.
+        platter = disk.file(f"{PATH}/data/data.mdb").durable
+        platter[:] = b"x" * len(platter)
+        open_store(disk, seed=2).database.abandon()
+        acknowledge("opened")
+
+    rebuilt = 0
+    for point in crash_points(scenario, start=store.disk, outcomes=("lost",)):
+        if manifests.read(point.disk.directory(PATH)).rebuild:
+            assert point.acknowledged == []
+            continue
+        rebuilt += 1
+        with opened(point.disk, seed=3) as after:
+            assert content(after) == [b"a"], point
+    assert rebuilt
+
+
 # ------------------------------------------------------------------ errors while opening
 
 

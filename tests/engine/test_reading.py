@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,11 +17,12 @@ from typing import Any
 import pytest
 
 import tidelog
+from support.interrupts import Interrupt, Tracer
 from tidelog import errors
 from tidelog.engine.api.database import Database
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.read_only import ReadOnlyDatabase, stacked
-from tidelog.engine.data.overlay import Layer
+from tidelog.engine.data.overlay import Layer, View
 from tidelog.engine.files import manifest as manifests
 from tidelog.engine.files.recovery import newest_durable
 from tidelog.engine.system.disk import RealDirectory
@@ -31,6 +33,7 @@ from tidelog.testing.environment import SimulatedEnvironment
 from tidelog.wal.ports import ReadableFile
 
 STORE = "/store"
+WAIT = 60.0
 SMALL = {"segment_bytes": 1 << 17}
 
 
@@ -808,6 +811,64 @@ def test_after_close_every_call_says_so() -> None:
                 call()
         assert "closed" in repr(reader)
         assert w.disk.directory(f"{STORE}/readers").names() == []
+
+
+def test_a_close_that_was_interrupted_anywhere_is_ended_by_the_next_one() -> None:
+    """That did nothing: slot and data file stayed open until the process ended."""
+    with world() as w:
+        lines = Tracer()
+        with w.reader() as reader, reader.snapshot():
+            lines.run(reader.close)
+        assert len(lines.lines) > 20
+        for line in sorted(lines.lines):
+            reader = w.reader()
+            snapshot = reader.snapshot()
+            interrupted = Tracer((line, 0))
+            with pytest.raises(Interrupt):
+                interrupted.run(reader.close)
+            reader.close()
+            with pytest.raises(errors.ClosedError):
+                snapshot.view()
+            assert reader.access.kv._closed, interrupted.where  # type: ignore[attr-defined]
+            assert w.disk.directory(f"{STORE}/readers").names() == [], interrupted.where
+
+
+def test_a_snapshot_that_is_taken_while_another_thread_closes_ends_with_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with world() as w, w.reader() as reader:
+        mutex, take_view = reader._mutex, reader.take_view
+        waits = threading.Event()
+
+        class Mutex:
+            """Tells when the other thread comes to it."""
+
+            def __enter__(self) -> None:
+                if threading.current_thread() is closing:
+                    waits.set()
+                mutex.acquire()
+
+            def __exit__(self, *_exc: object) -> None:
+                mutex.release()
+
+        def close() -> None:
+            reader.close()
+            waits.set()
+
+        def close_meanwhile() -> tuple[View, Layer]:
+            taken = take_view()
+            closing.start()
+            assert waits.wait(WAIT)
+            return taken
+
+        closing = threading.Thread(target=close)
+        monkeypatch.setattr(reader, "_mutex", Mutex())
+        monkeypatch.setattr(reader, "take_view", close_meanwhile)
+        snapshot = reader.snapshot()
+        closing.join(WAIT)
+        assert not closing.is_alive()
+        with pytest.raises(errors.ClosedError):
+            snapshot.view()
 
 
 FORK = """

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -125,6 +127,25 @@ def test_a_snapshot_that_is_forgotten_holds_nothing(store: Opened) -> None:
     store.database.snapshot()
     users[b"a"] = b"2"
     assert store.database.statistics().snapshots == 0
+
+
+def test_only_the_finalizer_of_a_forgotten_snapshot_is_python(store: Opened) -> None:
+    """A signal in the callback of its reference left that behind, dead, in the list."""
+    live, held = snapshots.LiveSnapshots(), [store.database.snapshot()]
+    live.add(held[0])
+    called = list[str]()
+
+    def note(frame: FrameType, event: str, _arg: object) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        held.clear()
+    finally:
+        sys.setprofile(None)
+    assert called == ["Snapshot.__del__", "Snapshot.close"]
+    assert live._refs == {}
 
 
 def test_the_position_of_a_snapshot_is_that_of_the_newest_commit(store: Opened) -> None:

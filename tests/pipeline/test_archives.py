@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -392,15 +393,25 @@ def test_a_run_that_dies_leaves_the_archive_as_it_was(
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(OSError(5, "failed"), DiskError), (KeyboardInterrupt(), KeyboardInterrupt)]
+    ("where", "call", "error", "told"),
+    [
+        (os, "mkdir", OSError(errno.ENOSPC, "full"), DiskFullError),
+        (os, "mkdir", OSError(errno.EIO, "failed"), DiskError),
+        (compaction, "new_file", OSError(errno.ENOSPC, "full"), DiskFullError),
+        (os, "rename", OSError(errno.EIO, "failed"), DiskError),
+        (os, "replace", OSError(errno.EIO, "failed"), DiskError),
+        (os, "replace", KeyboardInterrupt(), KeyboardInterrupt),
+    ],
 )
-def test_a_run_that_fails_at_its_end_leaves_the_folder_as_empty_as_it_was(
+def test_a_run_that_fails_leaves_the_folder_as_empty_as_it_was_and_names_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    where: object,
+    call: str,
     error: BaseException,
     told: type[BaseException],
 ) -> None:
-    # An error of the disk was one of Python's there.
+    # An error of the disk was one of Python's for a new file, and at the end.
     store, archive = tmp_path / "store", tmp_path / "archive"
     grow(store, 1, 10)
     archive.mkdir()
@@ -409,9 +420,10 @@ def test_a_run_that_fails_at_its_end_leaves_the_folder_as_empty_as_it_was(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", fail)
-        with pytest.raises(told):
+        patch.setattr(where, call, fail)
+        with pytest.raises(told) as caught:
             compact(str(store), str(archive), HERE)
+    assert caught.value is error or str(archive) in str(caught.value)
     assert os.listdir(archive) == []
 
 

@@ -20,6 +20,7 @@ from support.pipelines import closed_store, content, fill, flip, new_store, rows
 from tidelog.affinity.errors import (
     AlreadyOpenError,
     CorruptLogError,
+    DiskFullError,
     HistoryTruncatedError,
     UsageError,
 )
@@ -27,6 +28,7 @@ from tidelog.affinity.partitions import partition_of
 from tidelog.pipeline.jobs import audits, runner as jobs
 from tidelog.pipeline.jobs.runner import Runner
 from tidelog.pipeline.log.columns import SNAPSHOT
+from tidelog.pipeline.spark import sessions
 
 HERE = Runner()
 
@@ -291,11 +293,54 @@ def test_large_inputs_go_to_spark(store: Path, monkeypatch: pytest.MonkeyPatch) 
     assert jobs.engine_for([str(store)]) == "spark"
 
 
-def test_an_error_of_the_system_in_an_executor_comes_back_as_a_result() -> None:
-    # Spark made a text of it, and the command ended as for a bug.
-    def full(_task: int) -> Iterator[int]:
-        yield 1
-        raise OSError(errno.ENOSPC, "No space left on device")
+class Executors:
+    """A Spark context that runs tasks here, where nothing gets to or back other than as bytes."""
 
-    first, error = pickle.loads(pickle.dumps(list(jobs._told(full, 0))))
-    assert (first, type(error), error.errno) == (1, OSError, errno.ENOSPC)
+    def __init__(self) -> None:
+        self.sparkContext = self
+        self._results: list[Any] = []
+
+    def parallelize(self, tasks: list[Any], slices: int) -> Executors:
+        assert slices == len(tasks)
+        self._results = tasks
+        return self
+
+    def flatMap(self, work: Callable[[Any], Iterator[Any]]) -> Executors:  # noqa: N802
+        sent = pickle.loads(pickle.dumps((work, self._results)))
+        self._results = [result for task in sent[1] for result in sent[0](task)]
+        return self
+
+    def collect(self) -> list[Any]:
+        found: list[Any] = pickle.loads(pickle.dumps(self._results))
+        return found
+
+
+def fails(error: BaseException) -> Iterator[int]:
+    """A task that ends before its end."""
+    yield 1
+    raise error
+
+
+@pytest.mark.parametrize("engine", ["arrow", "spark"])
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), DiskFullError("full")]
+)
+def test_an_error_of_a_task_is_raised_as_it_is_wherever_that_ran(
+    monkeypatch: pytest.MonkeyPatch, engine: Any, error: Exception
+) -> None:
+    # Spark made a text of it, and the command ended as for a bug.
+    masters = list[str]()
+
+    def session(master: str) -> Executors:
+        masters.append(master)
+        return Executors()
+
+    monkeypatch.setattr(sessions, "local_session", session)
+    ended = list[int]()
+    results = Runner(engine, "local[7]", ended.append).run(fails, [error, error])
+    assert next(results) == 1
+    with pytest.raises(type(error)) as caught:
+        next(results)
+    assert caught.value.args == error.args
+    assert ended == []
+    assert masters == ["local[7]"] * (engine == "spark")

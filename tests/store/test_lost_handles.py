@@ -67,8 +67,9 @@ def test_a_lost_store_can_be_opened_again_with_all_that_was_acknowledged(
     db = open_store(path, durability=durability)
     db.map("m").update_many({b"%d" % number: b"1" for number in range(100)})
     db.map("m")[b"last"] = b"2"
-    with pytest.warns(ResourceWarning, match=LOST):
+    with pytest.warns(ResourceWarning, match=LOST) as warned:
         del db
+    assert warned[0].filename == __file__
     with open_store(path) as again:
         assert len(again.map("m")) == 101
     expect_sound(path)
@@ -81,8 +82,9 @@ def test_a_lost_reader_gives_its_slot_back(tmp_path: Path) -> None:
         db.checkpoint()
     reader = open_store(path, read_only=True)
     assert len(list((path / "readers").iterdir())) == 1
-    with pytest.warns(ResourceWarning, match=LOST):
+    with pytest.warns(ResourceWarning, match=LOST) as warned:
         del reader
+    assert warned[0].filename == __file__
     assert list((path / "readers").iterdir()) == []
     with open_store(path, read_only=True) as again:
         assert again.map("m")[b"k"] == b"v"

@@ -158,6 +158,13 @@ def test_an_error_about_the_call_gets_no_hint_about_files(kind: type[errors.Usag
     ]
 
 
+def test_an_error_of_storage_without_a_hint_of_its_own_gets_the_one_about_the_disk() -> None:
+    assert list(error_lines(errors.StorageError("nothing was written"), None)) == [
+        "nothing was written  [TL-STO-001]",
+        "  next:  Check the disk and the space on it.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("number", "told"),
     [(errno.ENAMETOOLONG, "shorter name"), (errno.ENOENT, "Check the path"),

@@ -73,6 +73,17 @@ def test_a_renamed_map_is_found_by_the_name_it_had_and_by_the_one_it_has(
     assert (keys("old"), keys("new"), keys("other")) == (["a"], ["a", "b"], ["d"])
     counts = {name: run("wal", "stat", path, "--map", name, "--json") for name in ("old", "new")}
     assert [json.loads(counts[name].stdout)["updates"] for name in counts] == [1, 2]
+    with tidelog.open(path) as db:
+        db.drop("new")
+
+    def told(name: str) -> list[str]:
+        found = records_of(run("wal", "dump", path, "--map", name, "--jsonl"))
+        return [record["type"] for record in found if record["type"] != "tx"]
+
+    made, dropped = "namespace", "drop_namespace"
+    assert told("old") == [made]
+    assert told("new") == [made, made, dropped]  # from before its new name on
+    assert told("other") == [made]
     assert run("wal", "dump", path, "--map", "none").exit_code == 4
 
 
