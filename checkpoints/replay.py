@@ -11,29 +11,43 @@ Invariants:
 - A load gets its name behind a checkpoint with its rows.  Who folds in both, INGEST and name, has
   begun at an older one, and lacks the rows.
 
-Left out: the data itself; ``apply`` names the runs whose updates the caller shall take over.
+Left out: the data itself; ``apply`` says what the caller shall take over, or let go of.  What is
+known of partitions with other copies is explained in ``copies``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from ..affinity.errors import CorruptLogError
 from ..tx.counter import PartitionUpdateCounter
 from ..wal.records import (
+    AdmitRecord,
     CheckpointRecord,
+    ClearRecord,
+    Columns,
+    CommitRecord,
+    CommitUptoRecord,
     DropNamespaceRecord,
     EpochRecord,
     IdleRecord,
     IngestRecord,
     NamespaceRecord,
+    OpenRecord,
+    Outcome,
+    Pending,
+    PrepareRecord,
     Record,
     RollbackRecord,
     Run,
+    SettleRecord,
     StateRecord,
+    SuppliedRecord,
     TxRecord,
     UnknownRecord,
 )
+from .copies import Copies, CopyState, columns_of
 from .marks import (
     FIRST_EPOCHS,
     EpochTable,
@@ -45,6 +59,28 @@ from .marks import (
 
 FIRST_NAMESPACE = 16
 """Ids below are internal: 0 checkpoint marks, 1 outcomes, 2 the ledger."""
+
+
+class Applied(NamedTuple):
+    """Updates that take effect: those of one run, with the time of their commit.
+
+    ``late``: higher numbers of the partition have taken effect already, so a key may hold a newer
+    value.
+    """
+
+    run: Run
+    time: int
+    columns: Columns
+    late: bool
+
+
+class Cleared(NamedTuple):
+    """Everything that was in a partition counts for nothing."""
+
+    partition: int
+
+
+Effect = Applied | Cleared
 
 
 class State:
@@ -66,6 +102,7 @@ class State:
         """Partitions whose counters or epochs moved without data, since the last checkpoint."""
         self.loaded: set[int] = set()
         """Namespaces of the loads that were folded in."""
+        self.copies = Copies()
         self.time = 0
         self.position = 0
 
@@ -100,71 +137,236 @@ class State:
         state = cls(b"", len(record.lwms))
         state.time = record.time
         state.epochs = list(record.epochs)
-        state.epoch_tables = [((epoch, 1),) for epoch in record.epochs]
+        state.epoch_tables = [
+            record.epoch_tables.get(p, ((epoch, 1),)) for p, epoch in enumerate(record.epochs)
+        ]
         state.counters = [
             PartitionUpdateCounter(lwm, record.ranges.get(p, ()), max_ranges=1 << 30)
             for p, lwm in enumerate(record.lwms)
         ]
+        for pending in record.pending:
+            run = pending.run
+            state.counters[run.partition].prepared(run.first - 1, run.count)
+            state.copies.prepared(run.partition).add(pending)
         state.namespaces = {namespace.id: namespace for namespace in record.namespaces}
         return state
 
-    def apply(self, position: int, record: Record) -> list[tuple[int, Run]]:
-        """Fold one record in; return (index of its first key, run) of updates to take over.
+    def apply(self, position: int, record: Record) -> list[Effect]:
+        """Fold one record in; return what becomes of the data, in order.
 
         Raises ``CorruptLogError`` for a record that contradicts the state.
         """
-        match record:
-            case TxRecord():
-                return self._apply_tx(position, record)
-            case RollbackRecord():
-                self._close(position, record)
-            case IngestRecord():
-                self._close(position, record)
-                self.loaded.add(record.namespace)
-            case NamespaceRecord():
-                if record.id not in self.dropped:
-                    self.namespaces[record.id] = record
-                self.next_namespace = max(self.next_namespace, record.id + 1)
-            case DropNamespaceRecord():
-                if self.namespaces.pop(record.id, None) is not None:
-                    self.dropped.add(record.id)
-            case EpochRecord():
-                self._apply_epochs(position, record)
-            case StateRecord() | CheckpointRecord() | IdleRecord() | UnknownRecord():
-                pass
+        return _FOLD[type(record)](self, position, record)
+
+    def _apply_tx(self, position: int, record: TxRecord) -> list[Effect]:
+        self.time = max(self.time, record.time)
+        found: list[Effect] = []
+        for run, columns in zip(record.runs, record.columns(), strict=True):
+            if self._belongs(position, run):
+                counter = self.counters[run.partition]
+                late = counter.highest_applied >= run.first
+                counter.update(run.first - 1, run.count)
+                found.append(Applied(run, record.time, columns, late))
+        return found
+
+    def _prepare(self, position: int, record: PrepareRecord) -> list[Effect]:
+        self.time = max(self.time, record.time)
+        run = record.run
+        if self._belongs(position, run):
+            self.counters[run.partition].prepared(run.first - 1, run.count)
+            self.copies.prepared(run.partition).add(record)
+            self.touched.add(run.partition)
         return []
 
-    def _apply_tx(self, position: int, record: TxRecord) -> list[tuple[int, Run]]:
+    def _commit(self, position: int, record: CommitRecord) -> list[Effect]:
         self.time = max(self.time, record.time)
-        wanted = []
-        index = 0
-        for run in record.runs:
-            if self._count(position, run):
-                wanted.append((index, run))
-            index += run.count
-        return wanted
+        found: list[Effect] = []
+        for run in record.participants:
+            if run.partition in record.applied and self._belongs(position, run):
+                prepared = self.copies.prepared(run.partition).take(record.tx_id, run)
+                if prepared is not None:
+                    found += self._end(run, record.time, columns_of(prepared))
+                elif not self._has(run):
+                    raise self._contradiction(
+                        position, f"the commit of {record.tx_id.hex()}, which was not prepared"
+                    )
+        return found
 
-    def _close(self, position: int, record: RollbackRecord | IngestRecord) -> None:
+    def _commit_upto(self, position: int, record: CommitUptoRecord) -> list[Effect]:
+        found: list[Effect] = []
+        for partition, epoch, last in record.rows:
+            if self._is_new(position, partition):
+                for prepared in self.copies.prepared(partition).take_upto(epoch, last):
+                    time = prepared.time if isinstance(prepared, PrepareRecord) else 0
+                    found += self._end(prepared.run, time, columns_of(prepared))
+        return found
+
+    def _roll_back(self, position: int, record: RollbackRecord) -> list[Effect]:
+        for run in record.runs:
+            if self._is_new(position, run.partition):
+                self.copies.prepared(run.partition).take(record.tx_id, run)
+        return self._close(position, record)
+
+    def _close(self, position: int, record: RollbackRecord | IngestRecord) -> list[Effect]:
         """Count numbers whose updates are not in the log."""
         self.time = max(self.time, record.time)
         for run in record.runs:
-            self._count(position, run)
+            if self._belongs(position, run):
+                self.counters[run.partition].update(run.first - 1, run.count)
             self.touched.add(run.partition)
+        return []
 
-    def _count(self, position: int, run: Run) -> bool:
-        """Move the counter of a run's partition; tell whether its updates belong to the state."""
-        if run.partition >= self.partitions:
-            raise self._contradiction(position, f"partition {run.partition} of {self.partitions}")
-        if position < self.replay_from[run.partition]:
+    def _ingest(self, position: int, record: IngestRecord) -> list[Effect]:
+        self.loaded.add(record.namespace)
+        return self._close(position, record)
+
+    # -------------------------------------------------------------- copies
+
+    def _settle(self, position: int, record: SettleRecord) -> list[Effect]:
+        if self._is_new(position, record.partition):
+            self.copies.lists[record.partition] = record
+            self.touched.add(record.partition)
+        return []
+
+    def _open(self, position: int, record: OpenRecord) -> list[Effect]:
+        found: list[Effect] = []
+        for partition, epoch in record.rows:
+            if self._is_new(position, partition):
+                settled = self.copies.lists.get(partition)
+                if settled is None or settled.epoch != epoch:
+                    raise self._contradiction(
+                        position, f"epoch {epoch} of partition {partition} without its list"
+                    )
+                found += self._open_one(position, settled)
+                del self.copies.lists[partition]
+        return found
+
+    def _open_one(self, position: int, settled: SettleRecord) -> list[Effect]:
+        """Let a settle list take effect: outcomes, closed numbers, then the new epoch."""
+        partition, counter = settled.partition, self.counters[settled.partition]
+        prepared = self.copies.prepared(partition)
+        found: list[Effect] = []
+        for one in settled.transactions:
+            if one.outcome is Outcome.PENDING:
+                continue
+            known = prepared.take(one.tx_id, one.run)
+            columns = one.columns or (columns_of(known) if known is not None else None)
+            if one.outcome is Outcome.ROLLED_BACK:
+                counter.update(one.run.first - 1, one.run.count)
+            elif known is not None or one.columns is not None:
+                found += self._end(one.run, one.time, columns)
+            elif not self._has(one.run):
+                raise self._contradiction(
+                    position, f"a settle list that commits {one.tx_id.hex()}, unknown here"
+                )
+        for _, first, count, _ in settled.closed:
+            counter.update(first - 1, count)
+        prepared.keep({one.tx_id for one in settled.transactions})
+        if settled.start > 1:
+            counter.prepared(0, settled.start - 1)
+        counter.lower_hwm(settled.start - 1)
+        table = with_epoch(self.epoch_tables[partition], settled.epoch, settled.start)
+        self.epoch_tables[partition], self.epochs[partition] = table, settled.epoch
+        self.copies.states[partition] = CopyState.OWNING
+        self.touched.add(partition)
+        return found
+
+    def _supply(self, position: int, record: SuppliedRecord) -> list[Effect]:
+        partition = record.partition
+        if not self._is_new(position, partition):
+            return []
+        if self.copies.admissions.get(partition) != record.admission:
+            raise self._contradiction(
+                position, f"a supply of admission {record.admission} of partition {partition}"
+            )
+        found: list[Effect] = []
+        for one in record.transactions:
+            self.time = max(self.time, one.time)
+            if self._belongs(position, one.run) and not self._has(one.run):
+                found += self._end(one.run, one.time, one.columns)
+        for _, first, count, _ in record.closed:
+            self.counters[partition].update(first - 1, count)
+        self.touched.add(partition)
+        return found
+
+    def _clear(self, position: int, record: ClearRecord) -> list[Effect]:
+        partition = record.partition
+        if not self._is_new(position, partition):
+            return []
+        self.copies.forget(partition)
+        self.copies.states[partition] = CopyState.NOT_WHOLE
+        self.copies.admissions[partition] = record.admission
+        self.counters[partition].reset()
+        self.touched.add(partition)
+        return [Cleared(partition)]
+
+    def _admit(self, position: int, record: AdmitRecord) -> list[Effect]:
+        partition = record.partition
+        if self._is_new(position, partition):
+            self.copies.forget(partition)
+            self.copies.states[partition] = CopyState.MOVING
+            self.copies.admissions[partition] = record.admission
+            counter = PartitionUpdateCounter(record.lwm, record.ranges)
+            if record.hwm:
+                counter.prepared(0, record.hwm)
+            self.counters[partition] = counter
+            self.epoch_tables[partition] = record.epochs
+            self.epochs[partition] = record.epochs[-1][0]
+            self.touched.add(partition)
+        return []
+
+    # -------------------------------------------------------------- numbers
+
+    def _end(self, run: Run, time: int, columns: Columns | None) -> list[Effect]:
+        """Count the numbers of a transaction that has committed; return its updates."""
+        counter = self.counters[run.partition]
+        late = counter.highest_applied >= run.first
+        counter.update(run.first - 1, run.count)
+        self.touched.add(run.partition)
+        return [] if columns is None else [Applied(run, time, columns, late)]
+
+    def _has(self, run: Run) -> bool:
+        """Tell whether all numbers of a run are applied already."""
+        counter = self.counters[run.partition]
+        end = run.first + run.count - 1
+        if end <= counter.lwm:
+            return True
+        start = run.first - 1
+        return any(low <= start and end <= low + count for low, count in counter.out_of_order)
+
+    def _is_new(self, position: int, partition: int) -> bool:
+        """Tell whether what a record says of a partition is not in the state yet."""
+        if partition >= self.partitions:
+            raise self._contradiction(position, f"partition {partition} of {self.partitions}")
+        return position >= self.replay_from[partition]
+
+    def _belongs(self, position: int, run: Run) -> bool:
+        """Tell whether a run is not in the state yet, and its numbers are those of its epoch."""
+        if not self._is_new(position, run.partition):
             return False
         if epoch_of(self.epoch_tables[run.partition], run.first) != run.epoch:
             raise self._contradiction(
                 position, f"partition {run.partition}, counter {run.first} in epoch {run.epoch}"
             )
-        self.counters[run.partition].update(run.first - 1, run.count)
         return True
 
-    def _apply_epochs(self, position: int, record: EpochRecord) -> None:
+    # -------------------------------------------------------------- maps and epochs
+
+    def _name(self, _position: int, record: NamespaceRecord) -> list[Effect]:
+        if record.id not in self.dropped:
+            self.namespaces[record.id] = record
+        self.next_namespace = max(self.next_namespace, record.id + 1)
+        return []
+
+    def _drop(self, _position: int, record: DropNamespaceRecord) -> list[Effect]:
+        if self.namespaces.pop(record.id, None) is not None:
+            self.dropped.add(record.id)
+        return []
+
+    def _skip(self, _position: int, _record: Record) -> list[Effect]:
+        return []
+
+    def _apply_epochs(self, position: int, record: EpochRecord) -> list[Effect]:
         self.time = max(self.time, record.time)
         pairs = zip(record.epochs, record.starts, strict=True)
         for partition, (epoch, start) in enumerate(pairs, record.first_partition):
@@ -175,6 +377,7 @@ class State:
                 self.touched.add(partition)
                 table = with_epoch(self.epoch_tables[partition], epoch, start)
                 self.epoch_tables[partition] = table
+        return []
 
     @staticmethod
     def _contradiction(position: int, what: str) -> CorruptLogError:
@@ -209,4 +412,33 @@ class State:
             lwms=[counter.lwm for counter in self.counters],
             hwms=[counter.hwm for counter in self.counters],
             ranges=ranges,
+            epoch_tables={p: table for p, table in enumerate(self.epoch_tables) if len(table) > 1},
+            pending=tuple(
+                Pending(one.tx_id, one.attempt, one.run)
+                for prepared in self.copies.pending.values()
+                for one in prepared.all()
+            ),
         )
+
+
+_FOLD: dict[type, Callable[[State, int, Any], list[Effect]]] = {
+    TxRecord: State._apply_tx,
+    PrepareRecord: State._prepare,
+    CommitRecord: State._commit,
+    CommitUptoRecord: State._commit_upto,
+    RollbackRecord: State._roll_back,
+    IngestRecord: State._ingest,
+    SettleRecord: State._settle,
+    OpenRecord: State._open,
+    SuppliedRecord: State._supply,
+    ClearRecord: State._clear,
+    AdmitRecord: State._admit,
+    NamespaceRecord: State._name,
+    DropNamespaceRecord: State._drop,
+    EpochRecord: State._apply_epochs,
+    StateRecord: State._skip,
+    CheckpointRecord: State._skip,
+    IdleRecord: State._skip,
+    UnknownRecord: State._skip,
+}
+"""What each type of record does to a state; a test sees a row for every type."""

@@ -9,7 +9,8 @@ Invariants, at every moment:
 - ``0 <= lwm <= highest_applied <= hwm <= 2**63 - 1``;
 - ranges are sorted, lie above LWM, and neither touch nor overlap each other or LWM;
 - the numbers applied are exactly the set union of all that was passed to ``update()``;
-- ``reset()``, and ``finalize()`` for HWM, are the only calls that lower anything;
+- ``reset()`` and ``cut()``, and ``finalize()`` and ``lower_hwm()`` for HWM, are the only calls that
+  lower anything;
 - a call that raises has changed nothing.
 
 Bytes, little endian, as read and written by ``to_bytes()`` and ``from_bytes()``:
@@ -131,13 +132,14 @@ class PartitionUpdateCounter:
         An empty range (``delta`` 0) is a ``UsageError``, as is one outside 0 .. 2**63 - 1;
         ``TooManyRangesError`` when it would be one separate range too many.
         """
+        # `_check_range`, written out: a commit has some of these for each of its keys.
         if (
             type(start) is not int
             or type(delta) is not int
             or start < 0
             or not 0 < delta <= COUNTER_MAX - start
         ):
-            raise UsageError(f"({start!r}, {delta!r}) is no range of update numbers")
+            _check_range(start, delta)
         end = start + delta
         if start == self._lwm and not self._ranges:
             self._lwm = end
@@ -174,6 +176,47 @@ class PartitionUpdateCounter:
         self._lwm = value
         self._hwm = max(self._hwm, value)
         self._ranges = None
+
+    def prepared(self, start: int, delta: int) -> None:
+        """Learn that another copy has given out ``start + 1 .. start + delta``; HWM covers them.
+
+        Raises as ``update`` does for what is not a range.
+        """
+        _check_range(start, delta)
+        self._hwm = max(self._hwm, start + delta)
+
+    def cut(self, to: int, without: Iterable[tuple[int, int]] = ()) -> None:
+        """Forget what was applied above ``to``, and in the ranges ``without``; HWM falls to ``to``.
+
+        With LWM 5 and range (6, 2), ``cut(7, [(2, 1)])`` leaves LWM 2 and (3, 2), (6, 1): number 3
+        is missing, 8 has gone.  Raises ``UsageError`` for what is not a range, and
+        ``TooManyRangesError`` if too many would be left.
+        """
+        top = _number("to", to)
+        holes = sorted(_pairs(without))
+        for start, delta in holes:
+            _check_range(start, delta)
+        kept = PartitionUpdateCounter(max_ranges=self._max_ranges)
+        for low, high in [(0, self._lwm), *self._items()]:
+            end = min(high, top)
+            for start, delta in holes:
+                if low < start < end:
+                    kept.update(low, start - low)
+                if start < end:
+                    low = max(low, start + delta)
+            if low < end:
+                kept.update(low, end - low)
+        self._lwm, self._ranges = kept._lwm, kept._ranges
+        self._hwm = min(self._hwm, top)
+
+    def lower_hwm(self, to: int) -> None:
+        """Forget reservations above ``to``: a new epoch gives out those numbers again.
+
+        A value below the highest applied number, or above HWM, is a ``UsageError``.
+        """
+        if not self.highest_applied <= _number("to", to) <= self._hwm:
+            raise UsageError(f"cannot lower HWM of {self!r} to {to}")
+        self._hwm = to
 
     def reset(self) -> None:
         """Set everything to zero, before a full copy fills the partition anew."""
@@ -264,6 +307,16 @@ def _number(name: str, value: int) -> int:
     if type(value) is not int or not 0 <= value <= COUNTER_MAX:
         raise UsageError(f"{name} must be a whole number from 0 to 2**63 - 1, not {value!r}")
     return value
+
+
+def _check_range(start: int, delta: int) -> None:
+    if (
+        type(start) is not int
+        or type(delta) is not int
+        or start < 0
+        or not 0 < delta <= COUNTER_MAX - start
+    ):
+        raise UsageError(f"({start!r}, {delta!r}) is not a range of update numbers")
 
 
 def _pairs(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -22,19 +22,20 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from operator import add
 
-from ...affinity.errors import CorruptDataError, CorruptLogError
-from ...checkpoints.replay import State
+from ...affinity.errors import CorruptDataError, CorruptLogError, UnsupportedError
+from ...checkpoints.replay import Cleared, Effect, State
 from ...wal.format import HEADER_SIZE, Frame, parse_segment_header, segment_name
 from ...wal.ports import Directory, ReadableDirectory
 from ...wal.reader import Scan, read_records
-from ...wal.records import Record, Run, TxRecord
+from ...wal.records import Record
 from ...wal.segments import segment_numbers
 from ...wal.tail import End
-from ..data.overlay import PAIR_OVERHEAD, Layer, Overlay
-from ..data.stored import pack_prefix, stored_run
+from ..data.overlay import PAIR_OVERHEAD, Overlay, View
+from ..data.stored import pack_prefix, stored_run, version_of
 
 COPY_PIECE = 64 << 10
 
@@ -75,33 +76,46 @@ class Replayed:
         return self.applied_position
 
 
-def apply_updates(layer: Layer, state: State, position: int, record: Record, size: int) -> int:
-    """Fold one record into state and layer; return how many updates that were."""
-    wanted = state.apply(position, record)
-    if not wanted:
-        return 0
-    assert isinstance(record, TxRecord)
-    return take_over(layer, record, wanted, size)
+def apply_updates(view: View, state: State, position: int, record: Record, size: int) -> int:
+    """Fold one record into a state and the newest layer of a view; return how many updates."""
+    effects = state.apply(position, record)
+    return take_over(view, effects, size) if effects else 0
 
 
-def take_over(layer: Layer, record: TxRecord, wanted: Iterable[tuple[int, Run]], size: int) -> int:
-    """Add the updates of some runs to a layer, given the index of each one's first key."""
-    names = record.namespaces
+def take_over(view: View, effects: Iterable[Effect], size: int) -> int:
+    """Put updates into the newest layer of a view, and return how many those were.
+
+    ``size`` is what they cost beside their overhead, in bytes.  A late update is put only where the
+    view has nothing newer.
+    """
+    layer = view.layers[0]
     total = 0
-    for index, run in wanted:
-        keys = record.keys[index : index + run.count]
+    for effect in effects:
+        if isinstance(effect, Cleared):
+            raise UnsupportedError(
+                f"partition {effect.partition} is cleared here, which only a cluster's member does"
+            )
+        run, time, (names, keys, values), late = effect
         if isinstance(names, int):
             prefix = pack_prefix(run.partition, names)
             full_keys = map(prefix.__add__, keys)
         else:
-            ids = names[index : index + run.count]
-            full_keys = map(add, map(pack_prefix, repeat(run.partition), ids), keys)
-        values = record.values[index : index + run.count]
-        stored = stored_run(values, run.epoch, run.first, record.time)
-        layer.part(run.partition).update(zip(full_keys, stored, strict=True))
+            full_keys = map(add, map(pack_prefix, repeat(run.partition), names), keys)
+        stored = stored_run(values, run.epoch, run.first, time)
+        pairs: Iterable[tuple[bytes, bytes]] = zip(full_keys, stored, strict=True)
+        if late:
+            pairs = filter(partial(_is_newest, view, run.partition), pairs)
+        layer.part(run.partition).update(pairs)
         total += run.count
     layer.bytes += size + PAIR_OVERHEAD * total
     return total
+
+
+def _is_newest(view: View, partition: int, pair: tuple[bytes, bytes]) -> bool:
+    """Tell whether a view has nothing of a key that is newer by epoch and number."""
+    full_key, stored = pair
+    known = view.stored(partition, full_key)
+    return known is None or version_of(known)[:2] < version_of(stored)[:2]
 
 
 def replay(
@@ -194,11 +208,11 @@ def check_rows(state: State) -> None:
 
 def _apply_frame(replayed: Replayed, frame: Frame) -> None:
     with replayed.mutex:
-        layer = replayed.overlay.active
+        view = replayed.overlay.view
         size = len(frame.payload)
         for _, record in read_records((frame,)):
             replayed.report.updates += apply_updates(
-                layer, replayed.state, frame.position, record, size
+                view, replayed.state, frame.position, record, size
             )
             size = 0
         replayed.applied_position = frame.end

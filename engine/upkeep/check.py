@@ -189,6 +189,7 @@ class _Check:
         self._partitions = manifest.partitions
         self._history = Continuity(self.found.note, manifest.partitions)
         self._layer = Layer()
+        self._view = View((self._layer,), txn)
         self._deleted: dict[bytes, int] = {}
         """Keys that the data file lacks, with the highest number at which the log sets them."""
         self._agreeing: Counter[tuple[int, int]] = Counter()
@@ -276,7 +277,7 @@ class _Check:
                 for run in record.runs
             }
         if frame.position >= self._start:
-            apply_updates(self._layer, self._state, frame.position, record, 0)
+            apply_updates(self._view, self._state, frame.position, record, 0)
 
     def _compare_updates(self, frame: Frame, record: TxRecord) -> None:
         """Look whether the data file has what a transaction below its checkpoint wrote."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from ...affinity.errors import HistoryTruncatedError, SnapshotExpiredError, UsageError
 from ...checkpoints.marks import PartitionMark
-from ...checkpoints.replay import FIRST_NAMESPACE, State
+from ...checkpoints.replay import FIRST_NAMESPACE, Applied, State
 from ...engine.data.overlay import Layer, View
 from ...engine.data.partition_store import read_marks
 from ...engine.files.recovery import take_over
@@ -38,7 +38,6 @@ from ...wal.records import (
     DropNamespaceRecord,
     NamespaceRecord,
     NumberedRecord,
-    Run,
     TxRecord,
 )
 from ..base import vectors
@@ -85,25 +84,20 @@ class Past:
                     hint="Read a hot copy: `tidelog db backup STORE DIR`.",
                 )
             end = log.durable_end(state.durable)
-            yield View((self._layer(log, state.position),), txn), end
+            view = View((Layer(),), txn)
+            if state.position < self.stop:
+                for _, record in read_records(log.between(state.position, self.stop)):
+                    if isinstance(record, TxRecord):
+                        take_over(view, self._wanted(record), 0)
+            yield view, end
 
-    def _layer(self, log: Log, start: int) -> Layer:
-        """Return the wanted updates behind a checkpoint."""
-        layer = Layer()
-        if start < self.stop:
-            for _, record in read_records(log.between(start, self.stop)):
-                if isinstance(record, TxRecord):
-                    take_over(layer, record, self._wanted(record), 0)
-        return layer
-
-    def _wanted(self, record: TxRecord) -> Iterator[tuple[int, Run]]:
-        """Yield what lies at or below the cut of each run, behind the index of its first key."""
-        index = 0
-        for run in record.runs:
+    def _wanted(self, record: TxRecord) -> Iterator[Applied]:
+        """Yield what lies at or below the cut of each run."""
+        for run, columns in zip(record.runs, record.columns(), strict=True):
             count = min(run.count, self.numbers.get(run.partition, 0) - run.first + 1)
             if count > 0:
-                yield index, run._replace(count=count)
-            index += run.count
+                wanted = run._replace(count=count)
+                yield Applied(wanted, record.time, columns.between(0, count), late=False)
 
 
 @contextmanager

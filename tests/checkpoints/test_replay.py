@@ -10,11 +10,12 @@ import pytest
 
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.checkpoints.marks import PartitionMark, StoreMark
-from tidelog.checkpoints.replay import FIRST_NAMESPACE, State
+from tidelog.checkpoints.replay import FIRST_NAMESPACE, Applied, Effect, State
 from tidelog.tx.counter import PartitionUpdateCounter
 from tidelog.wal.records import (
     HIDDEN,
     CheckpointRecord,
+    Columns,
     DropNamespaceRecord,
     EpochRecord,
     IdleRecord,
@@ -43,6 +44,10 @@ def transaction(*runs: Run, time: int = 1) -> TxRecord:
         keys=[b"k"] * count,
         values=[b"v"] * count,
     )
+
+
+def runs_of(effects: list[Effect]) -> list[Run]:
+    return [effect.run for effect in effects if isinstance(effect, Applied)]
 
 
 def namespace(number: int, name: str) -> NamespaceRecord:
@@ -106,7 +111,11 @@ def test_a_new_state_is_at_zero() -> None:
 def test_a_transaction_moves_its_counters_and_says_where_its_keys_are() -> None:
     state = State(STORE_ID, PARTITIONS)
     runs = (Run(2, 1, 1, 3), Run(0, 1, 1, 1), Run(2, 1, 4, 1))
-    assert state.apply(0, transaction(*runs, time=9)) == [(0, runs[0]), (3, runs[1]), (4, runs[2])]
+    found = state.apply(0, transaction(*runs, time=9))
+    assert found == [
+        Applied(run, 9, Columns(16, [b"k"] * run.count, [b"v"] * run.count), late=False)
+        for run in runs
+    ]
     assert [counter.lwm for counter in state.counters] == [1, 0, 4]
     assert state.time == 9
     assert state.touched == set()
@@ -116,8 +125,8 @@ def test_what_a_partition_has_already_is_passed_over() -> None:
     state = State(STORE_ID, PARTITIONS)
     state.replay_from = [0, 100, 0]
     runs = (Run(1, 1, 1, 2), Run(2, 1, 1, 1))
-    assert state.apply(99, transaction(*runs)) == [(2, runs[1])]
-    assert state.apply(100, transaction(Run(1, 1, 1, 2))) == [(0, runs[0])]
+    assert runs_of(state.apply(99, transaction(*runs))) == [runs[1]]
+    assert runs_of(state.apply(100, transaction(Run(1, 1, 1, 2)))) == [runs[0]]
     assert [counter.lwm for counter in state.counters] == [0, 2, 1]
 
 
@@ -327,7 +336,7 @@ def test_every_update_is_taken_over_exactly_once(seed: int) -> None:
     taken = [
         (position, run)
         for position in range(len(log))
-        for _, run in state.apply(position, log[position])
+        for run in runs_of(state.apply(position, log[position]))
     ]
     assert taken == [
         (position, run)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from typing import cast
 
 import msgpack
 import pytest
 
-from tidelog.checkpoints.replay import State
-from tidelog.engine.data.overlay import Layer
+from tidelog.affinity.errors import UnsupportedError
+from tidelog.checkpoints.replay import Applied, Cleared, State
+from tidelog.engine.data.overlay import Layer, View
 from tidelog.engine.data.stored import pack_prefix, split_key, stored_value
 from tidelog.engine.data.updates import FEW, FewUpdates, ManyUpdates, NoUpdates, Updates, Writes
-from tidelog.engine.files.recovery import apply_updates
+from tidelog.engine.files.recovery import apply_updates, take_over
+from tidelog.engine.system.environment import KvTransaction
 from tidelog.wal.records import (
+    Columns,
     RecordType,
     Run,
     TxRecord,
@@ -99,10 +103,50 @@ def check_shape(updates: Updates, writes: Writes) -> None:
     assert layer.bytes >= sum(len(key) + len(value) for key, value in pairs.items())
     # What recovery reads from the log is the same to the byte.
     replayed, replayed_layer = state_with_numbers(), Layer()
-    assert apply_updates(replayed_layer, replayed, 0, decoded, len(record)) == len(writes)
+    view = View((replayed_layer,), cast("KvTransaction", None))
+    assert apply_updates(view, replayed, 0, decoded, len(record)) == len(writes)
     assert replayed_layer.parts == layer.parts
     assert replayed.counters == state.counters
     assert replayed.time == TIME
+
+
+class OnePair:
+    """A data file with one key."""
+
+    def __init__(self, key: bytes, stored: bytes) -> None:
+        self._pair = {key: stored}
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._pair.get(key)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "first", "late", "kept"),
+    [(1, 4, True, b"old"), (1, 6, True, b"new"), (2, 4, True, b"new"), (1, 4, False, b"new")],
+)
+@pytest.mark.parametrize("where", ["newest layer", "older layer", "data file"])
+def test_a_late_update_is_put_only_where_nothing_newer_is(
+    epoch: int, first: int, late: bool, kept: bytes, where: str
+) -> None:
+    full_key = pack_prefix(0, 16) + b"k"
+    layers = Layer(), Layer()
+    known = stored_value(b"old", 1, 5, 1)
+    txn = OnePair(full_key if where == "data file" else b"", known)
+    if where != "data file":
+        layers[where == "older layer"].part(0)[full_key] = known
+    view = View(layers, cast("KvTransaction", txn))
+    columns = Columns(16, [b"k", b"other"], [b"new", None])
+    applied = Applied(Run(0, epoch, first, 2), 9, columns, late)
+    assert take_over(view, [applied], 0) == 2
+    found = view.stored(0, full_key)
+    assert found is not None
+    assert found.startswith(kept)
+    assert pack_prefix(0, 16) + b"other" in layers[0].parts[0]
+
+
+def test_clearing_is_refused_in_a_store_of_its_own() -> None:
+    with pytest.raises(UnsupportedError, match="partition 3 is cleared"):
+        take_over(View((Layer(),), cast("KvTransaction", None)), [Cleared(3)], 0)
 
 
 @pytest.mark.parametrize("seed", range(15))

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -21,11 +21,12 @@ from support.pipelines import Row, content, fill, greatest_closed, new_store, ro
 from tidelog.affinity.errors import DiskFullError, SnapshotExpiredError, UsageError
 from tidelog.affinity.partitions import partition_of
 from tidelog.engine.api.database import Database
-from tidelog.engine.data.overlay import Layer
+from tidelog.engine.data.overlay import Layer, View
 from tidelog.engine.files.recovery import take_over
 from tidelog.engine.store import checkpointer
 from tidelog.engine.store.catalog import Catalog
 from tidelog.engine.store.checkpointer import Checkpointer
+from tidelog.engine.system.environment import KvTransaction
 from tidelog.pipeline.data import past
 from tidelog.pipeline.jobs.compaction import compact
 from tidelog.pipeline.jobs.runner import Runner
@@ -725,7 +726,7 @@ def test_a_run_is_cut_where_the_wanted_numbers_end() -> None:
     record = TxRecord(bytes(16), 1, runs, 16, keys, [b"v"] * 7)
     cut = past.Past(numbers={0: 8, 1: 1}, stop=0, durable=0)
     layer = Layer()
-    assert take_over(layer, record, cut._wanted(record), 0) == 4
+    assert take_over(View((layer,), cast("KvTransaction", None)), cut._wanted(record), 0) == 4
     assert [key[8:] for key in layer.parts[0]] == [b"0", b"1", b"2", b"4"]
     assert layer.parts.keys() == {0}
 

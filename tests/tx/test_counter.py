@@ -68,6 +68,17 @@ class SlowCounter:
             self.applied = set(range(1, value + 1))
             self.hwm = max(self.hwm, value)
 
+    def prepared(self, start: int, delta: int) -> None:
+        self.hwm = max(self.hwm, start + delta)
+
+    def cut(self, to: int, without: Ranges) -> None:
+        gone = {n for start, delta in without for n in range(start + 1, start + delta + 1)}
+        self.applied = {number for number in self.applied - gone if number <= to}
+        self.hwm = min(self.hwm, to)
+
+    def lower_hwm(self, to: int) -> None:
+        self.hwm = to
+
     def reset(self) -> None:
         self.applied = set()
         self.hwm = 0
@@ -296,6 +307,37 @@ def test_set_at_lwm_without_ranges_changes_nothing() -> None:
     counter.reserve(2)
     counter.set(5)
     assert state(counter) == (5, 7, 5, [], [])
+
+
+def test_numbers_that_another_copy_prepared_raise_hwm_only() -> None:
+    counter = with_gaps()
+    counter.prepared(20, 2)
+    counter.prepared(3, 1)
+    assert state(counter)[:3] == (5, 22, 10)
+
+
+def test_a_cut_leaves_gaps_and_forgets_what_is_above() -> None:
+    counter = PartitionUpdateCounter(5, [(6, 2)])
+    counter.cut(7, [(2, 1)])
+    assert state(counter)[:4] == (2, 7, 7, [(3, 2), (6, 1)])
+    counter.cut(100)
+    assert counter.hwm == 7
+
+
+def test_a_new_epoch_lowers_hwm_to_no_less_than_what_is_applied() -> None:
+    counter = with_gaps()
+    for number in (9, 15):
+        with pytest.raises(UsageError, match="cannot lower HWM"):
+            counter.lower_hwm(number)
+    counter.lower_hwm(11)
+    assert state(counter)[:3] == (5, 11, 10)
+
+
+def test_a_cut_that_would_leave_too_many_ranges_changes_nothing() -> None:
+    counter = PartitionUpdateCounter(9, max_ranges=1)
+    with pytest.raises(TooManyRangesError):
+        counter.cut(9, [(1, 1), (3, 1), (5, 1)])
+    assert state(counter)[:3] == (9, 9, 9)
 
 
 def test_reset_sets_everything_to_zero() -> None:
@@ -589,6 +631,26 @@ class CounterAndTwin(RuleBasedStateMachine):
         else:
             self.counter.set(value)
             self.twin.set(value)
+
+    @rule(start=SMALL, delta=DELTAS)
+    def prepared(self, start: int, delta: int) -> None:
+        self.counter.prepared(start, delta)
+        self.twin.prepared(start, delta)
+
+    @rule(to=st.integers(0, 60), without=st.lists(st.tuples(SMALL, DELTAS), max_size=3))
+    def cut(self, to: int, without: Ranges) -> None:
+        self.counter.cut(to, without)
+        self.twin.cut(to, without)
+        self.lwm = 0
+
+    @rule(to=st.integers(0, 60))
+    def lower_hwm(self, to: int) -> None:
+        if self.twin.highest_applied <= to <= self.twin.hwm:
+            self.counter.lower_hwm(to)
+            self.twin.lower_hwm(to)
+        else:
+            with pytest.raises(UsageError):
+                self.counter.lower_hwm(to)
 
     @rule()
     def reset(self) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import msgpack
 import pytest
 from hypothesis import assume, given, strategies as st
@@ -13,6 +15,7 @@ from tidelog.wal.records import (
     CheckpointRecord,
     ClearRecord,
     Closed,
+    Columns,
     CommitRecord,
     CommitUptoRecord,
     DropNamespaceRecord,
@@ -39,7 +42,6 @@ from tidelog.wal.records import (
     TxRecord,
     UndecodableRecordError,
     UnknownRecord,
-    Updates,
     Upto,
     corrupt_record,
     decode_payload,
@@ -126,7 +128,7 @@ def ingests(draw: st.DrawFn) -> IngestRecord:
 CLOSED = st.lists(st.builds(Closed, COUNTERS, COUNTERS, U32, st.text()), max_size=2).map(tuple)
 
 
-def columns(draw: st.DrawFn, count: int) -> dict[str, object]:
+def columns(draw: st.DrawFn, count: int) -> dict[str, Any]:
     """Namespaces, keys and values of so many updates."""
     return {
         "namespaces": draw(U32 | st.lists(U32, min_size=count, max_size=count)),
@@ -151,26 +153,22 @@ def prepares(draw: st.DrawFn) -> PrepareRecord:
         run=run,
         locks=draw(locks),
         details=draw(st.dictionaries(st.text(), I64 | st.text(), max_size=2)),
-        **columns(draw, run.count),  # type: ignore[arg-type]  # of the kinds that it names
+        **columns(draw, run.count),
     )
-
-
-@st.composite
-def updates(draw: st.DrawFn, count: int) -> Updates:
-    return Updates(time=draw(I64), **columns(draw, count))  # type: ignore[arg-type]  # as above
 
 
 @st.composite
 def settled(draw: st.DrawFn) -> Settled:
     run = draw(RUNS)
     outcome = draw(st.sampled_from(Outcome))
-    return Settled(draw(IDS), draw(U32), run, outcome, draw(st.none() | updates(run.count)))
+    given = Columns(**columns(draw, run.count)) if draw(st.booleans()) else None
+    return Settled(draw(IDS), draw(U32), run, outcome, draw(I64), given)
 
 
 @st.composite
 def supplied(draw: st.DrawFn) -> Supplied:
     run = draw(RUNS)
-    return Supplied(draw(IDS), draw(U32), run, draw(updates(run.count)))
+    return Supplied(draw(IDS), draw(U32), run, draw(I64), Columns(**columns(draw, run.count)))
 
 
 @st.composite
@@ -378,11 +376,11 @@ def test_a_transaction_that_does_not_add_up_is_undecodable(changes: dict[str, ob
         (RecordType.COMMIT, (bytes(16), 1, 5, [3, 1, 9], [3])),
         (RecordType.COMMIT_UPTO, ([3, 1],)),
         (RecordType.OPEN, ([3],)),
-        (RecordType.SETTLE, (3, 2, 10, [[bytes(16), 1, [3, 1, 9, 1], 4, None]], [])),
-        (RecordType.SETTLE, (3, 2, 10, [[bytes(16), 1, [3, 1, 9, 1], 1, [5, 16, [], []]]], [])),
+        (RecordType.SETTLE, (3, 2, 10, [[bytes(16), 1, [3, 1, 9, 1], 4, 0, None]], [])),
+        (RecordType.SETTLE, (3, 2, 10, [[bytes(16), 1, [3, 1, 9, 1], 1, 5, [16, [], []]]], [])),
         (RecordType.SETTLE, (3, 2, 10, [], [[1, 9, 1]])),
         (RecordType.SETTLE, (3, 2, 10, [], [[1, 9, 1, 5]])),
-        (RecordType.SUPPLIED, (3, 7, bytes(16), [[bytes(16), 1, [3, 1, 9, 1], None]], [])),
+        (RecordType.SUPPLIED, (3, 7, bytes(16), [[bytes(16), 1, [3, 1, 9, 1], 5, None]], [])),
         (RecordType.SUPPLIED, (3, 7, b"short", [], [])),
         (RecordType.CLEAR, (3, 7, 5)),
         (RecordType.ADMIT, (3, 7, [], 0, [], 0, [])),

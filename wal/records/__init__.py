@@ -19,7 +19,7 @@ from .partitions import (
     Supplied,
     SuppliedRecord,
 )
-from .shapes import Closed, Run, UndecodableRecordError, Update, Updates, flatten
+from .shapes import Closed, Columns, Run, UndecodableRecordError, Update, flatten
 from .store import (
     HIDDEN,
     CheckpointRecord,
@@ -71,6 +71,7 @@ __all__ = [
     "CheckpointRecord",
     "ClearRecord",
     "Closed",
+    "Columns",
     "CommitRecord",
     "CommitUptoRecord",
     "DropNamespaceRecord",
@@ -103,7 +104,6 @@ __all__ = [
     "UndecodableRecordError",
     "UnknownRecord",
     "Update",
-    "Updates",
     "Upto",
     "corrupt_record",
     "decode_payload",

@@ -18,20 +18,20 @@ from typing import Any, NamedTuple
 
 from .shapes import (
     Closed,
+    Columns,
     Run,
     Update,
-    Updates,
     check_numbers,
     checked_id,
     checked_number,
     checked_run,
     checked_text,
     closed_of,
+    columns_of,
     flatten,
     numbered,
     rows_of,
     runs_of,
-    updates_of,
 )
 
 DIGEST_SIZE = 25
@@ -103,13 +103,17 @@ class Outcome(IntEnum):
 
 
 class Settled(NamedTuple):
-    """A transaction in a settle list; ``updates`` are for copies that lack its PREPARE."""
+    """A transaction in a settle list; ``columns`` are for copies that lack its PREPARE.
+
+    ``time`` is that of its commit, or 0 if it has not committed.
+    """
 
     tx_id: bytes
     attempt: int
     run: Run
     outcome: Outcome
-    updates: Updates | None
+    time: int
+    columns: Columns | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +132,8 @@ class SettleRecord:
     def updates(self) -> Iterator[Update]:
         """Yield the updates that it brings, in the order of the list."""
         for one in self.transactions:
-            if one.updates is not None:
-                yield from numbered((one.run,), *one.updates[1:])
+            if one.columns is not None:
+                yield from numbered((one.run,), one.columns)
 
     def fields(self) -> tuple[object, ...]:
         """Return the fields in the order of the format."""
@@ -150,14 +154,15 @@ class SettleRecord:
 
 
 def _settled(row: list[Any]) -> Settled:
-    tx_id, attempt, flat, outcome, updates = row[:5]
+    tx_id, attempt, flat, outcome, time, columns = row[:6]
     run = checked_run(flat)
     return Settled(
         checked_id(tx_id),
         checked_number(attempt),
         run,
         Outcome(outcome),
-        None if updates is None else updates_of(updates, run.count),
+        time,
+        None if columns is None else columns_of(columns, run.count),
     )
 
 
@@ -190,7 +195,8 @@ class Supplied(NamedTuple):
     tx_id: bytes
     attempt: int
     run: Run
-    updates: Updates
+    time: int
+    columns: Columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +216,7 @@ class SuppliedRecord:
     def updates(self) -> Iterator[Update]:
         """Yield the updates that it brings, in the order of the record."""
         for one in self.transactions:
-            yield from numbered((one.run,), *one.updates[1:])
+            yield from numbered((one.run,), one.columns)
 
     def fields(self) -> tuple[object, ...]:
         """Return the fields in the order of the format."""
@@ -230,9 +236,11 @@ class SuppliedRecord:
 
 
 def _supplied(row: list[Any]) -> Supplied:
-    tx_id, attempt, flat, updates = row[:4]
+    tx_id, attempt, flat, time, columns = row[:5]
     run = checked_run(flat)
-    return Supplied(checked_id(tx_id), checked_number(attempt), run, updates_of(updates, run.count))
+    return Supplied(
+        checked_id(tx_id), checked_number(attempt), run, time, columns_of(columns, run.count)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,26 +65,30 @@ class Update(NamedTuple):
     value: bytes | None
 
 
-class Updates(NamedTuple):
+class Columns(NamedTuple):
     """What one transaction writes into one partition, one entry of each list per update.
 
-    ``keys[i]`` gets ``values[i]``, or is deleted where that is None; ``namespaces`` is one id for
-    all updates or one per update.
+    ``keys[i]`` gets ``values[i]``, or is deleted if that is None; ``namespaces`` is one id for all
+    updates or one per update.
     """
 
-    time: int
     namespaces: int | list[int]
     keys: list[bytes]
     values: list[bytes | None]
 
+    def between(self, start: int, end: int) -> Columns:
+        """Return the updates from index ``start`` up to, and without, ``end``."""
+        names = self.namespaces
+        return Columns(
+            names if isinstance(names, int) else names[start:end],
+            self.keys[start:end],
+            self.values[start:end],
+        )
 
-def numbered(
-    runs: Iterable[Run],
-    namespaces: int | list[int],
-    keys: list[bytes],
-    values: list[bytes | None],
-) -> Iterator[Update]:
+
+def numbered(runs: Iterable[Run], columns: Columns) -> Iterator[Update]:
     """Yield the updates of runs, in the order of the log."""
+    namespaces, keys, values = columns
     index = 0
     for run in runs:
         for counter in range(run.first, run.first + run.count):
@@ -162,8 +166,8 @@ def check_columns(count: int, namespaces: object, keys: list[bytes], values: lis
         raise ValueError(f"{len(namespaces)} namespaces for {count} updates")
 
 
-def updates_of(fields: list[Any], count: int) -> Updates:
-    """Return the updates of ``count`` numbers, checked."""
-    time, namespaces, keys, values = fields[:4]
+def columns_of(fields: list[Any], count: int) -> Columns:
+    """Return the columns of ``count`` updates, checked."""
+    namespaces, keys, values = fields[:3]
     check_columns(count, namespaces, keys, values)
-    return Updates(time, namespaces, keys, values)
+    return Columns(namespaces, keys, values)

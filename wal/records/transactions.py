@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from .shapes import (
     ID_SIZE,
+    Columns,
     Run,
     Update,
     check_columns,
@@ -77,7 +78,18 @@ class TxRecord(NamedTuple):
 
     def updates(self) -> Iterator[Update]:
         """Yield its updates, in the order of the log."""
-        return numbered(self.runs, self.namespaces, self.keys, self.values)
+        return numbered(self.runs, Columns(self.namespaces, self.keys, self.values))
+
+    def columns(self) -> Iterator[Columns]:
+        """Yield the updates of each run."""
+        columns = Columns(self.namespaces, self.keys, self.values)
+        if len(self.runs) == 1:
+            yield columns
+            return
+        index = 0
+        for run in self.runs:
+            yield columns.between(index, index + run.count)
+            index += run.count
 
     def fields(self) -> tuple[object, ...]:
         """Return the fields in the order of the format."""
@@ -138,7 +150,7 @@ class PrepareRecord(NamedTuple):
 
     def updates(self) -> Iterator[Update]:
         """Yield its updates, in the order of the log."""
-        return numbered(self.runs, self.namespaces, self.keys, self.values)
+        return numbered(self.runs, Columns(self.namespaces, self.keys, self.values))
 
     def fields(self) -> tuple[object, ...]:
         """Return the fields in the order of the format."""
