@@ -118,8 +118,8 @@ class LogWriter:
         self.synced = synced
         self.announced = synced
         self.failure: OSError | None = None
-        self._doubt: bytes | None = None
-        """A frame that may be in the file, though the position is not behind it."""
+        self._doubt: tuple[int, bytes] | None = None
+        """A frame that is being written, and its position: nobody knows how much of it is there."""
 
     @property
     def segment(self) -> SegmentHeader:
@@ -147,7 +147,7 @@ class LogWriter:
                 return False
             self._fill(end)
         after = position + len(frame)
-        self._doubt = frame
+        self._doubt = position, frame
         try:
             if self._bytes is not None:
                 self._bytes[offset:end] = frame
@@ -172,16 +172,16 @@ class LogWriter:
 
         Raises ``OSError`` where that fails: nobody knows how much of it is there.
         """
-        frame = self._doubt
-        if frame is not None:
-            after = self.position + len(frame)
+        if self._doubt is not None:
+            # The append may have moved the position already.
+            position, frame = self._doubt
             try:
-                self._write(self.position - self._base, frame)
+                self._write(position - self._base, frame)
             except OSError as error:
                 if error.errno is not None:
                     self.failure = error
                 raise
-            self.position = after
+            self.position = position + len(frame)
             self._doubt = None
 
     def _write(self, offset: int, frame: bytes) -> None:

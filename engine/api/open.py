@@ -7,11 +7,13 @@ Left out: how a directory becomes an open store (``opening``), what the handles 
 from __future__ import annotations
 
 import difflib
+import gc
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, cast, overload
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
-from ...affinity.errors import UsageError
+from ...affinity.errors import AlreadyOpenError, UsageError
 from ..codecs.registry import Codec, as_codec
 from ..store.opening import OpenStore, Options, open_store, place_of, translated_disk
 from ..system.environment import Environment
@@ -21,6 +23,8 @@ from .transactions import Durability, choice
 
 if TYPE_CHECKING:
     from .read_only import ReadOnlyDatabase
+
+T = TypeVar("T")
 
 
 @overload
@@ -110,19 +114,38 @@ def open_with(
     store: OpenStore | None = None
     try:
         with translated_disk(f"opening {place}"):
-            store = open_store(
+            store = _at_last(
                 environment,
-                place,
-                partitions=partitions,
-                create=create,
-                options=_options(limits),
-                mapped=durability != "always",
+                partial(
+                    open_store,
+                    environment,
+                    place,
+                    partitions=partitions,
+                    create=create,
+                    options=_options(limits),
+                    mapped=durability != "always",
+                ),
             )
         return Database(store, durability, given)
     except BaseException:
         if store is not None:
             store.release()
         raise
+
+
+def _at_last(environment: Environment, opening: Callable[[], T]) -> T:
+    """Open a store, also where this process has lost its files and not closed them yet.
+
+    That is so if several signals came one behind the other while it was opened or closed: the last
+    one kept what the first had broken off from being closed, and the files are the collector's.
+    """
+    try:
+        return opening()
+    except AlreadyOpenError as error:
+        if error.pid != environment.pid():
+            raise
+    gc.collect()
+    return opening()
 
 
 def _open_reading(
@@ -141,7 +164,8 @@ def _open_reading(
     with translated_disk(f"opening {place}"):
         from .read_only import ReadOnlyDatabase
 
-        return ReadOnlyDatabase(environment, place, _options(limits), _given(codecs))
+        options, given = _options(limits), _given(codecs)
+        return _at_last(environment, lambda: ReadOnlyDatabase(environment, place, options, given))
 
 
 def _given(codecs: Iterable[Any]) -> list[Codec[Any]]:

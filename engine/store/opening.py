@@ -301,7 +301,7 @@ def open_store(
         _check_partitions(partitions)
     check_place(environment, path)
     disk = environment.disk
-    made = disk.kind(path) is None
+    made, new = disk.kind(path) is None, False
     if made and not create:
         raise NotFoundError(f"there is no store at {path}", hint="Check the path.")
     try:
@@ -314,7 +314,6 @@ def open_store(
         if made:
             _remove_empty(disk, path)
         raise
-    new = False
     try:
         _check_no_remains(disk, path, create)
         new = manifests.NAME not in disk.directory(path).names()

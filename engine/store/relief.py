@@ -11,7 +11,7 @@ Left out: what a checkpoint writes (``checkpointer``), and the replay (``recover
 
 from __future__ import annotations
 
-from ...affinity.errors import DiskError, DiskFullError, SnapshotExpiredError
+from ...affinity.errors import ClosedError, DiskError, DiskFullError, SnapshotExpiredError
 from ..data.overlay import Overlay
 from ..system.environment import BackgroundTask, Environment
 from .checkpointer import Checkpointer
@@ -63,6 +63,8 @@ class Relief:
             self._flush(self._limit)
         except (DiskError, DiskFullError, SnapshotExpiredError):
             return  # it comes again when the checkpoint must be taken
+        except ClosedError:
+            return  # the replay has ended, and so has the store meanwhile
         except BaseException as error:
             self._error = error
             if self._ended:

@@ -17,16 +17,24 @@ from typing import Any
 
 import pytest
 
+import tidelog
 from support.stores import Opened, open_store, opened
-from tidelog.affinity.errors import CommitUnknownError, ReadOnlyError, RolledBackError
+from tidelog.affinity.errors import (
+    AlreadyOpenError,
+    CommitUnknownError,
+    ReadOnlyError,
+    RolledBackError,
+)
 from tidelog.engine.api.open import open as open_real
 from tidelog.engine.commit import committer as commit
 from tidelog.engine.commit.entries import Commit
 from tidelog.engine.data.updates import NoUpdates
+from tidelog.engine.store import opening
+from tidelog.engine.system.lmdb_file import LmdbEnvironment
 from tidelog.engine.upkeep.check import check_store
 from tidelog.wal.reader import load_index
 
-ROOT = Path(commit.__file__).parents[1]
+ROOT = Path(tidelog.__file__).parent
 MODULES = frozenset(
     str(ROOT / name)
     for name in (
@@ -42,6 +50,7 @@ MODULES = frozenset(
         "wal/writer.py",
     )
 )
+assert all(Path(name).is_file() for name in MODULES)
 LOOKS = ("CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "RESUME")
 WAIT = 30.0
 
@@ -427,3 +436,28 @@ def test_an_alarm_while_a_segment_is_begun_leaves_its_begin_to_the_next_append()
     with opened(store.disk.crash("lost"), seed=2) as again:
         assert dict(again.database.map("m").items()) == {b"k": b"v", b"later": b"1"}
     store.database.abandon()
+
+
+def test_an_open_that_two_signals_interrupt_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The second one kept the data file from being closed, and the next open found it in use.
+    with open_real(tmp_path / "store") as db:
+        db.map("m")[b"k"] = b"v"
+
+    def signal(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def interrupted(_opening: object, kv: LmdbEnvironment) -> None:
+        kv.circle = kv  # type: ignore[attr-defined]  # parts of a store name each other, too
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(opening._Opening, "_with", interrupted)
+        patch.setattr(LmdbEnvironment, "close", signal)
+        with pytest.raises(KeyboardInterrupt):
+            open_real(tmp_path / "store")
+    with open_real(tmp_path / "store") as db:
+        assert db.map("m")[b"k"] == b"v"
+        with pytest.raises(AlreadyOpenError, match="in this process"):
+            open_real(tmp_path / "store")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.real_stores import expect_sound, opened, quiet
-from tidelog.affinity.errors import CorruptDataError, DiskFullError
+from tidelog.affinity.errors import ClosedError, CorruptDataError, DiskFullError
 from tidelog.engine.api.open import open_with
 from tidelog.engine.store.checkpointer import Checkpointer
 from tidelog.engine.store.opening import _Opening
@@ -230,3 +230,22 @@ def test_a_replay_waits_where_the_overlay_is_twice_as_full_as_it_may_be() -> Non
         (100, True, "woken"), (199, True, "woken"),
         (200, True, "recovery"), (199, False, "recovery"),
     ]  # fmt: skip
+
+
+def test_a_store_that_is_closed_needs_no_checkpoint_of_its_replay() -> None:
+    # The thread ended with an error that nobody could act on.
+    class Closing:
+        @property
+        def bytes(self) -> int:
+            raise ClosedError("the store is closed")
+
+    class Asking:
+        def run_while(self, full: Callable[[], bool], _why: str) -> None:
+            full()
+
+    asking: Any = Asking()
+    closing: Any = Closing()
+    relief = Relief(production(), asking, closing, 100)
+    relief.end()
+    relief._beside()
+    relief.end()

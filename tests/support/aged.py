@@ -534,8 +534,8 @@ def _live_and_die(
 
     assert in_child(work) == -signal.SIGKILL
     found: Model = pickle.loads(told.read_bytes())
-    # Some steps have drawn from the child's copy of it.
-    rng.seed(calls + len(found.commits))
+    # Some steps have drawn from the child's copy of it.  Never as it was before: ids would return.
+    rng.seed(f"{len(found.commits)} {rng.getrandbits(64)}")
     return found
 
 

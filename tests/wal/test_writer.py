@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from support.interrupts import Interrupt, Line, Tracer
 from support.logs import HISTORY_ID, LOG_ID, STORE_ID
 from tidelog.engine.system.disk import RealDirectory
 from tidelog.testing import FaultyDisk, SimulatedCrash, crash_points
@@ -484,6 +485,31 @@ def test_a_frame_that_signals_cut_short_is_in_doubt_until_it_is_written_whole(
     log.payloads.append(payload)
     assert log.frames() == log.payloads
     log.append(b"y")
+    assert log.frames() == log.payloads
+
+
+def lines_of_an_append() -> list[Line]:
+    """The lines of the writer that an append of a small frame passes."""
+    log = Log()
+    log.append(b"before")
+    tracer = Tracer()
+    tracer.run(lambda: log.writer.append(b"interrupted"))
+    return [line for line in tracer.lines if line[0] == "wal/writer.py"]
+
+
+@pytest.mark.parametrize("line", lines_of_an_append(), ids=lambda line: f"{line[0]}:{line[1]}")
+def test_an_append_that_is_interrupted_at_any_line_is_whole_or_not_there(line: Line) -> None:
+    # Behind the move of the position the frame was written once more, where the next one belongs.
+    log = Log()
+    log.append(b"before")
+    tracer = Tracer((line, 0))
+    with pytest.raises(Interrupt):
+        tracer.run(lambda: log.writer.append(b"interrupted"))
+    log.writer.settle()
+    assert not log.writer.in_doubt
+    if log.frames() != log.payloads:
+        log.payloads.append(b"interrupted")
+    log.append(b"after")
     assert log.frames() == log.payloads
 
 
