@@ -7,7 +7,9 @@ Invariants:
 
 - A STATE says what was applied before the frame that holds it.  Its HWM covers numbers that the
   records behind it in the same frame bring, so it is no proof that they were in the log before.
-- An update number belongs to one record, in the epoch of its time; commit times never fall.
+- An update number belongs to one record, in the epoch of its time; commit times never fall within
+  an epoch of a partition.  A PREPARE has numbers, what ends it has none of its own.  A new epoch
+  may give out again what lies behind its beginning.
 - Numbers that no record has are no contradiction: a write that failed leaves some.
 
 Left out: damage (``wal.reader``), and the data file (``engine.check``).
@@ -20,14 +22,23 @@ from collections.abc import Callable
 from ..tx.counter import PartitionUpdateCounter
 from ..wal.format import Frame
 from ..wal.records import (
+    AdmitRecord,
+    ClearRecord,
+    CommitRecord,
+    CommitUptoRecord,
     DropNamespaceRecord,
     EpochRecord,
     IngestRecord,
     NamespaceRecord,
+    OpenRecord,
+    Outcome,
+    PrepareRecord,
     Record,
     RollbackRecord,
     Run,
+    SettleRecord,
     StateRecord,
+    SuppliedRecord,
     TxRecord,
 )
 
@@ -50,17 +61,51 @@ class Continuity:
         self.namespaces: dict[int, NamespaceRecord] = {}
         self._partitions = partitions
         self._tell = tell
-        self._time = 0
+        self._times: dict[int, tuple[int, int]] = {}
+        """Per partition, its epoch and the newest commit time in that."""
+        self._prepared: dict[tuple[int, bytes], Run] = {}
+        """What has no outcome yet, by partition and id."""
+        self._lists: dict[int, SettleRecord] = {}
 
     def take(self, frame: Frame, record: Record) -> None:
         """Fold one record in, and tell what is wrong with it."""
         match record:
             case StateRecord():
                 self._take_state(frame, record)
-            case TxRecord() | RollbackRecord() | IngestRecord():
-                self._check_time(frame, record.time)
+            case TxRecord() | IngestRecord():
                 for run in record.runs:
+                    self._check_time(frame, run, record.time)
                     self._take_run(frame, run)
+            case PrepareRecord():
+                self._check_time(frame, record.run, record.time)
+                self._take_run(frame, record.run)
+                self._prepared[record.run.partition, record.tx_id] = record.run
+            case CommitRecord():
+                self._take_commit(frame, record)
+            case CommitUptoRecord():
+                self._take_upto(record)
+            case RollbackRecord():
+                for run in record.runs:
+                    self._check_time(frame, run, record.time)
+                    if self._prepared.pop((run.partition, record.tx_id), None) != run:
+                        self._take_run(frame, run)
+            case SettleRecord():
+                self._lists[record.partition] = record
+            case OpenRecord():
+                for partition, epoch in record.rows:
+                    self._open(frame, partition, epoch)
+            case SuppliedRecord():
+                for supplied in record.transactions:
+                    self._fill(supplied.run)
+                for _, first, count, _ in record.closed:
+                    self._fill(Run(record.partition, 0, first, count))
+            case ClearRecord():
+                self._begin_anew(record.partition, PartitionUpdateCounter(max_ranges=_UNLIMITED))
+            case AdmitRecord():
+                counter = PartitionUpdateCounter(record.lwm, record.ranges, max_ranges=_UNLIMITED)
+                self._begin_anew(record.partition, counter)
+                if record.partition < len(self.epochs):
+                    self.epochs[record.partition] = record.epochs[-1][0]
             case EpochRecord():
                 last = record.first_partition + len(record.epochs)
                 self.epochs[record.first_partition : last] = record.epochs
@@ -83,6 +128,9 @@ class Continuity:
                 self.numbers.append(PartitionUpdateCounter(lwm, ranges, max_ranges=_UNLIMITED))
                 self.bases.append(PartitionUpdateCounter(lwm, ranges, max_ranges=_UNLIMITED))
             self.epochs, self.namespaces = list(record.epochs), namespaces
+            for one in record.pending:
+                self.numbers[one.run.partition].update(one.run.first - 1, one.run.count)
+                self._prepared[one.run.partition, one.tx_id] = one.run
         elif record.epochs != self.epochs or namespaces != self.namespaces:
             self._wrong(frame, "a state with other epochs or namespaces than the log before it")
         elif any(
@@ -91,10 +139,64 @@ class Continuity:
         ):
             self._wrong(frame, "a state with higher counters than the log before it")
 
-    def _check_time(self, frame: Frame, time: int) -> None:
-        if time < self._time:
-            self._wrong(frame, f"commit time {time} after {self._time}")
-        self._time = max(time, self._time)
+    # -------------------------------------------------------------- copies
+
+    def _take_commit(self, frame: Frame, record: CommitRecord) -> None:
+        for run in record.participants:
+            if run.partition not in record.applied or run.partition >= len(self.numbers):
+                continue
+            known = self._prepared.pop((run.partition, record.tx_id), None)
+            if known != run and is_free(self.numbers[run.partition], run.first, run.count):
+                self._wrong(frame, f"the commit of {record.tx_id.hex()}, which was not prepared")
+
+    def _take_upto(self, record: CommitUptoRecord) -> None:
+        for partition, epoch, last in record.rows:
+            ended = [
+                place
+                for place, run in self._prepared.items()
+                if (place[0], run.epoch) == (partition, epoch) and run.first <= last
+            ]
+            for place in ended:
+                del self._prepared[place]
+
+    def _open(self, frame: Frame, partition: int, epoch: int) -> None:
+        settled = self._lists.pop(partition, None)
+        if settled is None or settled.epoch != epoch or partition >= len(self.numbers):
+            self._wrong(frame, f"epoch {epoch} of partition {partition} without its list")
+            return
+        numbers = self.numbers[partition]
+        numbers.cut(settled.start - 1)
+        for one in settled.transactions:
+            if one.outcome is not Outcome.PENDING:
+                self._prepared.pop((partition, one.tx_id), None)
+                self._fill(one.run)
+        for _, first, count, _ in settled.closed:
+            self._fill(Run(partition, 0, first, count))
+        self.epochs[partition] = epoch
+
+    def _fill(self, run: Run) -> None:
+        """Take numbers that may have been seen before."""
+        if run.partition < len(self.numbers):
+            self.numbers[run.partition].update(run.first - 1, run.count)
+
+    def _begin_anew(self, partition: int, counter: PartitionUpdateCounter) -> None:
+        if partition < len(self.numbers):
+            self.numbers[partition] = counter
+            self.bases[partition] = PartitionUpdateCounter.from_bytes(
+                counter.to_bytes(), max_ranges=_UNLIMITED
+            )
+        self._prepared = {k: run for k, run in self._prepared.items() if k[0] != partition}
+
+    # -------------------------------------------------------------- numbers
+
+    def _check_time(self, frame: Frame, run: Run, time: int) -> None:
+        """Tell if a commit time falls within one epoch of a partition."""
+        epoch, newest = self._times.get(run.partition, (run.epoch, time))
+        if epoch == run.epoch and time < newest:
+            self._wrong(frame, f"commit time {time} after {newest} in partition {run.partition}")
+        if epoch != run.epoch or time > newest:
+            newest = time
+        self._times[run.partition] = run.epoch, newest
 
     def _take_run(self, frame: Frame, run: Run) -> None:
         if run.partition >= len(self.numbers):

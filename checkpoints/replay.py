@@ -58,7 +58,7 @@ from .marks import (
 )
 
 FIRST_NAMESPACE = 16
-"""Ids below are internal: 0 checkpoint marks, 1 outcomes, 2 the ledger."""
+"""Ids below are internal: 0 checkpoint marks, 1 outcomes, 2 the ledger, 3 losses, 4 pending."""
 
 
 class Applied(NamedTuple):

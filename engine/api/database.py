@@ -423,7 +423,7 @@ class Database:
         time = max(self._store.environment.clock(), state.time)
         if outcomes.is_dated(tx_id, state.store_id):
             time = max(time, outcomes.born(tx_id, state.store_id) or 0)
-        writes[key] = (partition, OUTCOMES, tx_id, outcomes.encode_outcome(time))
+        writes[key] = (partition, OUTCOMES, tx_id, outcomes.committed(time))
 
     def earlier_receipt(self, tx_id: bytes, group: Sequence[Entry]) -> Receipt | None:
         """Return the receipt of an id that is committed already.
@@ -441,9 +441,10 @@ class Database:
             )
         partition = outcomes.home_of(tx_id, self.partitions)
         found = read_view(self.overlay.view, None, partition, key)
-        if found is None:
+        entry = None if found is None else outcomes.decode_outcome(found)
+        if entry is None or entry.kind is not outcomes.Kind.COMMITTED:
             return None
-        return Receipt(tx_id, 0, outcomes.decode_outcome(found), partition)
+        return Receipt(tx_id, 0, entry.time, partition)
 
     def check_readable(self) -> None:
         """Raise ``GrowingError`` where a read of the data file would have to wait; under the mutex.
@@ -778,7 +779,7 @@ class Database:
         entries: list[tuple[int, bytes]] = []
         with self.snapshot() as snapshot:
             for block in snapshot.scan(Range(namespace=OUTCOMES), reverse=False, block=64):
-                entries += [(outcomes.decode_outcome(value), key) for key, value in block]
+                entries += [(outcomes.decode_outcome(value).time, key) for key, value in block]
         for time, key in entries:
             if key == outcomes.HORIZON_ID:
                 horizon = time
@@ -802,7 +803,7 @@ class Database:
         """Note, before they go, how new the entries are that expire."""
         partition = outcomes.home_of(outcomes.HORIZON_ID, self.partitions)
         key = outcomes.outcome_key(outcomes.HORIZON_ID, self.partitions)
-        value = outcomes.encode_outcome(time)
+        value = outcomes.committed(time)
         writes: Writes = {key: (partition, OUTCOMES, outcomes.HORIZON_ID, value)}
         self._committer.commit(Commit(FewUpdates(writes), False))
 

@@ -21,7 +21,8 @@ So what is found nowhere never took effect if it is younger than everything that
 
 from __future__ import annotations
 
-from typing import Literal
+from enum import IntEnum
+from typing import Literal, NamedTuple
 
 import msgpack
 
@@ -42,7 +43,6 @@ ATTEMPTS = 4
 HORIZON_ID = b"tidelog.horizon."
 """The id of the horizon, which no transaction may have."""
 
-_COMMITTED = 1
 _HALF = 8
 _EMPTY = 1 << 62
 _NUMBERS = 1 << 48
@@ -102,18 +102,48 @@ def outcome_key(tx_id: bytes, partitions: int) -> bytes:
     return pack_prefix(home_of(tx_id, partitions), OUTCOMES) + tx_id
 
 
-def encode_outcome(time: int) -> bytes:
+class Kind(IntEnum):
+    """What an entry says of its transaction."""
+
+    COMMITTED = 1
+    REFUSED = 2
+
+
+class Entry(NamedTuple):
+    """What is kept of a transaction under an id that the caller gave.
+
+    ``time`` is about that of its commit, in microseconds; ``attempt`` the try that ended it;
+    ``numbers`` are (partition, first, count) of its updates, if they were known by then.
+    """
+
+    kind: Kind
+    time: int
+    attempt: int = 1
+    numbers: tuple[tuple[int, int, int], ...] = ()
+
+
+def committed(time: int) -> bytes:
     """Return the value of the entry of a transaction that commits at about ``time``."""
-    data: bytes = msgpack.packb((_COMMITTED, time))
+    return encode_outcome(Entry(Kind.COMMITTED, time))
+
+
+def encode_outcome(entry: Entry) -> bytes:
+    """Return the value of an entry."""
+    flat = [number for row in entry.numbers for number in row]
+    data: bytes = msgpack.packb((entry.kind, entry.time, entry.attempt, flat))
     return data
 
 
-def decode_outcome(data: bytes) -> int:
-    """Return the time in an entry, in microseconds."""
+def decode_outcome(data: bytes) -> Entry:
+    """Return the entry in a value; later versions may have appended to it.
+
+    Raises ``CorruptDataError`` for what is not one.
+    """
     try:
-        kind, time = msgpack.unpackb(data)
+        kind, time, attempt, flat = msgpack.unpackb(data)[:4]
+        if {type(time), type(attempt), type(sum(flat))} != {int}:
+            raise ValueError(f"{time!r}, {attempt!r}, {flat!r} are not numbers")
+        numbers = tuple(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+        return Entry(Kind(kind), time, attempt, numbers)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptDataError(f"the outcome of a transaction does not decode: {error}") from error
-    if kind != _COMMITTED or type(time) is not int:
-        raise CorruptDataError(f"the outcome of a transaction is {kind!r}, {time!r}")
-    return time

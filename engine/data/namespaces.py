@@ -25,7 +25,11 @@ OUTCOMES = 1
 """The internal namespace of the outcomes of transactions whose id the caller gave."""
 LEDGER = 2
 """The internal namespace that tells which batches of whom are committed."""
-INTERNAL = frozenset((OUTCOMES, LEDGER))
+LOSSES = 3
+"""The internal namespace of what a cluster has lost."""
+PENDING = 4
+"""The internal namespace of prepared transactions without an outcome."""
+INTERNAL = frozenset((OUTCOMES, LEDGER, LOSSES, PENDING))
 
 
 class Home:

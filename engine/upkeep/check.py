@@ -4,7 +4,7 @@ What must hold, and is looked for:
 
 - The manifest decodes, the data file is a sound tree, and each pair in it is as it was written.
 - Count and digest of each partition are those of its mark; nothing lies outside of partitions.
-- The kept log has a good end, and no damage before it; commit times never fall in it.
+- The kept log has a good end, and no damage before it; commit times never fall in an epoch.
 - Every update number above the kept history belongs to one record, in the epoch of its time, and
   the numbers of all records are those that the counters say (I-8, I-10, I-11).
 - The data file is not ahead of the log (I-3), and holds the newest value, or the absence, of every

@@ -27,8 +27,10 @@ from pathlib import Path
 import pytest
 
 from tidelog.affinity.errors import CorruptLogError
+from tidelog.checkpoints.continuity import Continuity, is_free
 from tidelog.checkpoints.copies import CopyState
 from tidelog.checkpoints.replay import _FOLD, Applied, Cleared, State
+from tidelog.wal.format import Frame
 from tidelog.wal.records import (
     TABLE,
     AdmitRecord,
@@ -290,6 +292,68 @@ def test_a_fold_is_that_of_its_script(script: Path) -> None:
         script.write_text(shown, "utf-8")
         pytest.fail(f"{script.name} was written anew: read the difference, then run without it")
     assert shown == text
+
+
+def told_of(text: str) -> list[str]:
+    """What ``wal verify`` says of a script's records, those left out that the fold refuses."""
+    told: list[str] = []
+    continuity = Continuity(told.append)
+    fold = Fold()
+    lines = [line for line in text.splitlines() if line and line[0].islower()]
+    head = State(b"s" * 16, PARTITIONS).record(0)
+    for position, line in enumerate(["head", *lines]):
+        kind = line.split(" ")[0]
+        if position and (kind in ("refused", "head") or kind[1:2].isdigit()):
+            continue
+        frame = Frame(position, 0, b"", 1, position)
+        continuity.take(frame, head if line == "head" else record_of(line))
+        if position:
+            fold.take(line)
+    for numbers, counter in zip(continuity.numbers, fold.state.counters, strict=True):
+        # It takes the numbers of a PREPARE as used; the fold does only once it has an outcome.
+        assert numbers.highest_applied <= counter.hwm
+        assert all(is_free(counter, first, last - first + 1) for first, last in numbers.missing)
+    return told
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_log_of_a_script_goes_on_as_it_must(script: Path) -> None:
+    assert told_of(script.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("records", "says"),
+    [
+        ("commit A time 7: p0 e1 #1+1; here p0", "which was not prepared"),
+        ("open p0 e2", "without its list"),
+        ("settle p0 e2 from #1\nopen p0 e3", "without its list"),
+        ("prepare A p0 e1 #1: a=1\nprepare B p0 e1 #1: b=1", "for a second time"),
+        ("prepare A p0 e1 #1: a=1\nrollback B: p0 e1 #1+1", "for a second time"),
+        ("tx A p0 e1 #1 time 5: a=1\ntx B p0 e1 #2 time 4: a=1", "commit time 4 after 5"),
+        ("settle p0 e2 from #1\nopen p0 e2\ntx A p0 e1 #1: a=1", "epoch 1 instead of 2"),
+        ("admit p0 admission 1 epochs 3:1 lwm 4 ranges hwm 4\ntx A p0 e3 #4: a=1", "second time"),
+    ],
+)
+def test_a_log_that_does_not_go_on_as_it_must_is_told(records: str, says: str) -> None:
+    told: list[str] = []
+    continuity = Continuity(told.append)
+    continuity.take(Frame(0, 0, b"", 1, 0), State(b"s" * 16, PARTITIONS).record(0))
+    for line in records.splitlines():
+        continuity.take(Frame(1, 0, b"", 1, 1), record_of(line))
+    assert len(told) == 1
+    assert says in told[0]
+
+
+def test_times_of_different_partitions_and_epochs_do_not_bind_each_other() -> None:
+    assert (
+        told_of(
+            "tx A p0 e1 #1 time 9: a=1\n"
+            "tx B p1 e1 #1 time 5: a=1\n"
+            "epoch p0 e2 from #2\n"
+            "tx C p0 e2 #2 time 6: a=1"
+        )
+        == []
+    )
 
 
 def test_the_fold_has_a_row_for_every_type_of_record() -> None:

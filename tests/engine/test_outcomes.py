@@ -19,7 +19,15 @@ from support.stores import PATH, Opened, open_store, opened
 from tidelog.affinity.errors import CommitUnknownError, ConflictError, CorruptDataError, UsageError
 from tidelog.engine.api.open import open_with
 from tidelog.engine.commit import outcomes
-from tidelog.engine.commit.outcomes import decode_outcome, encode_outcome, home_of, outcome_key
+from tidelog.engine.commit.outcomes import (
+    Entry,
+    Kind,
+    committed,
+    decode_outcome,
+    encode_outcome,
+    home_of,
+    outcome_key,
+)
 from tidelog.engine.data.stored import split_key
 from tidelog.testing import simulated
 
@@ -34,12 +42,27 @@ def commit(store: Opened, value: bytes, tx_id: bytes | None = ID) -> Any:
 
 
 def test_an_entry_is_read_as_it_was_written() -> None:
-    assert decode_outcome(encode_outcome(1_700_000_000_000_000)) == 1_700_000_000_000_000
+    for entry in (
+        Entry(Kind.COMMITTED, 1_700_000_000_000_000),
+        Entry(Kind.REFUSED, 5, 3, ((2, 10, 4), (0, 1, 1))),
+    ):
+        assert decode_outcome(encode_outcome(entry)) == entry
+    longer = msgpack.packb([*msgpack.unpackb(committed(7)), "appended later"])
+    assert decode_outcome(longer) == Entry(Kind.COMMITTED, 7)
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\xc1", b"\x01", msgpack.packb((2, 5)), msgpack.packb((1, "x")), msgpack.packb((1,))],
+    [
+        b"",
+        b"\xc1",
+        b"\x01",
+        msgpack.packb((1, 5)),
+        msgpack.packb((3, 5, 1, [])),
+        msgpack.packb((1, "x", 1, [])),
+        msgpack.packb((1, 5, None, [])),
+        msgpack.packb((1, 5, 1, [1, 2])),
+    ],
 )
 def test_an_entry_that_is_none_is_damage(data: bytes) -> None:
     with pytest.raises(CorruptDataError):

@@ -55,7 +55,7 @@ FIRST_USER_NAMESPACE = 16
 SHOWN_MAX = 120
 """How many characters of a value people are shown; ``--json`` has all of it."""
 
-_INTERNAL = {1: "(outcomes)"}
+_INTERNAL = {1: "(outcomes)", 2: "(ledger)", 3: "(losses)", 4: "(pending)"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
