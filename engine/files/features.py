@@ -22,16 +22,22 @@ def check_features(path: str, manifest: Manifest, wal: ReadableDirectory, *, wri
     which this version may read only, if it is to write, or that it must refuse.
     """
     header = newest_header(wal)
-    required = manifest.required | (header.required if header else 0)
-    if manifest.cluster is not None or required & CLUSTER:
-        raise UsageError(
-            f"{path} belongs to a cluster: {manifest.cluster or 'its manifest does not say which'}",
-            hint="Only the cluster's member opens it; look into its log with `tidelog wal`.",
-        )
+    check_own(path, manifest, header)
     if write:
         check_writable(path, manifest.format, manifest.read_only)
         if header is not None:
             check_writable(f"segment {header.number} of {path}", manifest.format, header.read_only)
+
+
+def check_own(path: str, manifest: Manifest | None, header: SegmentHeader | None) -> None:
+    """Raise ``UsageError`` for a store, or a folder of segments, that belongs to a cluster."""
+    cluster = manifest.cluster if manifest is not None else None
+    required = (manifest.required if manifest else 0) | (header.required if header else 0)
+    if cluster is not None or required & CLUSTER:
+        raise UsageError(
+            f"{path} belongs to a cluster" + (f": {cluster}" if cluster else ""),
+            hint="Only the cluster's member opens it; look into its log with `tidelog wal`.",
+        )
 
 
 def newest_header(wal: ReadableDirectory) -> SegmentHeader | None:

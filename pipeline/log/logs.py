@@ -30,6 +30,7 @@ from ...affinity.errors import (
     UsageError,
 )
 from ...checkpoints.replay import State
+from ...engine.files.features import check_own
 from ...engine.files.log_source import LogSource, find_log
 from ...engine.files.recovery import newest_durable
 from ...wal.format import Frame
@@ -231,6 +232,7 @@ class Log:
         with self._segment(numbers[-1]) as segment:
             header = segment.header
         assert header is not None
+        check_own(path, self.source.manifest, header)
         self.store_id, self.history_id = header.store_id, header.history_id
 
     def _numbers(self) -> list[int]:

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from crc32c import crc32c
 
 import tidelog
+from support.pipelines import rows
 from tidelog.affinity.errors import FormatVersionError, TidelogError, UsageError
 from tidelog.engine.api.read_only import ReadOnlyDatabase
 from tidelog.testing import check_store
+from tidelog.tools.main import cli
 from tidelog.wal.files import ReadOnlyDirectory
 from tidelog.wal.format import CLUSTER, HEADER_SIZE, PREVIEW, parse_segment_header, segment_name
 from tidelog.wal.segments import segment_numbers
@@ -109,6 +112,26 @@ def test_a_feature_decides_who_may_open_a_store(
                 opened(store)
     if writing is not None:
         assert contents(store) == files
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_the_pipeline_reads_no_store_of_a_cluster(store: Path, mark: Callable[..., None]) -> None:
+    mark(store, required=CLUSTER)
+    for view in ("snapshot", "changes", "wal", "meta"):
+        with pytest.raises(UsageError, match="belongs to a cluster"):
+            rows(store, view)
+    if mark is mark_segment:
+        with pytest.raises(UsageError, match="belongs to a cluster"):
+            rows(store / "wal", "changes")
+
+
+@pytest.mark.parametrize("mark", MARKS)
+@pytest.mark.parametrize("command", ["dump", "stat", "ls", "verify"])
+def test_the_log_of_a_cluster_may_be_looked_into(
+    store: Path, mark: Callable[..., None], command: str
+) -> None:
+    mark(store, required=CLUSTER | PREVIEW)
+    assert CliRunner().invoke(cli, ["wal", command, str(store)]).exit_code == 0
 
 
 def test_the_store_of_a_cluster_is_refused_by_name(store: Path) -> None:
