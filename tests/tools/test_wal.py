@@ -22,15 +22,32 @@ from tidelog import codecs
 from tidelog.engine.codecs.registry import Msgpack, Str, Tuple
 from tidelog.wal.format import HEADER_SIZE, segment_name
 from tidelog.wal.records import (
+    AdmitRecord,
     CheckpointRecord,
+    ClearRecord,
+    Closed,
+    Columns,
+    CommitRecord,
+    CommitUptoRecord,
     DropNamespaceRecord,
     EpochRecord,
     IngestRecord,
     NamespaceRecord,
+    Opened,
+    OpenRecord,
+    Outcome,
+    Participant,
+    PrepareRecord,
+    Record,
     RollbackRecord,
     Run as CounterRun,
+    Settled,
+    SettleRecord,
+    Supplied,
+    SuppliedRecord,
     TxRecord,
     UnknownRecord,
+    Upto,
     pack_record_header,
 )
 
@@ -137,9 +154,82 @@ def every_record() -> LogBuilder:
             digests=(bytes(range(25)), bytes(25)),
         )
     )
+    log.add(*records_of_copies())
     log.sync()
     log.idle()
     return log
+
+
+def prepare(number: int, run: CounterRun, *others: Participant, key: str) -> PrepareRecord:
+    return PrepareRecord(
+        tx_id=tx_id(number),
+        attempt=1,
+        near=(bytes(range(16)), 3),
+        time=1_795_276_231_378_504,
+        home=0,
+        participants=(Participant(run.partition, run.epoch, run.count), *others),
+        run=run,
+        namespaces=17,
+        keys=[Tuple.encode((key,))],
+        values=[b"v"],
+        locks=[(17, Tuple.encode(("read",)))] if others else None,
+    )
+
+
+def records_of_copies() -> list[Record]:
+    """What the copies of a cluster's partitions log, each type once but for PREPARE."""
+    first, second = CounterRun(0, 2, 8, 1), CounterRun(1, 2, 8, 1)
+    third, fourth = CounterRun(0, 2, 9, 1), CounterRun(1, 2, 9, 1)
+    return [
+        prepare(10, first, Participant(1, 2, 1), key="both"),
+        prepare(10, second, Participant(0, 2, 1), key="both too"),
+        prepare(11, third, key="alone"),
+        prepare(12, fourth, Participant(0, 2, 1), key="never"),
+        CommitRecord(
+            tx_id=tx_id(10),
+            attempt=1,
+            time=1_795_276_231_378_505,
+            participants=(first, second),
+            applied=(0, 1),
+        ),
+        CommitUptoRecord(rows=(Upto(0, 2, 9),)),
+        SettleRecord(
+            partition=1,
+            epoch=3,
+            start=13,
+            transactions=(
+                Settled(tx_id(12), 1, fourth, Outcome.ROLLED_BACK, 0, None),
+                Settled(
+                    tx_id(13), 2, CounterRun(1, 2, 10, 1), Outcome.COMMITTED,
+                    1_795_276_231_378_506, Columns(17, [Tuple.encode(("settled",))], [None]),
+                ),
+            ),
+            closed=(Closed(2, 11, 2, "gap"),),
+        ),
+        OpenRecord(rows=(Opened(1, 3),)),
+        ClearRecord(partition=1, admission=40, reason="diverged"),
+        AdmitRecord(
+            partition=1,
+            admission=41,
+            epochs=((1, 1), (2, 7), (3, 13)),
+            lwm=9,
+            ranges=((10, 2),),
+            hwm=12,
+            dropped=(tx_id(12),),
+        ),
+        SuppliedRecord(
+            partition=1,
+            admission=41,
+            source=bytes(range(16)),
+            transactions=(
+                Supplied(
+                    tx_id(13), 2, CounterRun(1, 2, 10, 1), 1_795_276_231_378_506,
+                    Columns(17, [Tuple.encode(("settled",))], [None]),
+                ),
+            ),
+            closed=(),
+        ),
+    ]  # fmt: skip
 
 
 def written(log: LogBuilder, folder: Path) -> Path:
@@ -210,20 +300,24 @@ def test_the_golden_reports_say_what_the_files_hold(segments: Path) -> None:
     assert {found["end"]["position"] for found in (stat, ls, verify)} == {position}
     # What `every_record` adds: apples and a delete of one byte in `stock`, (DE, -5) in `orders`,
     # and an outcome, which is internal.
+    # What copies bring: four updates prepared, and one that is settled and supplied.
+    names = ("both", "both too", "alone", "never", "settled", "settled")
+    keys = sum(len(Tuple.encode((name,))) for name in names)
     sizes = [len(Msgpack.encode({"n": [1, b"\xff"]})), len(Tuple.encode(("DE", -5)))]
     assert [
         (row["map"], row["puts"], row["deletes"], row["key_bytes"], row["value_bytes"])
         for row in stat["maps"]
-    ] == [("stock", 1, 1, len("apples") + 1, sizes[0]), ("orders", 1, 0, sizes[1], 4)]
-    assert (stat["transactions"], stat["updates"], stat["largest_transaction"]) == (2, 3, 3)
+    ] == [("stock", 1, 1, len("apples") + 1, sizes[0]), ("orders", 5, 2, sizes[1] + keys, 8)]
+    assert (stat["transactions"], stat["updates"], stat["largest_transaction"]) == (2, 9, 3)
     assert stat["partitions"] == [
-        {"partition": 0, "updates": 2, "first": 1, "last": 2},
-        {"partition": 1, "updates": 1, "first": 1, "last": 1},
+        {"partition": 0, "updates": 4, "first": 1, "last": 9},
+        {"partition": 1, "updates": 5, "first": 1, "last": 10},
     ]
     assert stat["records"].pop("state") == len(files)
     assert stat["records"].pop("namespace") == stat["records"].pop("tx") == 2
+    assert stat["records"].pop("prepare") == 4
     assert set(stat["records"].values()) == {1}
-    assert len(stat["records"]) == 7
+    assert len(stat["records"]) == 14
 
 
 @pytest.mark.parametrize(
@@ -348,7 +442,8 @@ def test_a_store_a_folder_and_a_segment_show_the_same_records(shop: Path, run: R
 def test_one_segment_of_several_is_read_alone(segments: Path, run: Run) -> None:
     found = records_of(run("wal", "dump", segments / segment_name(2), "--jsonl"))
     assert [record["type"] for record in found] == [
-        "state", "epoch", "checkpoint", "drop_namespace", "unknown", "ingest", "idle",
+        "state", "epoch", "checkpoint", "drop_namespace", "unknown", "ingest", *["prepare"] * 4,
+        "commit", "commit_upto", "settle", "open", "clear", "admit", "supplied", "idle",
     ]  # fmt: skip
 
 
