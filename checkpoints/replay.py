@@ -6,7 +6,7 @@ check all build it by the same ``apply``, from the marks of a checkpoint on.
 Invariants:
 
 - Applying a record twice, or from an earlier position on, gives the same state: what the marks
-  already hold is skipped by position.
+  already hold is skipped by position.  So it does if a signal cut the first time short anywhere.
 - Counters move only for records that are in the log.
 - A load gets its name behind a checkpoint with its rows.  Who folds in both, INGEST and name, has
   begun at an older one, and lacks the rows.
@@ -359,8 +359,9 @@ class State:
         return []
 
     def _drop(self, _position: int, record: DropNamespaceRecord) -> list[Effect]:
-        if self.namespaces.pop(record.id, None) is not None:
-            self.dropped.add(record.id)
+        if record.id in self.namespaces:
+            self.dropped.add(record.id)  # first: a signal may come before the next line
+            del self.namespaces[record.id]
         return []
 
     def _skip(self, _position: int, _record: Record) -> list[Effect]:
@@ -373,10 +374,10 @@ class State:
             if partition >= self.partitions:
                 raise self._contradiction(position, f"partition {partition} of {self.partitions}")
             if epoch > self.epochs[partition]:
-                self.epochs[partition] = epoch
-                self.touched.add(partition)
                 table = with_epoch(self.epoch_tables[partition], epoch, start)
                 self.epoch_tables[partition] = table
+                self.touched.add(partition)
+                self.epochs[partition] = epoch
         return []
 
     @staticmethod

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
+from support.interrupts import Interrupt, Tracer
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.checkpoints.marks import PartitionMark, StoreMark
 from tidelog.checkpoints.replay import FIRST_NAMESPACE, Applied, Effect, State
@@ -345,3 +347,47 @@ def test_every_update_is_taken_over_exactly_once(seed: int) -> None:
         if isinstance(record, TxRecord)
         for run in record.runs
     ]
+
+
+# ------------------------------------------------------------------ interrupts
+
+BEFORE: list[Record] = [
+    namespace(20, "users"),
+    namespace(21, HIDDEN + "load"),
+    transaction(Run(1, 1, 1, 2)),
+    EpochRecord(time=2, first_partition=0, epochs=[2, 2, 2], starts=[1, 3, 1]),
+]
+RECORDS: list[Record] = [
+    namespace(22, "new"),
+    DropNamespaceRecord(id=20, time=3),
+    EpochRecord(time=4, first_partition=0, epochs=[3, 3, 3], starts=[1, 3, 1]),
+    RollbackRecord(tx_id=bytes(16), time=5, reason="gap", runs=(Run(1, 2, 4, 2),)),
+    IngestRecord(time=6, namespace=21, load=bytes(16), runs=(Run(0, 2, 1, 3),), digests=(b"",)),
+    transaction(Run(1, 2, 3, 1), Run(2, 2, 1, 2), time=7),
+]
+
+
+def grown() -> State:
+    state = State(STORE_ID, PARTITIONS)
+    for record in BEFORE:
+        state.apply(0, record)
+    return state
+
+
+def everything(state: State) -> dict[str, Any]:
+    more = {"dropped": state.dropped, "loaded": state.loaded, "touched": state.touched}
+    return shape(state) | more
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_a_record_that_was_cut_short_anywhere_may_be_applied_again(record: Record) -> None:
+    # A drop left rows that belonged to no map.
+    counting, wanted = Tracer(), grown()
+    counting.run(partial(wanted.apply, 0, record))
+    for line, times in counting.lines.items():
+        for passed in range(times):
+            state, tracer = grown(), Tracer((line, passed))
+            with pytest.raises(Interrupt):
+                tracer.run(partial(state.apply, 0, record))
+            state.apply(0, record)
+            assert everything(state) == everything(wanted), tracer.where
