@@ -22,14 +22,18 @@ Invariants:
 - A pending transaction ends once: with its updates taken over, or with its numbers closed.
 - CLEAR and ADMIT drop what is pending, for a copy that was away decides nothing.
 
-Left out: where pending transactions lie at a checkpoint (the data file).
+At a checkpoint what is pending is kept as it stands in the log, as one entry for each transaction
+and for the list (``entries``, ``restore``).
+
+Left out: where these entries lie (the data file).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 
-from ..wal.records import Columns, Pending, PrepareRecord, Run, SettleRecord
+from ..wal.records import Columns, Pending, PrepareRecord, Record, Run, SettleRecord
 
 
 class CopyState(IntEnum):
@@ -105,6 +109,7 @@ class Copies:
         """Settle lists whose epoch has not opened."""
         self.states: dict[int, CopyState] = {}
         self.admissions: dict[int, int] = {}
+        self.sealed: dict[int, int] = {}
 
     def prepared(self, partition: int) -> Prepared:
         """Return what is pending in a partition."""
@@ -112,6 +117,23 @@ class Copies:
         if found is None:
             found = self.pending[partition] = Prepared()
         return found
+
+    def entries(self, partition: int) -> list[Record]:
+        """Return what a checkpoint keeps of a partition: prepared transactions, then the list."""
+        prepared = self.pending.get(partition)
+        found: list[Record] = []
+        for one in prepared.all() if prepared is not None else ():
+            assert isinstance(one, PrepareRecord), "a store's own fold has the updates"
+            found.append(one)
+        return [*found, self.lists[partition]] if partition in self.lists else found
+
+    def restore(self, partition: int, entries: Iterable[Record]) -> None:
+        """Take in what ``entries`` returned."""
+        for entry in entries:
+            if isinstance(entry, SettleRecord):
+                self.lists[partition] = entry
+            elif isinstance(entry, PrepareRecord):
+                self.prepared(partition).add(entry)
 
     def forget(self, partition: int) -> None:
         """Drop what is pending and unopened, for the copy has to begin anew."""

@@ -40,6 +40,9 @@ class PartitionMark:
 
     ``digest`` is the xor of all trailers of its stored values, ``count`` how many there are.
     Replay begins at ``position``; what was committed below ``written`` may be there already.
+    Of a copy in a cluster: ``state`` (``copies.CopyState``), the ``admission`` by which it was
+    last admitted, the newest epoch that it has ``sealed``, and how many entries it has of
+    transactions and settle lists that are ``pending``.
     """
 
     position: int
@@ -48,6 +51,10 @@ class PartitionMark:
     epochs: EpochTable
     count: int
     digest: int
+    state: int = 0
+    admission: int = 0
+    sealed: int = 0
+    pending: int = 0
 
     def to_bytes(self) -> bytes:
         """Return the msgpack form."""
@@ -58,6 +65,10 @@ class PartitionMark:
             self.count,
             self.digest.to_bytes(25, "little"),
             self.written,
+            self.state,
+            self.admission,
+            self.sealed,
+            self.pending,
         )
         data: bytes = msgpack.packb(fields)
         return data
@@ -65,14 +76,20 @@ class PartitionMark:
     @classmethod
     def from_bytes(cls, data: bytes) -> PartitionMark:
         """Return the mark in ``data``; ``CorruptDataError`` where there is none."""
-        position, counter, epochs, count, digest, *later = _fields(data, 5, "partition")
+        (
+            position, counter, epochs, count, digest, written, state, admission, sealed, pending, *_
+        ) = _fields(data, 10, "partition")  # fmt: skip
         return cls(
             position=position,
-            written=later[0] if later else position,
+            written=written,
             counter=counter,
             epochs=tuple((epoch, start) for epoch, start in epochs),
             count=count,
             digest=int.from_bytes(digest, "little"),
+            state=state,
+            admission=admission,
+            sealed=sealed,
+            pending=pending,
         )
 
     @classmethod

@@ -17,7 +17,8 @@ known of partitions with other copies is explained in ``copies``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..affinity.errors import CorruptLogError
@@ -113,8 +114,9 @@ class State:
         partitions: int,
         store: StoreMark | None,
         marks: Mapping[int, PartitionMark],
+        pending: Mapping[int, Iterable[Record]] = MappingProxyType({}),
     ) -> State:
-        """Return the state that a checkpoint recorded; ``marks`` by partition."""
+        """Return the state that a checkpoint recorded; marks and pending entries by partition."""
         state = cls(store_id, partitions)
         if store is not None:
             state.position = state.durable = store.position
@@ -129,6 +131,14 @@ class State:
             state.epochs[partition] = mark.epochs[-1][0]
             state.replay_from[partition] = max(mark.position, state.replay_from[partition])
             state.durable = max(mark.written, state.durable)
+            if mark.state:
+                state.copies.states[partition] = CopyState(mark.state)
+            if mark.admission:
+                state.copies.admissions[partition] = mark.admission
+            if mark.sealed:
+                state.copies.sealed[partition] = mark.sealed
+        for partition, entries in pending.items():
+            state.copies.restore(partition, entries)
         return state
 
     @classmethod

@@ -33,7 +33,6 @@ from typing import Any, NoReturn, TypeVar
 from ...affinity.errors import (
     ClosedError,
     CorruptLogError,
-    ForeignFileError,
     ForkedError,
     HistoryTruncatedError,
     NotFoundError,
@@ -50,7 +49,7 @@ from ..data import point_reads as reads
 from ..data.decisions import Decide
 from ..data.namespaces import Home, Namespace, bound, check_codecs, check_name, not_copied
 from ..data.overlay import Layer, Overlay, View
-from ..data.partition_store import read_marks, read_store_mark
+from ..data.partition_store import read_state, read_store_mark
 from ..data.scan import Pair
 from ..files.manifest import Manifest
 from ..files.recovery import Replayed, newest_durable, replay_to
@@ -221,7 +220,7 @@ class ReadOnlyDatabase:
         txn = self.access.kv.begin()
         mark = read_store_mark(txn)
         if base is None or base.start != _position_of(mark):
-            base = self._base_at(manifest, txn, mark)
+            base = self._base_at(manifest, txn)
         self._follow(manifest, base, max(end, base.state.durable))
         return base
 
@@ -231,13 +230,9 @@ class ReadOnlyDatabase:
         known = max(known, manifest.clean_end or 0, base.position if base else 0)
         return newest_durable(self.access.wal, manifest.log_ids, known)
 
-    def _base_at(self, manifest: Manifest, txn: KvTransaction, mark: StoreMark | None) -> Base:
+    def _base_at(self, manifest: Manifest, txn: KvTransaction) -> Base:
         store_id = bytes.fromhex(manifest.store_id)
-        if mark is not None and mark.store_id != store_id:
-            raise ForeignFileError(
-                f"{self.path}: its data file belongs to store {mark.store_id.hex()}"
-            )
-        state = State.from_marks(store_id, manifest.partitions, *read_marks(txn))
+        state, _ = read_state(txn, store_id, manifest.partitions, self.path)
         return Base(txn=txn, state=state, start=state.position, position=state.position)
 
     def _follow(self, manifest: Manifest, base: Base, stop: int) -> None:

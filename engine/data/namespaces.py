@@ -15,7 +15,7 @@ from ...affinity.errors import (
 )
 from ...wal.records import NamespaceRecord
 from ..codecs.registry import Bytes, Codec, ValueCodec, as_codec, codec_named, is_built_in
-from .stored import KEY_BYTES_MAX, PREFIX_SIZE, pack_prefix, shown_key, split_key
+from .stored import KEY_BYTES_MAX, PENDING, PREFIX_SIZE, pack_prefix, shown_key, split_key
 
 NAME_BYTES_MAX = 255
 NAMES_SHOWN_MAX = 20
@@ -27,8 +27,6 @@ LEDGER = 2
 """The internal namespace that tells which batches of whom are committed."""
 LOSSES = 3
 """The internal namespace of what a cluster has lost."""
-PENDING = 4
-"""The internal namespace of prepared transactions without an outcome."""
 INTERNAL = frozenset((OUTCOMES, LEDGER, LOSSES, PENDING))
 
 

@@ -1,7 +1,8 @@
 """The partitions' state at the last checkpoint, in the key-value environment.
 
-Owns the layout: data under full keys (``engine.stored``), one mark per partition at the front of
-its range (namespace 0), and the store's mark under a partition number that no partition has.
+Owns the layout: data under full keys (``stored``), one mark per partition at the front of its range
+(namespace 0), what is pending beside it (namespace 4, outside of count and digest), and the store's
+mark under a partition number that no partition has.
 
 Invariants:
 
@@ -15,16 +16,19 @@ Left out: what is newer than the checkpoint (``overlay``), and when to flush (``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import compress, filterfalse, islice
 
-from ...affinity.errors import CorruptDataError
+from ...affinity.errors import CorruptDataError, ForeignFileError
 from ...checkpoints.marks import EpochTable, PartitionMark, StoreMark
+from ...checkpoints.replay import State
+from ...wal.records import Record, UndecodableRecordError, decode_payload, encode_record
 from ..system.environment import Cursor, KeyValueEnvironment, KvTransaction
 from ..system.lmdb_file import KvReadError, read_error, translated
 from .stored import (
+    PENDING,
     TRAILER_SIZE,
     check_pair,
     checked,
@@ -43,6 +47,7 @@ CHUNK = 1000
 """Updates between two chances for other threads: py-lmdb asks for the interpreter at every one."""
 
 _NO_NAMESPACE = MARKS_NAMESPACE.to_bytes(4, "big")
+_PENDING = PENDING.to_bytes(4, "big")
 
 STORE_KEY = pack_prefix(STORE_PARTITION, MARKS_NAMESPACE) + b"store"
 
@@ -137,15 +142,66 @@ def write_mark(txn: KvTransaction, key: bytes, body: bytes) -> None:
     txn.put(key, stored)
 
 
+def read_state(
+    txn: KvTransaction, store_id: bytes, partitions: int, path: str
+) -> tuple[State, dict[int, PartitionMark]]:
+    """Return the fold of the log at the last checkpoint, and the marks that it was made of.
+
+    Raises ``ForeignFileError`` for the data file of another store than that of ``path``.
+    """
+    store, marks = read_marks(txn)
+    if store is not None and store.store_id != store_id:
+        raise ForeignFileError(f"{path}: its data file belongs to store {store.store_id.hex()}")
+    pending = {p: read_pending(txn, p) for p, mark in marks.items() if mark.pending}
+    return State.from_marks(store_id, partitions, store, marks, pending), marks
+
+
+def read_pending(txn: KvTransaction, partition: int) -> list[Record]:
+    """Return what is pending in a partition; raises ``CorruptDataError``."""
+    prefix = pack_prefix(partition, PENDING)
+    cursor = txn.cursor()
+    found: list[Record] = []
+    for key, stored in cursor.iternext() if cursor.set_range(prefix) else ():
+        if not key.startswith(prefix):
+            break
+        check_pair(key, stored)
+        try:
+            found += decode_payload(stored[:-TRAILER_SIZE])
+        except UndecodableRecordError as error:
+            raise CorruptDataError(
+                f"what is pending in partition {partition} does not decode: {error}"
+            ) from error
+    cursor.close()
+    return found
+
+
+def _write_pending(txn: KvTransaction, piece: Piece, before: PartitionMark) -> None:
+    """Put what is pending in the place of what was."""
+    prefix = pack_prefix(piece.flush.partition, PENDING)
+    while before.pending:
+        cursor = txn.cursor()
+        key = cursor.key() if cursor.set_range(prefix) else b""
+        cursor.close()
+        if not key.startswith(prefix):
+            break
+        txn.delete(key)
+    for number, entry in enumerate(piece.flush.pending):
+        write_mark(txn, prefix + number.to_bytes(4, "big"), encode_record(entry))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flush:
-    """What goes into one partition at a checkpoint: updates, position, counter and epochs."""
+    """What goes into one partition at a checkpoint: updates, and what its mark then says."""
 
     partition: int
     updates: dict[bytes, bytes]
     position: int
     counter: bytes
     epochs: EpochTable
+    state: int = 0
+    admission: int = 0
+    sealed: int = 0
+    pending: Sequence[Record] = ()
 
     def pieces(self, most: int) -> Iterator[Piece]:
         """Yield it in pieces of equal length, of at most ``most`` updates each, by key."""
@@ -176,6 +232,10 @@ class Piece:
             written=flush.position,
             counter=flush.counter,
             epochs=flush.epochs,
+            state=flush.state,
+            admission=flush.admission,
+            sealed=flush.sealed,
+            pending=len(flush.pending),
         )
 
 
@@ -197,6 +257,8 @@ def flush_piece(
         mark = _write_updates(txn, mark, piece, turn)
     if piece.last and lives is not None:
         mark = _remove_dropped(txn, mark, partition, lives)
+    if piece.last and (before.pending or piece.flush.pending):
+        _write_pending(txn, piece, before)
     write_mark(txn, mark_key(partition), mark.to_bytes())
     return mark
 
@@ -278,7 +340,10 @@ def _remove_namespace(
 
 @translated("reading a partition")
 def measure_partition(txn: KvTransaction, partition: int) -> tuple[int, int]:
-    """Return (count, digest) of what a partition holds, checking every pair on the way."""
+    """Return (count, digest) of what a partition holds, checking every pair on the way.
+
+    What is pending does not count: copies that agree on all else may differ in that.
+    """
     count, digest = 0, 0
     cursor = txn.cursor()
     prefix = partition.to_bytes(4, "big")
@@ -287,14 +352,17 @@ def measure_partition(txn: KvTransaction, partition: int) -> tuple[int, int]:
     pairs = cursor.iternext()
     while True:
         block = []
+        ended = True
         for key, value in islice(pairs, 1000):
-            if not key.startswith(prefix):
+            ended = not key.startswith(prefix)
+            if ended:
                 break
             check_pair(key, value)
-            block.append(value)
+            if key[4:8] != _PENDING:
+                block.append(value)
         digest ^= xor_trailers(block)
         count += len(block)
-        if len(block) < 1000:
+        if ended:
             return count, digest
 
 
@@ -311,7 +379,7 @@ def verify_partitions(
         except CorruptDataError as error:
             problems.append(f"partition {partition}: {error}")
             continue
-        keys += count
+        keys += count + mark.pending
         if count != mark.count:
             problems.append(f"partition {partition} holds {count} keys where {mark.count} belong")
         elif digest != mark.digest:

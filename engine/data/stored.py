@@ -28,6 +28,8 @@ from ...affinity.errors import CorruptDataError
 KEY_BYTES_MAX = 480
 PREFIX_SIZE = 8
 TRAILER_SIZE = 25
+PENDING = 4
+"""The internal namespace of prepared transactions without an outcome, and of settle lists."""
 TOMBSTONE = 1
 
 _PREFIX = struct.Struct(">II")

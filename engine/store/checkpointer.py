@@ -265,12 +265,17 @@ class Checkpointer:
 
     def _flush_of(self, partition: int, updates: dict[bytes, bytes], position: int) -> Flush:
         state = self._committer.state
+        copies = state.copies
         return Flush(
             partition=partition,
             updates=updates,
             position=position,
             counter=state.counters[partition].to_bytes(),
             epochs=state.epoch_tables[partition],
+            state=copies.states.get(partition, 0),
+            admission=copies.admissions.get(partition, 0),
+            sealed=copies.sealed.get(partition, 0),
+            pending=copies.entries(partition),
         )
 
     def _write(

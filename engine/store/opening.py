@@ -22,7 +22,6 @@ from ...affinity.errors import (
     CorruptDataError,
     DiskError,
     DiskFullError,
-    ForeignFileError,
     FormatVersionError,
     NotFoundError,
     UnsupportedError,
@@ -40,7 +39,7 @@ from ..commit.committer import Committer
 from ..commit.lock_manager import SECONDS_MAX, LockManager
 from ..commit.outcomes import automatic_prefix
 from ..data.overlay import Overlay
-from ..data.partition_store import read_marks, verify_partitions
+from ..data.partition_store import read_state, verify_partitions
 from ..files import manifest as manifests
 from ..files.features import check_features, newest_header
 from ..files.log_keeper import LogKeeper
@@ -535,12 +534,7 @@ class _Opening:
         environment, options = self._environment, self._options
         store_id = bytes.fromhex(self._manifest.store_id)
         txn = kv.begin()
-        store_mark, marks = read_marks(txn)
-        if store_mark is not None and store_mark.store_id != store_id:
-            raise ForeignFileError(
-                f"{self._path}: its data file belongs to store {store_mark.store_id.hex()}"
-            )
-        state = State.from_marks(store_id, self._manifest.partitions, store_mark, marks)
+        state, marks = read_state(txn, store_id, self._manifest.partitions, self._path)
         overlay = Overlay(txn)
         del txn
         growth = MapGrowth(environment, kv, overlay, options.map_size_max)

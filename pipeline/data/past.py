@@ -27,7 +27,7 @@ from ...affinity.errors import HistoryTruncatedError, SnapshotExpiredError, Usag
 from ...checkpoints.marks import PartitionMark
 from ...checkpoints.replay import FIRST_NAMESPACE, Applied, State
 from ...engine.data.overlay import Layer, View
-from ...engine.data.partition_store import read_marks
+from ...engine.data.partition_store import read_state
 from ...engine.files.recovery import take_over
 from ...engine.store.access import ReadAccess
 from ...engine.store.opening import Options
@@ -113,8 +113,7 @@ def _marked(log: Log, txn: KvTransaction) -> tuple[State, dict[int, PartitionMar
     """Return what the data file says about itself, in all and by partition."""
     manifest = log.source.manifest
     assert manifest is not None, "folders of segments are refused before"
-    store, marks = read_marks(txn)
-    return State.from_marks(log.store_id, manifest.partitions, store, marks), marks
+    return read_state(txn, log.store_id, manifest.partitions, log.path)
 
 
 # ---------------------------------------------------------------------------------------- planning

@@ -38,6 +38,10 @@ PARTITION = PartitionMark(
     epochs=((1, 1), (3, 6)),
     count=2**40,
     digest=(1 << 200) - 1,
+    state=2,
+    admission=77,
+    sealed=4,
+    pending=3,
 )
 
 
@@ -72,7 +76,7 @@ def test_bytes_that_are_no_mark_are_damage(
         kind.from_bytes(data)
 
 
-@pytest.mark.parametrize(("mark", "needed"), [(PARTITION, 5), (STORE, 6)])
+@pytest.mark.parametrize(("mark", "needed"), [(PARTITION, 10), (STORE, 6)])
 def test_a_mark_with_a_field_less_than_it_needs_is_damage(
     mark: PartitionMark | StoreMark, needed: int
 ) -> None:

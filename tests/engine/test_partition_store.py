@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from support.stores import in_data_file
-from tidelog.affinity.errors import CorruptDataError
+from tidelog.affinity.errors import CorruptDataError, ForeignFileError
+from tidelog.checkpoints.copies import CopyState
 from tidelog.checkpoints.marks import PartitionMark, StoreMark
 from tidelog.engine.data.partition_store import (
     STORE_KEY,
@@ -18,13 +20,16 @@ from tidelog.engine.data.partition_store import (
     mark_key,
     measure_partition,
     read_marks,
+    read_pending,
+    read_state,
     read_store_mark,
     verify_partitions,
     write_mark,
 )
-from tidelog.engine.data.stored import TRAILER_SIZE, pack_prefix, xor_trailers
+from tidelog.engine.data.stored import PENDING, TRAILER_SIZE, pack_prefix, xor_trailers
 from tidelog.testing import FaultyDisk, MemoryKv
 from tidelog.testing.kv_cursor import MemoryCursor
+from tidelog.wal.records import Participant, PrepareRecord, Record, Run, SettleRecord
 
 STORE_MARK = StoreMark(
     store_id=b"s" * 16, position=99, time=7, namespaces=(), next_namespace=16, dropped=()
@@ -55,6 +60,7 @@ class Partitions:
         *,
         namespace: int = 16,
         dropped: tuple[int, ...] = (),
+        pending: Sequence[Record] = (),
     ) -> None:
         updates = {}
         content = self.content.setdefault(partition, {})
@@ -78,6 +84,9 @@ class Partitions:
             position=self._counter,
             counter=mark.counter,
             epochs=mark.epochs,
+            state=CopyState.MOVING,
+            admission=7,
+            pending=pending,
         )
         with self.kv.write() as txn:
             for piece in flush.pieces(7):
@@ -117,6 +126,60 @@ class Partitions:
     def remove(self, key: bytes) -> None:
         with self.kv.write() as txn:
             txn.delete(key)
+
+
+def prepared(number: int, name: bytes) -> PrepareRecord:
+    return PrepareRecord(
+        tx_id=name.ljust(16, b"."),
+        attempt=1,
+        near=(b"m" * 16, 1),
+        time=5,
+        home=2,
+        participants=(Participant(2, 1, 1), Participant(4, 1, 1)),
+        run=Run(2, 1, number, 1),
+        namespaces=16,
+        keys=[name],
+        values=[b"v" * number],
+    )
+
+
+def test_what_is_pending_lies_beside_the_mark_and_counts_for_nothing() -> None:
+    store = Partitions()
+    settle = SettleRecord(partition=2, epoch=2, start=9, transactions=(), closed=())
+    first, second = prepared(7, b"first"), prepared(8, b"second")
+    steps: list[tuple[dict[bytes, bytes | None], list[Record]]] = [
+        ({b"a": b"1"}, [first]),
+        ({}, [first, second, settle]),
+        ({b"b": b"2", b"a": None}, [second, settle]),
+        ({b"%d" % number: b"v" for number in range(20)}, [second]),
+        ({}, []),
+    ]
+    for changes, pending in steps:
+        store.flush(2, changes, pending=pending)
+        store.flush(3, {b"beside": b"it"})
+        store.check()
+        txn = store.kv.begin()
+        assert read_pending(txn, 2) == pending
+        state, _ = read_state(txn, STORE_MARK.store_id, 4, "/store")
+        assert state.copies.entries(2) == pending
+        assert state.copies.states == {2: CopyState.MOVING, 3: CopyState.MOVING}
+        assert state.copies.admissions == {2: 7, 3: 7}
+    with pytest.raises(ForeignFileError, match="/store: its data file belongs to store"):
+        read_state(txn, b"other".ljust(16), 4, "/store")
+
+
+def test_damage_to_what_is_pending_is_found() -> None:
+    store = Partitions()
+    store.flush(2, {b"a": b"1"}, pending=[prepared(7, b"first")])
+    key = at(2, bytes(4), PENDING)
+    store.damage(key, bit=90)
+    with pytest.raises(CorruptDataError):
+        read_pending(store.kv.begin(), 2)
+    assert verify_partitions(store.kv, store.marks) != []
+    with store.kv.write() as txn:
+        write_mark(txn, key, b"not a record")
+    with pytest.raises(CorruptDataError, match="pending in partition 2 does not decode"):
+        read_pending(store.kv.begin(), 2)
 
 
 def filled() -> Partitions:

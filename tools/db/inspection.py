@@ -21,7 +21,7 @@ from typing import Any
 from ...affinity.errors import FormatVersionError, StorageError
 from ...checkpoints.marks import PartitionMark
 from ...checkpoints.replay import State
-from ...engine.data.partition_store import read_marks
+from ...engine.data.partition_store import read_state
 from ...engine.files.log_source import LogSource
 from ...engine.files.manifest import Manifest
 from ...engine.store.access import ReadAccess
@@ -76,10 +76,8 @@ def check_version(path: str) -> None:
 
 def _inspection(path: str, access: ReadAccess) -> Inspection:
     manifest = access.manifest()
-    store_mark, marks = read_marks(access.kv.begin())
-    state = State.from_marks(
-        bytes.fromhex(manifest.store_id), manifest.partitions, store_mark, marks
-    )
+    store_id = bytes.fromhex(manifest.store_id)
+    state, marks = read_state(access.kv.begin(), store_id, manifest.partitions, path)
     checkpoint = state.position
     scan = Scan(
         access.wal,
