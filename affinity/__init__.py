@@ -8,16 +8,18 @@ from __future__ import annotations
 TYPE_CHECKING = False  # checkers take it as true; `typing` is not imported
 
 if TYPE_CHECKING:
+    from .assignment import assign as assign
     from .table import PartitionRow as PartitionRow, PartitionTable as PartitionTable
     from .versions import stamp as stamp
 
 _HOMES = {
     "PartitionRow": ".table",
     "PartitionTable": ".table",
+    "assign": ".assignment",
     "stamp": ".versions",
 }
 
-__all__ = ["PartitionRow", "PartitionTable", "stamp"]
+__all__ = ["PartitionRow", "PartitionTable", "assign", "stamp"]
 
 if not TYPE_CHECKING:  # a checker that saw it would accept any misspelt name
 
