@@ -149,8 +149,10 @@ class Placing:
     def _shift_the_rest(self) -> None:
         surplus = -sum(self._lack[member] for member in self._above())
         for _ in range(CHAINS_PER_COPY * surplus):
-            if above := self._above():
-                self._pass_on(self._chain(dict.fromkeys(above, 0)))
+            above = self._above()
+            if not above:
+                break
+            self._pass_on(self._chain(dict.fromkeys(above, 0)))
 
     # -------------------------------------------------------------- chains
 

@@ -66,8 +66,6 @@ def _share(
     room: dict[int, int],
 ) -> None:
     """Share copies out evenly among some members, within the room of each zone."""
-    if not members:
-        return
     each, over = divmod(copies, len(members))
     left = dict(room)
     for member in members:
