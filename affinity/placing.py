@@ -103,12 +103,13 @@ class Placing:
             row = self.rows[number]
             order = ranked(scores(number))
             # Who has to be in every row from here on, by itself or for its zone, comes first.
-            order.sort(
-                key=lambda member: (
-                    self._lack[member] < left,
-                    in_zone[self._zones[member]] < left * self._limit,
+            if max(self._lack) >= left or (len(in_zone) > 1 and max(in_zone) >= left * self._limit):
+                order.sort(
+                    key=lambda member: (
+                        self._lack[member] < left,
+                        in_zone[self._zones[member]] < left * self._limit,
+                    )
                 )
-            )
             for member in order:
                 if self._lack[member] > 0 and self._fits(number, member):
                     self._add(number, member)
