@@ -25,9 +25,8 @@ def without_cycles(row: list[Member | None], goal: list[Member | None]) -> list[
     """Return a goal without its cycles; both rows have all of their seven places."""
     kept = list(goal)
     for start, member in enumerate(row):
-        if member is not None and goal[start] != member:
-            cycle = _cycle(start, row, goal)
-            for index in cycle:
+        if goal[start] != member:
+            for index in _cycle(start, row, goal):
                 kept[index] = row[index]
     return kept
 

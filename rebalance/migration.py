@@ -86,9 +86,9 @@ class Migration(Generic[Member]):
         """The type that follows from the fields."""
         return _TYPES[
             self.source is not None,
-            self.source_new_index >= 0,
+            self.source_new_index != NO_REPLICA,
             self.destination is not None,
-            self.destination_current_index >= 0,
+            self.destination_current_index != NO_REPLICA,
         ]
 
     def version_increment(self, success: bool) -> int:
@@ -97,8 +97,8 @@ class Migration(Generic[Member]):
         After a success that is the number of replica indexes that change.  A failure counts one
         more: a success that somebody saw, and that was not decided, never has the higher version.
         """
-        kept = self.source_new_index >= 0
-        held = self.destination_current_index >= 0
+        kept = self.source_new_index != NO_REPLICA
+        held = self.destination_current_index != NO_REPLICA
         return 1 + kept + held + (not success)
 
     def _is_possible(self) -> bool:
@@ -154,9 +154,9 @@ def _shown(index: int) -> str:
 def apply_to(row: list[Member | None], migration: Migration[Member]) -> None:
     """Change a row of seven places as a successful migration does."""
     for index in (migration.source_current_index, migration.destination_current_index):
-        if index >= 0:
+        if index != NO_REPLICA:
             row[index] = None
-    if migration.source_new_index >= 0:
+    if migration.source_new_index != NO_REPLICA:
         row[migration.source_new_index] = migration.source
-    if migration.destination_new_index >= 0:
+    if migration.destination_new_index != NO_REPLICA:
         row[migration.destination_new_index] = migration.destination

@@ -73,7 +73,7 @@ def plan_migrations(current: Row[Member], target: Row[Member]) -> list[Migration
     row, goal = padded(current, "the current row"), padded_goal(target)
     if row[0] is not None and goal[0] is None:
         raise PlacementError(
-            f"the goal of {list(current)!r} is empty, so its primary would lose the only copy",
+            f"the goal of {list(current)!r} is empty, and no plan takes the last primary away",
             hint="Name a member that shall hold the partition.",
         )
     walk = _Walk(row, without_cycles(row, goal))
@@ -100,7 +100,7 @@ class _Wanted(Enum):
 
 
 class _Walk(Generic[Member]):
-    """A row on its way to a goal, and the steps so far; the rules are methods of their name."""
+    """A row on its way to a goal, and the steps so far."""
 
     __slots__ = ("_goal", "_needed", "_row", "steps")
 

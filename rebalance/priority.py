@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..affinity.rows import Member
+from ..affinity.rows import NO_REPLICA, Member
 from .migration import Migration
 
 
@@ -43,5 +43,5 @@ def must_precede(earlier: Migration[Member], later: Migration[Member]) -> bool:
     return (
         adds_copy(earlier)
         or later.destination in (earlier.source, earlier.destination)
-        or 0 <= earlier.source_new_index < later.destination_new_index
+        or NO_REPLICA < earlier.source_new_index < later.destination_new_index
     )

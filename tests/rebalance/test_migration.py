@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from support.letters import row_of
 from tidelog.affinity.errors import PlacementError
 from tidelog.rebalance import Migration, MigrationType
+from tidelog.rebalance.migration import apply_to
 
 Indexes = tuple[int, int]
 
@@ -68,6 +70,24 @@ def test_type_and_increments_follow_from_the_fields(
     assert step.version_increment(success=False) == failure
     assert step.version_increment(True) == success
     assert repr(step) == f"<Migration {shown}>"
+
+
+@pytest.mark.parametrize(
+    ("row", "step", "after"),
+    [
+        ("A-C", migration(None, NONE, "D", (-1, 1)), "ADC"),
+        ("ABC", migration("A", (0, -1), "D", (-1, 0)), "DBC"),
+        ("A-C", migration(None, NONE, "C", (2, 1)), "AC-"),
+        ("ABC", migration("A", (0, -1), "C", (2, 0)), "CB-"),
+        ("A-C", migration("A", (0, 1), "D", (-1, 0)), "DAC"),
+        ("A-C", migration("A", (0, 1), "C", (2, 0)), "CA-"),
+        ("ABC", migration("A", (0, -1), None, NONE), "-BC"),
+    ],
+)
+def test_a_row_is_changed_as_the_type_says(row: str, step: Migration[str], after: str) -> None:
+    places = row_of(row.ljust(7, "-"))
+    apply_to(places, step)
+    assert places == row_of(after.ljust(7, "-"))
 
 
 def test_the_table_has_every_type() -> None:

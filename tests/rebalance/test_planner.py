@@ -128,7 +128,7 @@ def test_empty_rows_need_nothing() -> None:
         ("ABA", "ABC", "the current row holds a member twice"),
         ("ABC", "ABCDEFGH", "the goal has 8 places, 7 are allowed"),
         ("ABCDEFGH", "ABC", "the current row has 8 places, 7 are allowed"),
-        ("ABC", "", "the goal of .* is empty, so its primary would lose the only copy"),
+        ("ABC", "", "the goal of .* is empty, and no plan takes the last primary away"),
         ("ABC", "---", "the goal of .* is empty"),
     ],
 )
