@@ -5,6 +5,7 @@ from __future__ import annotations
 from .affinity.errors import (
     AlreadyOpenError as AlreadyOpenError,
     ClosedError as ClosedError,
+    ClusterError as ClusterError,
     CodecError as CodecError,
     CommitUnknownError as CommitUnknownError,
     ConflictError as ConflictError,
@@ -14,6 +15,7 @@ from .affinity.errors import (
     DeadlockError as DeadlockError,
     DiskError as DiskError,
     DiskFullError as DiskFullError,
+    DivergedError as DivergedError,
     ForeignFileError as ForeignFileError,
     ForkedError as ForkedError,
     FormatVersionError as FormatVersionError,
@@ -21,6 +23,7 @@ from .affinity.errors import (
     KeyTooLargeError as KeyTooLargeError,
     LockTimeoutError as LockTimeoutError,
     NotFoundError as NotFoundError,
+    PlacementError as PlacementError,
     ReadOnlyError as ReadOnlyError,
     RolledBackError as RolledBackError,
     SnapshotExpiredError as SnapshotExpiredError,

@@ -8,6 +8,7 @@ Tidelog itself: those stay ``AssertionError`` and the like.
 ``UsageError``        the call is wrong: fix the input
 ``TransactionError``  this transaction did not take effect: run it again where ``retryable``
 ``StorageError``      the disk, or what is on it: free space, repair, restore
+``ClusterError``      members of a cluster: what one says cannot be true beside what another says
 """
 
 from __future__ import annotations
@@ -113,6 +114,13 @@ class UnsupportedError(UsageError):
     """A place or platform where the store's promises cannot be kept."""
 
     code = "TL-USE-010"
+
+
+class PlacementError(UsageError, ValueError):
+    """A row, a version, a migration or a list of members that cannot be right."""
+
+    code = "TL-USE-011"
+    hint = "Correct the argument that the text names."
 
 
 # ------------------------------------------------------------------ the transaction
@@ -324,3 +332,30 @@ class HistoryTruncatedError(StorageError):
     """The part of the log that was asked for is no longer kept, or was never in it."""
 
     code = "TL-STO-009"
+
+
+# ------------------------------------------------------------------ the cluster
+
+
+class ClusterError(TidelogError):
+    """What a member of a cluster says cannot be true beside what this one knows."""
+
+    code = "TL-CLU-001"
+
+
+class DivergedError(ClusterError):
+    """Two tables give one partition the same version with different rows.
+
+    ``partition`` is its number and ``version`` the version that both have.  Neither row may be
+    taken for the right one.
+    """
+
+    code = "TL-CLU-002"
+    hint = "Stop this member, and compare its table with the decided rows of the cluster."
+
+    def __init__(
+        self, message: str, *, partition: int, version: int, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.partition = partition
+        self.version = version

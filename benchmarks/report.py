@@ -95,6 +95,8 @@ TARGETS = (
     Target("h", "plyvel", 0.45, 0.25),
     Target("h", "rocksdict", 0.35),
     Target("counter", None, 2.0, of=("tidelog-16",)),
+    Target("rows", None, 2.0, of=("tidelog-16",)),
+    Target("rows-join", None, 2.0, of=("tidelog-16",)),
 )
 
 

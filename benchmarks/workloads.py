@@ -20,6 +20,7 @@ from itertools import cycle
 from pathlib import Path
 from time import perf_counter
 from typing import Literal
+from uuid import UUID
 
 from peers import COUNTERS, Pair, Store, open_store, open_writer
 
@@ -34,6 +35,7 @@ MULTI = 100
 KEY_BYTES = 16
 VALUE_BYTES = 100
 RECORD_BYTES = KEY_BYTES + VALUE_BYTES
+PARTITIONS, MEMBERS, BACKUPS = 20_000, 100, 2  # of the cluster that is assigned
 LOADED, WRITTEN = 1, 2  # seeds: of the records that are there already, and of those put
 
 
@@ -434,6 +436,25 @@ def counter_updates(job: Job) -> Sequence[float]:
     return ((perf_counter() - begin) / job.scale.lookups * 1e6,)
 
 
+def rows_of_a_cluster(job: Job) -> Sequence[float]:
+    """Seconds to assign and plan all rows of a cluster: the first ones, and those after a join."""
+    from tidelog.affinity import assign
+    from tidelog.rebalance import plan_migrations, prioritize
+
+    members = [str(UUID(int=number)) for number in range(MEMBERS + 1)]
+    _quiet_collector()
+    begin = perf_counter()
+    rows = assign(members[:-1], PARTITIONS, BACKUPS)
+    first = [prioritize(plan_migrations([], row)) for row in rows]
+    middle = perf_counter()
+    after = assign(members, PARTITIONS, BACKUPS, rows)
+    plans = [prioritize(plan_migrations(*pair)) for pair in zip(rows, after, strict=True)]
+    end = perf_counter()
+    if sum(map(len, first)) != PARTITIONS * (BACKUPS + 1) or not any(plans):
+        raise RuntimeError("the plans do not have a step for each copy")
+    return middle - begin, end - middle
+
+
 # ---------------------------------------------------------------------------------- who does what
 
 
@@ -561,5 +582,19 @@ WORKLOADS = (
         peers=("tidelog-16",),
         state="empty",
         measure=counter_updates,
+    ),
+    Workload(
+        name="rows",
+        rows=(
+            Row(
+                name="rows",
+                title="20,000 partitions, 100 members, 2 backups: first rows, and their plans",
+                unit="s",
+            ),
+            Row(name="rows-join", title="the rows and plans when one member joins", unit="s"),
+        ),
+        peers=("tidelog-16",),
+        state="empty",
+        measure=rows_of_a_cluster,
     ),
 )

@@ -18,7 +18,7 @@ CLASSES = sorted(
     ),
     key=lambda kind: kind.__name__,
 )
-GROUPS = (errors.UsageError, errors.TransactionError, errors.StorageError)
+GROUPS = (errors.UsageError, errors.TransactionError, errors.StorageError, errors.ClusterError)
 
 SAMPLES: list[TidelogError] = [
     errors.AlreadyOpenError("open", path="/s", pid=7),
@@ -27,6 +27,8 @@ SAMPLES: list[TidelogError] = [
     errors.CorruptLogError("bad", kind="damaged", segment=1, offset=2, expected=3),
     errors.FormatVersionError("new", found=2, supported=1),
     errors.DiskFullError("full"),
+    errors.DivergedError("two rows", partition=3, version=7),
+    errors.PlacementError("twice", hint="Once."),
 ]
 
 
@@ -46,6 +48,11 @@ def test_what_can_be_tried_again_says_what_to_do(kind: type[TidelogError]) -> No
 
 def test_nothing_that_the_caller_did_wrong_is_tried_again() -> None:
     assert not any(kind.retryable for kind in CLASSES if issubclass(kind, errors.UsageError))
+
+
+def test_what_cannot_be_placed_is_a_wrong_value_for_python_too() -> None:
+    names = [kind.__name__ for kind in CLASSES if issubclass(kind, ValueError)]
+    assert names == ["PlacementError"]
 
 
 def test_a_hint_can_be_given_and_leaves_that_of_the_class_alone() -> None:

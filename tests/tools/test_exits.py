@@ -33,6 +33,7 @@ ENDS: list[tuple[BaseException, Exit]] = [
     (errors.CorruptLogError("damaged", **CORRUPT), Exit.FOUND),  # type: ignore[arg-type]
     (errors.CorruptDataError("damaged"), Exit.FOUND),
     (errors.ForeignFileError("of another store"), Exit.FOUND),
+    (errors.DivergedError("two rows", partition=0, version=1), Exit.FOUND),
     (errors.NotFoundError("nothing there"), Exit.NOT_FOUND),
     (errors.HistoryTruncatedError("dropped"), Exit.NOT_FOUND),
     (FileNotFoundError(errno.ENOENT, "No such file", "x"), Exit.NOT_FOUND),

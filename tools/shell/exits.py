@@ -80,6 +80,7 @@ CODES: tuple[tuple[type[errors.TidelogError], Exit], ...] = (
     (errors.SnapshotExpiredError, Exit.UNAVAILABLE),
     (errors.HistoryTruncatedError, Exit.NOT_FOUND),
     (errors.StorageError, Exit.DISK),
+    (errors.ClusterError, Exit.FOUND),
     (errors.TidelogError, Exit.FAILURE),
 )
 
