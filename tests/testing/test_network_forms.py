@@ -1,4 +1,4 @@
-"""What every network does."""
+"""The real network and the simulated one pass the same tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import trio
@@ -14,6 +15,10 @@ import trio.testing
 
 from tidelog.engine.system.environment import Listener, Network, Stream
 from tidelog.engine.system.production import production
+from tidelog.testing import World
+from tidelog.testing.node import Node
+
+SEEDS = (1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +54,25 @@ def run_really(body: Body) -> None:
     trio.run(body, form)
 
 
-@pytest.fixture
-def run() -> Runner:
-    return run_really
+def run_simulated(seed: int, body: Body) -> None:
+    async def idle(_node: Node) -> None:
+        await trio.sleep_forever()
+
+    world = World(seed)
+    near, far = world.add("near", idle), world.add("far", idle)
+
+    async def scenario() -> None:
+        near.start()
+        far.start()
+        networks = near.environment.network, far.environment.network
+        await body(Form(near=networks[0], far=networks[1], host="far", flood_bytes=1 << 20))
+
+    world.run(scenario)
+
+
+@pytest.fixture(params=["real", *SEEDS])
+def run(request: pytest.FixtureRequest) -> Runner:
+    return run_really if request.param == "real" else partial(run_simulated, request.param)
 
 
 async def read_all(stream: Stream) -> bytes:
