@@ -8,9 +8,12 @@
 ``check_database``   the same for a store that is open, and what it has in memory
 ``open_with``        ``tidelog.open`` in such an environment
 ``SimulatedCrash``   what the power cut looks like to the engine
+``World``            several nodes under Trio, with a network between them, decided by one seed
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from ..engine.api.open import open_with
 from ..engine.upkeep.check import check_store
@@ -21,13 +24,26 @@ from .environment import simulated
 from .kv import MemoryKv
 from .plan import SimulatedCrash
 
+if TYPE_CHECKING:
+    from .world import World
+
 __all__ = [
     "FaultyDisk",
     "MemoryKv",
     "SimulatedCrash",
+    "World",
     "check_database",
     "check_store",
     "crash_points",
     "open_with",
     "simulated",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Load what stands on Trio when it is first asked for."""
+    if name == "World":
+        from .world import World
+
+        return World
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -45,6 +45,8 @@ class FaultyDisk:
         self.crashed = False
         self.network: str | None = None
         self.at_crash: list[Callable[[], None]] = []
+        self.at_power_cut: Callable[[], None] = _nothing
+        """Called once, when the power goes, whoever or whatever cut it."""
         self._root = Folder()
         self._locks: dict[Inode, list[FaultyLock]] = {}
         self._faults: list[PlannedFault] = []
@@ -130,6 +132,10 @@ class FaultyDisk:
     def heal(self) -> None:
         """Forget all planned errors; what earlier ones did stays done."""
         self._faults.clear()
+
+    def cut_power(self) -> None:
+        """Let every operation from now on raise ``SimulatedCrash``."""
+        self._die()
 
     def crash(self, outcome: str = "lost") -> FaultyDisk:
         """Cut the power and return the disk as it is found afterwards, with no locks or faults."""
@@ -240,6 +246,7 @@ class FaultyDisk:
         if not self.crashed:
             self.crashed = True
             self._locks.clear()
+            self.at_power_cut()
         if operation is not None:
             raise SimulatedCrash(f"at operation {operation}")
 
@@ -311,6 +318,10 @@ class FaultyDisk:
 def normal(path: str) -> str:
     """Return ``path`` as an absolute path without ``.``, ``..`` or double slashes."""
     return posixpath.normpath(posixpath.join("/", path))
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def _walk(folder: Folder, path: str) -> list[tuple[str, Node]]:

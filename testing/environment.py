@@ -6,17 +6,27 @@ Invariants:
   calls or in ``run_due``, on the caller's thread, one task at a time.
 - The same seed and the same calls give the same ids, random numbers, times and order of work.
 
-Left out: threads.  An engine that waits for a background task must do so through
-``Environment.wait``, which lets the work run.
+Left out: threads, and other machines (``world`` has several).  An engine that waits for a
+background task must do so through ``Environment.wait``, which lets the work run.
 """
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
+from typing import Protocol, TypeVar
 
-from ..engine.system.environment import BackgroundTask, Environment, KeyValueEnvironment
+from ..engine.system.environment import (
+    Address,
+    BackgroundTask,
+    Environment,
+    KeyValueEnvironment,
+    Listener,
+    Stream,
+)
 from .disk import FaultyDisk
 from .kv import MemoryKv
 from .lmdb_kv import CopiedLmdb
@@ -24,6 +34,18 @@ from .lmdb_kv import CopiedLmdb
 START_US = 1_704_067_200_000_000
 """The wall clock at the start: 2024-01-01 00:00 UTC."""
 PID = 4242
+
+T = TypeVar("T")
+
+
+class SteadyTime(Protocol):
+    """The clock by which work is due."""
+
+    def steady_s(self) -> float:
+        """Return seconds that never run backwards."""
+
+    def move(self, seconds: float) -> None:
+        """Let it run on."""
 
 
 class VirtualTime:
@@ -54,17 +76,27 @@ class VirtualTime:
         self._wall_us += round(seconds * 1_000_000)
 
 
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
 class ManualTask:
     """Background work that only ``Schedule`` runs."""
 
     def __init__(
-        self, name: str, seconds: float, work: Callable[[], object], time: VirtualTime
+        self,
+        name: str,
+        seconds: float,
+        work: Callable[[], object],
+        time: SteadyTime,
+        changed: Callable[[], None],
     ) -> None:
         self.name = name
         self.stopped = False
         self._seconds = seconds
         self._work = work
         self._time = time
+        self._changed = changed
         self.due = time.steady_s() + seconds
 
     def __repr__(self) -> str:
@@ -73,6 +105,7 @@ class ManualTask:
     def wake(self) -> None:
         """Make the work due now."""
         self.due = min(self.due, self._time.steady_s())
+        self._changed()
 
     def stop(self, *, wait: bool = True) -> None:
         """Run the work no more."""
@@ -88,16 +121,24 @@ class ManualTask:
 class Schedule:
     """The background tasks of one engine, run in the order in which they are due."""
 
-    def __init__(self, time: VirtualTime) -> None:
+    def __init__(self, time: SteadyTime, changed: Callable[[], None] = _nothing) -> None:
         self.tasks: list[ManualTask] = []
         self._time = time
+        self._changed = changed
+        """Called when work may be due sooner than it was."""
         self._running = False
 
     def add(self, name: str, seconds: float, work: Callable[[], object]) -> BackgroundTask:
         """Take up a task; it is first due after its interval."""
-        task = ManualTask(name, seconds, work, self._time)
+        task = ManualTask(name, seconds, work, self._time, self._changed)
         self.tasks.append(task)
+        self._changed()
         return task
+
+    def seconds_left(self) -> float:
+        """Return the seconds until something is due; infinite where nothing ever is."""
+        waiting = self._until(inf)
+        return max(0.0, waiting[0].due - self._time.steady_s()) if waiting else inf
 
     def run_due(self) -> int:
         """Run each task that is due, once; return how many ran."""
@@ -151,32 +192,62 @@ def simulated(seed: int, disk: FaultyDisk, *, kv: str = "memory") -> SimulatedEn
     ``kv`` is ``memory``, or ``lmdb`` for the real LMDB: slower, in a scratch directory, with each
     commit copied to the simulated disk.
     """
-    kinds: dict[str, type[MemoryKv] | type[CopiedLmdb]] = {"memory": MemoryKv, "lmdb": CopiedLmdb}
-    if kv not in kinds:
-        raise ValueError(f"kv must be one of {', '.join(kinds)}, not {kv!r}")
     time = VirtualTime()
     schedule = Schedule(time)
-    ids = random.Random(f"{seed}:ids")
-
-    def open_kv(path: str, map_size: int, read_only: bool, lock: bool) -> KeyValueEnvironment:
-        return kinds[kv](disk, path, map_size, read_only, lock)
-
-    def new_id() -> bytes:
-        return ids.randbytes(16)
-
     return SimulatedEnvironment(
         clock=time.wall_us,
         monotonic=time.steady_s,
+        boottime=time.steady_s,
         random=random.Random(f"{seed}:random"),
-        new_id=new_id,
+        new_id=seeded_ids(f"{seed}:ids"),
         disk=disk,
-        open_kv=open_kv,
+        open_kv=kv_on(disk, kv),
         background=schedule.add,
         wait=schedule.advance,
+        run=_run_here,
+        network=_Alone(),
         pid=_pid,
         time=time,
         schedule=schedule,
     )
+
+
+def kv_on(disk: FaultyDisk, kind: str) -> Callable[[str, int, bool, bool], KeyValueEnvironment]:
+    """Return what opens key-value environments on a disk: ``memory`` or ``lmdb``."""
+    kinds: dict[str, type[MemoryKv] | type[CopiedLmdb]] = {"memory": MemoryKv, "lmdb": CopiedLmdb}
+    if kind not in kinds:
+        raise ValueError(f"kv must be one of {', '.join(kinds)}, not {kind!r}")
+    chosen = kinds[kind]
+
+    def open_kv(path: str, map_size: int, read_only: bool, lock: bool) -> KeyValueEnvironment:
+        return chosen(disk, path, map_size, read_only, lock)
+
+    return open_kv
+
+
+def seeded_ids(seed: str) -> Callable[[], bytes]:
+    """Return what gives fresh ids, the same ones for the same seed."""
+    ids = random.Random(seed)
+    return lambda: ids.randbytes(16)
+
+
+async def _run_here(kind: str, work: Callable[[], T]) -> T:
+    """Do the work in the thread of the caller: nothing else runs meanwhile."""
+    return work()
+
+
+class _Alone:
+    """The network of a machine that has none."""
+
+    async def listen(self, address: Address) -> Listener:
+        raise _unreachable(address)
+
+    async def connect(self, address: Address) -> Stream:
+        raise _unreachable(address)
+
+
+def _unreachable(address: Address) -> OSError:
+    return OSError(errno.ENETUNREACH, f"{address} is out of reach: this machine has no network")
 
 
 def _pid() -> int:

@@ -51,6 +51,18 @@ def test_errors_and_codecs_do_not_load_the_event_loop(name: str, tmp_path: Path)
     assert printed_by(program, tmp_path) == "False"
 
 
+def test_a_store_without_trio_does_not_load_the_event_loop(tmp_path: Path) -> None:
+    program = """
+import sys, tidelog
+for _ in range(2):
+    with tidelog.open("store", partitions=2) as db:
+        db.map("users")[b"ada"] = b"x"
+        db.checkpoint()
+print("trio" in sys.modules)
+"""
+    assert printed_by(program, tmp_path) == "False"
+
+
 @pytest.mark.parametrize("name", tidelog.__all__)
 def test_every_public_name_resolves(name: str) -> None:
     assert getattr(tidelog, name) is getattr(tidelog, name)

@@ -93,6 +93,7 @@ BROAD_HANDLERS = {
     "engine/data/namespaces.py:Namespace.check_encoded": "foreign code: any exception refuses",
     "engine/store/relief.py:Relief._beside": "the open raises what this thread meets",
     "engine/api/rewrites.py:Rewrite.prepare": "what a codec raises is for one caller",
+    "testing/process.py:Process.live": "what the tasks of a killed process raise is nobody's",
     "pipeline/spark/doctor.py:_session": "whatever Java or Spark says was found",
 }
 

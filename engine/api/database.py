@@ -152,7 +152,8 @@ class Database:
         store.committer.note_given_id = store.keeper.note_given_id
         store.committer.puts_durable = durability == "always"
         self._task: BackgroundTask | None = None
-        open_handles.add(self)
+        if store.environment.finalizes:
+            open_handles.add(self)
         if self._unwritten():
             self._begin_maintenance()
         else:

@@ -167,7 +167,8 @@ class ReadOnlyDatabase:
         self._released = False
         self._finalizes = environment.finalizes
         self._held = True
-        _open_readers.add(self)
+        if environment.finalizes:
+            _open_readers.add(self)
         log.info("store.opened path=%s read_only=True", path, extra={"event": "store.opened"})
 
     __reduce_ex__ = not_copied

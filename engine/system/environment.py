@@ -1,8 +1,13 @@
 """Everything the engine needs from the outside world, as one object that is handed in.
 
-Owns the ports for disk and key-value environment, and the ``Environment`` that bundles them with
-clock, randomness and background work.  ``production`` wires the real ones; ``tidelog.testing``
-wires faulty, seeded ones under the same engine code.
+Owns the ports for disk, key-value environment and network, and the ``Environment`` that bundles
+them with clocks, randomness, background work and the runner of blocking work.  ``production`` wires
+the real ones; ``tidelog.testing`` wires faulty, seeded ones under the same engine code.
+
+Invariants:
+
+- What only code under Trio uses (``run``, ``network``) costs a store without Trio nothing: the real
+  ones are loaded when they are first used.
 
 Left out: the log's directory and file ports, which ``wal.ports`` declares.
 """
@@ -14,9 +19,14 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ...wal.ports import Directory
+
+T = TypeVar("T")
+
+Address = tuple[str, int]
+"""Host and port."""
 
 
 class LockHandle(Protocol):
@@ -170,14 +180,87 @@ class BackgroundTask(Protocol):
         """Run the work no more; return when it has finished, unless told not to wait."""
 
 
+class Run(Protocol):
+    """Lets code under Trio do what blocks."""
+
+    async def __call__(self, kind: str, work: Callable[[], T]) -> T:
+        """Return ``work()``, called where it keeps no task waiting.
+
+        Work of the kind ``sync`` runs one at a time, in the order of the calls; of all other kinds
+        together a limited number runs at a time, so it must not wait for other work.  Work that was
+        begun is waited for, also by a task that is cancelled: what a disk was asked for happens or
+        fails whoever looks, and whoever goes on (to close a file, say) has to know.  Such a task
+        gets the result, and is cancelled at its next checkpoint.  Cancelled before that, nothing
+        happens.
+        """
+
+
+class Stream(Protocol):
+    """One end of a connection: bytes in order, both ways, which may be cut and joined anywhere.
+
+    One task at a time may send and one may receive, else ``trio.BusyResourceError``.  What the peer
+    or the way to it does is an ``OSError``, mostly a ``ConnectionError``; a stream that was closed
+    at this end raises ``trio.ClosedResourceError``, also where a task was waiting.
+    """
+
+    @property
+    def peer(self) -> Address:
+        """The address of the other end."""
+
+    async def send(self, data: bytes) -> None:
+        """Send all of ``data``; waits while the peer does not keep up.
+
+        That it returns does not mean that anything arrived.  Cancelled, any part may be sent.
+        """
+
+    async def receive(self, bytes_max: int = 65_536) -> bytes:
+        """Wait for some bytes; empty where the peer has closed its end."""
+
+    def close(self) -> None:
+        """Close this end, without waiting; closing twice is fine.
+
+        What was sent still goes its way, unless something that was received has not been read.
+        """
+
+
+class Listener(Protocol):
+    """A port at which connections arrive."""
+
+    @property
+    def address(self) -> Address:
+        """Where it listens; the port was chosen where 0 was asked for."""
+
+    async def accept(self) -> Stream:
+        """Wait for the next connection."""
+
+    def close(self) -> None:
+        """Take no more connections; closing twice is fine."""
+
+
+class Network(Protocol):
+    """The way to other processes, for code under Trio."""
+
+    async def listen(self, address: Address) -> Listener:
+        """Listen at an address of this machine; ``OSError`` where that cannot be."""
+
+    async def connect(self, address: Address) -> Stream:
+        """Connect; ``OSError`` where nobody listens, or nobody answered in the system's time."""
+
+
+def not_reached(_point: str) -> None:
+    """Do nothing: only a simulation wants to know what was reached."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Clock, randomness, disk, key-value store and background work of one store."""
+    """Clocks, randomness, disk, key-value store, threads and network of one store."""
 
     clock: Callable[[], int]
     """Microseconds UTC; may jump."""
     monotonic: Callable[[], float]
     """Seconds that never run backwards."""
+    boottime: Callable[[], float]
+    """Seconds that never run backwards, and go on while the machine is suspended."""
     random: random.Random
     new_id: Callable[[], bytes]
     """A fresh id of 16 bytes."""
@@ -191,9 +274,14 @@ class Environment:
     """
     wait: Callable[[float], None]
     """Let the calling thread pause for some seconds (back-off between attempts)."""
+    run: Run
+    """Do what blocks, for code under Trio; one environment serves one Trio loop."""
+    network: Network
+    reached: Callable[[str], None] = not_reached
+    """Tell that a named point of the program was reached, where a simulation may let it end."""
     pid: Callable[[], int] = os.getpid
     finalizes: bool = False
-    """Whether a handle that nobody refers to any more lets go of its store, with a warning.
+    """Whether open stores are closed at the end of this process, and let go of when they are lost.
 
-    Not where a test drops a handle to have a crash.
+    Not where a test drops a handle to have a crash: such a store belongs to no process.
     """

@@ -77,6 +77,13 @@ def test_work_that_fails_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch
     assert [str(error) for error in told] == ["a handler of logging"] * 2
 
 
+def test_the_clock_of_the_boot_never_runs_backwards_and_points_do_nothing() -> None:
+    environment = production()
+    first = environment.boottime()
+    environment.reached("anything")
+    assert 0 < first <= environment.boottime()
+
+
 class Alarm(BaseException):
     """What the handler of a signal raises."""
 

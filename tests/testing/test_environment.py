@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import subprocess
+import sys
+
 import pytest
 
 from tidelog.testing import FaultyDisk, simulated
@@ -101,6 +105,39 @@ def test_a_task_that_fails_does_not_stop_the_others(environment: SimulatedEnviro
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             environment.advance(1)
+
+
+async def test_work_for_trio_runs_at_once_and_there_is_no_network(
+    environment: SimulatedEnvironment,
+) -> None:
+    environment.advance(3)
+    environment.reached("anything")
+    assert await environment.run("sync", environment.boottime) == 3.0
+    for call in (environment.network.listen, environment.network.connect):
+        with pytest.raises(OSError, match="no network") as caught:
+            await call(("localhost", 7000))
+        assert caught.value.errno == errno.ENETUNREACH
+
+
+LEFT_OPEN = """
+import sys
+from tidelog.testing import FaultyDisk, open_with, simulated
+
+disk = FaultyDisk(1)
+writer = open_with(simulated(1, disk), "/store", partitions=2)
+writer.map("users")[b"ada"] = b"x"
+reader = open_with(simulated(2, disk), "/store", read_only=True)
+disk.crash()
+print("trio" in sys.modules)
+"""
+
+
+def test_the_end_of_a_process_leaves_simulated_stores_alone() -> None:
+    """It closed them like real ones, and raised the power cut of a store long gone."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", LEFT_OPEN], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("False\n", "")
 
 
 def test_a_kind_of_store_that_is_none_is_refused() -> None:

@@ -1,0 +1,119 @@
+"""The real network: TCP, by Trio's sockets.
+
+Invariants:
+
+- What the system says is an ``OSError`` of its own kind; Trio's names for it do not leave here.
+- Every socket that a call has made and does not return is closed.
+
+Left out: encryption, limits of time (a caller puts a deadline around), and closing one direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+from trio import SocketListener, SocketStream, socket
+
+from .environment import Address
+
+BACKLOG_MAX = 128
+"""Connections that wait to be accepted."""
+
+
+class RealNetwork:
+    """TCP on this machine."""
+
+    async def listen(self, address: Address) -> RealListener:
+        """Listen at the first address that a host's name stands for."""
+        found = await socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, place = found[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            await listening.bind(place)
+            listening.listen(BACKLOG_MAX)
+        except BaseException:
+            listening.close()
+            raise
+        return RealListener(SocketListener(listening))
+
+    async def connect(self, address: Address) -> RealStream:
+        """Connect to the first address of a host that answers."""
+        try:
+            stream = await trio.open_tcp_stream(*address)
+        except OSError as error:
+            raise _first_attempt(error) from None
+        try:
+            return RealStream(stream)
+        except OSError:
+            stream.socket.close()
+            raise
+
+
+class RealListener:
+    """A port at which connections arrive."""
+
+    def __init__(self, listener: SocketListener) -> None:
+        self._listener = listener
+        self.address: Address = listener.socket.getsockname()[:2]
+        """Where it listens."""
+
+    def __repr__(self) -> str:
+        return f"<RealListener {self.address}>"
+
+    async def accept(self) -> RealStream:
+        """Wait for the next connection."""
+        while True:
+            stream = await self._listener.accept()
+            try:
+                return RealStream(stream)
+            except OSError:  # it has gone already
+                stream.socket.close()
+
+    def close(self) -> None:
+        """Take no more connections; closing twice is fine."""
+        self._listener.socket.close()
+
+
+class RealStream:
+    """One end of a connection."""
+
+    def __init__(self, stream: SocketStream) -> None:
+        self._stream = stream
+        self.peer: Address = stream.socket.getpeername()[:2]
+        """The address of the other end."""
+
+    def __repr__(self) -> str:
+        return f"<RealStream to {self.peer}>"
+
+    async def send(self, data: bytes) -> None:
+        """Send all of ``data``; waits while the peer does not keep up."""
+        with _system_errors():
+            await self._stream.send_all(data)
+
+    async def receive(self, bytes_max: int = 65_536) -> bytes:
+        """Wait for some bytes; empty where the peer has closed its end."""
+        with _system_errors():
+            return bytes(await self._stream.receive_some(bytes_max))
+
+    def close(self) -> None:
+        """Close this end, without waiting; closing twice is fine."""
+        self._stream.socket.close()
+
+
+def _first_attempt(error: OSError) -> OSError:
+    """Return what the system said about the first address that was tried."""
+    cause = error.__cause__
+    attempts = cause.exceptions if isinstance(cause, ExceptionGroup) else (cause,)
+    return attempts[0] if isinstance(attempts[0], OSError) else error
+
+
+@contextmanager
+def _system_errors() -> Iterator[None]:
+    """Raise what the system said in the place of Trio's name for it."""
+    try:
+        yield
+    except trio.BrokenResourceError as error:
+        raise (error.__cause__ or ConnectionResetError(str(error))) from None

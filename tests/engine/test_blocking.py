@@ -1,0 +1,119 @@
+"""Blocking work of Trio code in threads: how much at a time, and what a cancellation does."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from tidelog.engine.system.blocking import WORKERS_MAX
+from tidelog.engine.system.environment import Run
+from tidelog.engine.system.production import production
+
+WAIT = 60.0
+
+
+class Crowd:
+    """Work that stays until it is let go, and counts how many are inside."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+        self.inside_max = 0
+        self.order: list[int] = []
+        self._inside = 0
+        self._mutex = threading.Lock()
+        self._leave = threading.Event()
+
+    def work(self, number: int) -> int:
+        with self._mutex:
+            self._inside += 1
+            self.inside_max = max(self.inside_max, self._inside)
+            self.order.append(number)
+        self.entered.release()
+        assert self._leave.wait(WAIT)
+        with self._mutex:
+            self._inside -= 1
+        return number
+
+    async def wait_entered(self) -> None:
+        assert await trio.to_thread.run_sync(lambda: self.entered.acquire(timeout=WAIT))
+
+    def let_go(self) -> None:
+        self._leave.set()
+
+
+@pytest.fixture
+def run() -> Run:
+    return production().run
+
+
+async def test_work_runs_in_another_thread_and_its_result_or_error_comes_back(run: Run) -> None:
+    def fail() -> None:
+        raise OSError("the disk")
+
+    for kind in ("sync", "read"):
+        assert await run(kind, threading.get_ident) != threading.get_ident()
+        with pytest.raises(OSError, match="the disk"):
+            await run(kind, fail)
+
+
+async def test_syncs_run_one_at_a_time_in_the_order_of_the_calls(run: Run) -> None:
+    crowd = Crowd()
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(run, "sync", lambda number=number: crowd.work(number))
+            await trio.testing.wait_all_tasks_blocked()
+        await crowd.wait_entered()
+        crowd.let_go()
+    assert crowd.order == [0, 1, 2, 3, 4]
+    assert crowd.inside_max == 1
+
+
+async def test_other_kinds_share_a_limited_number_of_threads_and_never_hold_a_sync_up(
+    run: Run,
+) -> None:
+    crowd = Crowd()
+    async with trio.open_nursery() as nursery:
+        for number in range(2 * WORKERS_MAX):
+            kind = "read" if number % 2 else "scan"
+            nursery.start_soon(run, kind, lambda number=number: crowd.work(number))
+        for _ in range(WORKERS_MAX):
+            await crowd.wait_entered()
+        assert await run("sync", lambda: "done") == "done"
+        crowd.let_go()
+    assert len(crowd.order) == 2 * WORKERS_MAX
+    assert crowd.inside_max == WORKERS_MAX
+
+
+async def test_work_that_was_begun_is_waited_for_and_its_result_is_not_lost(run: Run) -> None:
+    crowd = Crowd()
+    results = list[int]()
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+
+            async def one() -> None:
+                results.append(await run("sync", lambda: crowd.work(1)))
+                await trio.lowlevel.checkpoint()
+                results.append(-1)
+
+            nursery.start_soon(one)
+            await crowd.wait_entered()
+            scope.cancel()
+            crowd.let_go()
+    assert results == [1]
+    assert scope.cancelled_caught
+
+
+async def test_work_that_was_not_begun_is_never_done_once_its_task_is_cancelled(run: Run) -> None:
+    crowd = Crowd()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run, "sync", lambda: crowd.work(1))
+        await crowd.wait_entered()
+        with trio.move_on_after(0) as scope:
+            await run("sync", lambda: crowd.work(2))
+        assert scope.cancelled_caught
+        crowd.let_go()
+    assert await run("sync", lambda: 3) == 3
+    assert crowd.order == [1]
