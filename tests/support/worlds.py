@@ -17,6 +17,8 @@ from typing import Any
 
 import trio
 
+from tidelog.engine.api.database import Database
+from tidelog.engine.api.transactions import Durability
 from tidelog.engine.system.environment import Stream
 from tidelog.testing import World, check_store, open_with, simulated
 from tidelog.testing.node import Node
@@ -165,9 +167,12 @@ class EchoWorld:
 class StoreWorld:
     """Nodes with a store each, killed as they write; what was acknowledged is kept here."""
 
-    def __init__(self, seed: int, *, kills: int = 12, kv: str = "memory") -> None:
+    def __init__(
+        self, seed: int, *, kills: int = 12, kv: str = "memory", durability: Durability = "always"
+    ) -> None:
         self.world = World(seed, kv=kv)
         self.kv = kv
+        self.durability = durability
         self.kills = kills
         self.nodes = [self.world.add(f"store{n}", self._write) for n in range(3)]
         self.tried: dict[str, dict[bytes, bytes]] = {node.name: {} for node in self.nodes}
@@ -199,10 +204,14 @@ class StoreWorld:
             await node.restart()
         await trio.sleep(2)
 
+    def _open(self, node: Node) -> Database:
+        db: Database = open_with(node.environment, PATH, durability=self.durability, **OPTIONS)
+        return db
+
     async def _write(self, node: Node) -> None:
         run, rng = node.environment.run, node.environment.random
         tried, acknowledged = self.tried[node.name], self.acknowledged[node.name]
-        db = await run("open", lambda: open_with(node.environment, PATH, **OPTIONS))
+        db = await run("open", lambda: self._open(node))
         numbers = await run("read", lambda: db.map("numbers"))
         found = dict(await run("read", lambda: list(numbers.items())))
         lost = acknowledged.items() - found.items()

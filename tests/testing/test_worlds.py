@@ -50,6 +50,12 @@ def test_stores_on_lmdb_keep_it_too() -> None:
 
 
 @pytest.mark.slow
+def test_stores_that_acknowledge_before_they_sync_are_caught() -> None:
+    with pytest.raises(AssertionError, match="lost"):
+        StoreWorld(0, durability="none").run()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("service", ["echo", "stores"])
 def test_a_seed_is_the_same_world_whatever_the_seed_of_hashes(service: str) -> None:
     def printed(hash_seed: int) -> str:
