@@ -251,6 +251,22 @@ def test_a_process_ends_before_inside_or_after_its_work(moment: str, seed: int) 
     assert node.points.planned == {}
 
 
+def test_an_end_inside_of_work_comes_at_any_of_its_operations() -> None:
+    done = set()
+
+    async def program(node: Node) -> None:
+        node.kill_at("inside sync")
+        disk = node.disk
+        try:
+            await node.environment.run("sync", lambda: write(node, "file", b"x"))
+        finally:
+            done.add(disk.operations)
+
+    for seed in range(20):
+        live(program, seed=seed)
+    assert done == {1, 2, 3, 4}
+
+
 def test_work_that_does_less_than_planned_ends_its_process_all_the_same() -> None:
     async def program(node: Node) -> None:
         node.kill_at("inside read")
@@ -338,6 +354,23 @@ def test_a_shield_does_not_protect_from_a_kill() -> None:
             await trio.sleep(5)
 
     assert live(program, scenario).starts == 4
+
+
+def test_nor_does_a_shield_that_a_task_takes_up_as_it_ends() -> None:
+    async def program(_node: Node) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep_forever()
+
+    async def scenario(node: Node) -> None:
+        await trio.sleep(1)
+        node.kill()
+        with trio.fail_after(1):
+            await node.wait_ended()
+
+    live(program, scenario)
 
 
 def test_a_task_that_outlives_its_kill_is_an_error() -> None:
