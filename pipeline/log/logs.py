@@ -530,11 +530,12 @@ class Log:
     def has_map(self, name: str) -> bool:
         """Tell whether any map had a name in the kept log; reads all of it."""
         first, end = self.extent(permissive=True)
-        return any(
-            record.name == name
-            for _, record in self._catalog(first, end)
-            if isinstance(record, NamespaceRecord)
-        )
+        for _, record in self._catalog(first, end):
+            # The head of a segment has names that were given in a part of the log that has gone.
+            given = record.namespaces if isinstance(record, StateRecord) else [record]
+            if any(isinstance(one, NamespaceRecord) and one.name == name for one in given):
+                return True
+        return False
 
     def name_of_load(self, number: int, position: int) -> str:
         """Return the first name that the map of a load gets behind a position.

@@ -24,7 +24,7 @@ PROGRAM = """
 import os, sys
 import tidelog
 from pyspark.sql import SparkSession
-from tidelog.pipeline import audits
+from tidelog.pipeline.jobs import audits
 from tidelog.pipeline.jobs.runner import Runner
 
 store = sys.argv[1]

@@ -19,7 +19,8 @@ ROWS = rows_of(5000, size=20)
 
 WORKER = """
 import sys, threading, tidelog
-from tidelog.engine import attaching, checkpointer, load_files
+from tidelog.engine.store import checkpointer
+from tidelog.engine.upkeep import attaching, load_files
 name, calls = sys.argv[3], []
 load_files.BLOCK_BYTES, attaching.PIECE_ROWS = 4096, 1
 step = getattr(checkpointer.Checkpointer, name)

@@ -207,7 +207,8 @@ def test_salvage_writes_over_nothing(damaged: Path, tmp_path: Path, run: Run) ->
 
 KILLED = """
 import os, signal
-from tidelog.tools import db, main
+from tidelog.tools import main
+from tidelog.tools.db import cli as db
 batches = db.batches
 def dying(found, size):
     yield next(iter(batches(found, 10)))

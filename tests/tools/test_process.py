@@ -117,8 +117,9 @@ def test_sigterm_ends_an_import_as_ctrl_c_does(shop: Path, run: Run) -> None:
 
 WAITING = """
 import sys, time
-from tidelog.engine import backup
-from tidelog.tools import kv_export, main
+from tidelog.engine.upkeep import backup
+from tidelog.tools import main
+from tidelog.tools.kv import export as kv_export
 def wait(*_args, **_more):
     print("waiting", flush=True)
     time.sleep(60)
