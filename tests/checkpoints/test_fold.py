@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ import pytest
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.checkpoints.continuity import Continuity, is_free
 from tidelog.checkpoints.copies import CopyState
+from tidelog.checkpoints.marks import PartitionMark
 from tidelog.checkpoints.replay import _FOLD, Applied, Cleared, State
 from tidelog.wal.format import Frame
 from tidelog.wal.records import (
@@ -62,6 +64,10 @@ from tidelog.wal.records import (
 
 SCRIPTS = sorted((Path(__file__).parent / "fold").glob("*.txt"))
 PARTITIONS = 2
+KINDS = {
+    "tx", "prepare", "commit", "commit_upto", "rollback", "settle", "open", "clear", "admit",
+    "supplied", "epoch",
+}  # fmt: skip
 MEMBER = b"m" * 16
 NAMESPACE = 16
 
@@ -354,6 +360,27 @@ def test_times_of_different_partitions_and_epochs_do_not_bind_each_other() -> No
         )
         == []
     )
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_what_a_checkpoint_has_already_is_passed_over(script: Path) -> None:
+    fold = Fold()
+    fold.state.replay_from = [1 << 60] * PARTITIONS
+    for line in script.read_text("utf-8").splitlines():
+        if line.split(" ")[0] in KINDS - {"epoch"}:
+            fold.take(line)
+    assert fold.content == {}
+    assert list(fold.lines()) == []
+
+
+def test_what_a_checkpoint_says_of_a_copy_is_taken_over() -> None:
+    mark = replace(PartitionMark.empty(), state=2, admission=9, sealed=4)
+    prepare, settle = record_of("prepare A p0 e1 #1: a=1"), record_of("settle p0 e2 from #2")
+    state = State.from_marks(b"s" * 16, PARTITIONS, None, {0: mark}, {0: [prepare, settle]})
+    copies = state.copies
+    assert (copies.states, copies.admissions) == ({0: CopyState.NOT_WHOLE}, {0: 9})
+    assert copies.sealed == {0: 4}
+    assert copies.entries(0) == [prepare, settle]
 
 
 def test_the_fold_has_a_row_for_every_type_of_record() -> None:
