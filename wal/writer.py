@@ -118,8 +118,8 @@ class LogWriter:
         self.synced = synced
         self.announced = synced
         self.failure: OSError | None = None
-        self._doubt: tuple[int, bytes] | None = None
-        """A frame that is being written, and its position: nobody knows how much of it is there."""
+        self._doubt: bytes | None = None
+        """A frame that is being written at ``position``: nobody knows how much of it is there."""
 
     @property
     def segment(self) -> SegmentHeader:
@@ -147,7 +147,7 @@ class LogWriter:
                 return False
             self._fill(end)
         after = position + len(frame)
-        self._doubt = position, frame
+        self._doubt = frame
         try:
             if self._bytes is not None:
                 self._bytes[offset:end] = frame
@@ -157,9 +157,8 @@ class LogWriter:
             if error.errno is not None:  # else a signal's handler raised it, not the system
                 self._doubt = None
             raise
-        self.position = after
-        self.announced = synced
-        self._doubt = None
+        # In one line: no signal comes between these.
+        self.position, self.announced, self._doubt = after, synced, None
         return True
 
     @property
@@ -172,17 +171,15 @@ class LogWriter:
 
         Raises ``OSError`` where that fails: nobody knows how much of it is there.
         """
-        if self._doubt is not None:
-            # The append may have moved the position already.
-            position, frame = self._doubt
+        frame = self._doubt
+        if frame is not None:
             try:
-                self._write(position - self._base, frame)
+                self._write(self.position - self._base, frame)
             except OSError as error:
                 if error.errno is not None:
                     self.failure = error
                 raise
-            self.position = position + len(frame)
-            self._doubt = None
+            self.position, self._doubt = self.position + len(frame), None
 
     def _write(self, offset: int, frame: bytes) -> None:
         for start in range(0, len(frame), PIECE):
