@@ -9,20 +9,39 @@ from __future__ import annotations
 import errno
 import posixpath
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from ..wal.ports import LogFile, ReadableFile
 from .media import Cut, Folder, Inode, NameChange, Write
 from .plan import disk_error
 
-if TYPE_CHECKING:
-    from .disk import FaultyDisk
+T = TypeVar("T")
+
+
+class Performer(Protocol):
+    """The disk that the handles are of."""
+
+    def perform(
+        self,
+        kind: str,
+        path: str,
+        action: Callable[[], T],
+        *,
+        size: int = 0,
+        partly: Callable[[random.Random], object] | None = None,
+        spoil: Callable[[random.Random], object] | None = None,
+    ) -> T:
+        """Number an operation and do it, or what is planned in its place."""
+
+    def unlock(self, lock: FaultyLock) -> None:
+        """Give up a lock, if the disk still knows it."""
 
 
 class FaultyFile:
     """An open file of a ``FaultyDisk``."""
 
-    def __init__(self, disk: FaultyDisk, path: str, inode: Inode, *, writable: bool) -> None:
+    def __init__(self, disk: Performer, path: str, inode: Inode, *, writable: bool) -> None:
         self._disk = disk
         self._path = path
         self._inode = inode
@@ -91,7 +110,7 @@ class FaultyFile:
 class FaultyDirectory:
     """An open directory of a ``FaultyDisk``."""
 
-    def __init__(self, disk: FaultyDisk, path: str, folder: Folder, read_only: bool) -> None:
+    def __init__(self, disk: Performer, path: str, folder: Folder, read_only: bool) -> None:
         self._disk = disk
         self._folder = folder
         self._read_only = read_only
@@ -175,7 +194,7 @@ class FaultyDirectory:
 class FaultyLock:
     """A lock on a file of a ``FaultyDisk``, until it is released or the power is gone."""
 
-    def __init__(self, disk: FaultyDisk, path: str, inode: Inode, shared: bool) -> None:
+    def __init__(self, disk: Performer, path: str, inode: Inode, shared: bool) -> None:
         self._disk = disk
         self._path = path
         self.inode = inode

@@ -31,9 +31,10 @@ from sortedcontainers import SortedDict
 
 from ..affinity.errors import CorruptDataError, DiskError, DiskFullError
 from ..engine.system.environment import Cursor, KvTransaction
-from ..engine.system.lmdb_file import DATA_FILE, KvFullError
+from ..engine.system.layout import DATA_FILE
+from ..engine.system.lmdb_file import KvFullError
 from .disk import FaultyDisk, normal
-from .kv_cursor import MemoryCursor
+from .kv_cursor import MemoryCursor, Tree
 from .media import Inode, NameChange, Write
 
 LOCK_FILE = "lock.mdb"
@@ -44,8 +45,6 @@ _MAGIC = b"TLMEMKV1"
 _HEADER = struct.Struct("<8sQ")
 _LENGTHS = struct.Struct("<II")
 _PAGE_BYTES = 4096
-
-Tree = SortedDict[bytes, bytes]
 
 
 class MemoryKv:

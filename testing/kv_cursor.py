@@ -9,10 +9,26 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from .kv import MemoryTransaction, Tree
+from sortedcontainers import SortedDict
+
+Tree = SortedDict[bytes, bytes]
+
+
+class Held(Protocol):
+    """The transaction that a cursor is of."""
+
+    tree: Tree
+
+    def check(self) -> None:
+        """Raise if it has ended."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a value."""
+
+    def put(self, key: bytes, value: bytes) -> bool:
+        """Set a value."""
 
 
 class MemoryCursor:
@@ -23,7 +39,7 @@ class MemoryCursor:
     how its pages are filled, after a ``getmulti`` that missed its last key, this one refuses it.
     """
 
-    def __init__(self, transaction: MemoryTransaction) -> None:
+    def __init__(self, transaction: Held) -> None:
         self._transaction = transaction
         self._at: bytes | None = None
         self._behind = False

@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..engine.system.environment import Cursor, KvTransaction
-from ..engine.system.lmdb_file import DATA_FILE, open_lmdb, translated
+from ..engine.system.layout import DATA_FILE
+from ..engine.system.lmdb_file import open_lmdb, translated
 from .disk import FaultyDisk, normal
 from .kv import LOCK_FILE, copy_into, translated_os_errors
 from .media import PAGE_BYTES, Inode, NameChange, Write

@@ -14,7 +14,7 @@ import tidelog
 from support.documents import ROOT
 from support.tidy import nodes_of
 from tidelog.affinity import errors
-from tidelog.engine.store.opening import Options
+from tidelog.engine.store.options import Options
 from tidelog.engine.store.statistics import Statistics
 from tidelog.tx.validation import READ_RULES
 

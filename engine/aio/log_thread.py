@@ -137,8 +137,8 @@ class LogThread:
     def _refuse(self, namespace: Namespace | None) -> NoReturn:
         if self._loop != get_ident():
             raise wrong_loop()
-        if self._database.closed is not None:
-            raise self._database.closed()
+        if self._database.open_state.closed is not None:
+            raise self._database.open_state.closed()
         if self._stopping or namespace is None:
             raise ClosedError(f"the store {self._database.path} is closed")
         namespace.check_alive()

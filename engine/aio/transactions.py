@@ -158,8 +158,8 @@ class Transaction:
     async def _submit(self, commit: Commit | None) -> Receipt:
         if commit is None:
             await trio.lowlevel.checkpoint()
-            return self._database.writer().empty_receipt()
-        with self._database.writer().pending(commit.tx_id):
+            return self._database.writer().outcomes.empty_receipt()
+        with self._database.writer().outcomes.pending(commit.tx_id):
             try:
                 return await self._database.commit(commit)
             except (LockedError, GrowingError):

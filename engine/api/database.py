@@ -1,18 +1,13 @@
 """The store as its user holds it: open, transact, snapshot, close.
 
-Owns the life of a store and who does its maintenance: one background thread syncs relaxed commits
-(``interval``), takes checkpoints that are due, and announces what is durable; a committer that
-finds the overlay at twice its limit takes the checkpoint itself.
-
 Invariants:
 
 - One handle writes: the directory's lock is held from before the first look to the very end.
 - Nothing is served before recovery has ended and its tail is durable.
-- ``close`` makes everything durable, takes a checkpoint and says so in the manifest; without it
-  nothing that was acknowledged as durable is lost either.
 - After ``close`` every call raises ``ClosedError``, after a fork ``ForkedError`` in the child.
 
-Left out: how each part works (``commit``, ``checkpointer``, ``recovery``, ``overlay``).
+Left out: how each part works: commits (``committer``), background work (``maintenance``), outcomes
+(``known_outcomes``), the end (``ending``).
 """
 
 from __future__ import annotations
@@ -21,34 +16,24 @@ import logging
 import os
 import threading
 import weakref
-from _thread import get_ident, start_new_thread
-from collections import defaultdict, deque
+from _thread import get_ident
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import chain, count, repeat
+from itertools import chain, repeat
 from operator import mod
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from mmh3 import hash as murmur3
 
 from ...affinity.errors import (
-    ClosedError,
-    ConflictError,
     DeadlockError,
-    DiskError,
-    DiskFullError,
-    ForkedError,
-    HistoryTruncatedError,
     TidelogError,
-    UsageError,
 )
-from ...checkpoints.policy import CheckpointPolicy
-from ...wal.records import NamespaceRecord, TxRecord
+from ...wal.records import NamespaceRecord
 from ..codecs import registry as codecs
-from ..commit import outcomes
-from ..commit.committer import CLOSED
 from ..commit.entries import Commit, Entry, Receipt
 from ..commit.lock_manager import LockedError
+from ..commit.outcomes import Outcome
 from ..commit.puts import PUT_BYTES_MAX
 from ..commit.relaxed import relaxed_setter
 from ..data import point_reads as reads
@@ -56,21 +41,26 @@ from ..data.decisions import Decide
 from ..data.namespaces import OUTCOMES, Home, Namespace, ledger, not_copied
 from ..data.overlay import Layer, View
 from ..data.scan import Pair, Range
-from ..data.stored import shown_key, split_key, version_of
-from ..data.updates import FewUpdates, ManyUpdates, Writes
+from ..data.updates import FewUpdates, ManyUpdates
 from ..store.catalog import Catalog
-from ..store.data_file_growth import GrowingError, check_open
+from ..store.conflicts import Conflicts
+from ..store.data_file_growth import GrowingError
+from ..store.ending import Ending
 from ..store.handles import open_handles, warn_of_lost
-from ..store.opening import OpenStore, place_of, translated_disk
+from ..store.known_outcomes import KnownOutcomes
+from ..store.maintenance import WRITE_BEHIND, Maintenance
+from ..store.open_state import OpenState
+from ..store.opening import OpenStore
+from ..store.place import place_of
 from ..store.statistics import Statistics, collect
-from ..system.environment import BackgroundTask
+from ..system.disk_errors import translated_disk
 from ..system.forks import free
 from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
 from .inside import Blocks
 from .maps import Map, map_of
 from .rewrites import Rewrite
 from .rewriting import Rewriting
-from .snapshots import LiveSnapshots, Snapshot, read_view
+from .snapshots import Snapshot
 from .transactions import Durability, Isolation, Mode, Transaction
 
 if TYPE_CHECKING:
@@ -82,13 +72,6 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 log = logging.getLogger("tidelog.store")
-
-CHECKPOINT_PAUSE = 5.0
-"""Seconds after a failed checkpoint in which the background thread begins no other one."""
-
-WRITE_BEHIND = 32 << 20
-"""Bytes of log that are synced in the background though nobody asked for it: a whole segment at
-once would keep all committers waiting when the next one is begun."""
 
 MERGED_NOWAIT_MAX = 1 << 20
 """Bytes of layers that taking a snapshot may merge where nobody may be kept waiting."""
@@ -122,42 +105,36 @@ class Database:
         self._committer = store.committer
         self.home = Home(store.path)
         self.inside = Blocks()
+        self.open_state = OpenState(store.path)
         self._catalog = Catalog(store, durability == "always", given, self.home)
-        self._snapshots = LiveSnapshots()
+        self.conflicts = Conflicts(store, self._catalog.name_of)
+        self.outcomes = KnownOutcomes(store)
         self.rewriting = Rewriting(
             cast(Database, weakref.proxy(self)), _call_of(weakref.WeakMethod(self._commit_rewrite))
         )
-        self._pending: list[bytes] = []
-        self._empty_numbers = count()
+        self._snapshots = store.snapshots
         self._attaching = threading.Lock()
-        self._limit = store.options.checkpoint_bytes
-        self._policy = CheckpointPolicy(
-            overlay_bytes=self._limit,
-            log_bytes=4 * self._limit,
-            idle_seconds=store.options.checkpoint_interval,
+        self._maintenance = Maintenance(
+            store,
+            self.open_state,
+            write_behind=WRITE_BEHIND if durability == "none" else 0,
+            tidy=self.rewriting.let_go,
+            sweep=_call_of(weakref.WeakMethod(self.sweep_outcomes)),
         )
-        self._last_checkpoint = self._checkpoint_again = self.now()
-        self._last_sweep = self.now()
-        self._opened = self._log_time()
-        self._times = deque([(self._last_sweep, self._opened)])
-        """When outcomes were swept, by the steady clock, and what time the log had reached."""
-        self.closed: Callable[[], TidelogError] | None = None
-        """What every call raises once the store is closed here."""
-        self._closing = threading.Lock()
-        self._leaving = self._released = False
+        self._ending = Ending(
+            store, self.open_state, self._maintenance, sync_lost=durability == "interval"
+        )
         store.locks.name_of = self._catalog.name_of
-        store.growth.expire = self._snapshots.expire
         store.keeper.ids = store.committer.ids
         store.keeper.ids_in_flight = store.committer.ids_in_flight
         store.committer.note_given_id = store.keeper.note_given_id
         store.committer.puts_durable = durability == "always"
-        self._task: BackgroundTask | None = None
         if store.environment.finalizes:
             open_handles.add(self)
-        if self._unwritten():
-            self._begin_maintenance()
+        if self._maintenance.unwritten:
+            self._maintenance.begin()
         else:
-            store.committer.at_first = _call_of(weakref.WeakMethod(self._begin_maintenance))
+            store.committer.at_first = _call_of(weakref.WeakMethod(self._maintenance.begin))
             store.committer.settle_way()
         self._held = True
         log.info(
@@ -171,7 +148,7 @@ class Database:
 
     def __repr__(self) -> str:
         """Show path, state and position."""
-        state = "closed" if self.closed else self.durability
+        state = "closed" if self.open_state.closed else self.durability
         return f"<Database {self.path!r} {state} position={self._store.writer.position}>"
 
     # -------------------------------------------------------------- maps
@@ -321,88 +298,31 @@ class Database:
         self._check_open()
         commit = transaction.to_commit()
         if commit is None:
-            return self.empty_receipt()
+            return self.outcomes.empty_receipt()
         self.make_room()
-        tx_id = commit.tx_id
-        if tx_id is not None:
-            self._pending.append(tx_id)
-        try:
-            while True:
-                try:
-                    return self._committer.commit(commit)
-                except LockedError:
-                    transaction.lock_writes()
-                except GrowingError as error:
-                    error.gate.wait()
-                again = transaction.to_commit()
-                assert again is not None
-                commit = again
-        finally:
-            if tx_id is not None:
-                self._pending.remove(tx_id)
+        if commit.tx_id is None:
+            return self._commit_at_last(transaction, commit)
+        with self.outcomes.pending(commit.tx_id):
+            return self._commit_at_last(transaction, commit)
+
+    def _commit_at_last(self, transaction: Transaction, commit: Commit) -> Receipt:
+        """Commit behind the locks that are in the way, and when the data file has grown."""
+        while True:
+            try:
+                return self._committer.commit(commit)
+            except LockedError:
+                transaction.lock_writes()
+            except GrowingError as error:
+                error.gate.wait()
+            again = transaction.to_commit()
+            assert again is not None
+            commit = again
 
     def commit_group(self, entries: Sequence[Entry]) -> None:
         """Commit several transactions, in order; each gets its receipt or its ``error``."""
         self._check_open()
         self.make_room()
         self._committer.commit_all(entries)
-
-    def empty_receipt(self) -> Receipt:
-        """Return the receipt of a transaction that wrote nothing."""
-        # Numbers of their own, counted in one step: this is called without the mutex, and nothing
-        # in the log may ever have the same one.
-        tx_id = outcomes.empty_id(self._committer.ids()[0], next(self._empty_numbers))
-        return Receipt(tx_id, 0, self._store.state.time, 0)
-
-    @contextmanager
-    def pending(self, tx_id: bytes | None) -> Iterator[None]:
-        """Let ``outcome`` say ``pending`` of an id meanwhile; None is no id."""
-        if tx_id is None:
-            yield
-            return
-        self._pending.append(tx_id)
-        try:
-            yield
-        finally:
-            self._pending.remove(tx_id)
-
-    def conflict(
-        self,
-        full_key: bytes,
-        winner: bytes | None,
-        stored: bytes | None = None,
-    ) -> ConflictError:
-        """Return the error for a key that was changed: by ``winner``, or where that is not known
-        by whoever wrote the value ``stored``."""
-        partition, number, key = split_key(full_key)
-        name = self._catalog.name_of(number)
-        return ConflictError(
-            f"key {shown_key(key)} of {name!r} was changed by another transaction",
-            namespace=name,
-            key=key,
-            winner=winner if stored is None else self._search_for_winner(partition, stored),
-        )
-
-    def _search_for_winner(self, partition: int, stored: bytes) -> Callable[[], bytes | None]:
-        """Return a function that finds in the newest part of the log who wrote a value.
-
-        It is for whoever reads the error to call: this is called under the mutex.
-        """
-        _, counter, _ = version_of(stored)
-        writer = self._store.writer
-        segment, end = writer.segment, writer.position
-        held = weakref.ref(self._store.keeper)
-
-        def search() -> bytes | None:
-            keeper = held()
-            if keeper is None:
-                return None
-            try:
-                return keeper.writer_of(partition, counter, segment, end)
-            except (OSError, TidelogError):
-                return None  # it is a courtesy
-
-        return search
 
     # -------------------------------------------------------------- outcomes
 
@@ -412,49 +332,9 @@ class Database:
         It carries its time, so that ``outcome`` can tell for long that nothing was committed under
         it: of other ids that is known only as long as the whole log is there.
         """
-        environment, state = self._store.environment, self._store.state
-        time = max(environment.clock(), state.time)
-        return outcomes.dated_id(time, environment.new_id(), state.store_id)
+        return self.outcomes.new_id()
 
-    def add_outcome(self, writes: Writes, tx_id: bytes) -> None:
-        """Add the entry that remembers a transaction whose id the caller gave."""
-        partition = outcomes.home_of(tx_id, self.partitions)
-        key = outcomes.outcome_key(tx_id, self.partitions)
-        state = self._store.state
-        time = max(self._store.environment.clock(), state.time)
-        if outcomes.is_dated(tx_id, state.store_id):
-            time = max(time, outcomes.born(tx_id, state.store_id) or 0)
-        writes[key] = (partition, OUTCOMES, tx_id, outcomes.committed(time))
-
-    def earlier_receipt(self, tx_id: bytes, group: Sequence[Entry]) -> Receipt | None:
-        """Return the receipt of an id that is committed already.
-
-        Raises ``ConflictError`` where it is about to be, in this very group.  Reads the data file:
-        under the mutex ``check_readable`` comes first.
-        """
-        key = outcomes.outcome_key(tx_id, self.partitions)
-        if any(entry.changed({key}) for entry in group):
-            raise ConflictError(
-                f"another attempt of transaction {tx_id.hex()} is being committed",
-                namespace="",
-                key=None,
-                winner=tx_id,
-            )
-        partition = outcomes.home_of(tx_id, self.partitions)
-        found = read_view(self.overlay.view, None, partition, key)
-        entry = None if found is None else outcomes.decode_outcome(found)
-        if entry is None or entry.kind is not outcomes.Kind.COMMITTED:
-            return None
-        return Receipt(tx_id, 0, entry.time, partition)
-
-    def check_readable(self) -> None:
-        """Raise ``GrowingError`` where a read of the data file would have to wait; under the mutex.
-
-        Whoever waited there would keep from going on those whose end is waited for.
-        """
-        check_open(self.overlay.view.txn)
-
-    def outcome(self, tx_id: bytes) -> outcomes.Outcome:
+    def outcome(self, tx_id: bytes) -> Outcome:
         """Tell what became of a transaction.
 
         ``committed``, ``rolled_back`` (it never took effect), ``pending`` (on its way in another
@@ -462,47 +342,14 @@ class Database:
         is gone).
         """
         self._check_open()
-        if type(tx_id) is not bytes or len(tx_id) != 16:
-            raise UsageError(f"the id of a transaction is 16 bytes, not {tx_id!r}")
-        if tx_id in self._pending:
-            return "pending"
-        if self.earlier_receipt(tx_id, ()) is not None:
-            return "committed"
-        with translated_disk("reading the log"):
-            for _ in range(outcomes.ATTEMPTS):
-                # A checkpoint beside this may drop a segment that is about to be read.
-                with suppress(HistoryTruncatedError):
-                    return self._outcome_in_log(tx_id)
-            return self._outcome_in_log(tx_id)
+        return self.outcomes.outcome(tx_id)
 
-    def _outcome_in_log(self, tx_id: bytes) -> outcomes.Outcome:
-        keeper, writer = self._store.keeper, self._store.writer
-        found = keeper.find_transaction(tx_id, self._store.manifest.log_ids)
-        if writer.failure is not None and (found is None or found[0].end > writer.synced):
-            return "pending"  # a sync failed: what lies behind the last one may be there or not
-        if found is not None:
-            return "committed" if isinstance(found[1], TxRecord) else "rolled_back"
-        surely = keeper.first_position == 0 or self._never_committed(tx_id)
-        return "rolled_back" if surely else "too_old"
-
-    def _never_committed(self, tx_id: bytes) -> bool:
-        """Tell whether what is found nowhere would be found somewhere if it had been committed."""
-        keeper = self._store.keeper
-        since = outcomes.born(tx_id, self._store.state.store_id)
-        automatic = outcomes.is_automatic(tx_id)
-        if since is not None and automatic and since > self._log_time():
-            since = None  # one that somebody gave, and that only looks like an automatic one
-        if since is not None and since > keeper.known_since():
-            return True
-        if automatic:
-            first = keeper.first_number(tx_id[:8])
-            return first is not None and outcomes.number_of(tx_id) >= first
-        return since is not None and since > self._horizon()
-
-    def _horizon(self) -> int:
-        """Return a time behind which no outcome of a given id has expired."""
-        known = self.earlier_receipt(outcomes.HORIZON_ID, ())
-        return self._opened if known is None else known.time
+    def sweep_outcomes(self) -> int:
+        """Delete outcomes of given ids that have expired; return how many."""
+        with self.snapshot() as snapshot:
+            return self.outcomes.sweep(
+                snapshot.scan(Range(namespace=OUTCOMES), reverse=False, block=64)
+            )
 
     # -------------------------------------------------------------- snapshots
 
@@ -537,22 +384,6 @@ class Database:
         committer.check_whole()
         return self.overlay.frozen() if committer.interrupted else self.overlay.snapshot()
 
-    def _expire_heavy_snapshots(self) -> None:
-        """End the oldest snapshots while they hold more memory than they may."""
-        current = set(map(id, self.overlay.view.layers))
-        held: dict[int, int] = {}
-        users: list[tuple[float, Snapshot]] = []
-        for snapshot in self._snapshots:
-            layers = snapshot.layers()
-            if layers:
-                users.append((snapshot.began, snapshot))
-            for layer in layers or ():
-                if id(layer) not in current:
-                    held[id(layer)] = layer.bytes
-        if sum(held.values()) > self._store.options.snapshot_memory_max and users:
-            oldest = min(users, key=lambda user: user[0])[1]
-            oldest.expire("it pinned more memory than `snapshot_memory_max`")
-
     # -------------------------------------------------------------- session of maps
 
     def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
@@ -574,11 +405,11 @@ class Database:
         number = namespace.id
         durable = self.durability == "always"
         commit, put = self._committer.commit, self._committer.put
-        limit, overlay = self._limit, self.overlay
+        limit, overlay, state = self._maintenance.limit, self.overlay, self.open_state
         inside = self.inside
 
         def set_one(key: bytes, value: bytes | None) -> None:
-            if inside or self.closed is not None or not namespace.alive:
+            if inside or state.closed is not None or not namespace.alive:
                 self._check_open()
                 namespace.check_alive()
                 self.check_outside(namespace)
@@ -650,7 +481,7 @@ class Database:
     def _commit_rewrite(self, rewrite: Rewrite) -> None:
         self._check_open()
         layers = self.overlay.view.layers
-        if layers[0].bytes >= self._limit or len(layers) > 1:
+        if layers[0].bytes >= self._maintenance.limit or len(layers) > 1:
             self.make_room()
         self._committer.commit_all((rewrite,))
 
@@ -687,135 +518,8 @@ class Database:
             raise self._committer.refusal()
 
     def make_room(self) -> None:
-        """Let the overlay be flushed when it is full; wait where it is twice as full."""
-        overlay = self.overlay
-        if overlay.bytes >= self._limit:
-            self._check_open()
-            if overlay.bytes >= 2 * self._limit:
-                self._store.checkpointer.run_while(
-                    lambda: overlay.bytes >= 2 * self._limit, "overlay"
-                )
-            elif self._task is not None:
-                self._task.wake()
-
-    def _unwritten(self) -> bool:
-        """Whether the data file lacks anything that the log has."""
-        state = self._store.state
-        return bool(self.overlay.bytes or state.touched or state.dropped)
-
-    def _begin_maintenance(self) -> None:
-        """Begin the background work, unless the store is closed.
-
-        Only when there is something to do: whatever thread a process has beside its first one
-        makes each look into LMDB dearer, a scan by a seventh.
-        """
-        committer = self._committer
-        with committer.mutex:
-            if self._task is None and self.closed is None:
-                self._task = self._background()
-            committer.at_first = None
-
-    def _background(self) -> BackgroundTask:
-        """Begin the background work, which keeps nobody from collecting this handle."""
-        maintain = weakref.WeakMethod(self.maintain)
-
-        def work() -> bool:
-            call = maintain()
-            return call is None or call()
-
-        environment, seconds = self._store.environment, self._store.options.sync_interval
-        return environment.background("tidelog-maintenance", seconds, work)
-
-    def maintain(self) -> bool:
-        """Do what is due: sync relaxed commits, announce what is durable, checkpoint, sweep.
-
-        True where nothing will be due any more.  A thread that nobody stops ends by that: one
-        whose beginning was interrupted behind its last line.
-        """
-        self.rewriting.let_go()
-        if self.closed is not None:
-            return True
-        store = self._store
-        try:
-            store.locks.release_lost()
-            if store.committer.stopped is None:
-                behind = store.writer.position - store.writer.synced
-                if behind > (WRITE_BEHIND if self.durability == "none" else 0):
-                    store.committer.sync()
-                store.committer.announce()
-            reason = self._policy.due(
-                overlay_bytes=self.overlay.bytes,
-                log_bytes=store.writer.position - store.checkpointer.position,
-                idle_seconds=self.now() - self._last_checkpoint,
-            )
-            if reason is not None and self.now() >= self._checkpoint_again:
-                self._checkpoint(reason)
-            if self.now() - self._last_sweep >= outcomes.SWEEP_SECONDS:
-                self._last_sweep = self.now()
-                self.sweep_outcomes()
-        except TidelogError as error:
-            log.error("maintenance.failed error=%s", error, extra={"event": "maintenance.failed"})
-        return False
-
-    def _log_time(self) -> int:
-        """Return the time, which no later commit falls behind."""
-        state = self._store.state
-        with self._committer.mutex:
-            state.time = max(state.time, self._store.environment.clock())
-            return state.time
-
-    def _time_of_expiry(self) -> int:
-        """Return a time that had passed a whole retention ago, by the steady clock."""
-        now, times = self.now(), self._times
-        times.append((now, self._log_time()))
-        while len(times) > 1 and times[1][0] <= now - outcomes.RETENTION_SECONDS:
-            times.popleft()
-        steady, reached = times[0]
-        return reached if steady <= now - outcomes.RETENTION_SECONDS else 0
-
-    def sweep_outcomes(self) -> int:
-        """Delete outcomes of given ids that have expired; return how many."""
-        oldest = self._time_of_expiry()
-        horizon: int | None = None
-        entries: list[tuple[int, bytes]] = []
-        with self.snapshot() as snapshot:
-            for block in snapshot.scan(Range(namespace=OUTCOMES), reverse=False, block=64):
-                entries += [(outcomes.decode_outcome(value).time, key) for key, value in block]
-        for time, key in entries:
-            if key == outcomes.HORIZON_ID:
-                horizon = time
-        entries = sorted(entry for entry in entries if entry[1] != outcomes.HORIZON_ID)
-        excess = len(entries) - outcomes.ENTRIES_MAX
-        expired = [(time, key) for place, (time, key) in enumerate(entries)
-                   if time < oldest or place < excess]  # fmt: skip
-        newest = max([time for time, _ in expired], default=0)
-        if entries and (horizon is None or newest > horizon):
-            self._set_horizon(max(newest, self._opened if horizon is None else horizon))
-        for first in range(0, len(expired), outcomes.SWEEP_BATCH):
-            writes: Writes = {}
-            for _, tx_id in expired[first : first + outcomes.SWEEP_BATCH]:
-                partition = outcomes.home_of(tx_id, self.partitions)
-                key = outcomes.outcome_key(tx_id, self.partitions)
-                writes[key] = (partition, OUTCOMES, tx_id, None)
-            self._committer.commit(Commit(FewUpdates(writes), False))
-        return len(expired)
-
-    def _set_horizon(self, time: int) -> None:
-        """Note, before they go, how new the entries are that expire."""
-        partition = outcomes.home_of(outcomes.HORIZON_ID, self.partitions)
-        key = outcomes.outcome_key(outcomes.HORIZON_ID, self.partitions)
-        value = outcomes.committed(time)
-        writes: Writes = {key: (partition, OUTCOMES, outcomes.HORIZON_ID, value)}
-        self._committer.commit(Commit(FewUpdates(writes), False))
-
-    def _checkpoint(self, reason: str) -> int:
-        self._last_checkpoint = self.now()
-        # Until it has succeeded: what failed now will most likely fail in a moment, too.
-        self._checkpoint_again = self.now() + CHECKPOINT_PAUSE
-        position = self._store.checkpointer.run(reason)
-        self._checkpoint_again = self._last_checkpoint
-        self._expire_heavy_snapshots()
-        return position
+        """Let the overlay be flushed when it is full; wait if it is twice as full."""
+        self._maintenance.make_room()
 
     def checkpoint(self) -> int:
         """Carry all updates into the data file now; return the position up to which it has them.
@@ -823,7 +527,7 @@ class Database:
         Everything committed before the call is durable when it returns.
         """
         self._check_open()
-        return self._checkpoint("asked")
+        return self._maintenance.checkpoint("asked")
 
     def sync(self) -> int:
         """Make every commit so far durable; return the position up to which the log is."""
@@ -860,9 +564,13 @@ class Database:
 
     # -------------------------------------------------------------- end
 
+    @property
+    def closed(self) -> Callable[[], TidelogError] | None:
+        """Returns the error for every later call; None while the store is open."""
+        return self.open_state.closed
+
     def _check_open(self) -> None:
-        if self.closed is not None:
-            raise self.closed()
+        self.open_state.check()
 
     def close(self) -> None:
         """Make everything durable, take a checkpoint, and let go of the store.
@@ -871,135 +579,33 @@ class Database:
         transactions end.  If the disk fails, what was acknowledged as durable still is, the store
         is let go of, and the error is raised; where it says so, all that was committed is durable.
         """
-        with self._closing:
-            if self._released:
-                return
-            with self._committer.mutex:
-                self._committer.check_whole()
-                self.closed = self.closed or self._closed_error
-                self._committer.begin_end()
-            try:
-                if not self._leaving:
-                    self._stop_maintenance()
-                    self._end()
-            finally:
-                self._let_go()
-            log.info("store.closed path=%s", self.path, extra={"event": "store.closed"})
-
-    def _end(self) -> None:
-        """Make everything durable, and the end a clean one unless the store has stopped before."""
-        store, committer = self._store, self._committer
-        if committer.interrupted:
-            committer.sync()  # the next open has it all from the log
-        elif committer.stopped not in (None, CLOSED):  # closed: a close that was interrupted
-            raise DiskError(f"{committer.stopped}; newer relaxed commits may be lost")
-        else:
-            failure: DiskError | DiskFullError | None = None
-            try:
-                if self._unwritten():
-                    store.checkpointer.run("close")
-            except (DiskError, DiskFullError) as error:
-                failure = error
-            committer.sync()
-            committer.announce()
-            # First the end of all writing, then the sync: what the manifest calls durable is.
-            committer.end(self._closed_error)
-            committer.sync()
-            try:
-                if failure is None and not committer.interrupted:
-                    store.end_cleanly()
-            except (DiskError, DiskFullError) as error:
-                failure = error
-            if failure is not None:
-                raise _but_committed(failure) from failure
-
-    def _let_go(self) -> None:
-        """Let every later call raise, and give up files and lock; done twice it does the same."""
-        self._leaving = True
-        self._stop_maintenance()
         try:
-            # Also where the end of `_end` was not reached: whose commit is in the log is told so.
-            self._committer.end(self._closed_error)
+            self._ending.close()
         finally:
-            self._shut(self._closed_error)
-            self._store.release()
-            self._released = True
+            if self._ending.released:
+                open_handles.discard(self)
 
     def abandon(self) -> None:
         """Let go of the store as a crash would: no checkpoint, no mark of a clean end."""
-        if self.closed == self.forked_error:
-            return
-        with self._closing:
-            self._let_go()
-
-    def _stop_maintenance(self) -> None:
-        with self._committer.mutex:
-            task = self._task
-        if task is not None:
-            task.stop()
-
-    def _shut(self, error: Callable[[], TidelogError]) -> None:
-        """Let every later call raise; nothing of LMDB is referenced from here any more."""
-        self.closed = error
-        self._committer.stopped = self._committer.stopped or CLOSED
-        self._committer.in_the_way = True
-        for snapshot in self._snapshots:
-            snapshot.close()
-        self.overlay.view = reads.closed_view(error)
+        self._ending.abandon()
         open_handles.discard(self)
-
-    def _closed_error(self) -> TidelogError:
-        return ClosedError(f"the store {self.path} is closed")
 
     def __del__(self) -> None:
         """Let go of a store that nobody can close any more; what was acknowledged is in its log."""
-        if not self._held or self._released or not self._store.environment.finalizes:
-            return
-        # A finalizer may run anywhere, in a thread that has one of these locks, too.
-        if self._store.checkpointer.running or self._committer.mutex.locked():
-            start_new_thread(self._let_go_lost, ())
-        else:
-            self._let_go_lost()
-        warn_of_lost(self.path)
-
-    def _let_go_lost(self) -> None:
-        """Let go of the store: cleanly if the data file has everything, else as a crash would.
-
-        A checkpoint may take too long for a finalizer.  The background work ends by itself.
-        """
-        clean = self._committer.stopped is None and not self._unwritten()
-        with suppress(TidelogError):
-            if clean or self.durability == "interval":
-                self._committer.sync()
-            if clean:
-                self._committer.announce()
-        self._committer.end(self._closed_error)
-        if clean:
-            with suppress(TidelogError):
-                self._committer.sync()
-                self._store.end_cleanly()
-        self._shut(self._closed_error)
-        self._store.release()
-        self._released = True
-        log.warning("store.lost path=%s", self.path, extra={"event": "store.lost"})
+        if self._held and not self._ending.released and self._store.environment.finalizes:
+            self._ending.lost()
+            warn_of_lost(self.path)
 
     def forked(self) -> None:
         """In the child of a fork: nothing of this store may be touched."""
-        free(self._closing)
-        self._released = True
-        self.closed = self.forked_error
-        self.overlay.view = reads.closed_view(self.forked_error)
-        for snapshot in self._snapshots:
-            snapshot.forked(self.forked_error)
-        self._committer.forked(self.forked_error)
-        self._store.checkpointer.forked()
+        self._ending.forked()
         self._catalog.forked()
         self.rewriting.forked()
         free(self._attaching)
 
     def forked_error(self) -> TidelogError:
         """Return what every call raises in the child of a fork."""
-        return ForkedError(f"the store {self.path} was opened before this process was forked")
+        return self.open_state.forked_error()
 
     def __enter__(self) -> Database:
         """Return the database."""
@@ -1017,16 +623,7 @@ class Database:
             log.error("store.close_failed error=%s", failure, extra=event)
 
 
-def _but_committed(failure: DiskError | DiskFullError) -> DiskError | DiskFullError:
-    """Return the error of a close that failed when the log had everything, durably."""
-    return type(failure)(
-        f"{failure}; the store is closed, and everything that was committed is durable in its log",
-        hint="The next open finds all of it there. "
-        "It wants what this close wanted: free some space, or check the disk.",
-    )
-
-
-def _call_of(method: weakref.WeakMethod[Callable[P, None]]) -> Callable[P, None]:
+def _call_of(method: weakref.WeakMethod[Callable[P, object]]) -> Callable[P, None]:
     """Return a function that calls a method of what is alive: its callers keep it so."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> None:

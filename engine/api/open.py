@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from ...affinity.errors import AlreadyOpenError, UsageError
 from ..codecs.registry import Codec, as_codec
-from ..store.opening import OpenStore, Options, open_store, place_of, translated_disk
+from ..store.opening import OpenStore, open_store
+from ..store.options import Options
+from ..store.place import place_of
+from ..system.disk_errors import translated_disk
 from ..system.environment import Environment
 from ..system.production import production
 from .database import Database

@@ -55,12 +55,15 @@ from ..files.manifest import Manifest
 from ..files.recovery import Replayed, newest_durable, replay_to
 from ..store.access import ReadAccess
 from ..store.handles import warn_of_lost
-from ..store.opening import Options, place_of, translated_disk
+from ..store.live_snapshots import LiveSnapshots
+from ..store.options import Options
+from ..store.place import place_of
+from ..system.disk_errors import translated_disk
 from ..system.environment import Environment, KvTransaction
 from ..system.forks import free
 from ..upkeep.backup import BackupReport, BackupSource, back_up
 from .maps import Map, map_of
-from .snapshots import LiveSnapshots, Snapshot
+from .snapshots import Snapshot
 
 K = TypeVar("K")
 V = TypeVar("V")

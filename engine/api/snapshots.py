@@ -10,7 +10,6 @@ Invariants:
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -26,9 +25,8 @@ from ...affinity.partitions import partition_of
 from ..data.decisions import Decide
 from ..data.namespaces import Home, Namespace, named, not_copied
 from ..data.overlay import Layer, View
-from ..data.partition_store import check_neighbours
+from ..data.point_reads import read_view
 from ..data.scan import Damaged, Pair, Range, scan
-from ..data.stored import TRAILER_SIZE, check_pair, is_tombstone
 from ..data.updates import Writes
 from ..system.lmdb_file import KvReadError, read_error
 from .maps import Map, map_of, namespace_at
@@ -243,56 +241,6 @@ class Snapshot:
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
         """Refuse to write."""
         raise _read_only()
-
-
-class LiveSnapshots:
-    """The snapshots that are in use, without keeping them alive; shared by threads."""
-
-    def __init__(self) -> None:
-        # Not a WeakSet: while one is walked, no other thread may add to it.  What takes a reference
-        # out is C, so that no signal can come in between.
-        self._refs: dict[weakref.ref[Snapshot], None] = {}
-
-    def add(self, snapshot: Snapshot) -> None:
-        """Add a snapshot; it goes when nobody refers to it any more."""
-        self._refs[weakref.ref(snapshot, self._refs.pop)] = None
-
-    def expire(self, why: str) -> None:
-        """End them all; their next use raises ``SnapshotExpiredError``."""
-        for snapshot in self:
-            snapshot.expire(why)
-
-    def __iter__(self) -> Iterator[Snapshot]:
-        """Iterate over those that are there now, oldest first."""
-        found = [ref() for ref in list(self._refs)]
-        return iter([snapshot for snapshot in found if snapshot is not None])
-
-
-def read_view(
-    view: View, namespace: Namespace | None, partition: int, full_key: bytes
-) -> bytes | None:
-    """Return the user's value of a key in a view, checked; None where there is none.
-
-    ``namespace``, that of the key, is for errors.
-    """
-    for layer in view.layers:
-        part = layer.parts.get(partition)
-        if part is not None:
-            stored = part.get(full_key)
-            if stored is not None:
-                return None if is_tombstone(stored) else stored[:-TRAILER_SIZE]
-    try:
-        stored = view.txn.get(full_key)
-    except KvReadError as error:
-        raise read_error(error) from error
-    try:
-        if stored is None:
-            check_neighbours(view.txn, full_key)
-            return None
-        check_pair(full_key, stored)
-    except CorruptDataError as error:
-        raise error if namespace is None else named(error, namespace) from error
-    return stored[:-TRAILER_SIZE]
 
 
 def _closed() -> TidelogError:

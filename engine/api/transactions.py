@@ -34,10 +34,11 @@ from ..commit.outcomes import HORIZON_ID
 from ..data.decisions import KEEP, Decide
 from ..data.namespaces import Namespace, named, not_copied
 from ..data.overlay import since
+from ..data.point_reads import read_view
 from ..data.scan import Pair, Range
 from ..data.updates import FewUpdates, Writes
 from .maps import Map, map_of, namespace_at
-from .snapshots import Snapshot, read_view
+from .snapshots import Snapshot
 
 if TYPE_CHECKING:
     from .database import Database
@@ -248,8 +249,8 @@ class Transaction:
         return self._open
 
     def _check_open(self) -> None:
-        if self._database.closed is not None:
-            raise self._database.closed()
+        if self._database.open_state.closed is not None:
+            raise self._database.open_state.closed()
         if not self._open:
             raise ClosedError(
                 "the transaction is over",
@@ -307,7 +308,7 @@ class Transaction:
         def put(key: bytes, value: bytes | None) -> None:
             if (
                 not self._open
-                or database.closed is not None
+                or database.open_state.closed is not None
                 or self._deadline is not None
                 or self._thread != get_ident()
             ):
@@ -442,7 +443,7 @@ class Transaction:
         writes = self._writes
         details: dict[str, Any] | None = None
         if self._given_id is not None:
-            self._database.add_outcome(writes, self._given_id)
+            self._database.outcomes.add_entry(writes, self._given_id)
             details = {"user_id": True}
         if not writes:
             return None
@@ -474,8 +475,8 @@ class Transaction:
         """
         database = self._database
         if self._given_id is not None:
-            database.check_readable()
-            commit.receipt = database.earlier_receipt(self._given_id, group)
+            database.outcomes.check_readable()
+            commit.receipt = database.outcomes.earlier_receipt(self._given_id, group)
             if commit.receipt is not None:
                 return
         if self._reading is None or self._rule.validated is Validated.NOTHING:
@@ -489,12 +490,12 @@ class Transaction:
             found = self._first_changed(list(earlier.full_keys()))
             if found is not None:
                 winner = earlier.tx_id if isinstance(earlier, Commit) else None
-                raise database.conflict(found, winner)
+                raise database.conflicts.error(found, winner)
         for layer in since(self._reading.boundary):
             for part in layer.parts.values():
                 found = self._first_changed(part)
                 if found is not None:
-                    raise database.conflict(found, None, part[found])
+                    raise database.conflicts.error(found, None, part[found])
 
     def _first_changed(self, changed: Collection[bytes]) -> bytes | None:
         if self._rule.validated is Validated.READS:

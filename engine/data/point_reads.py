@@ -9,7 +9,7 @@ Invariants:
 - A commit is seen whole: who meets one that is being applied waits for its end and reads again.
 - Every value that leaves LMDB is checked, and so are the neighbours of a key that is missing.
 
-Left out: ordered reads (``scan``), reads of a transaction or a snapshot.
+Left out: ordered reads (``scan``), what a transaction has written itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..system.lmdb_file import KvReadError, read_error
 from .namespaces import Namespace, named
 from .overlay import View
 from .partition_store import check_neighbours
-from .stored import TOMBSTONE, TRAILER_SIZE, check_block, damaged_pair
+from .stored import TOMBSTONE, TRAILER_SIZE, check_block, check_pair, damaged_pair, is_tombstone
 
 
 class Viewed(Protocol):
@@ -118,6 +118,33 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
         return stored[:-TRAILER_SIZE]
 
     return get
+
+
+def read_view(
+    view: View, namespace: Namespace | None, partition: int, full_key: bytes
+) -> bytes | None:
+    """Return the user's value of a key in a view, checked; None where there is none.
+
+    ``namespace``, that of the key, is for errors.
+    """
+    for layer in view.layers:
+        part = layer.parts.get(partition)
+        if part is not None:
+            stored = part.get(full_key)
+            if stored is not None:
+                return None if is_tombstone(stored) else stored[:-TRAILER_SIZE]
+    try:
+        stored = view.txn.get(full_key)
+    except KvReadError as error:
+        raise read_error(error) from error
+    try:
+        if stored is None:
+            check_neighbours(view.txn, full_key)
+            return None
+        check_pair(full_key, stored)
+    except CorruptDataError as error:
+        raise error if namespace is None else named(error, namespace) from error
+    return stored[:-TRAILER_SIZE]
 
 
 def get_many(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[bytes | None] | None:

@@ -22,10 +22,9 @@ from ...wal.format import HEADER_SIZE, parse_segment_header, segment_name, segme
 from ...wal.ports import ReadableDirectory, ReadableFile
 from ...wal.reader import Scan
 from ...wal.segments import segment_numbers
+from ..system.layout import MANIFEST_NAME, WAL_NAME
 from . import manifest as manifests
 from .manifest import Manifest
-
-WAL_NAME = "wal"
 
 
 class OneSegment:
@@ -101,7 +100,7 @@ def find_log(path: str) -> LogSource:
 def _in_folder(path: str) -> LogSource:
     folder = ReadOnlyDirectory(path)
     names = folder.names()
-    if manifests.NAME in names:
+    if MANIFEST_NAME in names:
         directory = ReadOnlyDirectory(os.path.join(path, WAL_NAME))
         return LogSource(
             path=path, kind="store", directory=directory, manifest=manifests.read(folder)

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from crc32c import crc32c
 
-from ...affinity.errors import CorruptDataError
+from ...affinity.errors import CorruptDataError, DiskError, DiskFullError
 from ...affinity.partitions import PARTITIONS_MAX
 from ...wal.format import KNOWN_REQUIRED, unknown_features
 from ...wal.ports import Directory, ReadableDirectory
+from ..system.disk_errors import translated_disk
+from ..system.layout import MANIFEST_NAME, NEW_MANIFEST_NAME
 
 STORE_FORMAT = 1
-NAME = "manifest"
-NEW_NAME = "manifest.tmp"
 _SIZE_MAX = 1 << 20
 _ID_SIZE = 16
 
@@ -126,7 +127,7 @@ def _check_types(manifest: Manifest) -> None:
 
 def read(directory: ReadableDirectory) -> Manifest:
     """Return the manifest of a store's directory; raises as ``decode`` does, and ``OSError``."""
-    file = directory.open_read(NAME)
+    file = directory.open_read(MANIFEST_NAME)
     try:
         return decode(file.read(0, _SIZE_MAX))
     finally:
@@ -135,13 +136,62 @@ def read(directory: ReadableDirectory) -> Manifest:
 
 def write(directory: Directory, manifest: Manifest) -> None:
     """Replace the manifest, durably."""
-    if NEW_NAME in directory.names():
-        directory.unlink(NEW_NAME)
-    file = directory.create(NEW_NAME)
+    if NEW_MANIFEST_NAME in directory.names():
+        directory.unlink(NEW_MANIFEST_NAME)
+    file = directory.create(NEW_MANIFEST_NAME)
     try:
         file.write(0, encode(manifest))
         file.sync()
     finally:
         file.close()
-    directory.rename(NEW_NAME, NAME)
+    directory.rename(NEW_MANIFEST_NAME, MANIFEST_NAME)
     directory.sync()
+
+
+class ManifestKeeper:
+    """The manifest of a store that this process has open for writing, and each change of it."""
+
+    def __init__(self, directory: Directory, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self._directory = directory
+
+    def put(self, manifest: Manifest) -> None:
+        """Replace it, durably; ``DiskError`` or ``DiskFullError`` if that fails.
+
+        What this process does next goes by the new one even then.
+        """
+        self.manifest = manifest
+        with translated_disk("writing the manifest"):
+            write(self._directory, manifest)
+
+    def doubt(self) -> None:
+        """Note, if the disk still takes it, that the next open has to copy the data file."""
+        with suppress(DiskError, DiskFullError):
+            self.put(replace(self.manifest, rebuild=True))
+
+    def end_cleanly(self, position: int) -> None:
+        """Note that the log ends at a position, all of it durable."""
+        self.put(replace(self.manifest, clean_end=position))
+
+    def begin(self, *, rebuild: bool) -> None:
+        """Take the mark of a clean close away, before anything is appended to the log."""
+        if self.manifest.clean_end is not None or self.manifest.rebuild != rebuild:
+            self.put(replace(self.manifest, clean_end=None, rebuild=rebuild))
+
+    def become_a_store(self, log_id: str, history_id: str, end: int) -> None:
+        """Give a hot copy a log and a history of its own from the end of its log on.
+
+        The manifest comes first: the segment of the new log, which it promises, is begun behind
+        it, or by the next open if this one crashes in between.
+        """
+        logs = [*self.manifest.logs, (log_id, end)]
+        self.put(
+            replace(
+                self.manifest,
+                log_id=log_id,
+                history_id=history_id,
+                logs=logs,
+                clean_end=end,
+                copied=False,
+            )
+        )

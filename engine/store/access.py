@@ -24,18 +24,10 @@ import os
 from ...affinity.errors import AlreadyOpenError, DiskError, NotFoundError
 from ...wal.ports import ReadableDirectory
 from ..files.features import check_features
-from ..files.log_source import WAL_NAME
 from ..files.manifest import Manifest
 from ..system.environment import Disk, Environment, LockHandle
-from ..system.lmdb_file import DATA_FILE
-from .opening import (
-    DATA_NAME,
-    LOCK_NAME,
-    READERS_NAME,
-    check_place,
-    owner_of,
-    read_manifest,
-)
+from ..system.layout import DATA_FILE, DATA_NAME, LOCK_NAME, READERS_NAME, WAL_NAME
+from .place import check_place, owner_of, read_manifest
 
 
 class Slot:

@@ -26,10 +26,10 @@ Left out: when it is due (``checkpoints.policy``), which segments may go (``wal.
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
@@ -39,8 +39,9 @@ from ...affinity.errors import DiskError, DiskFullError, TidelogError
 from ...checkpoints.marks import PartitionMark, StoreMark
 from ...checkpoints.replay import FIRST_NAMESPACE, State
 from ...wal.records import CheckpointRecord, Record
-from ..data.overlay import Overlay, merged
+from ..data.overlay import Layer, Overlay, merged
 from ..data.partition_store import STORE_KEY, Flush, Piece, flush_piece, read_marks, write_mark
+from ..system.disk_errors import lacks_space
 from ..system.environment import Environment, KeyValueEnvironment
 from ..system.forks import free
 from ..system.lmdb_file import KvFullError
@@ -102,38 +103,55 @@ class Source(Protocol):
         """Append records."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sealed:
+    """What one checkpoint carries over, as it was at a position of the log.
+
+    ``moved`` are partitions of which only the counters have changed.  ``lives`` is None unless
+    maps were dropped, so that their rows have to go.
+    """
+
+    layers: list[Layer]
+    position: int
+    flushes: list[Flush]
+    moved: list[Flush]
+    mark: StoreMark
+    dropped: frozenset[int]
+    lives: Lives | None
+
+
 class Checkpointer:
     """Takes checkpoints, one at a time, from whichever thread asks."""
 
     def __init__(
         self,
         environment: Environment,
-        committer: Source,
+        source: Source,
         store: KeyValueEnvironment,
         marks: dict[int, PartitionMark],
         *,
-        position: int,
         growth: MapGrowth,
+        doubt: Callable[[], None],
     ) -> None:
-        self.figures = CheckpointFigures(position=position)
+        self.position = source.applied_position
+        self.figures = CheckpointFigures(position=self.position)
         self.marks = marks
         self._marks_hold = True
         """Whether ``marks`` are those of the data file; False while it is written."""
-        self.position = position
         self.error: TidelogError | None = None
         self.doubtful: DiskError | None = None
         """What failed when the data file was written: nobody knows what it holds now."""
-        self.on_doubt: Callable[[], None] = _nobody
+        self._doubt = doubt
         self._environment = environment
-        self._committer = committer
+        self._source = source
         self._store = store
         self._growth = growth
         self._after: Callable[[int], None] = _nothing
         self._lock = threading.Lock()
 
-    def adopt(self, committer: Source, after: Callable[[int], None]) -> None:
-        """Go on for a committer, now that there is one; ``after`` hears of each checkpoint."""
-        self._committer = committer
+    def adopt(self, source: Source, after: Callable[[int], None]) -> None:
+        """Go on for who writes, now that the recovery has ended; ``after`` hears of checkpoints."""
+        self._source = source
         self._after = after
 
     def between(self) -> AbstractContextManager[object]:
@@ -156,42 +174,57 @@ class Checkpointer:
 
     def run_while(self, needed: Callable[[], bool], reason: str) -> None:
         """Take a checkpoint if it is still needed when a running one has ended."""
+        # In C, so that no interrupt comes in between two steps and leaves the lock with them.
+        deque(self.steps(needed, reason), maxlen=0)
+
+    def steps(self, needed: Callable[[], bool], reason: str) -> Iterator[None]:
+        """Take a checkpoint step by step: yields behind its beginning and behind each piece.
+
+        Only the lock of checkpoints is held meanwhile, so that anything else may happen.  Whoever
+        does not want the rest closes the iterator: what was written counts for its partitions, and
+        the next checkpoint does the rest.  Raises ``StorageError`` where it fails.
+        """
         with self._lock:
             if not needed():
                 return
             if self.doubtful is not None:
                 raise self._refusal() from self.doubtful
             self._growth.let_through()
-            now = self._environment.monotonic
-            start = now()
+            start = self._environment.monotonic()
             log.debug("checkpoint.begin reason=%s", reason, extra={"event": "checkpoint.begin"})
             try:
-                position, updates = self._checkpoint()
+                updates = yield from self._checkpoint()
             except (TidelogError, OSError) as error:
-                self.figures.failures += 1
-                self.error = _as_storage_error(error)
-                log.error(
-                    "checkpoint.failed reason=%s error=%s",
-                    reason,
-                    error,
-                    extra={"event": "checkpoint.failed"},
-                )
-                raise self.error from error
-            self.error = None
-            seconds = now() - start
-            self.figures.count += 1
-            self.figures.seconds += seconds
-            self.figures.updates += updates
-            self.figures.position = position
-            log.info(
-                "checkpoint.done reason=%s position=%d updates=%d seconds=%.3f",
-                reason,
-                position,
-                updates,
-                seconds,
-                extra={"event": "checkpoint.done"},
-            )
-            self._after(position)
+                raise self._failed(error, reason) from error
+            self._done(reason, updates, self._environment.monotonic() - start)
+
+    def _failed(self, error: TidelogError | OSError, reason: str) -> TidelogError:
+        self.figures.failures += 1
+        self.error = _as_storage_error(error)
+        log.error(
+            "checkpoint.failed reason=%s error=%s",
+            reason,
+            error,
+            extra={"event": "checkpoint.failed"},
+        )
+        return self.error
+
+    def _done(self, reason: str, updates: int, seconds: float) -> None:
+        self.error = None
+        figures = self.figures
+        figures.count += 1
+        figures.seconds += seconds
+        figures.updates += updates
+        figures.position = self.position
+        log.info(
+            "checkpoint.done reason=%s position=%d updates=%d seconds=%.3f",
+            reason,
+            self.position,
+            updates,
+            seconds,
+            extra={"event": "checkpoint.done"},
+        )
+        self._after(self.position)
 
     def add(
         self,
@@ -218,53 +251,59 @@ class Checkpointer:
             hint="Check the disk, close the store and open it again: the log has everything.",
         )
 
-    def _checkpoint(self) -> tuple[int, int]:
-        committer = self._committer
-        state = committer.state
+    def _checkpoint(self) -> Generator[None, None, int]:
+        """Take a checkpoint; the generator returns how many updates that carried over."""
+        source = self._source
+        state = source.state
         touched = state.touched
         try:
-            with committer.mutex:
-                committer.check_writable()
-                layers = committer.overlay.begin_flush()
-                position = committer.applied_position
-                parts = merged(layers)
-                dropped = frozenset(state.dropped)
-                lives = _catalog_of(state) if dropped else None
-                flushes = [
-                    self._flush_of(partition, parts.get(partition, {}), position)
-                    for partition in (range(state.partitions) if dropped else sorted(parts))
-                ]
-                mark = StoreMark(
-                    store_id=state.store_id,
-                    position=position,
-                    time=state.time,
-                    namespaces=tuple(state.namespaces.values()),
-                    next_namespace=state.next_namespace,
-                    dropped=(),
-                )
-                touched = state.touched
-                moved = [
-                    self._flush_of(partition, {}, position)
-                    for partition in sorted(touched.difference(parts))
-                    if not dropped
-                ]
+            with source.mutex:
+                source.check_writable()
+                sealed, touched = self._seal(), state.touched
                 state.touched = set()
-            committer.sync(position)
-            self._write(flushes, moved, mark, lives)
-            with committer.mutex:
-                committer.overlay.end_flush(layers, self._growth.begin())
-                state.dropped.difference_update(dropped)
+            yield
+            source.sync(sealed.position)
+            yield from self._write(sealed)
+            with source.mutex:
+                source.overlay.end_flush(sealed.layers, self._growth.begin())
+                state.dropped.difference_update(sealed.dropped)
         except BaseException:
-            with committer.mutex:
-                committer.overlay.abandon_flush()
+            with source.mutex:
+                source.overlay.abandon_flush()
                 state.touched |= touched
             raise
-        self.position = position
-        self._note(position)
-        return position, sum(len(flush.updates) for flush in flushes)
+        self.position = sealed.position
+        self._note(sealed.position)
+        return sum(len(flush.updates) for flush in sealed.flushes)
+
+    def _seal(self) -> _Sealed:
+        """Take what is there into a checkpoint; under the mutex."""
+        state, overlay = self._source.state, self._source.overlay
+        layers = overlay.begin_flush()
+        position = self._source.applied_position
+        parts = merged(layers)
+        dropped = frozenset(state.dropped)
+        wanted = range(state.partitions) if dropped else sorted(parts)
+        untouched = () if dropped else sorted(state.touched.difference(parts))
+        return _Sealed(
+            layers=layers,
+            position=position,
+            flushes=[self._flush_of(at, parts.get(at, {}), position) for at in wanted],
+            moved=[self._flush_of(at, {}, position) for at in untouched],
+            mark=StoreMark(
+                store_id=state.store_id,
+                position=position,
+                time=state.time,
+                namespaces=tuple(state.namespaces.values()),
+                next_namespace=state.next_namespace,
+                dropped=(),
+            ),
+            dropped=dropped,
+            lives=_catalog_of(state) if dropped else None,
+        )
 
     def _flush_of(self, partition: int, updates: dict[bytes, bytes], position: int) -> Flush:
-        state = self._committer.state
+        state = self._source.state
         copies = state.copies
         return Flush(
             partition=partition,
@@ -278,19 +317,19 @@ class Checkpointer:
             pending=copies.entries(partition),
         )
 
-    def _write(
-        self, flushes: list[Flush], moved: list[Flush], mark: StoreMark, lives: Lives | None
-    ) -> None:
+    def _write(self, sealed: _Sealed) -> Iterator[None]:
         """Write all partitions, several to a transaction, and the store's mark with the last."""
         batch: list[Piece] = []
         size = 0
-        for piece in _pieces(flushes):
+        for piece in _pieces(sealed.flushes):
             batch.append(piece)
             size += len(piece.keys)
             if size >= BATCH_UPDATES or not piece.last:
-                self._commit(batch, None, lives)
+                self._commit(batch, None, sealed.lives)
+                yield
                 batch, size = [], 0
-        self._commit([*batch, *_pieces(moved)], mark, lives)
+        self._commit([*batch, *_pieces(sealed.moved)], sealed.mark, sealed.lives)
+        yield
 
     def _commit(self, batch: list[Piece], mark: StoreMark | None, lives: Lives | None) -> None:
         """Write partitions in one transaction, with a larger map if this one is full."""
@@ -306,7 +345,7 @@ class Checkpointer:
                             piece,
                             self.marks.get(piece.flush.partition) or PartitionMark.empty(),
                             lives,
-                            self._committer.turn,
+                            self._source.turn,
                         )
                         for piece in batch
                     }
@@ -317,12 +356,12 @@ class Checkpointer:
                 self._growth.grow()
             except DiskError as error:
                 self.doubtful = error
-                self.on_doubt()
+                self._doubt()
                 raise
         self.marks.update(done)
         self._marks_hold = True
-        with self._committer.mutex:
-            self._committer.overlay.refresh(self._growth.begin())
+        with self._source.mutex:
+            self._source.overlay.refresh(self._growth.begin())
 
     def _read_marks(self) -> None:
         """Learn anew what the data file holds: an interrupt may come behind a commit of LMDB."""
@@ -334,9 +373,7 @@ class Checkpointer:
     def _note(self, position: int) -> None:
         """Leave a CHECKPOINT record; it is a courtesy to readers of the log, so no error."""
         try:
-            self._committer.log(
-                [CheckpointRecord(position=position, time=self._environment.clock())]
-            )
+            self._source.log([CheckpointRecord(position=position, time=self._environment.clock())])
         except TidelogError as error:
             log.warning("checkpoint.unnoted error=%s", error, extra={"event": "checkpoint.unnoted"})
 
@@ -360,10 +397,6 @@ def _pieces(flushes: Iterable[Flush]) -> Iterator[Piece]:
     return chain.from_iterable(flush.pieces(PIECE_UPDATES) for flush in flushes)
 
 
-def _nobody() -> None:
-    """Nobody keeps the doubt."""
-
-
 def _always() -> bool:
     return True
 
@@ -375,5 +408,4 @@ def _nothing(_position: int) -> None:
 def _as_storage_error(error: TidelogError | OSError) -> TidelogError:
     if isinstance(error, TidelogError):
         return error
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return (DiskFullError if full else DiskError)(f"the checkpoint failed: {error}")
+    return (DiskFullError if lacks_space(error) else DiskError)(f"the checkpoint failed: {error}")

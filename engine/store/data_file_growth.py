@@ -19,7 +19,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from _thread import allocate_lock
 from collections.abc import Callable
@@ -111,9 +110,12 @@ class MapGrowth:
         kv: KeyValueEnvironment,
         overlay: Overlay,
         map_size_max: int,
+        *,
+        mutex: AbstractContextManager[object],
+        expire: Callable[[str], None],
     ) -> None:
-        self.expire: Callable[[str], None] = _nobody
-        self.mutex: AbstractContextManager[object] = threading.Lock()
+        self._mutex = mutex
+        self._expire = expire
         self._environment = environment
         self._kv = kv
         self._overlay = overlay
@@ -139,10 +141,10 @@ class MapGrowth:
         try:
             with gate.lock:
                 self._overlay.gated = True
-                with self.mutex:
+                with self._mutex:
                     self._overlay.refresh(gate)
                 if not self._wait_for_readers(GRACE_SECONDS):
-                    self.expire("the data file had to grow")
+                    self._expire("the data file had to grow")
                     self._wait_for_readers(LEAVE_SECONDS)
                 larger = min(2 * size, self._map_size_max)
                 self._kv.grow(larger)
@@ -157,7 +159,7 @@ class MapGrowth:
         txn = gate.txn() if isinstance(gate, Gate) else None
         self._overlay.gated = False
         if txn is not None:
-            with self.mutex:
+            with self._mutex:
                 self._overlay.refresh(txn)
 
     def _wait_for_readers(self, seconds: float) -> bool:
@@ -175,7 +177,3 @@ def check_open(txn: KvTransaction) -> None:
     """Raise ``GrowingError`` where a read through ``txn`` would wait; for holders of the mutex."""
     if isinstance(txn, Gate) and txn.shut:
         raise GrowingError(txn)
-
-
-def _nobody(_why: str) -> None:
-    """No snapshot is open yet."""

@@ -45,9 +45,9 @@ from ...affinity.errors import (
 )
 from .disk import READERS
 from .environment import KvTransaction
+from .layout import DATA_FILE
 from .lmdb_pages import CHECKED_BYTES_MAX, Tree, check_pages, tree_of
 
-DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 READERS_MAX = 1022
 ENGINE_VERSION = "lmdb-0.9/format-1"

@@ -34,7 +34,8 @@ from ...wal.records import DIGEST_SIZE, IngestRecord, Run, encode_record
 from ..data.namespaces import VALUE_BYTES_MAX, Namespace
 from ..data.stored import KEY_BYTES_MAX, stored_run
 from ..store.catalog import Catalog
-from ..store.opening import OpenStore, translated_disk
+from ..store.opening import OpenStore
+from ..system.disk_errors import translated_disk
 from .load_files import ANEW, LoadManifest, check_file, read_manifest, read_part
 
 PIECE_ROWS = 65_536

@@ -30,22 +30,14 @@ from ...wal.ports import ReadableDirectory
 from ...wal.segments import open_segment, probe, segment_numbers
 from ..data.partition_store import read_marks, read_store_mark
 from ..files import manifest as manifests
-from ..files.log_source import WAL_NAME
 from ..files.manifest import Manifest
-from ..store.opening import (
-    DATA_NAME,
-    READERS_NAME,
-    OpenStore,
-    check_place,
-    make_place,
-    translated_disk,
-)
+from ..store.opening import OpenStore
+from ..store.place import check_place, make_place
 from ..system.copying import copy_file
+from ..system.disk_errors import translated_disk
 from ..system.environment import Disk, Environment, KeyValueEnvironment
-from ..system.lmdb_file import DATA_FILE
+from ..system.layout import DATA_FILE, DATA_NAME, STORE_FOLDERS, WAL_NAME
 from .check import inspect_store
-
-FOLDERS = (WAL_NAME, DATA_NAME, READERS_NAME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +138,7 @@ def _make_place(environment: Environment, path: str, directory: str, verify: boo
     if verify:  # opening the copy, which verifying does, would be refused there
         check_place(environment, directory)
     strangers = _strangers(disk, directory) if kind else []
-    if set(strangers).difference(FOLDERS):
+    if set(strangers).difference(STORE_FOLDERS):
         raise UsageError(
             f"{directory} is not empty: {', '.join(strangers[:3])}",
             hint="Name an empty directory, or one that does not exist yet.",
@@ -159,15 +151,15 @@ def _make_place(environment: Environment, path: str, directory: str, verify: boo
     if kind is None:
         make_place(environment, directory)
     with translated_disk(f"making the directory {directory}"):
-        for folder in (directory, *(os.path.join(directory, name) for name in FOLDERS)):
+        for folder in (directory, *(os.path.join(directory, name) for name in STORE_FOLDERS)):
             disk.make_directory(folder)
 
 
 def _strangers(disk: Disk, directory: str) -> list[str]:
     """Return what lies in a directory, but for the empty folders of a copy that failed."""
     names = disk.directory(directory).names()
-    found = [name for name in names if name not in FOLDERS]
-    for name in set(names).intersection(FOLDERS):
+    found = [name for name in names if name not in STORE_FOLDERS]
+    for name in set(names).intersection(STORE_FOLDERS):
         path = os.path.join(directory, name)
         inside = disk.kind(path) == "directory" and disk.directory(path).names()
         found += [name] if inside or inside is False else []
@@ -272,9 +264,9 @@ def _clear(disk: Disk, directory: str) -> None:
     """Remove the files of a copy that failed, its manifest first, as far as the disk lets us."""
     with contextlib.suppress(OSError):
         root = disk.directory(directory)
-        for file in set(root.names()).difference(FOLDERS):
+        for file in set(root.names()).difference(STORE_FOLDERS):
             root.unlink(file)
-    for name in FOLDERS:
+    for name in STORE_FOLDERS:
         with contextlib.suppress(OSError):
             folder = disk.directory(os.path.join(directory, name))
             for file in folder.names():

@@ -56,13 +56,14 @@ from ..data.stored import (
     version_of,
     xor_trailers,
 )
-from ..files.log_source import WAL_NAME
 from ..files.manifest import Manifest
 from ..files.recovery import OutdatedDataError, apply_updates, check_rows
 from ..store.access import ReadAccess
-from ..store.opening import DATA_NAME, OpenStore, Options
+from ..store.opening import OpenStore
+from ..store.options import Options
 from ..system.environment import Environment, KvTransaction
-from ..system.lmdb_file import DATA_FILE, open_lmdb, verify_file
+from ..system.layout import DATA_FILE, DATA_NAME, WAL_NAME
+from ..system.lmdb_file import open_lmdb, verify_file
 from ..system.production import production
 
 _REFUSALS = {

@@ -60,10 +60,9 @@ from ..data.stored import (
     xor_trailers,
 )
 from ..files import manifest as manifests
-from ..files.log_source import WAL_NAME
 from ..files.manifest import Manifest
-from ..store.opening import DATA_NAME
-from ..system.lmdb_file import DATA_FILE, mapped, trees_of
+from ..system.layout import DATA_FILE, DATA_NAME, WAL_NAME
+from ..system.lmdb_file import mapped, trees_of
 from ..system.lmdb_pages import PAGE, Tree
 from ..system.lmdb_remains import LostRun, Remains, free_pages
 

@@ -30,7 +30,7 @@ from ...engine.data.overlay import Layer, View
 from ...engine.data.partition_store import read_state
 from ...engine.files.recovery import take_over
 from ...engine.store.access import ReadAccess
-from ...engine.store.opening import Options
+from ...engine.store.options import Options
 from ...engine.system.environment import KvTransaction
 from ...engine.system.production import production
 from ...wal.reader import read_records

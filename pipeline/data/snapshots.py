@@ -33,9 +33,9 @@ from ...engine.data.overlay import View
 from ...engine.data.partition_store import read_marks
 from ...engine.data.scan import Range
 from ...engine.data.stored import TRAILER_SIZE, check_block, is_tombstone
-from ...engine.store.opening import LOCK_NAME
 from ...engine.system.disk import RealDisk
 from ...engine.system.environment import Environment
+from ...engine.system.layout import LOCK_NAME
 from ...engine.system.production import production
 from ..base.pace import paced
 from ..log.changes import as_puts

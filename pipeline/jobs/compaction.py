@@ -25,8 +25,8 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from ...affinity.errors import AlreadyOpenError, TidelogError, UsageError
-from ...engine.store.opening import translated_disk
 from ...engine.system.disk import RealDisk
+from ...engine.system.disk_errors import translated_disk
 from ...engine.system.production import production
 from ...wal.format import Frame
 from ...wal.reader import read_records

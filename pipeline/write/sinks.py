@@ -43,7 +43,7 @@ from ...engine.api.database import Database
 from ...engine.api.open import open as open_store
 from ...engine.api.transactions import Transaction
 from ...engine.data.namespaces import Namespace
-from ...engine.files import manifest
+from ...engine.system.layout import MANIFEST_NAME, STAGING_NAME
 from ...engine.system.production import production
 from ..plan.options import WriteOptions
 
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidelog.pipeline")
 
-STAGING_NAME = "staging"
 STAGING_SECONDS = 24 * 3600
 COLUMNS = {"key": "binary", "value": "binary", "namespace": "string"}
 """What may be written; a null value deletes, and the namespace may be an option instead."""
@@ -80,7 +79,7 @@ class Staged:
 
 def check(columns: Mapping[str, str], options: WriteOptions, *, replace: bool) -> None:
     """Raise ``UsageError`` unless columns, by name with their types, can be written so."""
-    if not os.path.isfile(os.path.join(options.path, manifest.NAME)):
+    if not os.path.isfile(os.path.join(options.path, MANIFEST_NAME)):
         raise NotFoundError(
             f"there is no store at {options.path}", hint="Make one with `tidelog.open(path)`."
         )

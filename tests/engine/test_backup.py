@@ -734,7 +734,7 @@ def test_lmdb_reads_its_fresh_file(tmp_path: Path) -> None:
     with tidelog.open(store) as db:
         db.map("m").update({b"%d" % number: b"x" * 50 for number in range(2000)})
         db.checkpoint()
-        db._store.doubt()
+        db._store.manifests.doubt()
         expected = content(db)
         before = (store / "data/data.mdb").stat().st_ino
         db.abandon()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from support.interrupts import Interrupt, Tracer
@@ -11,6 +9,8 @@ from support.stores import Opened, open_store, opened
 from tidelog.affinity.errors import ClosedError
 from tidelog.engine.api.database import Database
 from tidelog.engine.commit.committer import Committer
+from tidelog.engine.store.ending import Ending
+from tidelog.engine.store.maintenance import Maintenance
 
 
 def test_room_is_looked_for_once_a_snapshot_keeps_a_layer_apart(
@@ -36,18 +36,18 @@ def test_a_close_that_is_cut_short_ends_all_commits_before_it_shuts_the_store(
 ) -> None:
     # Whoever waited for a commit that was in the log already was never told of it.
     store = open_store()
-    committer, shut = store.parts.committer, Database._shut
+    committer, shut = store.parts.committer, Ending._shut
     seen: list[str | None] = []
 
-    def noted(database: Database, error: Any) -> None:
+    def noted(ending: Ending) -> None:
         seen.append(committer.stopped)
-        shut(database, error)
+        shut(ending)
 
-    def interrupted(_database: Database) -> None:
+    def interrupted(_ending: Ending) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Database, "_shut", noted)
-    monkeypatch.setattr(Database, "_end", interrupted)
+    monkeypatch.setattr(Ending, "_shut", noted)
+    monkeypatch.setattr(Ending, "_end", interrupted)
     with pytest.raises(KeyboardInterrupt):
         store.database.close()
     assert seen == ["the store is closed"]
@@ -56,8 +56,8 @@ def test_a_close_that_is_cut_short_ends_all_commits_before_it_shuts_the_store(
 @pytest.mark.parametrize(
     ("call", "owner", "name"),
     [
-        ("close", Database, "_stop_maintenance"),
-        ("close", Database, "_end"),
+        ("close", Maintenance, "stop"),
+        ("close", Ending, "_end"),
         ("abandon", Committer, "end"),
     ],
 )
@@ -74,7 +74,7 @@ def test_an_interrupt_before_the_end_of_a_store_lets_go_of_it_all_the_same(
     monkeypatch.setattr(owner, name, raises)
     with pytest.raises(KeyboardInterrupt):
         getattr(store.database, call)()
-    assert store.database._released
+    assert store.database._ending.released
     store.reopened().database.close()
 
 
@@ -98,7 +98,7 @@ def test_a_close_that_is_interrupted_at_any_of_its_lines_is_ended_by_the_next_on
         again.database.close()
 
 
-CLOSING = ("engine/api/database.py", "engine/store/opening.py")
+CLOSING = ("engine/api/database.py", "engine/store/ending.py", "engine/store/store_files.py")
 
 
 def holding_a_pair() -> Opened:

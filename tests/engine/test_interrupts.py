@@ -29,7 +29,7 @@ from tidelog.engine.api.open import open as open_real
 from tidelog.engine.commit import committer as commit
 from tidelog.engine.commit.entries import Commit
 from tidelog.engine.data.updates import NoUpdates
-from tidelog.engine.store import opening
+from tidelog.engine.store import store_files
 from tidelog.engine.system.lmdb_file import LmdbEnvironment
 from tidelog.engine.upkeep.check import check_store
 from tidelog.wal.reader import load_index
@@ -448,12 +448,12 @@ def test_an_open_that_two_signals_interrupt_leaves_nothing_open(
     def signal(*_: object) -> None:
         raise KeyboardInterrupt
 
-    def interrupted(_opening: object, kv: LmdbEnvironment) -> None:
+    def interrupted(_claim: object, kv: LmdbEnvironment, *_: object) -> None:
         kv.circle = kv  # type: ignore[attr-defined]  # parts of a store name each other, too
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(opening._Opening, "_with", interrupted)
+        patch.setattr(store_files, "_recovered", interrupted)
         patch.setattr(LmdbEnvironment, "close", signal)
         with pytest.raises(KeyboardInterrupt):
             open_real(tmp_path / "store")

@@ -339,7 +339,7 @@ def test_locks_of_a_transaction_that_is_dropped_under_the_mutex_go_with_the_next
             lambda: users.set(b"k", b"put"),
             lambda: users.update_many({b"k": b"put"}),
             lambda: store.database.run(lambda tx: tx[users].set(b"k", b"put"), mode="pessimistic"),
-            store.database.maintain,
+            store.database._maintenance.maintain,
         ):
             held = locking(store)
             with store.parts.committer.mutex:
@@ -367,7 +367,7 @@ def test_a_put_that_waits_for_a_transaction_goes_on_when_that_is_dropped(
         assert waits.acquire(timeout=WAIT)
         drop(held)
         # The thread may have had the mutex still when the transaction went.
-        store.database.maintain()
+        store.database._maintenance.maintain()
         thread.join(WAIT)
         assert users[b"k"] == b"put"
 

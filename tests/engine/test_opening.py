@@ -26,8 +26,8 @@ from tidelog.affinity.errors import (
 from tidelog.engine.api import open as opens
 from tidelog.engine.api.open import open_with
 from tidelog.engine.files import manifest as manifests
-from tidelog.engine.store import opening
-from tidelog.engine.store.opening import Options
+from tidelog.engine.store import store_files
+from tidelog.engine.store.options import Options
 from tidelog.testing import FaultyDisk, SimulatedCrash, crash_points, simulated
 
 
@@ -478,7 +478,7 @@ def test_a_closed_store_refuses_everything() -> None:
     ):
         with pytest.raises(ClosedError):
             act()
-    database.maintain()
+    database._maintenance.maintain()
 
 
 def test_a_close_that_fails_lets_the_store_go_and_loses_nothing() -> None:
@@ -660,7 +660,7 @@ def test_an_open_that_fails_behind_its_data_file_closes_that(
     def fail(*_args: object) -> None:
         raise kind
 
-    monkeypatch.setattr(opening._Opening, "_with", fail)
+    monkeypatch.setattr(store_files, "_recovered", fail)
     with pytest.raises(kind):
         open_with(replace(environment, open_kv=open_kv), PATH)
     assert [file._closed for file in files] == [True]

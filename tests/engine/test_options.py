@@ -13,7 +13,7 @@ from tidelog.affinity.errors import CodecError, NotFoundError, UsageError
 from tidelog.engine.api.open import open as open_store
 from tidelog.engine.codecs.registry import Str
 from tidelog.engine.commit.lock_manager import SECONDS_MAX
-from tidelog.engine.store.opening import TRANSACTION_BYTES_LIMIT, Options
+from tidelog.engine.store.options import TRANSACTION_BYTES_LIMIT, Options
 from tidelog.wal.format import PAYLOAD_MAX
 
 

@@ -157,9 +157,9 @@ def test_an_id_is_pending_while_its_transaction_is_on_its_way() -> None:
         writer._file.sync = sync
         # The map was made first, with a sync of its own.
         assert seen == ["rolled_back", "pending"]
-        with store.database.pending(None):
+        with store.database.outcomes.pending(None):
             assert store.database.outcome(ID) == "committed"
-        with store.database.pending(b"p" * 16):
+        with store.database.outcomes.pending(b"p" * 16):
             assert store.database.outcome(b"p" * 16) == "pending"
         assert store.database.outcome(b"p" * 16) == "rolled_back"
 
@@ -444,7 +444,7 @@ def test_an_id_is_pending_as_long_as_any_attempt_under_it_is() -> None:
     # The first attempt to fail made it `rolled_back`, and another one committed it later.
     with opened() as store:
         database = store.database
-        with database.pending(ID):
+        with database.outcomes.pending(ID):
             users = database.map("users")
             users[b"a"] = b"1"
             retry = database.transaction(id=ID)

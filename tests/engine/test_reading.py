@@ -515,7 +515,7 @@ for line in sys.stdin:
                 tx[numbers][count] = b"%d" % count
                 tx[numbers][-1 - count] = b"%d" % count
             count += 1
-        db.maintain()
+        db._maintenance.maintain()
     print(count, flush=True)
 """
 
@@ -694,7 +694,7 @@ def test_the_slot_of_a_killed_reader_is_freed_and_its_log_goes(tmp_path: Path) -
             db.checkpoint()
             db.checkpoint()
             assert db.statistics().log_first_position == 0
-            db.maintain()
+            db._maintenance.maintain()
             assert refreshed(reader) == 20
         db.checkpoint()
         assert db.statistics().readers == {}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,8 +16,8 @@ from support.real_stores import expect_sound, opened, quiet
 from tidelog.affinity.errors import ClosedError, CorruptDataError, DiskFullError
 from tidelog.engine.api.open import open_with
 from tidelog.engine.store.checkpointer import Checkpointer
-from tidelog.engine.store.opening import _Opening
 from tidelog.engine.store.relief import Relief
+from tidelog.engine.store.replaying import LogEnd
 from tidelog.engine.system.disk import RealDisk
 from tidelog.engine.system.production import production
 from tidelog.wal.ports import Directory
@@ -125,18 +125,17 @@ def test_a_checkpoint_that_outlives_the_replay_leaves_the_log_to_its_writer(
     # It wrote the last segment back as it had read it, beside a writer that was appending there.
     crashed(tmp_path / "shop", 20)
     released = threading.Event()
-    sync = _Opening._sync_replayed
+    sync = LogEnd.sync
 
-    def late(self: _Opening, position: int) -> None:
+    def late(self: LogEnd, position: int) -> None:
         assert released.wait(60)
-        assert self._wal is not None
-        wal, self._wal = self._wal, Untouchable()
+        wal, self._wal = self._wal, cast(Directory, Untouchable())
         try:
             sync(self, position)
         finally:
             self._wal = wal
 
-    monkeypatch.setattr(_Opening, "_sync_replayed", late)
+    monkeypatch.setattr(LogEnd, "sync", late)
     environment = quiet(background=Beside)
     with opened(tmp_path / "shop", environment, checkpoint_bytes=20_000) as store:
         users = store.map("users")

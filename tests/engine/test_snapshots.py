@@ -11,6 +11,7 @@ import pytest
 from support.stores import Opened, opened
 from tidelog.affinity.errors import ClosedError, ForkedError, SnapshotExpiredError
 from tidelog.engine.api import database as databases, snapshots
+from tidelog.engine.store.live_snapshots import LiveSnapshots
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_a_snapshot_that_is_forgotten_holds_nothing(store: Opened) -> None:
 
 def test_only_the_finalizer_of_a_forgotten_snapshot_is_python(store: Opened) -> None:
     """A signal in the callback of its reference left that behind, dead, in the list."""
-    live, held = snapshots.LiveSnapshots(), [store.database.snapshot()]
+    live, held = LiveSnapshots(), [store.database.snapshot()]
     live.add(held[0])
     called = list[str]()
 

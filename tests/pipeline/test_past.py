@@ -94,7 +94,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         high = numbers_of(db)
         db.backup(folder / "copy", verify=False)
         db.sync()
-        db.maintain()
+        db._maintenance.maintain()
         compact(str(folder / "store"), str(folder / "archive"), Runner())
     changes = rows(folder / "copy", "changes")
     return World(folder / "copy", folder / "archive", changes, low, high)

@@ -147,7 +147,7 @@ def test_open_and_closed_stores_give_the_same(spark: SparkSession, tmp_path: Pat
         fill(db, 1, 50)
         db.backup(tmp_path / "copy")
         db.sync()
-        db.maintain()
+        db._maintenance.maintain()
         live = read(spark, path, "changes", minPartitions=1)
     assert live == read(spark, path, "changes", minPartitions=1)
     assert live == read(spark, tmp_path / "copy", "changes", minPartitions=1)
@@ -166,7 +166,7 @@ def test_a_stream_begins_with_the_data_of_a_copy(spark: SparkSession, tmp_path: 
         db.backup(copy)
         fill(db, 2, 30)
         db.sync()
-        db.maintain()
+        db._maintenance.maintain()
         reader = spark.readStream.format("tidelog").options(path=str(path), view="changes")
         query = (
             reader.options(initialSnapshot=str(copy), maxChangesPerTrigger="40")

@@ -376,7 +376,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def maintain(self) -> None:
-        self.db.maintain()
+        self.db._maintenance.maintain()
 
     @rule()
     def check(self) -> None:

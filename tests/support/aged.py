@@ -422,7 +422,7 @@ class Life:
 
     def maintain(self) -> None:
         """Do what the background thread would do now."""
-        self.db.maintain()
+        self.db._maintenance.maintain()
 
     def sync(self) -> None:
         """Make everything durable."""

@@ -81,7 +81,7 @@ def go_on(path: Path) -> tuple[Content, Content]:
     filler[-3] = b"short"
     db.map("new", key=codecs.U64, value=codecs.Float)[2**64 - 1] = 0.5
     db.sync()
-    db.maintain()
+    db._maintenance.maintain()
     durable = content(db)
     people["durable, though the log does not say so"] = 4
     recovered = content(db)

@@ -292,7 +292,7 @@ class MixedHistory:
     def publish(self) -> None:
         """Let readers see all that was committed."""
         self.db.sync()
-        self.db.maintain()
+        self.db._maintenance.maintain()
 
     def move_on(self) -> None:
         """Read a batch of a stream, and one that it had read before, with or without a memory."""

@@ -20,13 +20,13 @@ import pytest
 import tidelog
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.checkpoints.replay import State
-from tidelog.engine.api.database import Database
 from tidelog.engine.commit.committer import Committer
 from tidelog.engine.data.stored import split_key, version_of
 from tidelog.engine.files import recovery
 from tidelog.engine.files.log_source import find_log
 from tidelog.engine.store import opening
 from tidelog.engine.store.data_file_growth import MapGrowth
+from tidelog.engine.store.known_outcomes import KnownOutcomes
 from tidelog.testing import FaultyDisk
 from tidelog.testing.crash import recorded
 from tidelog.tx.counter import PartitionUpdateCounter
@@ -303,7 +303,7 @@ def _same_epochs(self: State, time: int) -> EpochRecord:
     return EpochRecord(time=time, first_partition=0, epochs=list(self.epochs), starts=starts)
 
 
-def _no_earlier_receipt(self: Database, tx_id: bytes, group: object) -> None:
+def _no_earlier_receipt(self: KnownOutcomes, tx_id: bytes, group: object) -> None:
     return None
 
 
@@ -393,7 +393,7 @@ BUGS = (
          "I-10", 6),
     _bug(
         "an id is applied twice",
-        Database,
+        KnownOutcomes,
         "earlier_receipt",
         _no_earlier_receipt,
         power_cuts,

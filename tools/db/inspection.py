@@ -25,8 +25,10 @@ from ...engine.data.partition_store import read_state
 from ...engine.files.log_source import LogSource
 from ...engine.files.manifest import Manifest
 from ...engine.store.access import ReadAccess
-from ...engine.store.opening import LOCK_NAME, READERS_NAME, Options, owner_of
+from ...engine.store.options import Options
+from ...engine.store.place import owner_of
 from ...engine.system.environment import Environment
+from ...engine.system.layout import LOCK_NAME, READERS_NAME
 from ...engine.system.production import production
 from ...wal.reader import Scan, read_records
 from ...wal.retention import Holders, RetentionLimits, SegmentInfo, plan_retention

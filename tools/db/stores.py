@@ -34,10 +34,16 @@ from ...engine.api.read_only import ReadOnlyDatabase
 from ...engine.api.transactions import Durability
 from ...engine.codecs.registry import Codec, codec_named
 from ...engine.files import manifest as manifests
-from ...engine.files.log_source import WAL_NAME
-from ...engine.store.opening import DATA_NAME, LOCK_NAME, READERS_NAME, owner_of
+from ...engine.store.place import owner_of
 from ...engine.system.disk import DIRECTORY_MODE
-from ...engine.system.lmdb_file import DATA_FILE
+from ...engine.system.layout import (
+    DATA_FILE,
+    DATA_NAME,
+    LOCK_NAME,
+    MANIFEST_NAME,
+    READERS_NAME,
+    WAL_NAME,
+)
 from ...engine.system.production import production
 from ...wal.files import ReadOnlyDirectory
 from ...wal.records import NamespaceRecord
@@ -51,7 +57,7 @@ AnyMap = Map[Any, Any]
 def is_store(path: str) -> bool:
     """Tell whether a path has the manifest of a store; ``OSError`` where that cannot be seen."""
     try:
-        os.stat(os.path.join(path, manifests.NAME))
+        os.stat(os.path.join(path, MANIFEST_NAME))
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True

@@ -1,0 +1,182 @@
+"""The files of a store, open for writing: from a claimed directory to a log that takes appends.
+
+This is what any owner of a store needs, an embedded store and a member of a cluster alike.  The
+steps, in this order, so that a crash at any of them leaves a store that the next open recovers:
+
+1. Open the data file (``data_file``), and read what its last checkpoint knew.
+2. Replay the log behind that, and make its end durable (``replaying``).
+3. Give a hot copy that was opened for the first time a log of its own.
+4. Open the last segment for appending, or begin one (``appending``).
+5. Take the mark of a clean close out of the manifest.
+
+Left out: commits, locks, and what closes gaps and raises epochs (``opening``): in a cluster others
+decide about that.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+
+from ...checkpoints.replay import State
+from ...wal.writer import NEXT_NAME, LogWriter
+from ..data.overlay import Overlay
+from ..data.partition_store import read_state
+from ..files.log_keeper import LogKeeper
+from ..files.manifest import Manifest, ManifestKeeper
+from ..files.recovery import RecoveryReport, Replayed
+from ..system.environment import Environment, KeyValueEnvironment, LockHandle
+from ..system.layout import READERS_NAME
+from .appending import open_log
+from .checkpointer import Checkpointer, Source
+from .claim import Claim
+from .data_file import check_rebuilt, open_data_file
+from .data_file_growth import MapGrowth
+from .live_snapshots import LiveSnapshots
+from .options import Options
+from .relief import Relief
+from .replaying import LogEnd, replay_log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFiles:
+    """A store that is open for writing, without whoever writes.
+
+    ``mutex`` guards ``state``, the active layer of ``overlay``, and the end of the log.
+    """
+
+    path: str
+    environment: Environment
+    options: Options
+    lock: LockHandle
+    manifests: ManifestKeeper
+    kv: KeyValueEnvironment
+    mutex: threading.Lock
+    state: State
+    overlay: Overlay
+    snapshots: LiveSnapshots
+    writer: LogWriter
+    keeper: LogKeeper
+    growth: MapGrowth
+    checkpointer: Checkpointer
+    report: RecoveryReport
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest as it is now."""
+        return self.manifests.manifest
+
+    def adopt(self, source: Source) -> None:
+        """Let whoever writes from now on be the one whose updates checkpoints carry over."""
+        self.checkpointer.adopt(source, self._after_checkpoint)
+
+    def _after_checkpoint(self, position: int) -> None:
+        # Pages that a reader needed who has died can be used again.
+        self.kv.clear_stale_readers()
+        self.keeper.after_checkpoint(position)
+
+    def close(self) -> None:
+        """Close log and data file, whatever state the store is in; it stays locked."""
+        with self.checkpointer.between():
+            self.writer.close()
+            self.kv.close()
+
+    def release(self) -> None:
+        """Close every file and give up the lock, whatever state the store is in."""
+        with self.checkpointer.between():
+            self.writer.close()
+            self.kv.close()
+            self.lock.release()
+
+
+def open_files(claim: Claim, options: Options, *, mapped: bool) -> StoreFiles:
+    """Open the files of a claimed store, and recover what its log has.
+
+    ``mapped`` lets the log be written through a mapping of its file, which is quicker for who does
+    not wait for a sync.  Raises ``CorruptLogError``, ``CorruptDataError``, ``DiskError``,
+    ``DiskFullError``; the claim stays.
+    """
+    readers = os.path.join(claim.path, READERS_NAME)
+    disk = claim.environment.disk
+    if disk.kind(readers) is None:  # a tool that copied the store left the empty folder out
+        disk.make_directory(readers)
+    kv = open_data_file(claim, options.map_size)
+    try:
+        return _recovered(claim, kv, options, mapped)
+    except BaseException:
+        kv.close()
+        raise
+
+
+def _recovered(claim: Claim, kv: KeyValueEnvironment, options: Options, mapped: bool) -> StoreFiles:
+    environment, manifests = claim.environment, claim.manifests
+    manifest, mutex, snapshots = manifests.manifest, threading.Lock(), LiveSnapshots()
+    txn = kv.begin()
+    store_id = bytes.fromhex(manifest.store_id)
+    state, marks = read_state(txn, store_id, manifest.partitions, claim.path)
+    overlay = Overlay(txn)
+    del txn
+    if NEXT_NAME in claim.wal.names():
+        claim.wal.unlink(NEXT_NAME)
+    if manifest.rebuild:
+        check_rebuilt(claim.path, kv, marks)
+    growth = MapGrowth(
+        environment, kv, overlay, options.map_size_max, mutex=mutex, expire=snapshots.expire
+    )
+    log_end = LogEnd(claim.wal)
+    replayed = Replayed(state, overlay, state.position, log_end.sync, mutex)
+    checkpointer = Checkpointer(
+        environment, replayed, kv, marks, growth=growth, doubt=manifests.doubt
+    )
+    relief = Relief(environment, checkpointer, overlay, options.checkpoint_bytes)
+    try:
+        replay_log(claim.wal, log_end, manifest, replayed, relief)
+        if manifest.copied:
+            log_id, history_id = environment.new_id().hex(), environment.new_id().hex()
+            manifests.become_a_store(log_id, history_id, replayed.applied_position)
+        keeper = _keeper(claim, options)
+        writer = open_log(
+            claim,
+            state,
+            replayed.applied_position,
+            keeper,
+            segment_bytes=options.segment_bytes,
+            mapped=mapped,
+        )
+        try:
+            keeper.begin(writer, state)
+            manifests.begin(rebuild=checkpointer.doubtful is not None)
+        except BaseException:
+            writer.close()
+            raise
+    except BaseException:
+        relief.abandon()
+        raise
+    return StoreFiles(
+        path=claim.path,
+        environment=environment,
+        options=options,
+        lock=claim.lock,
+        manifests=manifests,
+        kv=kv,
+        mutex=mutex,
+        state=state,
+        overlay=overlay,
+        snapshots=snapshots,
+        writer=writer,
+        keeper=keeper,
+        growth=growth,
+        checkpointer=checkpointer,
+        report=replayed.report,
+    )
+
+
+def _keeper(claim: Claim, options: Options) -> LogKeeper:
+    return LogKeeper(
+        claim.environment,
+        claim.wal,
+        os.path.join(claim.path, READERS_NAME),
+        retain_bytes=options.retain_bytes,
+        retain_seconds=options.retain_seconds,
+    )

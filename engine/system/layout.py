@@ -1,0 +1,26 @@
+"""The names of a store's files and folders, which nothing else in the package spells out.
+
+``ARCHITECTURE.md`` shows them as a tree.  Left out: the names inside of the log's folder, which
+follow from numbers of segments (``wal.format``, ``wal.index``, ``wal.writer``).
+"""
+
+from __future__ import annotations
+
+MANIFEST_NAME = "manifest"
+NEW_MANIFEST_NAME = "manifest.tmp"
+"""The next manifest, while it is written."""
+
+LOCK_NAME = "lock"
+WAL_NAME = "wal"
+READERS_NAME = "readers"
+STAGING_NAME = "staging"
+"""What the tasks of Spark jobs have written and nobody has committed yet."""
+
+DATA_NAME = "data"
+DATA_FILE = "data.mdb"
+"""LMDB chooses this name."""
+FRESH_DATA_FILE = "data.tmp"
+"""A copy of the data file, before it takes its place."""
+
+STORE_FOLDERS = (WAL_NAME, DATA_NAME, READERS_NAME)
+"""The folders that every store has."""
