@@ -16,8 +16,8 @@ decide about that.
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass
+from threading import Lock
 
 from ...checkpoints.replay import State
 from ...wal.writer import NEXT_NAME, LogWriter
@@ -52,7 +52,7 @@ class StoreFiles:
     lock: LockHandle
     manifests: ManifestKeeper
     kv: KeyValueEnvironment
-    mutex: threading.Lock
+    mutex: Lock
     state: State
     overlay: Overlay
     snapshots: LiveSnapshots
@@ -111,7 +111,7 @@ def open_files(claim: Claim, options: Options, *, mapped: bool) -> StoreFiles:
 
 def _recovered(claim: Claim, kv: KeyValueEnvironment, options: Options, mapped: bool) -> StoreFiles:
     environment, manifests = claim.environment, claim.manifests
-    manifest, mutex, snapshots = manifests.manifest, threading.Lock(), LiveSnapshots()
+    manifest, mutex, snapshots = manifests.manifest, Lock(), LiveSnapshots()
     txn = kv.begin()
     store_id = bytes.fromhex(manifest.store_id)
     state, marks = read_state(txn, store_id, manifest.partitions, claim.path)

@@ -8,6 +8,7 @@ import pytest
 
 from support.scripts import small_pieces
 from support.stores import Opened, expect_sound, open_store
+from tidelog.engine.store.checkpointer import Checkpointer
 from tidelog.testing import FaultyDisk
 
 STEPS = 7
@@ -29,7 +30,8 @@ def filled() -> tuple[Opened, dict[bytes, bytes]]:
 
 
 def steps_of(store: Opened) -> Iterator[None]:
-    return store.parts.checkpointer.steps(lambda: True, "test")
+    checkpointer: Checkpointer = store.parts.checkpointer
+    return checkpointer.steps(lambda: True, "test")
 
 
 def expect_after_crash(disk: FaultyDisk, rows: dict[bytes, bytes]) -> None:

@@ -17,7 +17,7 @@ import pytest
 from tidelog.checkpoints.replay import State
 from tidelog.engine.commit.committer import Committer
 from tidelog.engine.data.overlay import Overlay
-from tidelog.engine.files.recovery import Replayed
+from tidelog.engine.store import store_files
 from tidelog.engine.store.opening import OpenStore
 from tidelog.tx.locks import LockTable
 from tidelog.wal.writer import LogWriter
@@ -114,13 +114,8 @@ class Watch:
 def watched() -> Iterator[Watch]:
     """Give the store that is opened next the twin, and watch what it guards."""
     watch = Watch()
-    begin = Replayed.__init__
-
-    def replayed(self: Replayed, *args: Any, **named: Any) -> None:
-        begin(self, *args, **{**named, "mutex": watch.mutex})
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Replayed, "__init__", replayed)
+        patch.setattr(store_files, "Lock", lambda: watch.mutex)
         for owner, names in GUARDED:
             for name in names:
                 full = f"{owner.__name__}.{name}"

@@ -24,7 +24,7 @@ from tidelog.engine.commit.committer import Committer
 from tidelog.engine.data.stored import split_key, version_of
 from tidelog.engine.files import recovery
 from tidelog.engine.files.log_source import find_log
-from tidelog.engine.store import opening
+from tidelog.engine.store import replaying
 from tidelog.engine.store.data_file_growth import MapGrowth
 from tidelog.engine.store.known_outcomes import KnownOutcomes
 from tidelog.testing import FaultyDisk
@@ -405,7 +405,7 @@ BUGS = (
          "readers", 1),
     _bug("half a transaction", recovery, "apply_updates", _apply_half, power_cuts, "I-2 I-6", 100),
     _bug(
-        "stale frames behind a cut", opening, "rewrite_tail", _rewrite_without_cut, stale_frames,
+        "stale frames behind a cut", replaying, "rewrite_tail", _rewrite_without_cut, stale_frames,
         "I-2 I-5 I-6", 40,
     ),
 )  # fmt: skip
