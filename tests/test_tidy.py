@@ -42,6 +42,7 @@ KINDS = {
     "wal/segments.py": "disk",
     "wal/sequence.py": "disk",
     "wal/writer.py": "disk",
+    "wal/history.py": "disk",
     "tx/": "pure",
     "checkpoints/": "pure",
     "rebalance/": "pure",
@@ -120,6 +121,9 @@ CIRCLES = [
     ],
     ["engine/commit/committer.py", "engine/commit/entries.py", "engine/commit/puts.py"],
 ]
+
+# Modules that nothing in the product needs yet, and what will.
+AWAITED = {"wal/history.py": "the supply of a copy by history"}
 
 # A package of its own in the wheel, by which Spark finds the other one.
 DISCOVERY = "pipeline/discovery/pyspark_tidelog"
@@ -288,7 +292,7 @@ def test_no_module_is_unused() -> None:
         if tidy.layer_of(path) == "testing"
         and any(f"{name}.".startswith(f"{tidy.dotted(path)}.") for name in used)
     ]
-    expect_none(tidy.find_unused_modules(sources, starts))
+    expect_none(tidy.find_unused_modules(sources, [*starts, *AWAITED]))
 
 
 def test_the_packages_listed_are_the_folders_there_are() -> None:

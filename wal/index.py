@@ -26,13 +26,21 @@ from crc32c import crc32c
 from .format import Frame
 from .records import (
     CheckpointRecord,
+    Closed,
+    CommitRecord,
+    CommitUptoRecord,
     DropNamespaceRecord,
     EpochRecord,
     IngestRecord,
+    PrepareRecord,
     Record,
     RollbackRecord,
     Run,
+    Settled,
+    SettleRecord,
     StateRecord,
+    Supplied,
+    SuppliedRecord,
     TxRecord,
     decode_payload,
 )
@@ -84,16 +92,42 @@ class SegmentIndex:
             case TxRecord() | RollbackRecord():
                 self._add_time(record.time)
                 self.note_transaction(record.tx_id)
-                for run in record.runs:
-                    self._add_run(run)
+                self.note_runs(record.runs)
+            case PrepareRecord():
+                self._add_time(record.time)
+                self.note_transaction(record.tx_id)
+                self.note_runs((record.run,))
+            case CommitRecord():
+                self._add_time(record.time)
+                self.note_transaction(record.tx_id)
+                self.note_runs(
+                    run for run in record.participants if run.partition in record.applied
+                )
+            case CommitUptoRecord():
+                self.note_runs(Run(*upto, 1) for upto in record.rows)
             case IngestRecord():
                 self._add_time(record.time)
-                for run in record.runs:
-                    self._add_run(run)
+                self.note_runs(record.runs)
+            case SettleRecord():
+                self._add_settled(record.transactions)
+                self._add_closed(record.partition, record.closed)
+            case SuppliedRecord():
+                self._add_settled(record.transactions)
+                self._add_closed(record.partition, record.closed)
             case CheckpointRecord() | DropNamespaceRecord() | EpochRecord() | StateRecord():
                 self._add_time(record.time)
             case _:
                 pass
+
+    def _add_settled(self, transactions: Iterable[Settled | Supplied]) -> None:
+        for one in transactions:
+            self._add_time(one.time)
+            self.note_transaction(one.tx_id)
+            self.note_runs((one.run,))
+
+    def _add_closed(self, partition: int, closed: Iterable[Closed]) -> None:
+        for epoch, first, count, _ in closed:
+            self.note_runs((Run(partition, epoch, first, count),))
 
     def _add_time(self, time: int) -> None:
         self.oldest = time if self.oldest is None else min(self.oldest, time)
@@ -109,14 +143,17 @@ class SegmentIndex:
         if len(self.prefixes) > PREFIXES_MAX:
             self.prefixes = None
 
-    def _add_run(self, run: Run) -> None:
-        first, last = run.first, run.first + run.count - 1
-        ranges = self.counters.setdefault(run.partition, [])
-        for index, (epoch, low, high) in enumerate(ranges):
-            if epoch == run.epoch:
-                ranges[index] = (epoch, min(low, first), max(high, last))
-                return
-        ranges.append((run.epoch, first, last))
+    def note_runs(self, runs: Iterable[Run]) -> None:
+        """Take runs of numbers into the index."""
+        for partition, epoch, first, count in runs:
+            last = first + count - 1
+            ranges = self.counters.setdefault(partition, [])
+            for index, (known, low, high) in enumerate(ranges):
+                if known == epoch:
+                    ranges[index] = (epoch, min(low, first), max(high, last))
+                    break
+            else:
+                ranges.append((epoch, first, last))
 
     def may_contain(self, tx_id: bytes) -> bool:
         """Return whether the segment may hold the transaction; false is certain."""

@@ -543,16 +543,16 @@ class Database:
         """
         self._check_open()
         place = place_of(directory)
-        pins, name = self._store.keeper.pins, f"backup {self.new_id().hex()[-8:]}"
-        pins[name] = 0
+        pins = self._store.keeper.pins
+        pin = pins.set(f"backup {self.new_id().hex()[-8:]}", 0)
         try:
             with translated_disk(f"the backup to {place}"):
                 from ..upkeep.backup import back_up, source_of
 
-                source = source_of(self._store, self.maps(), lambda at: pins.update({name: at}))
+                source = source_of(self._store, self.maps(), pin.move_to)
                 return back_up(source, place, verify=verify)
         finally:
-            del pins[name]
+            pins.release(pin)
 
     def statistics(self) -> Statistics:
         """Return how the store is doing."""

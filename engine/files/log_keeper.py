@@ -32,6 +32,7 @@ from ...wal.retention import Holders, RetentionLimits, RetentionPlan, SegmentInf
 from ...wal.segments import Segment, open_segment, probe, segment_numbers, walk
 from ...wal.writer import LogWriter
 from ..system.environment import Environment
+from .pins import LogPins
 
 SPARES_MAX = 2
 LOOK_BACK = (64 << 10, 512 << 10, 4 << 20)
@@ -69,7 +70,7 @@ class LogKeeper:
         retain_bytes: int,
         retain_seconds: float | None,
     ) -> None:
-        self.pins: dict[str, int] = {}
+        self.pins = LogPins()
         self.plan = RetentionPlan((), {})
         self.ids: Callable[[], tuple[bytes, int]] = lambda: (b"", 0)
         """Prefix and newest number of automatic ids."""
@@ -238,6 +239,7 @@ class LogKeeper:
             log.warning("log.trim_failed error=%s", error, extra={"event": "log.trim_failed"})
 
     def _trim(self, position: int) -> None:
+        self.pins.break_long(self._writer.position)
         self.plan = self.plan_now(position)
         if not self.plan.droppable:
             return
@@ -295,7 +297,9 @@ class LogKeeper:
         return plan_retention(
             [*self._sealed, current],
             limits=self._limits,
-            holders=Holders(checkpoint=position, pins=dict(self.pins), readers=self.readers()),
+            holders=Holders(
+                checkpoint=position, pins=self.pins.positions(), readers=self.readers()
+            ),
             now=self._environment.clock(),
         )
 

@@ -48,6 +48,7 @@ def collect(store: OpenStore, snapshots: int, oldest_snapshot_seconds: float | N
     """Return the statistics of an open store."""
     committer, keeper, figures = store.committer, store.keeper, store.checkpointer.figures
     median, p99, longest = committer.syncs.percentiles()
+    pins = keeper.pins.positions()
     plan = keeper.plan_now(store.checkpointer.position)
     return Statistics(
         position=store.writer.position,
@@ -71,7 +72,7 @@ def collect(store: OpenStore, snapshots: int, oldest_snapshot_seconds: float | N
         log_bytes=keeper.kept_bytes,
         log_first_position=keeper.first_position,
         log_held_by=plan.held,
-        pins=dict(keeper.pins),
-        oldest_pin=min(keeper.pins.values(), default=None),
+        pins=pins,
+        oldest_pin=min(pins.values(), default=None),
         readers=keeper.readers(),
     )

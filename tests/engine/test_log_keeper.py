@@ -198,7 +198,7 @@ def test_a_pin_holds_the_log_from_its_position_on() -> None:
         fill(store, 8)
         pinned = segments(store)[1]
         position = open_segment(store.disk.directory("/store/wal"), pinned).first_position
-        store.parts.keeper.pins["backup"] = position
+        pin = store.parts.keeper.pins.set("backup", position)
         fill(store, 16, first=100)
         store.database.checkpoint()
         statistics = store.database.statistics()
@@ -206,7 +206,7 @@ def test_a_pin_holds_the_log_from_its_position_on() -> None:
         assert statistics.oldest_pin == position
         assert statistics.pins == {"backup": position}
         assert "pin backup" in statistics.log_held_by[pinned]
-        del store.parts.keeper.pins["backup"]
+        store.parts.keeper.pins.release(pin)
         store.database.checkpoint()
         assert segments(store)[0] > pinned
 
