@@ -78,6 +78,7 @@ KINDS = {
     "engine/store/conflicts.py": "pure",
     "engine/store/known_outcomes.py": "pure",
     "engine/store/open_state.py": "pure",
+    "engine/store/partition_cuts.py": "pure",
     "engine/upkeep/": "disk",
     "engine/upkeep/check.py": "shell",
     "engine/api/attempts.py": "pure",
@@ -123,7 +124,10 @@ CIRCLES = [
 ]
 
 # Modules that nothing in the product needs yet, and what will.
-AWAITED = {"wal/history.py": "the supply of a copy by history"}
+AWAITED = {
+    "engine/store/partition_cuts.py": "full copies of partitions",
+    "wal/history.py": "the supply of a copy by history",
+}
 
 # A package of its own in the wheel, by which Spark finds the other one.
 DISCOVERY = "pipeline/discovery/pyspark_tidelog"

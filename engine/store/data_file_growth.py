@@ -1,12 +1,13 @@
 """Enlarges LMDB's map while readers are about.
 
 LMDB may change its map only while no transaction of the process is open; py-lmdb ends those that
-are, without asking.  So growth lets readers leave: new ones wait at a gate, old ones get
-``GRACE_SECONDS``; whoever is left then (snapshots, transactions and scans that were begun before)
-is expired and gets ``SnapshotExpiredError`` at its next read.
+are, without asking.  So growth lets readers leave: new ones wait at a gate, old ones get some
+patience; whoever is left then (snapshots, transactions and scans that were begun before) is expired
+and gets ``SnapshotExpiredError`` at its next read.
 
 Invariants:
 
+- No reader waits longer than twice the patience, and what the system takes to map a file.
 - While the map changes, no thread is inside a read: the gate is shut, and expired views are gone.
 - Nobody waits at the gate while holding the commit mutex: ``check_open`` lets a committer turn back
   with ``GrowingError``.  The gate opens before the mutex is asked for.
@@ -28,8 +29,8 @@ from ...affinity.errors import DiskFullError, TidelogError
 from ..data.overlay import Overlay
 from ..system.environment import Cursor, Environment, KeyValueEnvironment, KvTransaction
 
-GRACE_SECONDS = 5.0
 LEAVE_SECONDS = 1.0
+"""How long one that was ended may take, at most, to come to the end of what it reads just now."""
 _STEP_SECONDS = 0.005
 
 log = logging.getLogger("tidelog.store")
@@ -111,6 +112,7 @@ class MapGrowth:
         overlay: Overlay,
         map_size_max: int,
         *,
+        patience: float,
         mutex: AbstractContextManager[object],
         expire: Callable[[str], None],
     ) -> None:
@@ -120,6 +122,7 @@ class MapGrowth:
         self._kv = kv
         self._overlay = overlay
         self._map_size_max = map_size_max
+        self._patience = patience
         self._read_transactions: list[weakref.ref[KvTransaction]] = [weakref.ref(overlay.view.txn)]
 
     def begin(self) -> KvTransaction:
@@ -143,9 +146,9 @@ class MapGrowth:
                 self._overlay.gated = True
                 with self._mutex:
                     self._overlay.refresh(gate)
-                if not self._wait_for_readers(GRACE_SECONDS):
+                if not self._wait_for_readers(self._patience):
                     self._expire("the data file had to grow")
-                    self._wait_for_readers(LEAVE_SECONDS)
+                    self._wait_for_readers(min(self._patience, LEAVE_SECONDS))
                 larger = min(2 * size, self._map_size_max)
                 self._kv.grow(larger)
                 log.info("map.grown bytes=%d", larger, extra={"event": "map.grown"})

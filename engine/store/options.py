@@ -28,6 +28,7 @@ class Options:
     sync_interval: float = 0.05
     checkpoint_interval: float = 60.0
     lock_timeout: float = 10.0
+    growth_patience: float = 5.0
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -122,7 +122,13 @@ def _recovered(claim: Claim, kv: KeyValueEnvironment, options: Options, mapped: 
     if manifest.rebuild:
         check_rebuilt(claim.path, kv, marks)
     growth = MapGrowth(
-        environment, kv, overlay, options.map_size_max, mutex=mutex, expire=snapshots.expire
+        environment,
+        kv,
+        overlay,
+        options.map_size_max,
+        patience=options.growth_patience,
+        mutex=mutex,
+        expire=snapshots.expire,
     )
     log_end = LogEnd(claim.wal)
     replayed = Replayed(state, overlay, state.position, log_end.sync, mutex)

@@ -70,8 +70,9 @@ def test_the_limit_can_be_raised_at_the_next_open() -> None:
         assert len(again.database.map("users")) == 500
 
 
-def test_whoever_still_reads_after_the_grace_is_expired() -> None:
-    with opened(**SMALL) as store:
+@pytest.mark.parametrize("patience", [5.0, 0.2])
+def test_whoever_still_reads_after_the_patience_is_expired(patience: float) -> None:
+    with opened(**SMALL, growth_patience=patience) as store:
         fill(store, 10)
         store.database.checkpoint()
         users = store.database.map("users")
@@ -81,7 +82,7 @@ def test_whoever_still_reads_after_the_grace_is_expired() -> None:
         fill(store, 150)
         store.database.checkpoint()
         waited = store.environment.time.steady_s()
-        assert map_growth.GRACE_SECONDS <= waited <= map_growth.GRACE_SECONDS + 1.1
+        assert patience <= waited <= patience + min(patience, 1.0) + 0.1
         with pytest.raises(SnapshotExpiredError, match="had to grow") as caught:
             snapshot[users].get(b"00000")
         assert caught.value.retryable
@@ -116,7 +117,13 @@ def test_reads_during_growth_wait_and_go_on() -> None:
         txn.put(b"key", b"value")
     overlay = Overlay(kv.begin())
     growth = map_growth.MapGrowth(
-        environment, kv, overlay, 100_000, mutex=threading.Lock(), expire=unexpected
+        environment,
+        kv,
+        overlay,
+        100_000,
+        patience=5.0,
+        mutex=threading.Lock(),
+        expire=unexpected,
     )
     waiting, found = threading.Semaphore(0), list[object]()
 

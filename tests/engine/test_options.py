@@ -30,6 +30,7 @@ from tidelog.wal.format import PAYLOAD_MAX
         ("sync_interval", math.inf),
         ("retain_seconds", -1.0),
         ("lock_timeout", 0),
+        ("growth_patience", 0),
     ],
 )
 def test_an_option_that_is_no_positive_number_is_refused(name: str, value: Any) -> None:
@@ -90,6 +91,7 @@ def test_what_nobody_asked_for_is_as_it_always_was() -> None:
         sync_interval=0.05,
         checkpoint_interval=60.0,
         lock_timeout=10.0,
+        growth_patience=5.0,
     )
 
 

@@ -18,7 +18,7 @@ from support.real_stores import error_of, expect_sound, in_child, opened, quiet,
 from tidelog.engine.api.database import Database
 from tidelog.engine.api.open import open as open_store
 from tidelog.engine.codecs import registry as codecs
-from tidelog.engine.store.data_file_growth import GRACE_SECONDS
+from tidelog.engine.store.options import Options
 from tidelog.engine.system import lmdb_file as kv
 from tidelog.engine.upkeep.check import check_store
 from tidelog.errors import (
@@ -144,7 +144,7 @@ def test_snapshots_get_their_time_before_growth_and_end_then(tmp_path: Path) -> 
         assert next(pairs) == next(scanned) == (b"000000", bytes(1000))
         m.update_many(rows(500, 1000))
         db.checkpoint()
-        assert waiting.now >= GRACE_SECONDS
+        assert waiting.now >= Options().growth_patience
         for read in (
             lambda: snapshot[m],
             lambda: list(pairs),
@@ -169,7 +169,7 @@ def test_growth_goes_on_once_the_last_reader_has_left(tmp_path: Path) -> None:
         held.append(db.snapshot())
         m.update_many(rows(500))
         db.checkpoint()
-        assert waiting.now < GRACE_SECONDS
+        assert waiting.now < Options().growth_patience
     expect_sound(tmp_path / "store")
 
 

@@ -1,0 +1,184 @@
+"""One partition at one instant, as it is stored: against maps that were read at that instant."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from support.scripts import small_pieces
+from support.stores import Opened, opened
+from tidelog.affinity.errors import ClosedError, CorruptDataError, SnapshotExpiredError
+from tidelog.affinity.partitions import partition_of
+from tidelog.engine.data.overlay import Layer, View
+from tidelog.engine.data.raw_scan import raw_blocks
+from tidelog.engine.data.stored import (
+    TRAILER_SIZE,
+    checked,
+    is_tombstone,
+    pack_prefix,
+    split_key,
+    stored_value,
+    version_of,
+)
+from tidelog.engine.store.partition_cuts import PartitionCut, cut_partition
+from tidelog.testing import FaultyDisk
+from tidelog.testing.kv import MemoryKv
+from tidelog.tx.counter import PartitionUpdateCounter
+
+PARTITIONS = 3
+
+
+@pytest.fixture(autouse=True)
+def pieces() -> Iterator[None]:
+    with small_pieces():
+        yield
+
+
+def cut(store: Opened, partition: int) -> PartitionCut:
+    return cut_partition(store.parts, store.parts.committer, partition)
+
+
+def live(found: PartitionCut, rows: int = 1000) -> dict[tuple[int, bytes], bytes]:
+    """What a cut has that was not deleted, by namespace and key; its keys have to rise."""
+    pairs = [pair for block in found.blocks(rows=rows) for pair in block]
+    assert [key for key, _ in pairs] == sorted({key for key, _ in pairs})
+    assert {split_key(key)[0] for key, _ in pairs} <= {found.state.partition}
+    return {
+        split_key(key)[1:]: stored[:-TRAILER_SIZE]
+        for key, stored in pairs
+        if not is_tombstone(stored)
+    }
+
+
+def expected(store: Opened, partition: int) -> dict[tuple[int, bytes], bytes]:
+    """What maps show of a partition."""
+    found = {}
+    for name in store.database.maps():
+        mapping = store.database.map(name)
+        for key, value in mapping.items():
+            if partition_of(key, PARTITIONS) == partition:
+                found[mapping.namespace.id, key] = value
+    return found
+
+
+def some_life(store: Opened, seed: int) -> None:
+    """Updates, deletes and checkpoints in two maps."""
+    chance = random.Random(seed)
+    maps = [store.database.map("one"), store.database.map("two")]
+    for _ in range(120):
+        mapping, key = chance.choice(maps), b"%02d" % chance.randrange(40)
+        if chance.random() < 0.3:
+            mapping.pop(key, None)
+        else:
+            mapping[key] = chance.randbytes(chance.randrange(1, 9))
+        if chance.random() < 0.05:
+            store.database.checkpoint()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cut_has_what_the_maps_had_and_keeps_it(seed: int) -> None:
+    with opened(partitions=PARTITIONS) as store:
+        some_life(store, seed)
+        cuts = [cut(store, partition) for partition in range(PARTITIONS)]
+        before = [expected(store, partition) for partition in range(PARTITIONS)]
+        counters = [counter.to_bytes() for counter in store.parts.state.counters]
+        assert [live(found) for found in cuts] == before
+        some_life(store, seed + 100)
+        store.database.checkpoint()
+        some_life(store, seed + 200)
+        assert [live(found, rows=3) for found in cuts] == before
+        assert [found.state.counter for found in cuts] == counters
+        for found in cuts:
+            numbers = [version_of(value)[1] for block in found.blocks() for _, value in block]
+            counter = PartitionUpdateCounter.from_bytes(found.state.counter)
+            assert max(numbers) <= counter.lwm
+            found.close()
+
+
+def test_a_cut_goes_on_behind_a_key_and_keeps_to_its_limits() -> None:
+    with opened(partitions=1) as store:
+        some_life(store, 1)
+        found = cut(store, 0)
+        whole = [pair for block in found.blocks() for pair in block]
+        blocks = list(found.blocks(rows=5))
+        assert [len(block) for block in blocks[:-1]] == [5] * (len(blocks) - 1)
+        assert [pair for block in blocks for pair in block] == whole
+        assert all(len(block) == 1 for block in found.blocks(most_bytes=1))
+        for at in (0, 7, len(whole) - 1):
+            rest = [pair for block in found.blocks(whole[at][0]) for pair in block]
+            assert rest == whole[at + 1 :]
+        found.close()
+
+
+def test_a_delete_that_is_not_in_the_data_file_yet_is_in_the_cut() -> None:
+    with opened(partitions=1) as store:
+        users = store.database.map("users")
+        users[b"a"] = users[b"c"] = b"1"
+        store.database.checkpoint()
+        users[b"b"] = b"2"
+        del users[b"c"]
+        with cut(store, 0) as found:
+            (block,) = found.blocks()
+        told = [
+            (split_key(key)[2], version_of(value)[1], is_tombstone(value)) for key, value in block
+        ]
+        assert told == [(b"a", 1, False), (b"b", 3, False), (b"c", 4, True)]
+
+
+def test_a_cut_is_ended_by_its_owner_or_from_outside() -> None:
+    with opened(partitions=1) as store:
+        some_life(store, 2)
+        found, other = cut(store, 0), cut(store, 0)
+        reading, read = found.blocks(rows=1), other.blocks(rows=1)
+        next(reading)
+        next(read)
+        assert store.database.statistics().snapshots == 2
+        found.close()
+        found.close()
+        with pytest.raises(ClosedError, match="the cut of a partition is closed"):
+            next(reading)
+        store.parts.snapshots.expire("the data file had to grow")
+        with pytest.raises(SnapshotExpiredError, match="had to grow"):
+            next(read)
+        with pytest.raises(SnapshotExpiredError):
+            next(other.blocks())
+        assert store.database.statistics().snapshots == 0
+
+
+def test_a_cut_that_is_forgotten_pins_nothing() -> None:
+    with opened(partitions=1) as store:
+        some_life(store, 3)
+        cut(store, 0)
+        assert store.database.statistics().snapshots == 0
+
+
+def test_a_data_file_that_grows_ends_a_cut_and_the_next_one_has_everything() -> None:
+    with opened(partitions=1, map_size=200_000, map_size_max=4_000_000) as store:
+        numbers = store.database.map("numbers")
+        found = cut(store, 0)
+        numbers.update_many({b"%04d" % at: bytes(200) for at in range(2000)})
+        store.database.checkpoint()
+        with pytest.raises(SnapshotExpiredError, match="had to grow"):
+            next(found.blocks())
+        with cut(store, 0) as again:
+            assert len(live(again)) == 2000
+
+
+@pytest.mark.parametrize("damaged", range(5))
+def test_a_pair_that_is_damaged_or_lies_beside_the_range_is_told(damaged: int) -> None:
+    # One before the range, three in it, one behind it.
+    keys = [pack_prefix(partition, 16) + b"k" for partition in (0, 1, 2)]
+    keys = [keys[0], *(keys[1] + bytes([at]) for at in range(3)), keys[2]]
+    values = checked(keys, [stored_value(b"v", 1, 1, 1)] * len(keys))
+    values[damaged] = b"w" + values[damaged][1:]
+    kv = MemoryKv(disk := FaultyDisk(), "/", 100_000)
+    assert disk.kind("/") == "directory"
+    with kv.write() as txn:
+        for key, value in zip(keys, values, strict=True):
+            txn.put(key, value)
+    low, high = pack_prefix(1, 0), pack_prefix(2, 0)
+    view = View((Layer(),), kv.begin())
+    with pytest.raises(CorruptDataError):
+        list(raw_blocks(view, 1, low, high, rows=2, most_bytes=100))
