@@ -944,7 +944,7 @@ class Database:
         self._committer.stopped = self._committer.stopped or CLOSED
         self._committer.in_the_way = True
         for snapshot in self._snapshots:
-            snapshot.close()
+            snapshot.end(error)
         self.overlay.view = reads.closed_view(error)
         open_handles.discard(self)
 
