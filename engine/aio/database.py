@@ -6,7 +6,7 @@
 
 The store beneath is a synchronous one; this module decides where its work runs.  Commits go
 through one thread (``log_thread``), all else that may block through worker threads
-(``aio_workers``), and a read of a few keys runs in the loop, where it may fault a page in.
+(``workers``), and a read of a few keys runs in the loop, where it may fault a page in.
 
 Invariants:
 
@@ -17,7 +17,7 @@ Invariants:
   of the others one in ``READS_PER_CHECKPOINT`` is, counted over the store.
 - After ``aclose``, in another thread and in another loop every call raises a ``UsageError``.
 
-Left out: maps (``aio_maps``), transactions and snapshots (``aio_transactions``).
+Left out: what maps do (``maps``, ``beneath``, ``plain``), transactions, attempts and snapshots.
 """
 
 from __future__ import annotations
@@ -32,12 +32,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
 
-from ...affinity.errors import DeadlockError, ReadOnlyError, UsageError
+from ...affinity.errors import ReadOnlyError, UsageError
 from ..api import database as databases, open as opens, snapshots
 from ..api.attempts import ATTEMPTS, check_callable
 from ..api.inside import Blocks
-from ..api.rewrites import Rewrite
-from ..api.rewriting import begins_again, has_to_wait
 from ..api.transactions import (
     Durability,
     Isolation,
@@ -47,15 +45,16 @@ from ..api.transactions import (
 )
 from ..codecs import registry as codecs_module
 from ..commit.entries import Commit, Receipt
-from ..commit.lock_manager import LockedError
-from ..data.decisions import Decide
 from ..data.namespaces import check_name, not_copied
-from ..data.scan import Pair
 from ..system.environment import Environment
 from ..system.production import production
+from .attempts import Attempt, Attempts
+from .beneath import Beneath, SyncMap
 from .log_thread import LogThread
-from .maps import INLINE_KEYS_MAX, Getter, Items, Map, Putter, Rewriter, SyncMap
-from .transactions import Attempt, Attempts, Snapshot, Transaction
+from .maps import Getter, Items, Map
+from .plain import Plain
+from .snapshots import Snapshot
+from .transactions import Transaction
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -139,7 +138,12 @@ class Database:
         self.workers.check()
         check_name(name)
         make = partial(self.database.map, name, key=key, value=value, create=create)
-        return Map(name, self, partial(self.workers.run, make))
+
+        async def bind() -> Beneath:
+            mapping = await self.workers.run(make)
+            return Beneath(mapping, self) if self._log is None else Plain(mapping, self, self._log)
+
+        return Map(name, self.home, bind)
 
     def maps(self) -> list[str]:
         """Return the names of all maps, sorted."""
@@ -260,7 +264,7 @@ class Database:
                 return snapshot
         return await self.workers.run(self.database.snapshot)
 
-    # -------------------------------------------------------------- session of maps
+    # -------------------------------------------------------------- place of maps
 
     async def pace(self) -> None:
         """Check for cancellation, and now and then let other tasks run."""
@@ -271,7 +275,7 @@ class Database:
             await checkpoint()
 
     async def read(self, work: Callable[[], T]) -> T:
-        """Return ``work()``, which reads a few keys."""
+        """Return ``work()``, which looks at a few keys."""
         if not self._inline:
             return await self.workers.run(work)
         await self.pace()
@@ -281,7 +285,7 @@ class Database:
         return work()
 
     async def scan(self, work: Callable[[], T]) -> T:
-        """Return ``work()``, which may read a lot."""
+        """Return ``work()``, which may take long."""
         return await self.workers.run(work)
 
     def check_nowait(self) -> None:
@@ -290,9 +294,9 @@ class Database:
         if self.database.overlay.gated:
             raise trio.WouldBlock
 
-    def getter(self, inner: SyncMap) -> Getter:
+    def getter(self, mapping: SyncMap) -> Getter:
         """Return an async function from key and default to value."""
-        read, check, overlay = inner.get, self.workers.check, self.database.overlay
+        read, check, overlay = mapping.get, self.workers.check, self.database.overlay
         if not self._inline:
 
             async def get(key: Any, default: Any) -> Any:
@@ -312,108 +316,6 @@ class Database:
             return read(key, default)
 
         return get_inline
-
-    def putter(self, inner: SyncMap) -> Putter:
-        """Return an async function that sets an encoded key, or deletes it."""
-        namespace = inner.namespace
-
-        async def put(key: bytes, value: bytes | None) -> None:
-            self._check_outside(inner)
-            await self._commit_pairs(inner, [(key, value)])
-
-        return put if self._log is None else self._log.putter(namespace, self.inside, put)
-
-    def _check_outside(self, inner: SyncMap) -> None:
-        """Raise ``UsageError`` for a plain write in a transaction block of this task."""
-        if self.inside:
-            self.inside.check_write(current_task(), inner.name)
-
-    async def update_many(self, inner: SyncMap, pairs: list[tuple[Any, Any]]) -> None:
-        """Set many keys in one transaction."""
-        self.workers.check()
-        self._check_outside(inner)
-        encode_key, encode_value = inner.namespace.encode_key, inner.namespace.encode_value
-
-        def encode() -> list[tuple[bytes, bytes | None]]:
-            return [(encode_key(key), encode_value(value)) for key, value in pairs]
-
-        few = len(pairs) <= INLINE_KEYS_MAX
-        await self._commit_pairs(inner, encode() if few else await self.workers.run(encode))
-
-    async def _commit_pairs(self, inner: SyncMap, pairs: list[tuple[bytes, bytes | None]]) -> None:
-        """Commit encoded pairs of one map; wait where somebody has locked one of them."""
-        self.workers.check()
-        commit = self.writer().commit_of(inner.namespace, pairs)
-        if commit is None:
-            return await checkpoint()
-        try:
-            await self.commit(commit)
-        except LockedError:
-            own = self.transaction("pessimistic", isolation="read_committed", plain_writes=True)
-            async with own as tx:
-                await tx.set_encoded(inner.namespace, pairs)
-        return None
-
-    def rewriter(self, inner: SyncMap) -> Rewriter:
-        """Return an async function that carries out a decision about an encoded key."""
-        make: Callable[[bytes, Decide], Rewrite] | None = None
-
-        async def rewrite(key: bytes, decide: Decide) -> Any:
-            nonlocal make
-            make = make or self.writer().rewriting.maker(inner.namespace)
-            self._check_outside(inner)
-            while True:
-                made = await self.read(partial(make, key, decide))
-                if made.choice.settled or await self._carried_out(made):
-                    return made.choice.result
-                if has_to_wait(made.error):
-                    return await self._wait(
-                        lambda tx: tx.rewriter(tx.inner_map(inner))(key, decide)
-                    )
-
-        return rewrite
-
-    async def pop_first(self, inner: SyncMap) -> Pair | None:
-        """Delete the first key and return the encoded pair, None where there is none."""
-        make = partial(self.writer().rewriting.first, inner.namespace)
-        self._check_outside(inner)
-        while True:
-            made = await self.workers.run(make)
-            if made.choice.settled:
-                return None
-            if await self._carried_out(made):
-                return cast("Pair | None", made.choice.result)
-            if has_to_wait(made.error):
-                return await self._wait(lambda tx: tx.pop_first(tx.inner_map(inner)))
-
-    async def _carried_out(self, made: Rewrite) -> bool:
-        """Commit a rewrite; False where it has to be done in another way, or again."""
-        assert self._log is not None
-        await self._log.commit(made)
-        if made.error is None:
-            return True
-        if has_to_wait(made.error) or begins_again(made.error):
-            return False
-        raise made.error
-
-    async def _wait(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Return ``await work(tx)`` of a pessimistic transaction."""
-        while True:
-            try:
-                async with self.transaction("pessimistic", plain_writes=True) as tx:
-                    return await work(tx)
-            except DeadlockError:
-                continue  # it stood, waiting, in the way of those it waits for
-
-    async def change(self, inner: SyncMap, work: Callable[[SyncMap], T], *, scans: bool) -> T:
-        """Return ``work(map)`` of the map inside a transaction of its own."""
-        self.workers.check()
-        self._check_outside(inner)
-
-        async def attempt(tx: Transaction) -> T:
-            return await tx.change(tx.inner_map(inner), work, scans=scans)
-
-        return await self.run(attempt, plain_writes=True)
 
     # -------------------------------------------------------------- maintenance
 

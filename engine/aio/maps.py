@@ -1,107 +1,103 @@
-"""Maps under Trio: the same as ``maps.Map``, awaited.
+"""Maps under Trio: the same as ``api.maps.Map``, awaited.
 
 A ``Map`` is a name until it is first used: making a map writes the log, so that happens in a
-worker thread, once, in the first call that is awaited.  Encoding, decoding and what the operations
-mean are those of the synchronous map that it then holds; where an operation runs is up to the
-*session* (the store itself, a transaction, a snapshot).
+worker thread, once, in the first call that is awaited.  What the operations mean stands in
+``data.operations``; where they run is up to the *backing* that the map is bound to then: that of
+the store itself, of a transaction, of a snapshot.
 
 Invariants:
 
-- What may read more than ``INLINE_KEYS_MAX`` keys runs in a worker thread.
+- What a map asks of its backing can be asked over a network as well: keys, values and requests.
 - An iteration holds its snapshot until it is exhausted, closed, or collected.
 
-Left out: what a session does (``aio``, ``aio_transactions``).
+Left out: the backings (``beneath``, ``plain``, ``transactions``).
 """
 
 from __future__ import annotations
 
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
     Iterable,
-    Iterator,
     Mapping,
 )
-from contextlib import aclosing
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
 import trio
 
-from ..api import maps
-from ..api.maps import LOAD_BATCH, check_batch, no_map_of, pairs_of
-from ..data import decisions
-from ..data.decisions import MISSING, Decide
-from ..data.namespaces import Home, Namespace, not_copied
-from ..data.scan import Pair
+from ..data import operations
+from ..data.decisions import MISSING
+from ..data.namespaces import Home, Namespace, no_map_of, not_copied
+from ..data.operations import KEYS_AT_ONCE, LOAD_BATCH, iterated
+from ..data.requests import Iteration, Operation, Request, Source
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 
-INLINE_KEYS_MAX = 64
-"""Keys that are encoded or read in the loop at once; more go to a worker thread."""
-
 BLOCK_FIRST = 16
 BLOCK_MAX = 1024
 """Pairs that an iteration fetches at first, and at most, in one visit to a worker thread."""
 
+MANY = KEYS_AT_ONCE + 1
+"""Keys that an operation reads of which it is not known how many they are."""
+
 Getter = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 Putter = Callable[[bytes, "bytes | None"], Coroutine[Any, Any, None]]
-Rewriter = Callable[[bytes, Decide], Coroutine[Any, Any, Any]]
-SyncMap = maps.Map[Any, Any]
 
 
-class Session(Protocol):
-    """Where a map under Trio reads and writes."""
+class Pages(Protocol[T]):
+    """What an iteration gives, page by page."""
+
+    async def fetch(self, size: int) -> list[T]:
+        """Return the next ``size``; fewer at the end."""
+
+    def close(self) -> None:
+        """Let go of the snapshot."""
+
+
+class Backing(Protocol):
+    """What a map is bound to: one namespace, in a store, a transaction or a snapshot."""
 
     @property
-    def home(self) -> Home:
-        """The opening of the store, to which its maps belong."""
+    def namespace(self) -> Namespace:
+        """The namespace, with its codecs."""
 
-    def getter(self, inner: SyncMap) -> Getter:
-        """Return an async function from key and default to value."""
+    @property
+    def get(self) -> Getter:
+        """An async function from key and default to value."""
 
-    def putter(self, inner: SyncMap) -> Putter:
-        """Return an async function that sets an encoded key, or deletes it."""
+    @property
+    def put(self) -> Putter:
+        """An async function that sets an encoded key, or deletes it."""
 
-    def rewriter(self, inner: SyncMap) -> Rewriter:
-        """Return an async function that carries out a decision about an encoded key."""
+    def get_nowait(self, key: Any, default: Any) -> Any:
+        """Return the value of a key, or raise ``trio.WouldBlock``."""
 
-    async def pop_first(self, inner: SyncMap) -> Pair | None:
-        """Delete the first key and return the encoded pair, None where there is none."""
+    async def perform(self, operation: Operation[T]) -> T:
+        """Carry out an operation."""
 
-    def check_nowait(self) -> None:
-        """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
+    async def read(self, operation: Operation[T], keys: int) -> T:
+        """Carry out an operation that only reads, and looks at about so many keys."""
 
-    async def read(self, work: Callable[[], T]) -> T:
-        """Return ``work()``, which reads a few keys."""
-
-    async def scan(self, work: Callable[[], T]) -> T:
-        """Return ``work()``, which may read a lot."""
-
-    async def change(self, inner: SyncMap, work: Callable[[SyncMap], T], *, scans: bool) -> T:
-        """Return ``work(map)`` of the map inside a transaction."""
-
-    async def update_many(self, inner: SyncMap, pairs: list[tuple[Any, Any]]) -> None:
-        """Set many keys, all or none."""
+    def pages(self, way: Iteration[T]) -> Pages[T]:
+        """Begin an iteration, of which nothing is read yet."""
 
 
 class Items(AsyncIterator[T], Generic[T]):
-    """An iteration over a map; fetches blocks in a worker thread, each of them a checkpoint.
+    """An iteration over a map; fetches pages in a worker thread, each of them a checkpoint.
 
     Exhausting it, ``aclose`` and leaving its ``async with`` block end its snapshot; so does
-    dropping it, as the end of a function or a ``break`` does where nothing else refers to it.
+    dropping it, as the end of a function or a ``break`` does if nothing else refers to it.
     """
 
-    def __init__(self, session: Session, begin: Callable[[], Awaitable[Iterator[T]]]) -> None:
-        self._session = session
-        self._begin: Callable[[], Awaitable[Iterator[T]]] | None = begin
-        self._source: Iterator[T] | None = None
+    def __init__(self, begin: Callable[[], Awaitable[Pages[T]]]) -> None:
+        self._begin: Callable[[], Awaitable[Pages[T]]] | None = begin
+        self._pages: Pages[T] | None = None
         self._ready: list[T] = []  # backwards
         self._size = BLOCK_FIRST
 
@@ -117,25 +113,25 @@ class Items(AsyncIterator[T], Generic[T]):
 
     async def _fetch(self) -> None:
         if self._begin is not None:
-            # Kept until there is a first block: cancelled before, the iteration begins again.
-            self._source = await self._begin()
-        source, size = self._source, self._size
-        if source is None:
+            # Kept until there is a first page: cancelled before, the iteration begins again.
+            self._pages = await self._begin()
+        pages, size = self._pages, self._size
+        if pages is None:
             raise StopAsyncIteration
-        block = await self._session.scan(lambda: list(islice(source, size)))
+        page = await pages.fetch(size)
         self._begin = None
-        block.reverse()
-        self._ready = block
+        page.reverse()
+        self._ready = page
         self._size = min(4 * size, BLOCK_MAX)
-        if len(block) < size:
+        if len(page) < size:
             self._end()
-            if not block:
+            if not page:
                 raise StopAsyncIteration
 
     def _end(self) -> None:
-        source, self._source = self._source, None
-        if isinstance(source, maps.Items):
-            source.close()
+        pages, self._pages = self._pages, None
+        if pages is not None:
+            pages.close()
 
     async def aclose(self) -> None:
         """End the iteration and its snapshot; closing twice is fine."""
@@ -159,14 +155,14 @@ class Map(Generic[K, V]):
     Each method does what the one of the same name of ``tidelog.Map`` does.
     """
 
-    def __init__(self, name: str, session: Session, bind: Callable[[], Awaitable[SyncMap]]) -> None:
+    def __init__(self, name: str, home: Home, bind: Callable[[], Awaitable[Backing]]) -> None:
         self.name = name
-        self._session = session
+        self.home = home
+        """The opening of the store, to which the map belongs."""
         self._bind = bind
-        self._inner: SyncMap | None = None
+        self._backing: Backing | None = None
         self._get: Getter = self._bound_get
         self._put: Putter
-        self._rewrite: Rewriter
         self._encode_key: Callable[[K], bytes]
         self._encode_value: Callable[[V], bytes]
 
@@ -174,31 +170,26 @@ class Map(Generic[K, V]):
 
     def __repr__(self) -> str:
         """Show name and codecs, the latter once they are known."""
-        if self._inner is None:
+        if self._backing is None:
             return f"<aio Map {self.name!r} not used yet>"
-        return f"<aio {self._inner!r}>"
-
-    @property
-    def home(self) -> Home:
-        """The opening of the store, to which the map belongs."""
-        return self._session.home
+        namespace = self._backing.namespace
+        key, value = namespace.key_codec.name, namespace.value_codec.name
+        return f"<aio Map {namespace.name!r} {key} -> {value}>"
 
     async def ensure(self) -> None:
         """Make or find the map now, not at its first use; errors about it come here."""
         await self.bound()
 
-    async def bound(self) -> SyncMap:
-        """Return the synchronous map beneath."""
-        inner = self._inner
-        if inner is None:
-            inner = await self._bind()
-            self._get = self._session.getter(inner)
-            self._put = self._session.putter(inner)
-            self._rewrite = self._session.rewriter(inner)
-            self._encode_key = inner.namespace.encode_key
-            self._encode_value = inner.namespace.encode_value
-            self._inner = inner
-        return inner
+    async def bound(self) -> Backing:
+        """Return what the map is bound to; what ``aio`` itself builds on."""
+        backing = self._backing
+        if backing is None:
+            backing = await self._bind()
+            self._get, self._put = backing.get, backing.put
+            self._encode_key = backing.namespace.encode_key
+            self._encode_value = backing.namespace.encode_value
+            self._backing = backing
+        return backing
 
     # -------------------------------------------------------------- one key
 
@@ -221,23 +212,22 @@ class Map(Generic[K, V]):
     def get_nowait(self, key: K, default: Any = None) -> Any:
         """Return the value of a key, or ``default``, at once and in the loop.
 
-        Raises ``trio.WouldBlock`` where that is impossible: before the first awaited call of the
-        map (``ensure``), in a pessimistic transaction, where a snapshot has to be waited for, and
+        Raises ``trio.WouldBlock`` if that is impossible: before the first awaited call of the
+        map (``ensure``), in a pessimistic transaction, if a snapshot has to be waited for, and
         while the data file grows.
         """
-        if self._inner is None:
+        if self._backing is None:
             raise trio.WouldBlock
-        self._session.check_nowait()
-        return self._inner.get(key, default)
+        return self._backing.get_nowait(key, default)
 
     async def contains(self, key: K) -> bool:
         """Tell whether the map has a key."""
-        inner = await self.bound()
-        return await self._session.read(lambda: key in inner)
+        backing = await self.bound()
+        return await backing.read(operations.contains(backing.namespace, key), 1)
 
     def set(self, key: K, value: V) -> Coroutine[Any, Any, None]:
         """Set a key: outside of a transaction a transaction of its own."""
-        if self._inner is None:
+        if self._backing is None:
             return self._bound_set(key, value)
         return self._put(self._encode_key(key), self._encode_value(value))
 
@@ -251,8 +241,8 @@ class Map(Generic[K, V]):
         await self._put(self._encode_key(key), None)
 
     async def delete(self, key: K) -> None:
-        """Delete a key; ``KeyError`` where there is none."""
-        await self._decided(key, lambda _: decisions.delete(key))
+        """Delete a key; ``KeyError`` if it is not there."""
+        await self._perform(lambda namespace: operations.delete(namespace, key))
 
     @overload
     def pop(self, key: K) -> Coroutine[Any, Any, V]: ...
@@ -260,68 +250,50 @@ class Map(Generic[K, V]):
     def pop(self, key: K, default: V | T) -> Coroutine[Any, Any, V | T]: ...
     def pop(self, key: K, default: Any = MISSING) -> Coroutine[Any, Any, Any]:
         """Delete a key and return its value, in one transaction."""
-        return self._decided(key, lambda namespace: decisions.pop(namespace, key, default))
+        return self._perform(lambda namespace: operations.pop(namespace, key, default))
 
     async def setdefault(self, key: K, default: V) -> V:
-        """Return the value of a key, setting it first where there is none, in one transaction."""
-        value: V = await self._decided(
-            key, lambda namespace: decisions.setdefault(namespace, default)
+        """Return the value of a key, setting it first if it is not there, in one transaction."""
+        found = await self._perform(
+            lambda namespace: operations.setdefault(namespace, key, default)
         )
-        return value
+        return cast(V, found)
 
     async def popitem(self) -> tuple[K, V]:
-        """Delete the first key and return it with its value; ``KeyError`` where there is none."""
-        inner = await self.bound()
-        pair = await self._session.pop_first(inner)
-        if pair is None:
-            raise KeyError(f"the map {self.name!r} is empty")
-        return inner.namespace.decode_key(pair[0]), inner.namespace.decode_value(pair[1])
+        """Delete the first key and return it with its value; ``KeyError`` if the map is empty."""
+        return await self._perform(operations.popitem)
 
     async def incr(self, key: K, delta: int = 1) -> int:
-        """Add ``delta`` to an integer, taken as 0 where there is none; return the sum."""
-        total: int = await self._decided(
-            key, lambda namespace: decisions.incr(namespace, key, delta)
-        )
-        return total
+        """Add ``delta`` to an integer, taken as 0 if it is not there; return the sum."""
+        return await self._perform(lambda namespace: operations.incr(namespace, key, delta))
 
     async def compare_and_set(self, key: K, expected: V | None, value: V | None) -> bool:
         """Set a key to ``value`` if it has ``expected``, in one transaction; tell whether it did.
 
         None stands for no value: ``expected`` None means absent, ``value`` None deletes.
         """
-        done: bool = await self._decided(
-            key, lambda namespace: decisions.compare_and_set(namespace, expected, value)
+        return await self._perform(
+            lambda namespace: operations.compare_and_set(namespace, key, expected, value)
         )
-        return done
 
-    async def _decided(self, key: K, decision: Callable[[Namespace], Decide]) -> Any:
-        """Carry out a decision about a key, and return what it tells."""
-        inner = await self.bound()
-        return await self._rewrite(self._encode_key(key), decision(inner.namespace))
-
-    async def _change(self, work: Callable[[SyncMap], T], *, scans: bool = False) -> T:
-        inner = await self.bound()
-        return await self._session.change(inner, work, scans=scans)
+    async def _perform(self, operation: Callable[[Namespace], Operation[T]]) -> T:
+        backing = await self.bound()
+        return await backing.perform(operation(backing.namespace))
 
     # -------------------------------------------------------------- many keys
 
     async def get_many(self, keys: Iterable[K]) -> dict[K, V]:
         """Return the keys that are there, with their values; cheaper than one ``get`` each."""
         wanted = list(keys)
-        inner = await self.bound()
-        few = len(wanted) <= INLINE_KEYS_MAX
-        run = self._session.read if few else self._session.scan
-        found: dict[K, V] = await run(lambda: inner.get_many(wanted))
-        return found
+        backing = await self.bound()
+        return await backing.read(operations.get_many(backing.namespace, wanted), len(wanted))
 
     async def update_many(self, pairs: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
         """Set many keys in one transaction, all or none; the last value of a key counts.
 
         Raises ``TransactionTooLargeError`` beyond ``transaction_bytes_max``: see ``load``.
         """
-        inner = await self.bound()
-        given = list(pairs_of(pairs))
-        await self._session.update_many(inner, given)
+        await self._perform(lambda namespace: operations.update_many(namespace, pairs))
 
     async def load(
         self,
@@ -334,22 +306,17 @@ class Map(Generic[K, V]):
         After an error, a cancellation or a crash a whole number of batches is there, and loading
         the same pairs again gives the same map.
         """
-        check_batch(batch)
-        total = 0
-        async with aclosing(_batches(pairs, batch)) as parts:
-            async for part in parts:
-                await self.update_many(part)
-                total += len(part)
-        return total
+        source: Source = aiter(pairs) if isinstance(pairs, AsyncIterable) else iterated(pairs)
+        return await self._perform(lambda namespace: operations.load(namespace, source, batch))
 
     async def clear(self) -> None:
         """Delete all keys, in one transaction; ``db.drop`` is quicker for a large map."""
-        await self._change(lambda inner: inner.clear(), scans=True)
+        await self._perform(lambda _: operations.clear())
 
     async def count(self) -> int:
         """Count the keys: O(n), a scan of the whole map."""
-        inner = await self.bound()
-        return await self._session.scan(lambda: len(inner))
+        backing = await self.bound()
+        return await backing.read(operations.count(), MANY)
 
     # -------------------------------------------------------------- in order
 
@@ -362,29 +329,58 @@ class Map(Generic[K, V]):
         limit: int | None = None,
     ) -> Items[tuple[K, V]]:
         """Iterate over the pairs from ``start`` (included) to ``stop`` (not), in order."""
-        return self._iterate(lambda inner: inner.range(start, stop, reverse=reverse, limit=limit))
+        return self._iterate(
+            lambda namespace: operations.between(
+                namespace, start, stop, reverse=reverse, limit=limit
+            )
+        )
 
     def items(self, prefix: K | None = None) -> Items[tuple[K, V]]:
         """Iterate over (key, value) in order; ``prefix`` keeps those whose key begins with it."""
-        return self._iterate(lambda inner: inner.items(prefix))
+        return self._iterate(lambda namespace: operations.items(namespace, prefix))
 
     def keys(self, prefix: K | None = None) -> Items[K]:
         """Iterate over the keys in order; ``prefix`` keeps those that begin with it."""
-        return self._iterate(lambda inner: inner.keys(prefix))
+        return self._iterate(lambda namespace: operations.keys(namespace, prefix))
 
     def values(self) -> Items[V]:
         """Iterate over the values in the order of their keys."""
-        return self._iterate(lambda inner: inner.values())
+        return self._iterate(operations.values)
 
     def __aiter__(self) -> Items[K]:
         """Iterate over the keys in order."""
         return self.keys()
 
-    def _iterate(self, begin: Callable[[SyncMap], Iterator[T]]) -> Items[T]:
-        async def bound() -> Iterator[T]:
-            return begin(await self.bound())
+    def _iterate(self, way: Callable[[Namespace], Iteration[T]]) -> Items[T]:
+        async def begin() -> Pages[T]:
+            backing = await self.bound()
+            return backing.pages(way(backing.namespace))
 
-        return Items(self._session, bound)
+        return Items(begin)
+
+
+async def drive(operation: Operation[T], answer: Callable[[Request], Awaitable[Any]]) -> T:
+    """Carry out an operation: await the answer to each request, and return its result."""
+    send, found = operation.send, None
+    while True:
+        try:
+            request = send(found)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        found = await answer(request)
+
+
+async def taken(source: Source, most: int) -> list[Any]:
+    """Return the next of what a caller gave, up to ``most`` of them."""
+    if not isinstance(source, AsyncIterator):
+        return list(islice(source, most))
+    found: list[Any] = []
+    async for one in source:
+        found.append(one)
+        if len(found) == most:
+            break
+    return found
 
 
 def check_home(mapping: object, home: Home) -> None:
@@ -392,22 +388,3 @@ def check_home(mapping: object, home: Home) -> None:
     found = mapping.home if isinstance(mapping, Map) else None
     if found is not home:
         raise no_map_of(home, mapping, found)
-
-
-async def _batches(
-    pairs: Mapping[K, V] | Iterable[tuple[K, V]] | AsyncIterable[tuple[K, V]], size: int
-) -> AsyncGenerator[list[tuple[K, V]], None]:
-    """Yield lists of up to ``size`` pairs."""
-    if not isinstance(pairs, AsyncIterable):
-        source = pairs_of(pairs)
-        while part := list(islice(source, size)):
-            yield part
-        return
-    part = []
-    async for pair in pairs:
-        part.append(pair)
-        if len(part) == size:
-            yield part
-            part = []
-    if part:
-        yield part

@@ -1,10 +1,12 @@
-"""Running a transaction again until it commits: bounded, jittered, and only where it can help.
+"""Running a transaction again until it commits: bounded, jittered, and only if it can help.
 
 The first attempts are optimistic.  From the third on a transaction takes locks, unless its mode was
 chosen: who has lost twice meets others on these keys all the time, and waits for them instead.
 
-Left out: what makes an error ``retryable``; each class of error says so.  The loop of tasks is in
-``aio_transactions``; what both decide is here.
+``Retries`` decides, for the loop of threads here as for that of tasks in ``aio.attempts``.  It
+neither waits nor runs anything.
+
+Left out: what makes an error ``retryable``; each class of error says so.
 """
 
 from __future__ import annotations
@@ -12,20 +14,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from ...affinity.errors import ConflictError, TidelogError, UsageError
-from .transactions import Transaction, checked_seconds
-
-if TYPE_CHECKING:
-    from .database import Database
+from .transactions import Transaction, TransactionSource, checked_seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 ATTEMPTS = 16
 OPTIMISTIC_ATTEMPTS = 2
-"""Attempts without locks, where the mode was not chosen."""
+"""Attempts without locks, if the mode was not chosen."""
 PAUSE_FIRST = 0.0005
 PAUSE_MAX = 0.25
 
@@ -34,7 +33,7 @@ _NOT_BEGUN = frozenset((CoroutineType, GeneratorType, AsyncGeneratorType))
 
 
 def check_has_run(work: Callable[..., object], result: object) -> None:
-    """Raise ``UsageError`` where calling ``work`` ran none of it, so that nothing is committed.
+    """Raise ``UsageError`` if calling ``work`` ran none of it, so that nothing is committed.
 
     A generator that a plain function made is a result like any other.
     """
@@ -52,7 +51,7 @@ def check_has_run(work: Callable[..., object], result: object) -> None:
 
 
 def check_callable(work: object) -> None:
-    """Raise ``UsageError`` for work that is no function."""
+    """Raise ``UsageError`` for work that is not a function."""
     if not callable(work):
         raise UsageError(
             f"{work!r} is not a function to run",
@@ -65,6 +64,8 @@ class Plan(NamedTuple):
 
     options: dict[str, Any]
     """Those of its transaction."""
+    left: float | None
+    """Seconds until the deadline of all attempts; None if there is none."""
     last: bool
     pause: float
     """The longest pause before the next attempt, in seconds."""
@@ -73,25 +74,75 @@ class Plan(NamedTuple):
 def plan(number: int, count: int, left: float | None, options: dict[str, Any]) -> Plan:
     """Return the plan of attempt ``number``, from 1, of ``count``.
 
-    ``left`` are the seconds until the deadline of all attempts, None where there is none.  Pauses
-    grow from half a millisecond to a quarter of a second, each with full jitter; an attempt whose
-    pause would reach the deadline is the last one.
+    Pauses grow from half a millisecond to a quarter of a second, each with full jitter; an attempt
+    whose pause would reach the deadline is the last one.
     """
     pause = min(PAUSE_FIRST * 2 ** (number - 1), PAUSE_MAX)
     last = number == count or (left is not None and left <= pause)
     if number > OPTIMISTIC_ATTEMPTS and "mode" not in options:
         options = {**options, "mode": "pessimistic"}
-    return Plan(options, last, pause)
+    return Plan(options, left, last, pause)
 
 
-def checked_count(count: object) -> int:
-    """Return a number of attempts, or raise ``UsageError`` for what is none."""
-    if type(count) is not int or count < 1:
-        raise UsageError(f"attempts={count!r} is not a positive number")
-    return count
+class Retries:
+    """The attempts of one loop: how each is made, and whether another one follows.
+
+    ``block`` is what users write around an attempt; ``deadline`` is in seconds from now, for all
+    attempts together.
+    """
+
+    def __init__(
+        self,
+        block: str,
+        count: object,
+        deadline: float | None,
+        options: dict[str, Any],
+        now: Callable[[], float],
+    ) -> None:
+        if type(count) is not int or count < 1:
+            raise UsageError(f"attempts={count!r} is not a positive number")
+        self.number = 0
+        """How many there were so far."""
+        self.entered = False
+        """Whether the block of the newest one was begun."""
+        self._done = False
+        self._block = block
+        self._count = count
+        self._options = options
+        self._now = now
+        self._end = None if deadline is None else now() + checked_seconds("deadline", deadline)
+
+    def next(self) -> Plan:
+        """Begin the next attempt, and return its plan."""
+        left = None if self._end is None else max(self._end - self._now(), 0.0)
+        self.number = number = self.number + 1
+        self._plan = made = plan(number, self._count, left, self._options)
+        # Done unless the attempt says otherwise: an error that it does not swallow ends the loop.
+        self._done, self.entered = True, False
+        return made
+
+    def again(self, error: BaseException) -> bool:
+        """Tell whether another attempt may cure the error that ended one."""
+        if not isinstance(error, TidelogError) or not error.retryable:
+            return False
+        if self._plan.last:
+            _tell_attempts(error, self.number)
+            return False
+        self._done = False
+        return True
+
+    def goes_on(self) -> bool:
+        """Tell whether there is another attempt; raise if the newest one was not used."""
+        if not self.entered:
+            raise UsageError(
+                "an attempt was not used, so that nothing can be committed",
+                hint=f"Write `{self._block} attempt as tx:` as what the loop does, and all the "
+                "work in there.",
+            )
+        return not self._done
 
 
-def tell_attempts(error: TidelogError, number: int) -> None:
+def _tell_attempts(error: TidelogError, number: int) -> None:
     """Let the error of the last attempt tell how many there were, and what helps."""
     error.args = (f"{error}; that was after {number} attempt{'s' if number > 1 else ''}",)
     if isinstance(error, ConflictError):
@@ -101,24 +152,12 @@ def tell_attempts(error: TidelogError, number: int) -> None:
         )
 
 
-def not_entered(block: str) -> UsageError:
-    """Return the error for an attempt that the loop went past without its block."""
-    return UsageError(
-        "an attempt was not used, so that nothing can be committed",
-        hint=f"Write `{block} attempt as tx:` as what the loop does, and all the work in there.",
-    )
-
-
 class Attempt:
     """One attempt: ``with attempt as tx``.  Swallows an error that the next attempt may cure."""
 
-    def __init__(
-        self, retries: _Retries, transaction: Transaction, number: int, last: bool
-    ) -> None:
+    def __init__(self, retries: Retries, transaction: Transaction) -> None:
         self._retries = retries
         self._transaction = transaction
-        self._number = number
-        self._last = last
 
     def __enter__(self) -> Transaction:
         """Return the transaction of this attempt."""
@@ -135,59 +174,53 @@ class Attempt:
         try:
             self._transaction.__exit__(kind, error, trace)
         except TidelogError as failure:
-            error = failure
-            if self._ends(failure):
+            if not self._retries.again(failure):
                 raise
-        if error is None:
-            self._retries.done = True
-            return False
-        return isinstance(error, TidelogError) and not self._ends(error)
-
-    def _ends(self, error: TidelogError) -> bool:
-        """Tell whether an error ends the loop."""
-        if error.retryable and self._last:
-            tell_attempts(error, self._number)
-        return self._last or not error.retryable
+            return True
+        return error is not None and self._retries.again(error)
 
 
-class _Retries:
-    """The state that the attempts of one loop share."""
+class Chance(Protocol):
+    """Random numbers."""
 
-    def __init__(self) -> None:
-        self.done = False
-        self.entered = False
+    def uniform(self, a: float, b: float, /) -> float:
+        """Return a number from ``a`` to ``b``."""
+
+
+class AttemptSource(TransactionSource, Protocol):
+    """The store that attempts are made in."""
+
+    @property
+    def random(self) -> Chance:
+        """Where the length of a pause comes from."""
+
+    @property
+    def pause(self) -> Callable[[float], object]:
+        """Wait some seconds."""
 
 
 def attempts(
-    database: Database, count: int, deadline: float | None, options: dict[str, Any]
+    database: AttemptSource, count: int, deadline: float | None, options: dict[str, Any]
 ) -> Iterator[Attempt]:
     """Yield attempts until one has committed; the last one raises whatever happens in it.
 
     ``deadline`` is in seconds from now, for all attempts together.
     """
-    count = checked_count(count)
-    end = None
-    if deadline is not None:
-        end = database.now() + checked_seconds("deadline", deadline)
-    retries = _Retries()
-    for number in range(1, count + 1):
-        left = None if end is None else max(end - database.now(), 0.0)
-        chosen, last, pause = plan(number, count, left, options)
-        transaction = Transaction(database, deadline=left, **chosen)
-        retries.entered = False
+    retries = Retries("with", count, deadline, options, database.now)
+    while True:
+        plan = retries.next()
+        transaction = Transaction(database, deadline=plan.left, **plan.options)
         try:
-            yield Attempt(retries, transaction, number, last)
+            yield Attempt(retries, transaction)
         finally:
             transaction.rollback()
-        if not retries.entered:
-            raise not_entered("with")
-        if retries.done or last:
+        if not retries.goes_on():
             return
-        database.pause(database.random.uniform(0.0, pause))
+        database.pause(database.random.uniform(0.0, plan.pause))
 
 
 def run(
-    database: Database,
+    database: AttemptSource,
     work: Callable[Concatenate[Transaction, P], T],
     count: int,
     deadline: float | None,

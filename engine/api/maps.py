@@ -1,34 +1,52 @@
 """Maps: the dict-like face of a namespace, the same on the store, in a transaction, in a snapshot.
 
-A ``Map`` turns keys and values into bytes and back, and leaves reading and writing to its
-*session*: the database itself (each write is a transaction), a ``Transaction``, or a ``Snapshot``.
+A ``Map`` reads and writes single keys through closures that its *session* has made for it, the hot
+path; all else is an operation (``data.operations``), which it carries out over the session: the
+database itself (each write is a transaction), a ``Transaction``, or a ``Snapshot``.
 
 Invariants:
 
 - Keys are checked for type and length before anything is asked of the session.
 - Iteration is lazy and bound to one snapshot (in a transaction: to that transaction).
 
-Left out: what a session does (``sessions``, ``transactions``, ``snapshots``).
+Left out: what the operations mean (``operations``), what a session does (``database``,
+``transactions``, ``snapshots``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, MutableMapping
 from itertools import chain, islice
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
-from ...affinity.errors import CodecError, UsageError
-from ..data import decisions
+from ..data import operations
 from ..data.decisions import MISSING, Decide
-from ..data.namespaces import VALUE_BYTES_MAX, Home, Namespace, not_copied
-from ..data.scan import BLOCK_FIRST, Pair
+from ..data.namespaces import VALUE_BYTES_MAX, Namespace, not_copied
+from ..data.operations import LOAD_BATCH, iterated
+from ..data.requests import (
+    Compute,
+    Count,
+    DecideOn,
+    Get,
+    GetMany,
+    Iteration,
+    Keys,
+    Operation,
+    PopFirst,
+    PutMany,
+    Request,
+    Take,
+    Together,
+)
+from ..data.scan import Pair
 from ..data.stored import KEY_BYTES_MAX
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 
-LOAD_BATCH = 10_000
+BLOCK_COUNTED = 2048
+"""Pairs that are wanted at once by who only counts them."""
 
 
 class Session(Protocol):
@@ -38,7 +56,7 @@ class Session(Protocol):
         """Return a function from encoded key to encoded value."""
 
     def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
-        """Return a function that sets an encoded key, or deletes it where the value is None."""
+        """Return a function that sets an encoded key, or deletes it if the value is None."""
 
     def blocks(
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
@@ -55,7 +73,7 @@ class Session(Protocol):
         """Return a function that carries out a decision about an encoded key, in one step."""
 
     def pop_first(self, namespace: Namespace) -> Pair | None:
-        """Delete the first key and return the encoded pair, None where there is none."""
+        """Delete the first key and return the encoded pair, None if the map is empty."""
 
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
         """Run ``work`` with the map of one transaction."""
@@ -132,7 +150,7 @@ class Map(MutableMapping[K, V]):
     # -------------------------------------------------------------- one key
 
     def __getitem__(self, key: K) -> V:
-        """Return the value of a key; ``KeyError`` where there is none."""
+        """Return the value of a key; ``KeyError`` if it is not there."""
         data = self._read(self.namespace.encode_key(key))
         if data is None:
             raise KeyError(key)
@@ -158,8 +176,8 @@ class Map(MutableMapping[K, V]):
     set = __setitem__
 
     def __delitem__(self, key: K) -> None:
-        """Delete a key; ``KeyError`` where there is none."""
-        self._rewrite(self.namespace.encode_key(key), decisions.delete(key))
+        """Delete a key; ``KeyError`` if it is not there."""
+        perform(operations.delete(self.namespace, key), self)
 
     def discard(self, key: K) -> None:
         """Delete a key if it is there; unlike ``del`` it reads nothing."""
@@ -171,62 +189,46 @@ class Map(MutableMapping[K, V]):
     def pop(self, key: K, default: V | T) -> V | T: ...
     def pop(self, key: K, default: Any = MISSING) -> Any:
         """Delete a key and return its value, in one transaction."""
-        decide = decisions.pop(self.namespace, key, default)
-        return self._rewrite(self.namespace.encode_key(key), decide)
+        return perform(operations.pop(self.namespace, key, default), self)
 
     @overload
     def setdefault(self: Map[K, T | None], key: K, default: None = None) -> T | None: ...
     @overload
     def setdefault(self, key: K, default: V) -> V: ...
     def setdefault(self, key: K, default: Any = None) -> Any:
-        """Return the value of a key, setting it first where there is none, in one transaction."""
-        decide = decisions.setdefault(self.namespace, default)
-        return self._rewrite(self.namespace.encode_key(key), decide)
+        """Return the value of a key, setting it first if it is not there, in one transaction."""
+        return perform(operations.setdefault(self.namespace, key, default), self)
 
     def popitem(self) -> tuple[K, V]:
-        """Delete the first key and return it with its value; ``KeyError`` where there is none."""
-        pair = self._session.pop_first(self.namespace)
-        if pair is None:
-            raise KeyError(f"the map {self.name!r} is empty")
-        return self.namespace.decode_key(pair[0]), self.namespace.decode_value(pair[1])
+        """Delete the first key and return it with its value; ``KeyError`` if the map is empty."""
+        return perform(operations.popitem(self.namespace), self)
 
     def incr(self, key: K, delta: int = 1) -> int:
-        """Add ``delta`` to an integer, taken as 0 where there is none; return the sum.
+        """Add ``delta`` to an integer, taken as 0 if it is not there; return the sum.
 
-        Raises ``UsageError`` where the value is no integer.
+        Raises ``UsageError`` if the value is not an integer.
         """
-        decide = decisions.incr(self.namespace, key, delta)
-        return cast(int, self._rewrite(self.namespace.encode_key(key), decide))
+        return perform(operations.incr(self.namespace, key, delta), self)
 
     def compare_and_set(self, key: K, expected: V | None, value: V | None) -> bool:
         """Set a key to ``value`` if it has ``expected``, in one transaction; tell whether it did.
 
         None stands for no value: ``expected`` None means absent, ``value`` None deletes.
         """
-        decide = decisions.compare_and_set(self.namespace, expected, value)
-        return cast(bool, self._rewrite(self.namespace.encode_key(key), decide))
+        return perform(operations.compare_and_set(self.namespace, key, expected, value), self)
 
     # -------------------------------------------------------------- many keys
 
     def get_many(self, keys: Iterable[K]) -> dict[K, V]:
         """Return the keys that are there, with their values; cheaper than one ``get`` each."""
-        wanted = list(keys)
-        found = self._session.get_many(self.namespace, list(map(self.namespace.encode_key, wanted)))
-        decode = self.namespace.decode_value
-        return {
-            key: decode(data) for key, data in zip(wanted, found, strict=True) if data is not None
-        }
+        return perform(operations.get_many(self.namespace, list(keys)), self)
 
     def update_many(self, pairs: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
         """Set many keys in one transaction, all or none; the last value of a key counts.
 
         Raises ``TransactionTooLargeError`` beyond ``transaction_bytes_max``: see ``load``.
         """
-        encode_key, encode_value = self.namespace.encode_key, self.namespace.encode_value
-        self._session.set_many(
-            self.namespace,
-            ((encode_key(key), encode_value(value)) for key, value in pairs_of(pairs)),
-        )
+        perform(operations.update_many(self.namespace, pairs), self)
 
     def update(self, *args: Any, **kwargs: V) -> None:
         """Set many keys in one transaction, all or none: the ``update`` of a dict."""
@@ -238,22 +240,11 @@ class Map(MutableMapping[K, V]):
         After an error or a crash a whole number of batches is there, and loading the same pairs
         again from the start, or from any batch that may be missing, gives the same map.
         """
-        check_batch(batch)
-        source = pairs_of(pairs)
-        total = 0
-        while part := list(islice(source, batch)):
-            self.update_many(part)
-            total += len(part)
-        return total
+        return perform(operations.load(self.namespace, iterated(pairs), batch), self)
 
     def clear(self) -> None:
         """Delete all keys, in one transaction; ``db.drop`` is quicker for a large map."""
-
-        def work(mapping: Map[K, V]) -> None:
-            for key in mapping.keys():  # noqa: SIM118  # the lazy iterator, not a set
-                mapping.discard(key)
-
-        self._session.atomically(self.namespace, work)
+        perform(operations.clear(), self)
 
     # -------------------------------------------------------------- in order
 
@@ -268,77 +259,36 @@ class Map(MutableMapping[K, V]):
         """Iterate over the pairs from ``start`` (included) to ``stop`` (not), in order.
 
         ``reverse`` gives the same pairs backwards; ``limit`` ends after that many.  Raises
-        ``CodecError`` where the key codec does not keep the order of keys and a bound is given.
+        ``CodecError`` if the key codec does not keep the order of keys and a bound is given.
         """
-        if not self.namespace.key_codec.ordered and not (start is stop is None):
-            raise CodecError(
-                f"codec {self.namespace.key_codec.name} does not keep the order of keys",
-                hint="Iterate over all items, or use an ordered key codec.",
-            )
-        low = b"" if start is None else self.namespace.encode_key(start)
-        high = None if stop is None else self.namespace.encode_key(stop)
-        return self._pairs(low, high, reverse, limit)
-
-    def _bounds(self, prefix: K | None) -> tuple[bytes, bytes | None]:
-        return (b"", None) if prefix is None else self.namespace.key_codec.prefix_range(prefix)
-
-    def _pairs(
-        self, low: bytes, high: bytes | None, reverse: bool, limit: int | None
-    ) -> Items[tuple[K, V]]:
-        if limit is not None and limit < 0:
-            raise UsageError(f"a limit of {limit} pairs is none")
-        size = BLOCK_FIRST if limit is None else min(max(limit, 1), BLOCK_FIRST)
-        blocks: Iterator[list[Any]] = self._session.blocks(self.namespace, low, high, reverse, size)
-        if limit is not None:
-            return Items(_limited(self._decoded(blocks), limit))
-        if self.namespace.plain:
-            return Items(chain.from_iterable(blocks), blocks)
-        return Items(self._decoded(blocks))
-
-    def _decoded(self, blocks: Iterator[list[Pair]]) -> Iterator[tuple[K, V]]:
-        decode_key, decode_value = self.namespace.decode_key, self.namespace.decode_value
-        for block in blocks:
-            for key, value in block:
-                yield decode_key(key), decode_value(value)
+        way = operations.between(self.namespace, start, stop, reverse=reverse, limit=limit)
+        return iterate(way, self)
 
     def items(self, prefix: K | None = None) -> Items[tuple[K, V]]:  # type: ignore[override]
         """Iterate over (key, value) in order; ``prefix`` keeps those whose key begins with it."""
         # Not the set-like view of a dict: that would need the length, which is O(n) here.
-        low, high = self._bounds(prefix)
-        return self._pairs(low, high, False, None)
+        return iterate(operations.items(self.namespace, prefix), self)
 
     def keys(self, prefix: K | None = None) -> Items[K]:  # type: ignore[override]
         """Iterate over the keys in order; ``prefix`` keeps those that begin with it."""
-        low, high = self._bounds(prefix)
-        return Items(self._keys(low, high))
-
-    def _keys(self, low: bytes, high: bytes | None) -> Iterator[K]:
-        decode = self.namespace.decode_key
-        for block in self._session.blocks(self.namespace, low, high, False, BLOCK_FIRST):
-            for key, _ in block:
-                yield decode(key)
+        return iterate(operations.keys(self.namespace, prefix), self)
 
     def values(self) -> Items[V]:  # type: ignore[override]
         """Iterate over the values in the order of their keys."""
-        return Items(self._values())
-
-    def _values(self) -> Iterator[V]:
-        decode = self.namespace.decode_value
-        for block in self._session.blocks(self.namespace, b"", None, False, BLOCK_FIRST):
-            for _, value in block:
-                yield decode(value)
+        return iterate(operations.values(self.namespace), self)
 
     def __iter__(self) -> Iterator[K]:
         """Iterate over the keys in order."""
-        return self._keys(b"", None)
+        # A generator, unlike what `keys` goes over: it can be closed.
+        yield from self.keys()
 
     def __len__(self) -> int:
         """Count the keys: O(n), a scan of the whole map."""
-        return sum(map(len, self._session.blocks(self.namespace, b"", None, False, 2048)))
+        return perform(operations.count(), self)
 
     def __bool__(self) -> bool:
         """Tell whether the map has any key, without counting them."""
-        return any(self._session.blocks(self.namespace, b"", None, False, 1))
+        return perform(operations.has_any(), self)
 
     def __eq__(self, other: object) -> bool:
         """Maps are equal when they are the same map of the same session."""
@@ -351,7 +301,7 @@ class BytesMap(Map[bytes, bytes]):
     """A map without codecs: keys and values are the bytes that are stored."""
 
     def __getitem__(self, key: bytes) -> bytes:
-        """Return the value of a key; ``KeyError`` where there is none."""
+        """Return the value of a key; ``KeyError`` if it is not there."""
         if type(key) is not bytes or len(key) > KEY_BYTES_MAX:
             key = self.namespace.encode_key(key)
         data = self._read(key)
@@ -377,97 +327,80 @@ class BytesMap(Map[bytes, bytes]):
 
     set = __setitem__
 
-    def get_many(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        """Return the keys that are there, with their values; cheaper than one ``get`` each."""
-        wanted = list(keys)
-        if {*map(type, wanted)} != {bytes} or max(map(len, wanted)) > KEY_BYTES_MAX:
-            wanted = list(map(self.namespace.encode_key, wanted))
-        found = dict(zip(wanted, self._session.get_many(self.namespace, wanted), strict=True))
-        if None in found.values():
-            return {key: data for key, data in found.items() if data is not None}
-        return cast("dict[bytes, bytes]", found)
 
-    def update_many(self, pairs: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]]) -> None:
-        """Set many keys in one transaction, all or none; the last value of a key counts."""
-        ready = list(pairs_of(pairs))
-        keys, values = [key for key, _ in ready], [value for _, value in ready]
-        plain = {*map(type, keys), *map(type, values)} == {bytes}
-        if (
-            plain
-            and max(map(len, keys)) <= KEY_BYTES_MAX
-            and max(map(len, values)) <= VALUE_BYTES_MAX
-        ):
-            self._session.set_many(self.namespace, ready)
-        else:
-            super().update_many(ready)
+# ---------------------------------------------------------------------- operations over a session
 
 
-def check_batch(batch: object) -> None:
-    """Raise ``UsageError`` for what is no number of pairs."""
-    if type(batch) is not int or batch < 1:
-        raise UsageError(f"batch={batch!r} is not a positive whole number")
-
-
-def pairs_of(pairs: Mapping[K, V] | Iterable[tuple[K, V]]) -> Iterator[tuple[K, V]]:
-    """Return the pairs that a caller gave; ``UsageError`` for what is none."""
-    if isinstance(pairs, Mapping):
-        return iter(pairs.items())
-    try:
-        return _checked(iter(pairs))
-    except TypeError:
-        raise _no_pair(pairs) from None
-
-
-def _checked(pairs: Iterator[tuple[K, V]]) -> Iterator[tuple[K, V]]:
-    for pair in pairs:
+def perform(operation: Operation[T], mapping: Map[Any, Any]) -> T:
+    """Carry out an operation: answer what it asks for, and return its result."""
+    send, found = operation.send, None
+    while True:
         try:
-            key, value = pair
-        except (TypeError, ValueError):
-            raise _no_pair(pair) from None
-        yield key, value
+            request = send(found)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        found = answer(request, mapping)
 
 
-def _no_pair(found: object) -> UsageError:
-    return UsageError(
-        f"a {type(found).__name__} was given where key and value are wanted",
-        hint="Give a mapping, or an iterable of pairs: `[(key, value), ...]`.",
+def answer(request: Request, mapping: Map[Any, Any]) -> Any:
+    """Return the answer to a request of an operation."""
+    namespace, session = mapping.namespace, mapping._session
+    match request:
+        case DecideOn(key, decide):
+            return mapping._rewrite(key, decide)
+        case GetMany(keys):
+            return session.get_many(namespace, keys)
+        case PutMany(pairs):
+            return session.set_many(namespace, pairs)
+        case Get(key):
+            return mapping._read(key)
+        case Count(most):
+            size = BLOCK_COUNTED if most is None else most
+            return _count(session.blocks(namespace, b"", None, False, size), most)
+        case Keys():
+            blocks = session.blocks(namespace, b"", None, False, BLOCK_COUNTED)
+            return [key for block in blocks for key, _ in block]
+        case PopFirst():
+            return session.pop_first(namespace)
+        case Together(operation):
+            return session.atomically(namespace, lambda inside: perform(operation(), inside))
+        case Take(source, most):
+            assert not isinstance(source, AsyncIterator), "the face has refused it"
+            return list(islice(source, most))
+        case Compute(work):
+            return work()
+
+
+def _count(blocks: Iterator[list[Pair]], most: int | None) -> int:
+    total = 0
+    for block in blocks:
+        total += len(block)
+        if most is not None and total >= most:
+            return most
+    return total
+
+
+def iterate(way: Iteration[T], mapping: Map[Any, Any]) -> Items[T]:
+    """Return an iteration over a map, of which nothing has been read yet."""
+    low, high, reverse, limit, size, of_block = way
+    blocks = mapping._session.blocks(mapping.namespace, low, high, reverse, size)
+    found: Iterator[Any] = chain.from_iterable(
+        blocks if of_block is None else map(of_block, blocks)
     )
+    if limit is None:
+        return Items(found, blocks)
+    return Items(_limited(found, limit, blocks))
 
 
-def namespace_at(home: Home, mapping: object) -> Namespace:
-    """Return the namespace of a map of this opening of a store; ``UsageError`` for all else.
-
-    A map of another store would name another namespace here, by its number.
-    """
-    namespace = getattr(mapping, "namespace", None)
-    if getattr(namespace, "home", None) is home:
-        return cast(Namespace, namespace)
-    raise no_map_of(home, mapping, getattr(namespace, "home", None))
-
-
-def no_map_of(here: Home, mapping: Any, home: Home | None) -> UsageError:
-    """Return the error for a map that belongs to another home, or for what is none at all."""
-    name = repr(mapping if isinstance(mapping, str) else getattr(mapping, "name", "name"))
-    if home is None:
-        return UsageError(
-            f"{mapping!r} is not a map of this store",
-            hint=f"Give the map itself, as in `tx[db.map({name})]`.",
-        )
-    other = "another opening of this store" if home.path == here.path else f"the store {home.path}"
-    return UsageError(
-        f"the map {name} belongs to {other}, this is {here.path}",
-        hint=f"Use the map of this one: `db.map({name})`.",
-    )
+def _limited(values: Iterator[T], limit: int, blocks: Iterator[Any]) -> Iterator[T]:
+    """Yield the first ``limit`` values, and let go of the snapshot that they are from."""
+    try:
+        yield from islice(values, limit)
+    finally:
+        blocks.close()  # type: ignore[attr-defined]  # a generator always has it
 
 
 def map_of(namespace: Namespace, session: Session) -> Map[Any, Any]:
     """Return the map of a namespace in a session."""
     return BytesMap(namespace, session) if namespace.plain else Map(namespace, session)
-
-
-def _limited(pairs: Iterator[T], limit: int) -> Iterator[T]:
-    """Yield the first ``limit``; closing this closes ``pairs`` (islice would not)."""
-    try:
-        yield from islice(pairs, limit)
-    finally:
-        pairs.close()  # type: ignore[attr-defined]  # a generator always has it

@@ -481,7 +481,7 @@ class ReadOnlyDatabase:
             if self._released:
                 return
             for snapshot in self._snapshots:
-                snapshot.close()
+                snapshot.end(self._closed)
             self._base = None
             self.overlay.view = reads.closed_view(self._closed)
             _open_readers.discard(self)

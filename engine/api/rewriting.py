@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from ...affinity.errors import DeadlockError, RolledBackError
 from ..commit.lock_manager import LockedError
 from ..data.decisions import Decide
 from ..data.namespaces import Namespace
+from ..data.overlay import Overlay
 from ..data.scan import Pair
 from ..system.forks import free
+from .inside import Blocks
 from .rewrites import FirstKey, Look, OneKey, RacedError, Rewrite, StaleError
-
-if TYPE_CHECKING:
-    from .database import Database
-    from .transactions import Transaction
+from .snapshots import Snapshot
+from .transactions import Durability, Transaction
 
 T = TypeVar("T")
 
@@ -34,10 +34,40 @@ FIRST_KEYS = 32
 FIRST_KEYS_MAX = 512
 
 
+class RewritingSource(Protocol):
+    """The store that rewrites are for."""
+
+    @property
+    def durability(self) -> Durability:
+        """What a commit waits for."""
+
+    @property
+    def overlay(self) -> Overlay:
+        """The newest state."""
+
+    @property
+    def inside(self) -> Blocks:
+        """The threads that are inside a transaction block."""
+
+    def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
+        """Return a function from encoded key to encoded value."""
+
+    def check_outside(self, namespace: Namespace) -> None:
+        """Raise ``UsageError`` for a plain write in a transaction block of this thread."""
+
+    def snapshot(self) -> Snapshot:
+        """Return the whole store as it is now."""
+
+    def transaction(
+        self, mode: Literal["pessimistic"], *, plain_writes: Literal[True]
+    ) -> Transaction:
+        """Begin a transaction."""
+
+
 class Rewriting:
     """Makes rewrites of a store, and sees them through for its threads."""
 
-    def __init__(self, database: Database, commit: Callable[[Rewrite], None]) -> None:
+    def __init__(self, database: RewritingSource, commit: Callable[[Rewrite], None]) -> None:
         self._database = database
         self._commit = commit
         self._durable = database.durability == "always"

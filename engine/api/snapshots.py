@@ -23,13 +23,13 @@ from ...affinity.errors import (
 )
 from ...affinity.partitions import partition_of
 from ..data.decisions import Decide
-from ..data.namespaces import Home, Namespace, named, not_copied
+from ..data.namespaces import Home, Namespace, named, namespace_at, not_copied
 from ..data.overlay import Layer, View
 from ..data.point_reads import read_view
 from ..data.scan import Damaged, Pair, Range, scan
 from ..data.updates import Writes
 from ..system.lmdb_file import KvReadError, read_error
-from .maps import Map, map_of, namespace_at
+from .maps import Map, map_of
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -204,10 +204,12 @@ class Snapshot:
         try:
             for pairs in blocks:
                 # Ended meanwhile, its layers may have been merged with newer ones.
-                self.view()
+                if self._view is None:
+                    self.view()
                 in_hand[mine] = pairs
                 yield pairs
-                self.view()
+                if self._view is None:
+                    self.view()
         except KvReadError as error:
             self.view()
             raise read_error(error) from error

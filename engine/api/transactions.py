@@ -18,30 +18,37 @@ Left out: how commits get into the log (``commit``), waiting for locks (``lock_m
 from __future__ import annotations
 
 from _thread import get_ident
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 from mmh3 import hash as murmur3
 
-from ...affinity.errors import ClosedError, CorruptDataError, DeadlineError, UsageError
+from ...affinity.errors import (
+    ClosedError,
+    CorruptDataError,
+    DeadlineError,
+    TidelogError,
+    UsageError,
+)
 from ...tx.locks import KeyLock, RangeLock
 from ...tx.validation import RangeRead, ReadSet, Validated, first_common, read_rule
 from ..commit.entries import Commit, Entry, Receipt
-from ..commit.lock_manager import SECONDS_MAX, Holder, map_key
+from ..commit.lock_manager import SECONDS_MAX, Holder, LockManager, map_key
 from ..commit.outcomes import HORIZON_ID
 from ..data.decisions import KEEP, Decide
-from ..data.namespaces import Namespace, named, not_copied
-from ..data.overlay import since
+from ..data.namespaces import Home, Namespace, named, namespace_at, not_copied
+from ..data.overlay import Overlay, since
 from ..data.point_reads import read_view
 from ..data.scan import Pair, Range
 from ..data.updates import FewUpdates, Writes
-from .maps import Map, map_of, namespace_at
+from ..store.conflicts import Conflicts
+from ..store.known_outcomes import KnownOutcomes
+from ..store.open_state import OpenState
+from .inside import Blocks
+from .maps import Map, map_of
 from .snapshots import Snapshot
-
-if TYPE_CHECKING:
-    from .database import Database
 
 Mode = Literal["optimistic", "pessimistic"]
 Isolation = Literal["serializable", "repeatable_read", "read_committed"]
@@ -76,6 +83,67 @@ def checked_seconds(name: str, value: object) -> float:
     return value
 
 
+class TransactionSource(Protocol):
+    """The store that a transaction changes."""
+
+    @property
+    def home(self) -> Home:
+        """The opening of the store, to which its maps belong."""
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """Seconds that never run backwards."""
+
+    @property
+    def durability(self) -> Durability:
+        """What a commit waits for, if the transaction does not say."""
+
+    @property
+    def lock_timeout(self) -> float:
+        """Seconds that a lock is waited for, if the transaction does not say."""
+
+    @property
+    def locks(self) -> LockManager:
+        """Who has locked what."""
+
+    @property
+    def overlay(self) -> Overlay:
+        """The newest state."""
+
+    @property
+    def inside(self) -> Blocks:
+        """The threads that are inside a transaction block."""
+
+    @property
+    def open_state(self) -> OpenState:
+        """Whether the store is open, and what every call raises once it is not."""
+
+    @property
+    def outcomes(self) -> KnownOutcomes:
+        """What became of transactions."""
+
+    @property
+    def conflicts(self) -> Conflicts:
+        """Makes the error for a key that was changed by somebody else."""
+
+    @property
+    def dropped(self) -> Mapping[int, str]:
+        """Maps that were dropped in this opening, id to name."""
+
+    @property
+    def was_dropped(self) -> Callable[[int], TidelogError]:
+        """Return the error for a map that was dropped before the commit."""
+
+    def check_writable(self) -> None:
+        """Raise unless the store can be written."""
+
+    def snapshot(self) -> Snapshot:
+        """Return the whole store as it is now."""
+
+    def commit_transaction(self, transaction: Transaction, /) -> Receipt:
+        """Commit what a transaction wrote; waits for locks that are in the way."""
+
+
 class Transaction:
     """One attempt at a change of many keys; made by ``db.transaction``.
 
@@ -85,7 +153,7 @@ class Transaction:
 
     def __init__(
         self,
-        database: Database,
+        database: TransactionSource,
         mode: Mode = "optimistic",
         isolation: Isolation = "serializable",
         durability: Durability | None = None,

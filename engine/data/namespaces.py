@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NoReturn, SupportsIndex, cast
 
 from ...affinity.errors import (
     CodecError,
@@ -110,6 +110,32 @@ class Namespace:
             raise NotFoundError(
                 f"the map {self.name!r} was dropped", hint="Ask `db.map` for a new one."
             )
+
+
+def namespace_at(home: Home, mapping: object) -> Namespace:
+    """Return the namespace of a map of this opening of a store; ``UsageError`` for all else.
+
+    A map of another store would name another namespace here, by its number.
+    """
+    namespace = getattr(mapping, "namespace", None)
+    if getattr(namespace, "home", None) is home:
+        return cast(Namespace, namespace)
+    raise no_map_of(home, mapping, getattr(namespace, "home", None))
+
+
+def no_map_of(here: Home, mapping: Any, home: Home | None) -> UsageError:
+    """Return the error for a map that belongs to another home, or for what is not a map at all."""
+    name = repr(mapping if isinstance(mapping, str) else getattr(mapping, "name", "name"))
+    if home is None:
+        return UsageError(
+            f"{mapping!r} is not a map of this store",
+            hint=f"Give the map itself, as in `tx[db.map({name})]`.",
+        )
+    other = "another opening of this store" if home.path == here.path else f"the store {home.path}"
+    return UsageError(
+        f"the map {name} belongs to {other}, this is {here.path}",
+        hint=f"Use the map of this one: `db.map({name})`.",
+    )
 
 
 def named(error: CorruptDataError, namespace: Namespace) -> CorruptDataError:

@@ -112,7 +112,7 @@ class Ending:
         self._committer.stopped = self._committer.stopped or CLOSED
         self._committer.in_the_way = True
         for snapshot in self._store.snapshots:
-            snapshot.close()
+            snapshot.end(error)
         self._store.overlay.view = closed_view(error)
 
     def abandon(self) -> None:

@@ -28,8 +28,8 @@ class LiveSnapshot(Protocol):
     def expire(self, why: str) -> None:
         """End it; its next use raises ``SnapshotExpiredError``."""
 
-    def close(self) -> None:
-        """End it; its next use raises ``ClosedError``."""
+    def end(self, error: Callable[[], TidelogError]) -> None:
+        """End it; its next use raises ``error()``."""
 
     def forked(self, error: Callable[[], TidelogError]) -> None:
         """End it in the child of a fork; its next use raises ``error()``."""

@@ -101,13 +101,14 @@ class PartitionCut:
 
     def expire(self, why: str) -> None:
         """End it from outside; its next use raises ``SnapshotExpiredError``."""
-        self._end(lambda: SnapshotExpiredError(f"the cut of a partition was ended: {why}"))
+        self.end(lambda: SnapshotExpiredError(f"the cut of a partition was ended: {why}"))
 
     def forked(self, error: Callable[[], TidelogError]) -> None:
         """End it in the child of a fork; its next use raises ``error()``."""
-        self._end(error)
+        self.end(error)
 
-    def _end(self, error: Callable[[], TidelogError]) -> None:
+    def end(self, error: Callable[[], TidelogError]) -> None:
+        """End it from outside; its next use raises ``error()``."""
         if self._view is not None:
             self._error = error
             self.close()

@@ -105,7 +105,7 @@ async def test_under_trio_maps_of_other_stores_are_refused_before_anything_is_aw
             logs, users = other.map("logs"), db.map("users")
             async with db.transaction() as tx:
                 given: Any
-                for given in (logs, tx.inner_map):
+                for given in (logs, tx.backing):
                     with pytest.raises(UsageError):
                         tx[given]
                 await tx[users].set(b"a", b"1")

@@ -1,0 +1,66 @@
+"""The attempts of one loop under Trio: ``async for`` each of them, ``async with`` its block.
+
+Left out: how an attempt is made and whether another one follows, which is ``api.attempts``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any
+
+import trio
+
+from ...affinity.errors import TidelogError
+from ..api.attempts import Retries
+from .transactions import Store, Transaction
+
+
+class Attempt:
+    """One attempt: ``async with attempt as tx``.  Swallows an error that the next may cure."""
+
+    def __init__(self, retries: Retries, transaction: Transaction) -> None:
+        self._retries = retries
+        self._transaction = transaction
+
+    async def __aenter__(self) -> Transaction:
+        """Return the transaction of this attempt."""
+        self._retries.entered = True
+        return await self._transaction.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """Commit or roll back; tell whether the error is for the next attempt."""
+        try:
+            await self._transaction.__aexit__(kind, error, trace)
+        except TidelogError as failure:
+            if not self._retries.again(failure):
+                raise
+            return True
+        return error is not None and self._retries.again(error)
+
+
+class Attempts(AsyncIterator[Attempt]):
+    """The attempts of one loop: ends after the one that commits; the last one raises."""
+
+    def __init__(
+        self, store: Store, count: int, deadline: float | None, options: dict[str, Any]
+    ) -> None:
+        self._store = store
+        self._retries = Retries("async with", count, deadline, options, store.writer().now)
+        self._pause = 0.0
+
+    async def __anext__(self) -> Attempt:
+        """Pause, and return the next attempt."""
+        retries = self._retries
+        if retries.number:
+            if not retries.goes_on():
+                raise StopAsyncIteration
+            await trio.sleep(self._store.writer().random.uniform(0.0, self._pause))
+        plan = retries.next()
+        self._pause = plan.pause
+        return Attempt(retries, self._store.transaction(deadline=plan.left, **plan.options))

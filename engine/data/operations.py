@@ -1,0 +1,265 @@
+"""The operations of a map, each written once for all its faces.
+
+A face is a map of a store, in a transaction, or in a snapshot, for threads or for tasks, beside
+the store or at the other end of a network.  Whatever it is, it carries these out: it answers the
+requests that an operation yields, and its caller gets what the operation returns.  So all faces
+agree about results and errors, by construction.
+
+Invariants:
+
+- Keys and values are encoded before anything of the operation is asked for.
+- Nothing here depends on which face it is, and nothing blocks.
+
+Left out: single gets and puts, which are too hot for this.  Each face has closures for them, which
+the conformance suite holds to agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from ...affinity.errors import CodecError, UsageError
+from . import decisions
+from .decisions import MISSING, Decide
+from .namespaces import VALUE_BYTES_MAX, Namespace
+from .requests import (
+    Compute,
+    Count,
+    DecideOn,
+    Get,
+    GetMany,
+    Iteration,
+    Keys,
+    Operation,
+    PopFirst,
+    PutMany,
+    Source,
+    Take,
+    Together,
+)
+from .scan import BLOCK_FIRST, Pair
+from .stored import KEY_BYTES_MAX
+
+T = TypeVar("T")
+
+LOAD_BATCH = 10_000
+"""Pairs that a load commits at once, if the caller does not say."""
+
+KEYS_AT_ONCE = 64
+"""Keys that are encoded, read and decoded where that keeps others waiting; more go elsewhere."""
+
+Encoded = list[tuple[bytes, "bytes | None"]]
+
+_KEY: Callable[[Pair], bytes] = itemgetter(0)
+_VALUE: Callable[[Pair], bytes] = itemgetter(1)
+
+# ------------------------------------------------------------------ one key
+
+
+def contains(namespace: Namespace, key: Any) -> Operation[bool]:
+    """Tell whether the map has a key."""
+    data: bytes | None = yield Get(namespace.encode_key(key))
+    return data is not None
+
+
+def delete(namespace: Namespace, key: Any) -> Operation[None]:
+    """Delete a key; ``KeyError`` if it is not there."""
+    yield _decide(namespace, key, decisions.delete(key))
+
+
+def pop(namespace: Namespace, key: Any, default: Any = MISSING) -> Operation[Any]:
+    """Delete a key and return its value, or ``default`` if it is not there."""
+    return (yield _decide(namespace, key, decisions.pop(namespace, key, default)))
+
+
+def setdefault(namespace: Namespace, key: Any, default: Any) -> Operation[Any]:
+    """Return the value of a key, setting it first if it is not there."""
+    return (yield _decide(namespace, key, decisions.setdefault(namespace, default)))
+
+
+def incr(namespace: Namespace, key: Any, delta: int) -> Operation[int]:
+    """Add ``delta`` to an integer, taken as 0 if it is not there; return the sum."""
+    total: int = yield _decide(namespace, key, decisions.incr(namespace, key, delta))
+    return total
+
+
+def compare_and_set(namespace: Namespace, key: Any, expected: Any, value: Any) -> Operation[bool]:
+    """Set a key if it has ``expected``, None being no value; tell whether it did."""
+    decide = decisions.compare_and_set(namespace, expected, value)
+    done: bool = yield _decide(namespace, key, decide)
+    return done
+
+
+def _decide(namespace: Namespace, key: Any, decide: Decide) -> DecideOn:
+    return DecideOn(namespace.encode_key(key), decide)
+
+
+def popitem(namespace: Namespace) -> Operation[tuple[Any, Any]]:
+    """Delete the first key and return it with its value; ``KeyError`` if the map is empty."""
+    pair: Pair | None = yield PopFirst()
+    if pair is None:
+        raise KeyError(f"the map {namespace.name!r} is empty")
+    return namespace.decode_key(pair[0]), namespace.decode_value(pair[1])
+
+
+# ------------------------------------------------------------------ many keys
+
+
+def get_many(namespace: Namespace, keys: list[Any]) -> Operation[dict[Any, Any]]:
+    """Return the keys that are there, with their values."""
+    if namespace.plain:
+        if {*map(type, keys)} != {bytes} or max(map(len, keys)) > KEY_BYTES_MAX:
+            keys = list(map(namespace.encode_key, keys))
+        pairs = dict(zip(keys, (yield GetMany(keys)), strict=True))
+        if None in pairs.values():
+            return {key: data for key, data in pairs.items() if data is not None}
+        return pairs
+    found: list[bytes | None] = yield GetMany(list(map(namespace.encode_key, keys)))
+    decode = namespace.decode_value
+    return {key: decode(data) for key, data in zip(keys, found, strict=True) if data is not None}
+
+
+def update_many(namespace: Namespace, pairs: Mapping[Any, Any] | Iterable[Any]) -> Operation[None]:
+    """Set many keys, all or none; the last value of a key counts."""
+    given = list(pairs_of(pairs))
+    if len(given) <= KEYS_AT_ONCE:
+        yield PutMany(_encoded(namespace, given))
+    else:
+        yield PutMany((yield Compute(partial(_encoded, namespace, given))))
+
+
+def _encoded(namespace: Namespace, pairs: list[tuple[Any, Any]]) -> Encoded:
+    if namespace.plain and pairs:
+        # What may be stored as it is costs few calls for all of it.
+        keys, values = zip(*pairs, strict=True)
+        plain = {*map(type, keys), *map(type, values)} == {bytes}
+        if (
+            plain
+            and max(map(len, keys)) <= KEY_BYTES_MAX
+            and max(map(len, values)) <= VALUE_BYTES_MAX
+        ):
+            return pairs
+    encode_key, encode_value = namespace.encode_key, namespace.encode_value
+    return [(encode_key(key), encode_value(value)) for key, value in pairs]
+
+
+def load(namespace: Namespace, source: Source, batch: int) -> Operation[int]:
+    """Set any number of keys, ``batch`` at a time, each batch all or none; return how many."""
+    if type(batch) is not int or batch < 1:
+        raise UsageError(f"batch={batch!r} is not a positive whole number")
+    total = 0
+    while part := (yield Take(source, batch)):
+        yield from update_many(namespace, part)
+        total += len(part)
+    return total
+
+
+def clear() -> Operation[None]:
+    """Delete all keys, all or none."""
+    yield Together(_clear)
+
+
+def _clear() -> Operation[None]:
+    keys: list[bytes] = yield Keys()
+    yield PutMany([(key, None) for key in keys])
+
+
+def count() -> Operation[int]:
+    """Return the number of keys."""
+    found: int = yield Count(None)
+    return found
+
+
+def has_any() -> Operation[bool]:
+    """Tell whether the map has any key, without counting them."""
+    found: int = yield Count(1)
+    return found > 0
+
+
+# ------------------------------------------------------------------ in order
+
+
+def between(
+    namespace: Namespace, start: Any, stop: Any, *, reverse: bool, limit: int | None
+) -> Iteration[tuple[Any, Any]]:
+    """Go over the pairs from ``start`` (included) to ``stop`` (not); None is no bound."""
+    if not namespace.key_codec.ordered and not (start is stop is None):
+        raise CodecError(
+            f"codec {namespace.key_codec.name} does not keep the order of keys",
+            hint="Iterate over all items, or use an ordered key codec.",
+        )
+    low = b"" if start is None else namespace.encode_key(start)
+    high = None if stop is None else namespace.encode_key(stop)
+    if limit is not None and limit < 0:
+        raise UsageError(f"a limit of {limit} pairs is none")
+    size = BLOCK_FIRST if limit is None else min(max(limit, 1), BLOCK_FIRST)
+    of_block = None if namespace.plain else _pairs_of_block(namespace)
+    return Iteration(low, high, reverse, limit, size, of_block)
+
+
+def items(namespace: Namespace, prefix: Any) -> Iteration[tuple[Any, Any]]:
+    """Go over the pairs whose key begins with a prefix; None is no prefix."""
+    low, high = (b"", None) if prefix is None else namespace.key_codec.prefix_range(prefix)
+    of_block = None if namespace.plain else _pairs_of_block(namespace)
+    return Iteration(low, high, False, None, BLOCK_FIRST, of_block)
+
+
+def keys(namespace: Namespace, prefix: Any) -> Iteration[Any]:
+    """Go over the keys that begin with a prefix; None is no prefix."""
+    low, high = (b"", None) if prefix is None else namespace.key_codec.prefix_range(prefix)
+    decode = namespace.decode_key
+    return Iteration(
+        low, high, False, None, BLOCK_FIRST, lambda block: map(decode, map(_KEY, block))
+    )
+
+
+def values(namespace: Namespace) -> Iteration[Any]:
+    """Go over the values, in the order of their keys."""
+    decode = namespace.decode_value
+    return Iteration(
+        b"", None, False, None, BLOCK_FIRST, lambda block: map(decode, map(_VALUE, block))
+    )
+
+
+def _pairs_of_block(namespace: Namespace) -> Callable[[list[Pair]], Iterable[tuple[Any, Any]]]:
+    decode_key, decode_value = namespace.decode_key, namespace.decode_value
+    return lambda block: zip(
+        map(decode_key, map(_KEY, block)), map(decode_value, map(_VALUE, block)), strict=True
+    )
+
+
+# ------------------------------------------------------------------ what callers give
+
+
+def pairs_of(pairs: Mapping[Any, Any] | Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Return the pairs that a caller gave; ``UsageError`` for what is not a pair."""
+    return iter(pairs.items()) if isinstance(pairs, Mapping) else _checked(iterated(pairs))
+
+
+def iterated(pairs: Mapping[Any, Any] | Iterable[Any]) -> Iterator[Any]:
+    """Return an iterator over what a caller gave; ``UsageError`` if there cannot be one."""
+    if isinstance(pairs, Mapping):
+        return iter(pairs.items())
+    try:
+        return iter(pairs)
+    except TypeError:
+        raise _no_pair(pairs) from None
+
+
+def _checked(pairs: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
+    for pair in pairs:
+        try:
+            key, value = pair
+        except (TypeError, ValueError):
+            raise _no_pair(pair) from None
+        yield key, value
+
+
+def _no_pair(found: object) -> UsageError:
+    return UsageError(
+        f"a {type(found).__name__} was given where key and value are wanted",
+        hint="Give a mapping, or an iterable of pairs: `[(key, value), ...]`.",
+    )
