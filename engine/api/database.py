@@ -25,8 +25,7 @@ from _thread import get_ident, start_new_thread
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain, count, repeat
-from operator import mod
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from mmh3 import hash as murmur3
@@ -42,6 +41,7 @@ from ...affinity.errors import (
     TidelogError,
     UsageError,
 )
+from ...affinity.partitions import partitions_of
 from ...checkpoints.policy import CheckpointPolicy
 from ...wal.records import NamespaceRecord, TxRecord
 from ..codecs import registry as codecs
@@ -216,7 +216,7 @@ class Database:
         Written in the transaction of a batch, it tells whether that took effect.
         """
         self._check_open()
-        return map_of(ledger(self.partitions, self.home), self)
+        return map_of(ledger(self._store.state.spaces[0], self.home), self)
 
     def maps(self) -> list[str]:
         """Return the names of all maps, sorted."""
@@ -569,8 +569,7 @@ class Database:
 
     def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
         """Return a function that commits one update."""
-        prefixes = namespace.prefixes
-        count = len(prefixes)
+        prefixes, (first, count, _) = namespace.prefixes, namespace.space
         number = namespace.id
         durable = self.durability == "always"
         commit, put = self._committer.commit, self._committer.put
@@ -585,7 +584,7 @@ class Database:
             layers = overlay.view.layers
             if layers[0].bytes >= limit or len(layers) > 1:
                 self.make_room()
-            partition = murmur3(key, 0, False) % count
+            partition = first + murmur3(key, 0, False) % count
             full_key = prefixes[partition] + key
             try:
                 if value is not None and len(value) <= PUT_BYTES_MAX:
@@ -1042,10 +1041,9 @@ def _by_partition(
 ) -> dict[int, dict[bytes, bytes | None]]:
     """Sort encoded pairs of a map into its partitions."""
     namespace.check_alive()
-    count = len(namespace.prefixes)
     parts: defaultdict[int, dict[bytes, bytes | None]] = defaultdict(dict)
     pairs = list(pairs)
-    hashes = map(murmur3, [key for key, _ in pairs], repeat(0), repeat(False))
-    for (key, value), partition in zip(pairs, map(mod, hashes, repeat(count)), strict=True):
+    places = partitions_of([key for key, _ in pairs], namespace.space)
+    for (key, value), partition in zip(pairs, places, strict=True):
         parts[partition][key] = value
     return parts

@@ -28,7 +28,7 @@ from ..data.namespaces import Home, Namespace, named, not_copied
 from ..data.overlay import Layer, View
 from ..data.partition_store import check_neighbours
 from ..data.scan import Damaged, Pair, Range, scan
-from ..data.stored import TRAILER_SIZE, check_pair, is_tombstone
+from ..data.stored import TRAILER_SIZE, check_pair, is_tombstone, user_value
 from ..data.updates import Writes
 from ..system.lmdb_file import KvReadError, read_error
 from .maps import Map, map_of, namespace_at
@@ -157,11 +157,10 @@ class Snapshot:
 
     def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
         """Return a function from encoded key to encoded value."""
-        prefixes = namespace.prefixes
-        count = len(prefixes)
+        prefixes, space = namespace.prefixes, namespace.space
 
         def get(key: bytes) -> bytes | None:
-            partition = partition_of(key, count)
+            partition = partition_of(key, space)
             return read_view(self.view(), namespace, partition, prefixes[partition] + key)
 
         return get
@@ -292,7 +291,7 @@ def read_view(
         check_pair(full_key, stored)
     except CorruptDataError as error:
         raise error if namespace is None else named(error, namespace) from error
-    return stored[:-TRAILER_SIZE]
+    return user_value(full_key, stored)
 
 
 def _closed() -> TidelogError:

@@ -27,7 +27,7 @@ from ...affinity.errors import (
     UnsupportedError,
     UsageError,
 )
-from ...affinity.partitions import PARTITIONS_MAX
+from ...affinity.partitions import PARTITIONS_MAX, one_space
 from ...checkpoints.marks import PartitionMark
 from ...checkpoints.replay import State
 from ...wal.format import SegmentHeader, segment_name
@@ -265,7 +265,8 @@ def create_store(environment: Environment, path: str, partitions: int) -> None:
     wal = disk.directory(os.path.join(path, WAL_NAME))
     for name in wal.names():  # left behind by a creation that crashed before its manifest
         wal.unlink(name)
-    state = State(store_id, partitions).record(environment.clock())
+    spaces = one_space(partitions)
+    state = State(store_id, spaces).record(environment.clock())
     file, end = create_segment(wal, header, encode_record(state))
     file.close()
     manifests.write(
@@ -278,7 +279,7 @@ def create_store(environment: Environment, path: str, partitions: int) -> None:
             partitions=partitions,
             clean_end=end,
             kv_engine=ENGINE_VERSION,
-            spaces=[(0, partitions, 0)],
+            spaces=list(spaces),
         ),
     )
 
@@ -534,7 +535,7 @@ class _Opening:
         environment, options = self._environment, self._options
         store_id = bytes.fromhex(self._manifest.store_id)
         txn = kv.begin()
-        state, marks = read_state(txn, store_id, self._manifest.partitions, self._path)
+        state, marks = read_state(txn, store_id, self._manifest.spaces, self._path)
         overlay = Overlay(txn)
         del txn
         growth = MapGrowth(environment, kv, overlay, options.map_size_max)
@@ -645,6 +646,8 @@ class _Opening:
                     self._wal.sync()
                     rewrite_tail(self._wal, end, min(durable, end.position))
             self._tail_durable = True
+        if state.cleared:
+            checkpointer.run("recovery")  # who reads must not find what counts for nothing
         log.log(
             logging.INFO if clean else logging.WARNING,
             "recovery.done clean=%s frames=%d updates=%d end=%s dropped_bytes=%d",
