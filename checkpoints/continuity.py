@@ -17,8 +17,10 @@ Left out: damage (``wal.reader``), and the data file (``engine.check``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 
+from ..affinity.partitions import Space, one_space
 from ..tx.counter import PartitionUpdateCounter
 from ..wal.format import Frame
 from ..wal.records import (
@@ -44,22 +46,26 @@ from ..wal.records import (
 
 _UNLIMITED = 1 << 30
 
+Place = tuple[int, int]
+"""First partition of a space, and how many there are."""
+
 
 class Continuity:
     """The fold of a log from the head of some segment on; tells what contradicts it.
 
-    ``tell`` takes each contradiction as a sentence that begins with its place.  ``partitions`` is
-    how many the store has; None is as many as the first STATE says.
+    ``tell`` takes each contradiction as a sentence that begins with its place.  ``spaces`` are
+    those that the store has now: a STATE has the first ones of them.  None: whatever STATEs say.
     """
 
-    def __init__(self, tell: Callable[[str], None], partitions: int | None = None) -> None:
+    def __init__(self, tell: Callable[[str], None], spaces: Sequence[Space] | None = None) -> None:
         self.numbers: list[PartitionUpdateCounter] = []
         """Which numbers the log has, by partition; empty before the first STATE."""
         self.bases: list[PartitionUpdateCounter] = []
         """Which numbers lie below the first STATE."""
         self.epochs: list[int] = []
         self.namespaces: dict[int, NamespaceRecord] = {}
-        self._partitions = partitions
+        self._spaces = None if spaces is None else _places(spaces)
+        self._known: list[Place] = []
         self._tell = tell
         self._times: dict[int, tuple[int, int]] = {}
         """Per partition, its epoch and the newest commit time in that."""
@@ -118,26 +124,36 @@ class Continuity:
 
     def _take_state(self, frame: Frame, record: StateRecord) -> None:
         namespaces = {namespace.id: namespace for namespace in record.namespaces}
-        if self._partitions is None:
-            self._partitions = len(record.lwms)
-        if len(record.lwms) != self._partitions:
+        told = _places(record.spaces or one_space(len(record.lwms)))
+        known = len(self.numbers)
+        if told[: len(self._known)] != self._known or (
+            self._spaces is not None and self._spaces[: len(told)] != told
+        ):
             self._wrong(frame, f"the state of {len(record.lwms)} partitions")
-        elif not self.numbers:
-            for partition, lwm in enumerate(record.lwms):
-                ranges = record.ranges.get(partition, ())
-                self.numbers.append(PartitionUpdateCounter(lwm, ranges, max_ranges=_UNLIMITED))
-                self.bases.append(PartitionUpdateCounter(lwm, ranges, max_ranges=_UNLIMITED))
+            return
+        if not known:
             self.epochs, self.namespaces = list(record.epochs), namespaces
-            for one in record.pending:
-                self.numbers[one.run.partition].update(one.run.first - 1, one.run.count)
-                self._prepared[one.run.partition, one.tx_id] = one.run
-        elif record.epochs != self.epochs or namespaces != self.namespaces:
+        elif record.epochs[:known] != self.epochs or namespaces != self.namespaces:
             self._wrong(frame, "a state with other epochs or namespaces than the log before it")
         elif any(
             lwm > numbers.highest_applied
-            for lwm, numbers in zip(record.lwms, self.numbers, strict=True)
+            for lwm, numbers in zip(record.lwms, self.numbers, strict=False)
         ):
             self._wrong(frame, "a state with higher counters than the log before it")
+        self._begin(record, known)
+        self._known = told
+
+    def _begin(self, record: StateRecord, known: int) -> None:
+        """Take a STATE for the base of all partitions but the first so many, which are known."""
+        self.epochs += record.epochs[len(self.epochs) :]
+        for partition, lwm in islice(enumerate(record.lwms), known, None):
+            ranges = record.ranges.get(partition, ())
+            self.numbers.append(PartitionUpdateCounter(lwm, ranges, max_ranges=_UNLIMITED))
+            self.bases.append(PartitionUpdateCounter(lwm, ranges, max_ranges=_UNLIMITED))
+        for one in record.pending:
+            if one.run.partition >= known:
+                self.numbers[one.run.partition].update(one.run.first - 1, one.run.count)
+                self._prepared[one.run.partition, one.tx_id] = one.run
 
     # -------------------------------------------------------------- copies
 
@@ -218,6 +234,11 @@ class Continuity:
 
     def _wrong(self, frame: Frame, what: str) -> None:
         self._tell(f"segment {frame.segment}, offset {frame.offset}: {what}")
+
+
+def _places(spaces: Sequence[Space]) -> list[Place]:
+    """Return where spaces lie; how many backups they have may change."""
+    return [(space.first, space.partitions) for space in spaces]
 
 
 def is_free(counter: PartitionUpdateCounter, first: int, count: int) -> bool:

@@ -43,6 +43,8 @@ class PartitionMark:
     Of a copy in a cluster: ``state`` (``copies.CopyState``), the ``admission`` by which it was
     last admitted, the newest epoch that it has ``sealed``, and how many entries it has of
     transactions and settle lists that are ``pending``.
+    Beside the data it counts the ``tombstones`` that are there; those behind the full key ``swept``
+    are the next to be looked at.
     """
 
     position: int
@@ -55,6 +57,8 @@ class PartitionMark:
     admission: int = 0
     sealed: int = 0
     pending: int = 0
+    tombstones: int = 0
+    swept: bytes = b""
 
     def to_bytes(self) -> bytes:
         """Return the msgpack form."""
@@ -69,6 +73,8 @@ class PartitionMark:
             self.admission,
             self.sealed,
             self.pending,
+            self.tombstones,
+            self.swept,
         )
         data: bytes = msgpack.packb(fields)
         return data
@@ -77,8 +83,9 @@ class PartitionMark:
     def from_bytes(cls, data: bytes) -> PartitionMark:
         """Return the mark in ``data``; ``CorruptDataError`` where there is none."""
         (
-            position, counter, epochs, count, digest, written, state, admission, sealed, pending, *_
-        ) = _fields(data, 10, "partition")  # fmt: skip
+            position, counter, epochs, count, digest, written, state, admission, sealed, pending,
+            tombstones, swept, *_
+        ) = _fields(data, 12, "partition")  # fmt: skip
         return cls(
             position=position,
             written=written,
@@ -90,6 +97,8 @@ class PartitionMark:
             admission=admission,
             sealed=sealed,
             pending=pending,
+            tombstones=tombstones,
+            swept=swept,
         )
 
     @classmethod

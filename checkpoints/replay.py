@@ -8,6 +8,7 @@ Invariants:
 - Applying a record twice, or from an earlier position on, gives the same state: what the marks
   already hold is skipped by position.  So it does if a signal cut the first time short anywhere.
 - Counters move only for records that are in the log.
+- A store gets more partitions by whole spaces, and a STATE says so.  It never loses any.
 - A load gets its name behind a checkpoint with its rows.  Who folds in both, INGEST and name, has
   begun at an older one, and lacks the rows.
 
@@ -17,11 +18,12 @@ known of partitions with other copies is explained in ``copies``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..affinity.errors import CorruptLogError
+from ..affinity.partitions import Space, one_space
 from ..tx.counter import PartitionUpdateCounter
 from ..wal.records import (
     AdmitRecord,
@@ -47,6 +49,8 @@ from ..wal.records import (
     SuppliedRecord,
     TxRecord,
     UnknownRecord,
+    Update,
+    numbered,
 )
 from .copies import Copies, CopyState, columns_of
 from .marks import (
@@ -74,6 +78,10 @@ class Applied(NamedTuple):
     columns: Columns
     late: bool
 
+    def updates(self) -> Iterator[Update]:
+        """Yield the updates with their numbers, in the order of the log."""
+        return numbered((self.run,), self.columns)
+
 
 class Cleared(NamedTuple):
     """Everything that was in a partition counts for nothing."""
@@ -87,9 +95,10 @@ Effect = Applied | Cleared
 class State:
     """Counters, epochs and namespaces of a store at one position of its log."""
 
-    def __init__(self, store_id: bytes, partitions: int) -> None:
+    def __init__(self, store_id: bytes, spaces: Sequence[Space]) -> None:
         self.store_id = store_id
-        self.partitions = partitions
+        self.spaces = tuple(spaces)
+        self.partitions = partitions = self.spaces[-1].end
         self.counters = [PartitionUpdateCounter() for _ in range(partitions)]
         self.epoch_tables: list[EpochTable] = [FIRST_EPOCHS] * partitions
         self.epochs = [1] * partitions
@@ -101,6 +110,9 @@ class State:
         self.dropped: set[int] = set()
         self.touched: set[int] = set()
         """Partitions whose counters or epochs moved without data, since the last checkpoint."""
+        self.cleared: dict[int, int] = {}
+        """Partitions of which the data file holds what counts for nothing, and where the log says
+        so.  A checkpoint removes it; before that, nobody else writes into them there."""
         self.loaded: set[int] = set()
         """Namespaces of the loads that were folded in."""
         self.copies = Copies()
@@ -111,20 +123,20 @@ class State:
     def from_marks(
         cls,
         store_id: bytes,
-        partitions: int,
+        spaces: Sequence[Space],
         store: StoreMark | None,
         marks: Mapping[int, PartitionMark],
         pending: Mapping[int, Iterable[Record]] = MappingProxyType({}),
     ) -> State:
         """Return the state that a checkpoint recorded; marks and pending entries by partition."""
-        state = cls(store_id, partitions)
+        state = cls(store_id, spaces)
         if store is not None:
             state.position = state.durable = store.position
             state.time = store.time
             state.namespaces = {namespace.id: namespace for namespace in store.namespaces}
             state.next_namespace = store.next_namespace
             state.dropped = set(store.dropped)
-            state.replay_from = [store.position] * partitions
+            state.replay_from = [store.position] * state.partitions
         for partition, mark in marks.items():
             state.counters[partition] = PartitionUpdateCounter.from_bytes(mark.counter)
             state.epoch_tables[partition] = mark.epochs
@@ -144,7 +156,7 @@ class State:
     @classmethod
     def from_record(cls, record: StateRecord) -> State:
         """Return the state at the head of a segment, but for what only marks tell."""
-        state = cls(b"", len(record.lwms))
+        state = cls(b"", record.spaces or one_space(len(record.lwms)))
         state.time = record.time
         state.epochs = list(record.epochs)
         state.epoch_tables = [
@@ -160,6 +172,10 @@ class State:
             state.copies.prepared(run.partition).add(pending)
         state.namespaces = {namespace.id: namespace for namespace in record.namespaces}
         return state
+
+    def space_of(self, record: NamespaceRecord) -> Space:
+        """Return the space among whose partitions the keys of a map are spread."""
+        return self.spaces[record.space]
 
     def apply(self, position: int, record: Record) -> list[Effect]:
         """Fold one record in; return what becomes of the data, in order.
@@ -308,7 +324,12 @@ class State:
         self.copies.admissions[partition] = record.admission
         self.counters[partition].reset()
         self.touched.add(partition)
+        self.cleared[partition] = position
         return [Cleared(partition)]
+
+    def forget_cleared(self, done: Mapping[int, int]) -> None:
+        """Learn that a checkpoint has removed what counted for nothing at these positions."""
+        self.cleared = {p: at for p, at in self.cleared.items() if done.get(p) != at}
 
     def _admit(self, position: int, record: AdmitRecord) -> list[Effect]:
         partition = record.partition
@@ -362,7 +383,9 @@ class State:
 
     # -------------------------------------------------------------- maps and epochs
 
-    def _name(self, _position: int, record: NamespaceRecord) -> list[Effect]:
+    def _name(self, position: int, record: NamespaceRecord) -> list[Effect]:
+        if record.space >= len(self.spaces):
+            raise self._contradiction(position, f"space {record.space} of {len(self.spaces)}")
         if record.id not in self.dropped:
             self.namespaces[record.id] = record
         self.next_namespace = max(self.next_namespace, record.id + 1)
@@ -375,6 +398,20 @@ class State:
         return []
 
     def _skip(self, _position: int, _record: Record) -> list[Effect]:
+        return []
+
+    def _grow(self, position: int, record: StateRecord) -> list[Effect]:
+        """Learn of the spaces that a store has got; else a STATE has nothing that is new."""
+        known, told = self.spaces, record.spaces
+        if any(a[:2] != b[:2] for a, b in zip(known, told, strict=False)):
+            raise self._contradiction(position, f"the spaces {told!r}")
+        if len(told) > len(known):
+            fresh, before = State.from_record(record), self.partitions
+            self.counters = self.counters[:before] + fresh.counters[before:]
+            self.epoch_tables = self.epoch_tables[:before] + fresh.epoch_tables[before:]
+            self.epochs = self.epochs[:before] + fresh.epochs[before:]
+            self.replay_from = self.replay_from[:before] + fresh.replay_from[before:]
+            self.partitions, self.spaces = fresh.partitions, fresh.spaces
         return []
 
     def _apply_epochs(self, position: int, record: EpochRecord) -> list[Effect]:
@@ -429,6 +466,7 @@ class State:
                 for prepared in self.copies.pending.values()
                 for one in prepared.all()
             ),
+            spaces=self.spaces,
         )
 
 
@@ -447,7 +485,7 @@ _FOLD: dict[type, Callable[[State, int, Any], list[Effect]]] = {
     NamespaceRecord: State._name,
     DropNamespaceRecord: State._drop,
     EpochRecord: State._apply_epochs,
-    StateRecord: State._skip,
+    StateRecord: State._grow,
     CheckpointRecord: State._skip,
     IdleRecord: State._skip,
     UnknownRecord: State._skip,

@@ -90,7 +90,7 @@ class LogThread:
         done.  One closure on purpose: at full load a call more per put costs several percent.
         """
         prefixes, number = namespace.prefixes, namespace.id
-        count = len(prefixes)
+        first, count, _ = namespace.space
         queue, errors, loop = self._puts, self._errors, self._loop
         largest = min(PUT_BYTES_MAX, self._database.transaction_bytes_max - KEY_BYTES_MAX)
 
@@ -102,7 +102,7 @@ class LogThread:
             task = current_task()
             if value is None or len(value) > largest or (inside and task in inside):
                 return await otherwise(key, value)
-            partition = murmur3(key, 0, False) % count
+            partition = first + murmur3(key, 0, False) % count
             entry = (partition, number, prefixes[partition] + key, key, value, task)
             queue.append(entry)
             if self._asleep:

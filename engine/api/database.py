@@ -19,8 +19,7 @@ import weakref
 from _thread import get_ident
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, repeat
-from operator import mod
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 from mmh3 import hash as murmur3
@@ -29,6 +28,7 @@ from ...affinity.errors import (
     DeadlockError,
     TidelogError,
 )
+from ...affinity.partitions import partitions_of
 from ...wal.records import NamespaceRecord
 from ..codecs import registry as codecs
 from ..commit.entries import Commit, Entry, Receipt
@@ -193,7 +193,7 @@ class Database:
         Written in the transaction of a batch, it tells whether that took effect.
         """
         self._check_open()
-        return map_of(ledger(self.partitions, self.home), self)
+        return map_of(ledger(self._store.state.spaces[0], self.home), self)
 
     def maps(self) -> list[str]:
         """Return the names of all maps, sorted."""
@@ -400,8 +400,7 @@ class Database:
 
     def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
         """Return a function that commits one update."""
-        prefixes = namespace.prefixes
-        count = len(prefixes)
+        prefixes, (first, count, _) = namespace.prefixes, namespace.space
         number = namespace.id
         durable = self.durability == "always"
         commit, put = self._committer.commit, self._committer.put
@@ -416,7 +415,7 @@ class Database:
             layers = overlay.view.layers
             if layers[0].bytes >= limit or len(layers) > 1:
                 self.make_room()
-            partition = murmur3(key, 0, False) % count
+            partition = first + murmur3(key, 0, False) % count
             full_key = prefixes[partition] + key
             try:
                 if value is not None and len(value) <= PUT_BYTES_MAX:
@@ -639,10 +638,9 @@ def _by_partition(
 ) -> dict[int, dict[bytes, bytes | None]]:
     """Sort encoded pairs of a map into its partitions."""
     namespace.check_alive()
-    count = len(namespace.prefixes)
     parts: defaultdict[int, dict[bytes, bytes | None]] = defaultdict(dict)
     pairs = list(pairs)
-    hashes = map(murmur3, [key for key, _ in pairs], repeat(0), repeat(False))
-    for (key, value), partition in zip(pairs, map(mod, hashes, repeat(count)), strict=True):
+    places = partitions_of([key for key, _ in pairs], namespace.space)
+    for (key, value), partition in zip(pairs, places, strict=True):
         parts[partition][key] = value
     return parts

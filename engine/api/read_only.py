@@ -38,6 +38,7 @@ from ...affinity.errors import (
     NotFoundError,
     ReadOnlyError,
     TidelogError,
+    UnsupportedError,
 )
 from ...checkpoints.marks import StoreMark
 from ...checkpoints.replay import State
@@ -149,7 +150,8 @@ class ReadOnlyDatabase:
         self.now = environment.monotonic
         self.access = ReadAccess(environment, path, options.map_size)
         try:
-            self.partitions = self.access.manifest().partitions
+            manifest = self.access.manifest()
+            self.partitions, self._spaces = manifest.partitions, manifest.spaces
             self._base: Base | None = self._newest(None)
         except BaseException:
             self.access.close()
@@ -236,7 +238,7 @@ class ReadOnlyDatabase:
 
     def _base_at(self, manifest: Manifest, txn: KvTransaction) -> Base:
         store_id = bytes.fromhex(manifest.store_id)
-        state, _ = read_state(txn, store_id, manifest.partitions, self.path)
+        state, _ = read_state(txn, store_id, manifest.spaces, self.path)
         return Base(txn=txn, state=state, start=state.position, position=state.position)
 
     def _follow(self, manifest: Manifest, base: Base, stop: int) -> None:
@@ -244,6 +246,13 @@ class ReadOnlyDatabase:
         fresh = Overlay(base.txn)
         replayed = Replayed(base.state, fresh, base.position, _nothing_to_sync)
         replay_to(self.access.wal, replayed, stop=stop, log_ids=manifest.log_ids)
+        if base.state.cleared:
+            partition = min(base.state.cleared)
+            raise UnsupportedError(
+                f"the log of {self.path} clears partition {partition} behind the last checkpoint, "
+                "and the data file still has it",
+                hint="Read it again when whoever writes the store has taken a checkpoint.",
+            )
         base.position = replayed.applied_position
         if fresh.active.parts:
             base.layers = stacked(fresh.active, base.layers)
@@ -299,7 +308,7 @@ class ReadOnlyDatabase:
                 namespace = self._namespaces.get(record.id)
                 if namespace is None:
                     given = [key, value, *self._given]
-                    namespace = bound(record, self.partitions, self.home, given)
+                    namespace = bound(record, self._spaces[record.space], self.home, given)
                     namespace.since = self._since.get(record.id, 0)
                     self._namespaces[record.id] = namespace
                 return namespace

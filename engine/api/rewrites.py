@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mmh3 import hash as murmur3
 
 from ...affinity.errors import StorageError, TidelogError
+from ...affinity.partitions import partition_of
 from ..commit.entries import Entry, Receipt, unknown_outcome
 from ..data.decisions import KEEP, Decide, New
 from ..data.namespaces import Namespace
@@ -99,7 +100,8 @@ class OneKey:
     ) -> None:
         self.namespace = namespace
         self.key = key
-        self.partition = murmur3(key, 0, False) % len(namespace.prefixes)
+        first, count, _ = namespace.space
+        self.partition = first + murmur3(key, 0, False) % count
         self.full_key = namespace.prefixes[self.partition] + key
         # First the transaction, then the value: were it the other way round, the value could be
         # older than what readers of that transaction see.
@@ -198,9 +200,9 @@ class FirstKey:
         self.result = found
         if found is None:
             return KEEP
-        prefixes, self.key = self.namespace.prefixes, found[0]
-        self.partition = murmur3(self.key, 0, False) % len(prefixes)
-        self.full_key = prefixes[self.partition] + self.key
+        self.key = found[0]
+        self.partition = partition_of(self.key, self.namespace.space)
+        self.full_key = self.namespace.prefixes[self.partition] + self.key
         return None
 
     def let_go(self) -> None:
@@ -212,6 +214,8 @@ class FirstKey:
         prefixes = self.namespace.prefixes
         for layer in since(self._look.snapshot.boundary):
             for partition, part in layer.parts.items():
+                if partition >= len(prefixes):
+                    continue  # of another space
                 prefix = prefixes[partition]
                 for full_key, stored in part.items():
                     if full_key.startswith(prefix):

@@ -155,11 +155,10 @@ class Snapshot:
 
     def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
         """Return a function from encoded key to encoded value."""
-        prefixes = namespace.prefixes
-        count = len(prefixes)
+        prefixes, space = namespace.prefixes, namespace.space
 
         def get(key: bytes) -> bytes | None:
-            partition = partition_of(key, count)
+            partition = partition_of(key, space)
             return read_view(self.view(), namespace, partition, prefixes[partition] + key)
 
         return get

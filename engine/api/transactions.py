@@ -32,6 +32,7 @@ from ...affinity.errors import (
     TidelogError,
     UsageError,
 )
+from ...affinity.partitions import partition_of
 from ...tx.locks import KeyLock, RangeLock
 from ...tx.validation import RangeRead, ReadSet, Validated, first_common, read_rule
 from ..commit.entries import Commit, Entry, Receipt
@@ -336,12 +337,11 @@ class Transaction:
 
     def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
         """Return a function from encoded key to encoded value."""
-        prefixes = namespace.prefixes
-        count = len(prefixes)
+        prefixes, (first, count, _) = namespace.prefixes, namespace.space
 
         def get(key: bytes) -> bytes | None:
             self._check_open()
-            partition = murmur3(key, 0, False) % count
+            partition = first + murmur3(key, 0, False) % count
             full_key = prefixes[partition] + key
             mine = self._writes.get(full_key)
             if mine is not None:
@@ -368,7 +368,7 @@ class Transaction:
         namespace.check_alive()
         self._database.check_writable()
         prefixes, number = namespace.prefixes, namespace.id
-        count = len(prefixes)
+        first, count, _ = namespace.space
         writes = self._writes
         pessimistic = self._rule.pessimistic
         database = self._database
@@ -381,7 +381,7 @@ class Transaction:
                 or self._thread != get_ident()
             ):
                 self._check_open()
-            partition = murmur3(key, 0, False) % count
+            partition = first + murmur3(key, 0, False) % count
             full_key = prefixes[partition] + key
             if pessimistic:
                 self._lock(KeyLock(full_key))
@@ -402,14 +402,14 @@ class Transaction:
     def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
         """Return a function that carries out a decision about an encoded key."""
         read = self.getter(namespace)
-        prefixes = namespace.prefixes
+        prefixes, space = namespace.prefixes, namespace.space
 
         def rewrite(key: bytes, decide: Decide) -> Any:
             if self._rule.pessimistic:
                 # At once what the write needs: of two who have read, neither could get it.
                 self._check_open()
                 namespace.check_alive()
-                self._lock(KeyLock(prefixes[murmur3(key, 0, False) % len(prefixes)] + key))
+                self._lock(KeyLock(prefixes[partition_of(key, space)] + key))
             result, value = decide(read(key))
             if value is not KEEP:
                 self.setter(namespace)(key, value)
@@ -444,7 +444,7 @@ class Transaction:
             self._read_set().ranges.append(read)
         else:
             if self._rule.read_locks:
-                for partition in range(len(namespace.prefixes)):
+                for partition in namespace.space.numbers:
                     self._lock(RangeLock(*wanted.bounds(partition)))
                 namespace.check_alive()
             snapshot = self._database.snapshot()

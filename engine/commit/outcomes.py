@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 import msgpack
 
 from ...affinity.errors import CorruptDataError
-from ...affinity.partitions import partition_of
+from ...affinity.partitions import Space, partition_of
 from ..data.namespaces import OUTCOMES
 from ..data.stored import pack_prefix
 
@@ -50,8 +50,11 @@ _TIME_MAX = (1 << 48) - 1
 
 
 def home_of(tx_id: bytes, partitions: int) -> int:
-    """Return the partition that holds the outcome of an id that the caller gave."""
-    return partition_of(tx_id, partitions)
+    """Return the partition that holds the outcome of an id that the caller gave.
+
+    Internal namespaces lie in the first space, which has so many partitions.
+    """
+    return partition_of(tx_id, Space(0, partitions))
 
 
 def _milliseconds(time: int) -> bytes:

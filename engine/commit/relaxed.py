@@ -42,7 +42,7 @@ def relaxed_setter(
     mutex, overlay, state = committer.mutex, committer.overlay, committer.state
     counters, epochs = state.counters, state.epochs
     prefixes, number_of_map = namespace.prefixes, namespace.id
-    count = len(prefixes)
+    first, count, _ = namespace.space
     writer, clock, encode = committer.writer, committer.clock, committer.encode_put
     append = writer.append
     trailer = pack_trailer
@@ -69,7 +69,7 @@ def relaxed_setter(
             room()
         if not committer.last_id & TURN_MASK:
             committer.pass_turn()
-        partition = murmur3(key, 0, False) % count
+        partition = first + murmur3(key, 0, False) % count
         full_key = prefixes[partition] + key
         with mutex:
             if not committer.in_the_way and committer.changing is None and namespace.alive:

@@ -13,6 +13,7 @@ from ...affinity.errors import (
     UsageError,
     ValueTooLargeError,
 )
+from ...affinity.partitions import Space
 from ...wal.records import NamespaceRecord
 from ..codecs.registry import Bytes, Codec, ValueCodec, as_codec, codec_named, is_built_in
 from .stored import KEY_BYTES_MAX, PENDING, PREFIX_SIZE, pack_prefix, shown_key, split_key
@@ -54,7 +55,7 @@ class Namespace:
     """A named map: shared by all handles, in transactions and snapshots too."""
 
     __slots__ = ("alive", "built_in", "decode_key", "decode_value", "encode_key", "encode_value",
-                 "home", "id", "key_codec", "name", "plain", "prefixes", "since",
+                 "home", "id", "key_codec", "name", "plain", "prefixes", "since", "space",
                  "value_codec")  # fmt: skip
 
     def __init__(
@@ -62,7 +63,7 @@ class Namespace:
         record: NamespaceRecord,
         key: Codec[Any],
         value: Codec[Any],
-        partitions: int,
+        space: Space,
         home: Home,
     ) -> None:
         self.home = home
@@ -75,7 +76,10 @@ class Namespace:
         self.encode_value = _limited(value, VALUE_BYTES_MAX, _value_too_large)
         self.decode_value = value.decode
         self.plain = key is Bytes and value is Bytes
-        self.prefixes = [pack_prefix(partition, record.id) for partition in range(partitions)]
+        self.space = space
+        """The partitions among which its keys are spread."""
+        self.prefixes = [pack_prefix(partition, record.id) for partition in range(space.end)]
+        """The prefix in each partition of its space, by the partition's number."""
         self.alive = True
         self.built_in = is_built_in(value)
         """Whether the values have a codec that comes with Tidelog."""
@@ -165,7 +169,7 @@ def decoded_key(codec: Codec[Any], key: bytes) -> str:
         return shown_key(key)
 
 
-def ledger(partitions: int, home: Home) -> Namespace:
+def ledger(space: Space, home: Home) -> Namespace:
     """Return the namespace of the ledger, which no record tells of."""
     record = NamespaceRecord(
         id=LEDGER,
@@ -175,12 +179,12 @@ def ledger(partitions: int, home: Home) -> Namespace:
         value_codec=Bytes.name,
         value_version=Bytes.version,
     )
-    return Namespace(record, Bytes, Bytes, partitions, home)
+    return Namespace(record, Bytes, Bytes, space, home)
 
 
 def bound(
     record: NamespaceRecord,
-    partitions: int,
+    space: Space,
     home: Home,
     given: Iterable[ValueCodec[Any] | None],
 ) -> Namespace:
@@ -190,7 +194,7 @@ def bound(
         record,
         codec_named(record.key_codec, record.key_version, given=codecs),
         codec_named(record.value_codec, record.value_version, given=codecs),
-        partitions,
+        space,
         home,
     )
 

@@ -79,6 +79,11 @@ class Layer:
         self.sorted_keys[partition] = keys
         return keys
 
+    def forget(self, partition: int) -> None:
+        """Drop a partition: what it holds counts for nothing, and nobody reads it meanwhile."""
+        self.parts.pop(partition, None)
+        self.sorted_keys.pop(partition, None)
+
     def absorb(self, other: Layer) -> None:
         """Take over the newer updates of ``other``, which hides the same ones until it is gone."""
         for partition, updates in other.parts.items():
@@ -102,13 +107,17 @@ class View:
 
     def stored(self, partition: int, full_key: bytes) -> bytes | None:
         """Return the stored value as it is in memory or in LMDB, not checked; None if absent."""
+        return self.newer(partition, full_key) or self.txn.get(full_key)
+
+    def newer(self, partition: int, full_key: bytes) -> bytes | None:
+        """Return the stored value as it is in memory; None if the newest one is not there."""
         for layer in self.layers:
             part = layer.parts.get(partition)
             if part is not None:
                 found = part.get(full_key)
                 if found is not None:
                     return found
-        return self.txn.get(full_key)
+        return None
 
 
 class Overlay:

@@ -15,6 +15,7 @@ Left out: ordered reads (``scan``), what a transaction has written itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import NoReturn, Protocol, cast
 
 from crc32c import crc32c
@@ -25,7 +26,18 @@ from ..system.lmdb_file import KvReadError, read_error
 from .namespaces import Namespace, named
 from .overlay import View
 from .partition_store import check_neighbours
-from .stored import TOMBSTONE, TRAILER_SIZE, check_block, check_pair, damaged_pair, is_tombstone
+from .stored import (
+    FLAGS,
+    TRAILER_SIZE,
+    VALUE,
+    check_block,
+    check_pair,
+    cut,
+    damaged_pair,
+    flags_of,
+    is_tombstone,
+    user_value,
+)
 
 
 class Viewed(Protocol):
@@ -80,13 +92,12 @@ def _check_alive(source: Viewed, namespace: Namespace) -> None:
 
 def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | None]:
     """Return a function from encoded key to encoded value: the path of every plain ``get``."""
-    prefixes = namespace.prefixes
-    count = len(prefixes)
+    prefixes, (first, count, _) = namespace.prefixes, namespace.space
 
     def get(key: bytes) -> bytes | None:
         if not namespace.alive:
             _check_alive(source, namespace)
-        partition = murmur3(key, 0, False) % count
+        partition = first + murmur3(key, 0, False) % count
         full_key = prefixes[partition] + key
         view = source.view
         for layer in view.layers:
@@ -97,9 +108,9 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
                     if source.applying:
                         source.settle()
                         return get(key)
-                    if stored[-TRAILER_SIZE] == TOMBSTONE:
+                    if stored[FLAGS]:
                         return None
-                    return stored[:-TRAILER_SIZE]
+                    return stored[VALUE]
         try:
             stored = view.txn.get(full_key)
         except KvReadError as error:
@@ -115,7 +126,9 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
             return None
         if crc32c(full_key + stored):
             raise named(damaged_pair(full_key), namespace)
-        return stored[:-TRAILER_SIZE]
+        if stored[FLAGS]:
+            return user_value(full_key, stored)
+        return stored[VALUE]
 
     return get
 
@@ -144,7 +157,7 @@ def read_view(
         check_pair(full_key, stored)
     except CorruptDataError as error:
         raise error if namespace is None else named(error, namespace) from error
-    return stored[:-TRAILER_SIZE]
+    return user_value(full_key, stored)
 
 
 def get_many(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[bytes | None] | None:
@@ -158,15 +171,14 @@ def get_many(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[by
 
 
 def _get_all(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
-    prefixes = namespace.prefixes
-    count = len(prefixes)
+    prefixes, (first, count, _) = namespace.prefixes, namespace.space
     view = source.view
     if not namespace.alive:
         _check_alive(source, namespace)
     for layer in view.layers:
         if layer.parts:
             return list(map(getter(source, namespace), keys))
-    full_keys = [prefixes[murmur3(key, 0, False) % count] + key for key in keys]
+    full_keys = [prefixes[first + murmur3(key, 0, False) % count] + key for key in keys]
     try:
         stored = list(map(view.txn.get, full_keys))
     except KvReadError as error:
@@ -178,4 +190,6 @@ def _get_all(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[by
         check_block(full_keys, found)
     except CorruptDataError as error:
         raise named(error, namespace) from error
-    return [value[:-TRAILER_SIZE] for value in found]
+    if any(map(flags_of, found)):
+        return list(map(user_value, full_keys, found))
+    return list(map(cut, found, repeat(VALUE)))

@@ -33,11 +33,15 @@ from .partition_store import check_before
 from .stored import (
     PREFIX_SIZE,
     TRAILER_SIZE,
+    USER_KEY,
+    VALUE,
     check_block,
     check_pair,
+    flags_of,
     is_damaged,
     is_tombstone,
     pack_prefix,
+    present,
 )
 from .updates import Writes
 
@@ -142,7 +146,7 @@ def _round(live: list[_Source], reverse: bool) -> list[Pair]:
 class _Source:
     """One partition's part of a range: a block in hand (ascending), and what is behind it."""
 
-    __slots__ = ("_damaged", "_held", "_high", "_items", "_left", "_low", "_reverse",
+    __slots__ = ("_damaged", "_flagged", "_held", "_high", "_items", "_left", "_low", "_reverse",
                  "_stretches", "_whole", "more", "pairs")  # fmt: skip
 
     def __init__(
@@ -162,6 +166,8 @@ class _Source:
         self.more = True
         self._stretches = _stretches(view, partition, self._low, self._high, writes)
         self._items: Iterator[Pair] = iter(())
+        self._flagged = False
+        """Whether values with flags have come from LMDB: then some are deletes."""
         self._whole = True
         """Whether the last block from LMDB was as long as asked for: there may be more."""
         self._left = BLOCK_MAX
@@ -201,7 +207,9 @@ class _Source:
         self.more = self._whole
         if self._stretches:
             items = self._with_overlay(items, size)
-        pairs = [(key[PREFIX_SIZE:], value[:-TRAILER_SIZE]) for key, value in items]
+        if self._flagged:
+            items = [item for item in items if not is_tombstone(item[1])]
+        pairs = [(key[USER_KEY], value[VALUE]) for key, value in items]
         if not self.pairs:
             self.pairs = pairs
         elif self._reverse:
@@ -231,6 +239,9 @@ class _Source:
             # Nothing in a pair is empty; the CRC of a zeroed pair would be zero like that of all.
             if not all(parts) or crc32c(b"".join(parts)):
                 check_block([key for key, _ in items], [value for _, value in items])
+            if any(map(flags_of, parts[1::2])):
+                self._flagged = True
+                present(items)  # which refuses those of a later version
             if self._whole:
                 self._left = self._guess(items[0][0], items[-1][0], size)
         return items

@@ -11,6 +11,10 @@ Invariants:
 - The check makes ``crc32c(full key + stored value)`` zero, so the CRC of any number of pairs
   joined is zero too, and one call verifies a block (docs/decisions.md has figures).
 - Flipping bits of key or value makes it non-zero: a wrong value is never taken for a right one.
+- Flags are a mask.  A value with one that this version does not know is whole, and means something
+  else than its bytes say: it is refused as of a later version, never read and never called damaged.
+- A delete is a value with the flag ``TOMBSTONE``.  In the data file it is there for whatever older
+  may still come, and for readers it is not there.
 """
 
 from __future__ import annotations
@@ -18,12 +22,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
-from operator import add, getitem, xor
+from operator import add, getitem, itemgetter, xor
 from typing import cast
 
 from crc32c import crc32c
 
-from ...affinity.errors import CorruptDataError
+from ...affinity.errors import CorruptDataError, FormatVersionError
 
 KEY_BYTES_MAX = 480
 PREFIX_SIZE = 8
@@ -31,6 +35,10 @@ TRAILER_SIZE = 25
 PENDING = 4
 """The internal namespace of prepared transactions without an outcome, and of settle lists."""
 TOMBSTONE = 1
+KNOWN_FLAGS = TOMBSTONE
+
+Pair = tuple[bytes, bytes]
+"""Full key and stored value."""
 
 _PREFIX = struct.Struct(">II")
 _TRAILER = struct.Struct("<BIQq4x")
@@ -70,13 +78,17 @@ def _zeroing_constant() -> int:
 
 _CHECK_XOR = _zeroing_constant()
 _BODY = slice(None, -CHECK_SIZE)
+USER_KEY = slice(PREFIX_SIZE, None)
 VALUE = slice(None, -TRAILER_SIZE)
+FLAGS = -TRAILER_SIZE
 TRAILER = slice(-TRAILER_SIZE, None)
 COUNTER = (5, 13)
 TIME = (13, 21)
 """Where in a trailer counter and commit time lie, each an integer of 64 bits."""
 
 cut = cast("Callable[[bytes, slice], bytes]", getitem)
+flags_of: Callable[[bytes], int] = itemgetter(FLAGS)
+"""The flags of a stored value."""
 
 
 def stored_value(value: bytes | None, epoch: int, counter: int, time: int) -> bytes:
@@ -107,7 +119,35 @@ def checked(full_keys: Iterable[bytes], stored: Iterable[bytes]) -> list[bytes]:
 
 def is_tombstone(stored: bytes) -> bool:
     """Tell whether a stored value says that the key is deleted."""
-    return stored[-TRAILER_SIZE] == TOMBSTONE
+    return stored[FLAGS] == TOMBSTONE
+
+
+def check_flags(full_key: bytes, stored: bytes) -> None:
+    """Raise ``FormatVersionError`` for a value of the data file with a flag of a later version."""
+    flags = stored[FLAGS]
+    if flags & ~KNOWN_FLAGS:
+        error = damage_at(full_key, f"a stored value has flags {flags:#04x}, of a later version")
+        raise FormatVersionError(str(error), found=flags, supported=KNOWN_FLAGS)
+
+
+def user_value(full_key: bytes, stored: bytes) -> bytes | None:
+    """Return the user's value in a pair of the data file that was checked; None for a delete.
+
+    Raises ``FormatVersionError`` for a flag of a later version.
+    """
+    if not stored[FLAGS]:
+        return stored[VALUE]
+    check_flags(full_key, stored)
+    return None
+
+
+def present(pairs: Iterable[Pair]) -> list[Pair]:
+    """Return the pairs of the data file that are no deletes; raises as ``user_value`` does."""
+    found = []
+    for pair in pairs:
+        if user_value(*pair) is not None:
+            found.append(pair)
+    return found
 
 
 def version_of(stored: bytes) -> tuple[int, int, int]:

@@ -18,11 +18,17 @@ from .manifest import Manifest
 def check_features(path: str, manifest: Manifest, wal: ReadableDirectory, *, write: bool) -> None:
     """Raise where a store at ``path`` must not be opened for reading, or for writing.
 
-    ``UsageError`` for the store of a cluster's member; ``FormatVersionError`` for features with
-    which this version may read only, if it is to write, or that it must refuse.
+    ``UsageError`` for the store of a cluster's member, which alone may have several spaces;
+    ``FormatVersionError`` for features with which this version may read only, if it is to write, or
+    that it must refuse.
     """
     header = newest_header(wal)
     check_own(path, manifest, header)
+    if len(manifest.spaces) != 1:
+        raise UsageError(
+            f"{path} has {len(manifest.spaces)} spaces of partitions, as only a cluster's has",
+            hint="Only the cluster's member opens it; look into its log with `tidelog wal`.",
+        )
     if write:
         check_writable(path, manifest.format, manifest.read_only)
         if header is not None:

@@ -17,7 +17,7 @@ from typing import Any
 from crc32c import crc32c
 
 from ...affinity.errors import CorruptDataError, DiskError, DiskFullError
-from ...affinity.partitions import PARTITIONS_MAX
+from ...affinity.partitions import PARTITIONS_MAX, Space, check_spaces
 from ...wal.format import KNOWN_REQUIRED, unknown_features
 from ...wal.ports import Directory, ReadableDirectory
 from ..system.disk_errors import translated_disk
@@ -45,7 +45,7 @@ class Manifest:
     partitions: int
     clean_end: int | None
     kv_engine: str
-    spaces: list[tuple[int, int, int]]
+    spaces: list[Space]
     copied: bool = False
     rebuild: bool = False
     member: str | None = None
@@ -101,8 +101,9 @@ def decode(data: bytes) -> Manifest:
     try:
         manifest = Manifest(**known, unknown=fields)
         logs = [(str(log), int(first)) for log, first in manifest.logs]
-        spaces = [(int(a), int(b), int(c)) for a, b, c in manifest.spaces]
+        spaces = [Space(int(a), int(b), int(c)) for a, b, c in manifest.spaces]
         _check_types(manifest)
+        check_spaces(spaces, manifest.partitions)
     except (TypeError, ValueError) as error:
         raise CorruptDataError(f"the manifest lacks something: {error}") from error
     return replace(manifest, logs=logs, spaces=spaces)

@@ -19,14 +19,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from operator import add
 
-from ...affinity.errors import CorruptDataError, CorruptLogError, UnsupportedError
+from ...affinity.errors import CorruptDataError, CorruptLogError
 from ...checkpoints.replay import Cleared, Effect, State
 from ...wal.format import HEADER_SIZE, Frame, parse_segment_header, segment_name
 from ...wal.ports import Directory, ReadableDirectory
@@ -79,22 +79,25 @@ class Replayed:
 def apply_updates(view: View, state: State, position: int, record: Record, size: int) -> int:
     """Fold one record into a state and the newest layer of a view; return how many updates."""
     effects = state.apply(position, record)
-    return take_over(view, effects, size) if effects else 0
+    return take_over(view, effects, size, state.cleared) if effects else 0
 
 
-def take_over(view: View, effects: Iterable[Effect], size: int) -> int:
+def take_over(
+    view: View, effects: Iterable[Effect], size: int, cleared: Container[int] = ()
+) -> int:
     """Put updates into the newest layer of a view, and return how many those were.
 
     ``size`` is what they cost beside their overhead, in bytes.  A late update is put only where the
-    view has nothing newer.
+    view has nothing newer.  What was cleared goes from all layers; what the data file has of
+    ``cleared`` partitions counts for nothing here, and the next checkpoint removes it.
     """
     layer = view.layers[0]
     total = 0
     for effect in effects:
         if isinstance(effect, Cleared):
-            raise UnsupportedError(
-                f"partition {effect.partition} is cleared here, which only a cluster's member does"
-            )
+            for each in view.layers:
+                each.forget(effect.partition)
+            continue
         run, time, (names, keys, values), late = effect
         if isinstance(names, int):
             prefix = pack_prefix(run.partition, names)
@@ -104,17 +107,18 @@ def take_over(view: View, effects: Iterable[Effect], size: int) -> int:
         stored = stored_run(values, run.epoch, run.first, time)
         pairs: Iterable[tuple[bytes, bytes]] = zip(full_keys, stored, strict=True)
         if late:
-            pairs = filter(partial(_is_newest, view, run.partition), pairs)
+            stands = view.newer if run.partition in cleared else view.stored
+            pairs = filter(partial(_is_newest, partial(stands, run.partition)), pairs)
         layer.part(run.partition).update(pairs)
         total += run.count
     layer.bytes += size + PAIR_OVERHEAD * total
     return total
 
 
-def _is_newest(view: View, partition: int, pair: tuple[bytes, bytes]) -> bool:
-    """Tell whether a view has nothing of a key that is newer by epoch and number."""
+def _is_newest(stands: Callable[[bytes], bytes | None], pair: tuple[bytes, bytes]) -> bool:
+    """Tell whether nothing stands under a key that is newer by epoch and number."""
     full_key, stored = pair
-    known = view.stored(partition, full_key)
+    known = stands(full_key)
     return known is None or version_of(known)[:2] < version_of(stored)[:2]
 
 

@@ -59,7 +59,7 @@ class Catalog:
             namespace = self._namespaces.get(record.id)
             if namespace is None:
                 given = [key, value, *self._given]
-                namespace = bound(record, self._store.state.partitions, self._home, given)
+                namespace = bound(record, self._store.state.space_of(record), self._home, given)
                 self._namespaces[record.id] = namespace
         check_codecs(namespace, key, value)
         return namespace
@@ -167,7 +167,7 @@ class Catalog:
                 value_codec=value[0],
                 value_version=value[1],
             )
-            namespace = bound(record, self._store.state.partitions, self._home, self._given)
+            namespace = bound(record, self._store.state.space_of(record), self._home, self._given)
             self._log(record)
         return namespace
 

@@ -39,8 +39,9 @@ from ...affinity.errors import DiskError, DiskFullError, TidelogError
 from ...checkpoints.marks import PartitionMark, StoreMark
 from ...checkpoints.replay import FIRST_NAMESPACE, State
 from ...wal.records import CheckpointRecord, Record
+from ..data.flush import Flush, Piece, flush_piece
 from ..data.overlay import Layer, Overlay, merged
-from ..data.partition_store import STORE_KEY, Flush, Piece, flush_piece, read_marks, write_mark
+from ..data.partition_store import STORE_KEY, read_marks, write_mark
 from ..system.disk_errors import lacks_space
 from ..system.environment import Environment, KeyValueEnvironment
 from ..system.forks import free
@@ -303,33 +304,30 @@ class Checkpointer:
         )
 
     def _flush_of(self, partition: int, updates: dict[bytes, bytes], position: int) -> Flush:
-        state = self._source.state
-        copies = state.copies
-        return Flush(
-            partition=partition,
-            updates=updates,
-            position=position,
-            counter=state.counters[partition].to_bytes(),
-            epochs=state.epoch_tables[partition],
-            state=copies.states.get(partition, 0),
-            admission=copies.admissions.get(partition, 0),
-            sealed=copies.sealed.get(partition, 0),
-            pending=copies.entries(partition),
-        )
+        mark = self.marks.get(partition)
+        return Flush.of(self._source.state, partition, updates, position, mark)
 
     def _write(self, sealed: _Sealed) -> Iterator[None]:
-        """Write all partitions, several to a transaction, and the store's mark with the last."""
+        """Write all partitions, several to a transaction, and the store's mark with the last.
+
+        One that was cleared has pieces of its own, even if it has no updates.
+        """
+        flushes, moved, lives = sealed.flushes, sealed.moved, sealed.lives
+        cleared = {f.partition: f.cleared for f in (*flushes, *moved) if f.cleared is not None}
         batch: list[Piece] = []
         size = 0
-        for piece in _pieces(sealed.flushes):
+        for piece in _pieces([*flushes, *(f for f in moved if f.partition in cleared)]):
             batch.append(piece)
             size += len(piece.keys)
             if size >= BATCH_UPDATES or not piece.last:
-                self._commit(batch, None, sealed.lives)
+                self._commit(batch, None, lives)
                 yield
                 batch, size = [], 0
-        self._commit([*batch, *_pieces(sealed.moved)], sealed.mark, sealed.lives)
+        moved = [flush for flush in moved if flush.partition not in cleared]
+        self._commit([*batch, *_pieces(moved)], sealed.mark, lives)
         yield
+        with self._source.mutex:
+            self._source.state.forget_cleared(cleared)
 
     def _commit(self, batch: list[Piece], mark: StoreMark | None, lives: Lives | None) -> None:
         """Write partitions in one transaction, with a larger map if this one is full."""

@@ -11,7 +11,7 @@ import contextlib
 import os
 
 from ...affinity.errors import NotFoundError, UsageError
-from ...affinity.partitions import PARTITIONS_MAX
+from ...affinity.partitions import PARTITIONS_MAX, one_space
 from ...checkpoints.replay import State
 from ...wal.format import SegmentHeader
 from ...wal.records import encode_record
@@ -59,7 +59,8 @@ def create_store(environment: Environment, path: str, partitions: int) -> None:
     wal = disk.directory(os.path.join(path, WAL_NAME))
     for name in wal.names():  # left behind by a creation that crashed before its manifest
         wal.unlink(name)
-    state = State(store_id, partitions).record(environment.clock())
+    spaces = one_space(partitions)
+    state = State(store_id, spaces).record(environment.clock())
     file, end = create_segment(wal, header, encode_record(state))
     file.close()
     manifests.write(
@@ -72,7 +73,7 @@ def create_store(environment: Environment, path: str, partitions: int) -> None:
             partitions=partitions,
             clean_end=end,
             kv_engine=ENGINE_VERSION,
-            spaces=[(0, partitions, 0)],
+            spaces=list(spaces),
         ),
     )
 

@@ -38,7 +38,7 @@ class KnownOutcomes:
 
     def __init__(self, store: OpenStore) -> None:
         self._store = store
-        self._partitions = store.state.partitions
+        self._partitions = store.state.spaces[0].partitions
         self._pending: list[bytes] = []
         self._empty_numbers = count()
         self._now = store.environment.monotonic

@@ -114,7 +114,7 @@ def _recovered(claim: Claim, kv: KeyValueEnvironment, options: Options, mapped: 
     manifest, mutex, snapshots = manifests.manifest, Lock(), LiveSnapshots()
     txn = kv.begin()
     store_id = bytes.fromhex(manifest.store_id)
-    state, marks = read_state(txn, store_id, manifest.partitions, claim.path)
+    state, marks = read_state(txn, store_id, manifest.spaces, claim.path)
     overlay = Overlay(txn)
     del txn
     if NEXT_NAME in claim.wal.names():
@@ -138,6 +138,8 @@ def _recovered(claim: Claim, kv: KeyValueEnvironment, options: Options, mapped: 
     relief = Relief(environment, checkpointer, overlay, options.checkpoint_bytes)
     try:
         replay_log(claim.wal, log_end, manifest, replayed, relief)
+        if state.cleared:
+            checkpointer.run("recovery")  # who reads must not find what counts for nothing
         if manifest.copied:
             log_id, history_id = environment.new_id().hex(), environment.new_id().hex()
             manifests.become_a_store(log_id, history_id, replayed.applied_position)

@@ -29,7 +29,7 @@ from contextlib import closing, suppress
 from operator import attrgetter
 
 from ...affinity.errors import CodecError, CorruptDataError, TidelogError, UsageError
-from ...affinity.partitions import partitions_of
+from ...affinity.partitions import Space, partitions_of
 from ...wal.records import DIGEST_SIZE, IngestRecord, Run, encode_record
 from ..data.namespaces import VALUE_BYTES_MAX, Namespace
 from ..data.stored import KEY_BYTES_MAX, stored_run
@@ -159,21 +159,21 @@ def _stamped(
             prefix = namespace.prefixes[partition]
             for block in read_part(path, part):
                 keys, values = [key for key, _ in block], [value for _, value in block]
-                _check_rows(path, partition, manifest.partitions, keys, values)
+                _check_rows(path, partition, namespace.space, keys, values)
                 stored = stored_run(values, epoch, number, record.time)
                 yield partition, dict(zip(map(prefix.__add__, keys), stored, strict=True))
                 number += len(block)
 
 
 def _check_rows(
-    path: str, partition: int, partitions: int, keys: Sequence[bytes], values: Sequence[bytes]
+    path: str, partition: int, space: Space, keys: Sequence[bytes], values: Sequence[bytes]
 ) -> None:
     """Raise ``CorruptDataError`` for rows that a store does not have, or elsewhere."""
     if max(map(len, keys)) > KEY_BYTES_MAX or max(map(len, values)) > VALUE_BYTES_MAX:
         raise CorruptDataError(
             f"{path} has a key or a value that is too large for a store", hint=ANEW
         )
-    if {*partitions_of(keys, partitions)} != {partition}:
+    if {*partitions_of(keys, space)} != {partition}:
         raise CorruptDataError(
             f"{path} has keys in partition {partition} that belong elsewhere", hint=ANEW
         )

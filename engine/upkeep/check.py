@@ -3,7 +3,8 @@
 What must hold, and is looked for:
 
 - The manifest decodes, the data file is a sound tree, and each pair in it is as it was written.
-- Count and digest of each partition are those of its mark; nothing lies outside of partitions.
+- Count and digest of each partition are those of its mark, and so is the number of deletes that
+  left a tombstone; nothing lies outside of partitions.
 - The kept log has a good end, and no damage before it; commit times never fall in an epoch.
 - Every update number above the kept history belongs to one record, in the epoch of its time, and
   the numbers of all records are those that the counters say (I-8, I-10, I-11).
@@ -23,12 +24,20 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import chain
 
-from ...affinity.errors import CodecError, CorruptDataError, HistoryTruncatedError, StorageError
-from ...affinity.partitions import partition_of
+from ...affinity.errors import (
+    CodecError,
+    CorruptDataError,
+    CorruptLogError,
+    FormatVersionError,
+    HistoryTruncatedError,
+    StorageError,
+)
+from ...affinity.partitions import Space, partition_of
 from ...checkpoints.continuity import Continuity, is_free
 from ...checkpoints.marks import EpochTable, PartitionMark, epoch_of
-from ...checkpoints.replay import State
+from ...checkpoints.replay import Applied, Cleared, Effect, State
 from ...tx.counter import PartitionUpdateCounter
 from ...wal.format import Frame
 from ...wal.ports import ReadableDirectory
@@ -36,17 +45,20 @@ from ...wal.reader import Scan, read_records
 from ...wal.records import (
     IngestRecord,
     Record,
-    TxRecord,
+    Run,
+    StateRecord,
 )
 from ...wal.tail import EndKind
 from ..codecs.registry import codec_named
 from ..data.namespaces import INTERNAL, decoded_key
 from ..data.overlay import Layer, View
-from ..data.partition_store import STORE_KEY, mark_key, read_marks
+from ..data.partition_store import STORE_KEY, Measured, mark_key, read_marks
 from ..data.stored import (
     CHECK_SIZE,
+    PENDING,
     PREFIX_SIZE,
     TRAILER_SIZE,
+    check_flags,
     check_pair,
     checked,
     is_tombstone,
@@ -73,6 +85,7 @@ _REFUSALS = {
 }
 
 BLOCK = 1000
+_PENDING = PENDING.to_bytes(4, "big")
 PROBLEMS_MAX = 100
 ATTEMPTS = 3
 """How often a store is looked at again because a writer has come too far meanwhile."""
@@ -188,13 +201,19 @@ class _Check:
         self._wal = wal
         self._until = until
         self._partitions = manifest.partitions
-        self._history = Continuity(self.found.note, manifest.partitions)
+        self._history = Continuity(self.found.note, manifest.spaces)
         self._layer = Layer()
         self._view = View((self._layer,), txn)
         self._deleted: dict[bytes, int] = {}
         """Keys that the data file lacks, with the highest number at which the log sets them."""
         self._agreeing: Counter[tuple[int, int]] = Counter()
         """Per partition and namespace, how many updates of the kept log are in the data file."""
+        self._kept: State | None = None
+        """The fold of the kept log, which says what takes effect where."""
+        self._suspects: dict[int, list[str]] = {}
+        """What a partition seems to lack, unless the log clears it later."""
+        self._unknown: dict[int, list[Run]] = {}
+        """Per partition, numbers of transactions that were prepared before the kept log."""
         self._loaded: dict[tuple[int, int], range] = {}
         """Per partition and namespace, the numbers of a load."""
 
@@ -223,9 +242,13 @@ class _Check:
             return
         empty = PartitionMark.empty()
         self._marks = [marks.get(partition, empty) for partition in range(self._partitions)]
-        self._state = State.from_marks(store_id, self._partitions, mark, marks)
+        self._state = State.from_marks(store_id, self._manifest.spaces, mark, marks)
         self._start = self._state.position
-        whole = self._read_log()
+        try:
+            whole = self._read_log()
+        finally:
+            for problem in chain.from_iterable(self._suspects.values()):
+                self.found.note(problem)
         self._live = {*INTERNAL, *self._state.namespaces}
         self._known = self._live | self._state.dropped
         namespaces = self._state.namespaces.values()
@@ -270,9 +293,12 @@ class _Check:
 
     def _take(self, frame: Frame, record: Record) -> None:
         self._history.take(frame, record)
-        if isinstance(record, TxRecord):
-            self._compare_updates(frame, record)
-        elif isinstance(record, IngestRecord):
+        for effect in self._effects(frame, record):
+            if isinstance(effect, Cleared):
+                self._forget(effect.partition)
+            else:
+                self._compare_updates(frame, effect)
+        if isinstance(record, IngestRecord):
             self._loaded |= {
                 (run.partition, record.namespace): range(run.first, run.first + run.count)
                 for run in record.runs
@@ -280,20 +306,44 @@ class _Check:
         if frame.position >= self._start:
             apply_updates(self._view, self._state, frame.position, record, 0)
 
-    def _compare_updates(self, frame: Frame, record: TxRecord) -> None:
-        """Look whether the data file has what a transaction below its checkpoint wrote."""
+    def _effects(self, frame: Frame, record: Record) -> list[Effect]:
+        """Return what becomes of the data by a record of the kept log."""
+        if self._kept is None and isinstance(record, StateRecord):
+            self._kept = State.from_record(record)
+            for one in record.pending:  # of these the kept log has no updates
+                self._unknown.setdefault(one.run.partition, []).append(one.run)
+        if self._kept is None:
+            return []
+        try:
+            return self._kept.apply(frame.position, record)
+        except CorruptLogError as error:
+            place = f"segment {frame.segment}, offset {frame.offset}"
+            self.found.note(f"{place}: the record does not fit the log before it: {error}")
+            return []
+
+    def _forget(self, partition: int) -> None:
+        """Ask nothing any more of what was written before a partition was cleared."""
+        self._suspects.pop(partition, None)
+        self._deleted = {k: n for k, n in self._deleted.items() if split_key(k)[0] != partition}
+        for place in [place for place in self._agreeing if place[0] == partition]:
+            del self._agreeing[place]
+
+    def _compare_updates(self, frame: Frame, applied: Applied) -> None:
+        """Look whether the data file has what took effect below its checkpoint."""
         replay_from = self._state.replay_from
-        for partition, _, counter, namespace, key, value in record.updates():
+        for partition, _, counter, namespace, key, value in applied.updates():
             if partition >= self._partitions:
                 continue
             if frame.position < replay_from[partition]:
                 full_key = pack_prefix(partition, namespace) + key
                 problem = self._compare(full_key, counter, value)
                 if problem and namespace in (*INTERNAL, *self._state.namespaces):
-                    self.found.note(
-                        f"segment {frame.segment}, offset {frame.offset}: update {counter} of "
-                        f"partition {partition} {problem}: {self._place(full_key)}"
-                    )
+                    suspects = self._suspects.setdefault(partition, [])
+                    if len(suspects) <= PROBLEMS_MAX:
+                        suspects.append(
+                            f"segment {frame.segment}, offset {frame.offset}: update {counter} of "
+                            f"partition {partition} {problem}: {self._place(full_key)}"
+                        )
             elif value is None and frame.position < self._marks[partition].written:
                 # A piece of an unfinished checkpoint may have carried this delete over.
                 self._deleted.pop(pack_prefix(partition, namespace) + key, None)
@@ -312,6 +362,8 @@ class _Check:
             return None
         if newest < counter:
             return "is missing in the data file" if value is not None else "is deleted, but there"
+        if is_tombstone(stored):
+            return None if value is None else "is deleted in the data file"
         self._agreeing[split_key(full_key)[:2]] += 1
         return None if stored[:-TRAILER_SIZE] == value else "has another value in the data file"
 
@@ -341,18 +393,23 @@ class _Check:
         """Check each pair of the data file; say what each partition holds, the log included."""
         self._check_strangers()
         for partition, mark in enumerate(self._marks):
-            count, digest, recent = self._walk_partition(partition, mark)
+            (count, digest, deletes), recent = self._walk_partition(partition, mark)
             if (count, digest) != (mark.count, mark.digest):
                 self.found.note(
                     f"partition {partition} holds {count} pairs with digest {digest:050x}, "
                     f"its mark says {mark.count} with {mark.digest:050x}"
                 )
-            if whole:
+            if deletes != mark.tombstones:
+                self.found.note(
+                    f"partition {partition} holds {deletes} deletes, its mark says "
+                    f"{mark.tombstones}: others belong in the log only"
+                )
+            if whole and partition not in self._state.cleared:
                 self._check_recent(partition, recent)
             self.found.partitions[partition] = self._with_log(partition, count, digest)
 
-    def _walk_partition(self, partition: int, mark: PartitionMark) -> tuple[int, int, Counter[int]]:
-        """Return count and digest, and how many values per namespace the kept log must have."""
+    def _walk_partition(self, partition: int, mark: PartitionMark) -> tuple[Measured, Counter[int]]:
+        """Return what is there, and how many values per namespace the kept log must have."""
         counter = PartitionUpdateCounter.from_bytes(mark.counter)
         known, epochs = counter, mark.epochs
         if mark.position < mark.written:
@@ -361,7 +418,7 @@ class _Check:
             epochs = self._state.epoch_tables[partition]
         bases = self._history.bases
         base = bases[partition] if bases else counter
-        count, digest = 0, 0
+        count, digest, deletes = 0, 0, 0
         recent: Counter[int] = Counter()
         stored: list[bytes] = []
         cursor = self._txn.cursor()
@@ -369,22 +426,34 @@ class _Check:
         more = cursor.set_range(prefix + b"\0\0\0\1")
         while more and cursor.key().startswith(prefix):
             full_key, value = cursor.item()
+            more = cursor.next()
             problem = self._check_value(full_key, value, known, epochs)
             if problem is not None:
                 self.found.note(problem)
+            elif full_key[4:8] == _PENDING:
+                continue
+            elif is_tombstone(value):
+                deletes += 1
+                continue
             elif is_free(base, number := version_of(value)[1], 1) and not is_free(
                 counter, number, 1
             ):
                 namespace = split_key(full_key)[1]
-                if number not in self._loaded.get((partition, namespace), ()):
+                if not self._is_elsewhere(partition, namespace, number):
                     recent[namespace] += 1
             stored.append(value)
             if len(stored) == BLOCK:
                 digest ^= xor_trailers(stored)
                 count += len(stored)
                 stored = []
-            more = cursor.next()
-        return count + len(stored), digest ^ xor_trailers(stored), recent
+        count, digest = count + len(stored), digest ^ xor_trailers(stored)
+        return Measured(count, digest, deletes), recent
+
+    def _is_elsewhere(self, partition: int, namespace: int, number: int) -> bool:
+        """Tell whether the kept log has a number without the update that it belongs to."""
+        return number in self._loaded.get((partition, namespace), ()) or any(
+            run.first <= number < run.first + run.count for run in self._unknown.get(partition, ())
+        )
 
     def _check_value(
         self, full_key: bytes, value: bytes, counter: PartitionUpdateCounter, epochs: EpochTable
@@ -393,13 +462,18 @@ class _Check:
             check_pair(full_key, value)
         except CorruptDataError:
             return f"a stored value does not match its checksum: {self._place(full_key)}"
+        try:
+            check_flags(full_key, value)
+        except FormatVersionError as error:
+            return str(error)
         partition, namespace, key = split_key(full_key)
+        if namespace == PENDING or partition in self._state.cleared:
+            return None
         epoch, number, _ = version_of(value)
         where = self._place(full_key)
-        if partition_of(key, self._partitions) != partition:
-            return f"{where} belongs to partition {partition_of(key, self._partitions)}"
-        if is_tombstone(value):
-            return f"{where} is a delete, which belongs in the log only"
+        belongs = partition_of(key, self._space_of(namespace))
+        if belongs != partition:
+            return f"{where} belongs to partition {belongs}"
         if is_free(counter, number, 1):
             return f"{where} has update number {number}, which {counter!r} does not hold"
         if epoch != epoch_of(epochs, number):
@@ -407,6 +481,11 @@ class _Check:
         if namespace not in self._known:
             return f"{where} belongs to no map"
         return None
+
+    def _space_of(self, namespace: int) -> Space:
+        """Return the space of a namespace; internal ones lie in the first."""
+        record = self._state.namespaces.get(namespace)
+        return self._state.spaces[0] if record is None else self._state.space_of(record)
 
     def _place(self, full_key: bytes) -> str:
         """Return a full key as the user knows it: map and key, where these can be told."""
@@ -452,9 +531,12 @@ class _Check:
 
     def _with_log(self, partition: int, count: int, digest: int) -> tuple[int, int]:
         """Return count and digest with the log behind the checkpoint applied."""
+        cleared = partition in self._state.cleared
+        if cleared:
+            count = digest = 0
         for full_key, stored in self._layer.parts.get(partition, {}).items():
             old = self._txn.get(full_key)
-            if old is not None:
+            if old is not None and not cleared and not is_tombstone(old):
                 digest ^= xor_trailers([old])
                 count -= 1
             if not is_tombstone(stored):

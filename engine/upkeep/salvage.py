@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from ...affinity.errors import CodecError, CorruptDataError, NotFoundError
-from ...affinity.partitions import partition_of
+from ...affinity.partitions import Space, one_space, partition_of
 from ...checkpoints.continuity import is_free
 from ...checkpoints.marks import PartitionMark, StoreMark
 from ...tx.counter import PartitionUpdateCounter
@@ -50,12 +50,14 @@ from ..codecs.registry import Codec, codec_named
 from ..data.namespaces import decoded_key
 from ..data.partition_store import MARKS_NAMESPACE, STORE_KEY, mark_key
 from ..data.stored import (
+    PENDING,
     PREFIX_SIZE,
     TRAILER_SIZE,
     is_damaged,
     pack_prefix,
     shown_key,
     split_key,
+    user_value,
     version_of,
     xor_trailers,
 )
@@ -113,12 +115,12 @@ def salvage(path: str) -> Salvaged:
     data = _DataFile(os.path.join(path, DATA_NAME, DATA_FILE), lost)
     log = _read_log(path, manifest, data.durable, lost)
     data.choose(log)
-    partitions = manifest.partitions if manifest else log.partitions or data.partitions
-    if not partitions:
+    spaces = manifest.spaces if manifest else log.spaces or one_space(data.partitions)
+    if not spaces[-1].end:
         raise NotFoundError(
             f"nothing of a store can be read at {path}", hint="Check the path; look for a backup."
         )
-    return Salvaged(partitions, log, data, lost)
+    return Salvaged(spaces, log, data, lost)
 
 
 def _manifest(path: str, lost: list[Lost]) -> Manifest | None:
@@ -140,6 +142,7 @@ class _Log:
 
     def __init__(self) -> None:
         self.partitions = 0
+        self.spaces: Sequence[Space] = ()
         self.newest: dict[bytes, Written] = {}
         """The last update of each key, by full key."""
         self.numbers: list[PartitionUpdateCounter] = []
@@ -179,12 +182,14 @@ class _Log:
 
     def _take_state(self, frame: Frame, record: StateRecord) -> None:
         self.names.append((frame.position, record))
-        if not self.partitions:
-            self.partitions = len(record.lwms)
+        first, known = not self.partitions, self.partitions
+        if first:
             self.first = frame.position
-            self.numbers = [_counter() for _ in record.lwms]
-            self.applied = [_counter() for _ in record.lwms]
-            self.below = [_counter() for _ in record.lwms]
+        for counters in (self.numbers, self.applied, self.below):
+            counters += [_counter() for _ in record.lwms[known:]]
+        self.partitions = max(known, len(record.lwms))
+        self.spaces = max(self.spaces, record.spaces or one_space(len(record.lwms)), key=len)
+        if first:
             self._take_applied(self.below, record)
         self._take_applied(self.applied, record)
         self.newest_state = frame.position
@@ -299,7 +304,7 @@ class _Survey:
                 self.store = StoreMark.from_bytes(stored[:-TRAILER_SIZE])
             elif namespace == MARKS_NAMESPACE:
                 self.marks[partition] = PartitionMark.from_bytes(stored[:-TRAILER_SIZE])
-            else:
+            elif namespace != PENDING and user_value(key, stored) is not None:
                 self.counts[partition] += 1
                 digest = self.digests.get(partition, 0)
                 self.digests[partition] = digest ^ xor_trailers([stored])
@@ -401,8 +406,11 @@ class _DataFile:
 class Salvaged:
     """What is left of a store: ``pairs`` of its ``maps``, and the list of what is ``lost``."""
 
-    def __init__(self, partitions: int, log: _Log, data: _DataFile, lost: list[Lost]) -> None:
-        self.partitions = partitions
+    def __init__(
+        self, spaces: Sequence[Space], log: _Log, data: _DataFile, lost: list[Lost]
+    ) -> None:
+        self.partitions = partitions = spaces[-1].end
+        self._spaces = spaces
         self._log = log
         self._data = data
         self._lost = lost
@@ -437,7 +445,7 @@ class Salvaged:
             if partition >= self.partitions or namespace < FIRST_MAP:
                 continue
             self._know(namespace)
-            value: bytes | None = stored[:-TRAILER_SIZE]
+            value = user_value(full_key, stored)
             written = newest.pop(full_key, None)
             if written is not None and (written.epoch, written.counter) > version_of(stored)[:2]:
                 value = written.value
@@ -587,7 +595,10 @@ class Salvaged:
         partition, namespace, key = split_key(full_key)
         if namespace == MARKS_NAMESPACE:
             return partition < self.partitions and full_key == mark_key(partition)
-        return partition == partition_of(key, self.partitions)
+        record = self.maps.get(namespace)
+        known = record is not None and record.space < len(self._spaces)
+        space = self._spaces[record.space if record is not None and known else 0]
+        return partition == partition_of(key, space)
 
     def _is_in_log(self, full_key: bytes) -> bool:
         written = self._log.newest.get(full_key)

@@ -113,7 +113,7 @@ def _marked(log: Log, txn: KvTransaction) -> tuple[State, dict[int, PartitionMar
     """Return what the data file says about itself, in all and by partition."""
     manifest = log.source.manifest
     assert manifest is not None, "folders of segments are refused before"
-    return read_state(txn, log.store_id, manifest.partitions, log.path)
+    return read_state(txn, log.store_id, manifest.spaces, log.path)
 
 
 # ---------------------------------------------------------------------------------------- planning

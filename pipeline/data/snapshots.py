@@ -32,7 +32,7 @@ from ...engine.api.read_only import ReadOnlyDatabase
 from ...engine.data.overlay import View
 from ...engine.data.partition_store import read_marks
 from ...engine.data.scan import Range
-from ...engine.data.stored import TRAILER_SIZE, check_block, is_tombstone
+from ...engine.data.stored import TRAILER_SIZE, check_block, flags_of, is_tombstone, present
 from ...engine.system.disk import RealDisk
 from ...engine.system.environment import Environment
 from ...engine.system.layout import LOCK_NAME
@@ -59,6 +59,7 @@ _LARGE = 32 << 10
 """Pairs taken at a time, and bytes of a value beyond which there is one."""
 
 _KEY = itemgetter(0)
+_VALUE = itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +265,8 @@ def _blocks(view: View, partition: int, wanted: Range, rows: int) -> Iterator[li
         last = block[-1][0] >= high
         if last:
             block = block[: bisect_left(block, high, key=_KEY)]
+        if any(map(flags_of, map(_VALUE, block))):
+            block = present(block)
         if newer:
             block = [pair for pair in block if pair[0] not in newer]
         if block:

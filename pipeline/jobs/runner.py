@@ -111,7 +111,7 @@ def history(
     cut = log.newest()
     given = {
         "view": "changes",
-        "partitions": str(partition_of(key, len(cut.state.counters))),
+        "partitions": ",".join(str(partition_of(key, space)) for space in cut.state.spaces),
         "failOnDataLoss": "false",
     }
     # Also what it had under other names, if it is still there.

@@ -97,6 +97,7 @@ class Cut:
     def compare(self, record: StateRecord) -> None:
         """Learn from the head of a later segment what unreadable frames may have hidden."""
         self.names.update(_names(record))
+        self.state.apply(self.position, record)  # the store may have grown
         self.state.epochs = list(record.epochs)
         for counter, lwm in zip(self.state.counters, record.lwms, strict=True):
             if lwm > counter.hwm:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...affinity.partitions import partitions_of
+from ...affinity.partitions import Space, partitions_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ def places(keys: pa.Array, partitions: int) -> pa.Array:
     import pyarrow as pa
 
     known = keys.fill_null(b"") if keys.null_count else keys
-    return pa.array(partitions_of(known.to_pylist(), partitions), pa.int32())
+    return pa.array(partitions_of(known.to_pylist(), Space(0, partitions)), pa.int32())
 
 
 def with_preimages(changes: DataFrame, base: DataFrame) -> DataFrame:

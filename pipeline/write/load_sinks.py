@@ -28,7 +28,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ...affinity.errors import UsageError
-from ...affinity.partitions import partitions_of
+from ...affinity.partitions import one_space, partitions_of
 from ...engine.data.namespaces import VALUE_BYTES_MAX, Home, Namespace, bound
 from ...engine.data.stored import KEY_BYTES_MAX
 from ...engine.system.disk import RealDirectory
@@ -172,7 +172,7 @@ def _namespace(options: LoadOptions) -> Namespace:
         value_codec=options.value_codec,
         value_version=1,
     )
-    return bound(record, options.partitions, Home(options.path), ())
+    return bound(record, one_space(options.partitions)[0], Home(options.path), ())
 
 
 def _rows(batches: Iterable[pa.RecordBatch], namespace: Namespace) -> Iterator[Iterable[Row]]:
@@ -190,7 +190,7 @@ def _rows(batches: Iterable[pa.RecordBatch], namespace: Namespace) -> Iterator[I
         ):
             for key, value in zip(keys, values, strict=True):
                 namespace.check_encoded(key, value)
-        yield zip(partitions_of(keys, len(namespace.prefixes)), keys, values, strict=True)
+        yield zip(partitions_of(keys, namespace.space), keys, values, strict=True)
 
 
 def _longest(parts: Iterable[bytes]) -> int:

@@ -38,7 +38,7 @@ from ...affinity.errors import (
     TransactionTooLargeError,
     UsageError,
 )
-from ...affinity.partitions import partition_of
+from ...affinity.partitions import Space, partition_of
 from ...engine.api.database import Database
 from ...engine.api.open import open as open_store
 from ...engine.api.transactions import Transaction
@@ -146,7 +146,7 @@ def commit(
         if options.atomicity == "batch":
             groups = [(b"", _rows(path, staged, options))] if staged or replace else []
         else:
-            groups = _by_partition(_rows(path, staged, options), db.partitions)
+            groups = _by_partition(_rows(path, staged, options), Space(0, db.partitions))
         _check_size(groups, options.most_updates)
         for part, rows in groups:
             try:
@@ -254,11 +254,11 @@ def _read(
         )
 
 
-def _by_partition(rows: Rows, partitions: int) -> list[tuple[bytes, Rows]]:
+def _by_partition(rows: Rows, space: Space) -> list[tuple[bytes, Rows]]:
     """Return rows by partition, each with the partition's name in the ledger."""
     found: dict[int, Rows] = {}
     for (name, key), value in rows.items():
-        found.setdefault(partition_of(key, partitions), {})[name, key] = value
+        found.setdefault(partition_of(key, space), {})[name, key] = value
     return [(b"\0%d" % partition, found[partition]) for partition in sorted(found)]
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.affinity.partitions import PARTITIONS_MAX, partition_of, partitions_of
+from tidelog.affinity.partitions import PARTITIONS_MAX, Space, partition_of, partitions_of
 
 
 @pytest.mark.parametrize(
@@ -16,17 +16,18 @@ from tidelog.affinity.partitions import PARTITIONS_MAX, partition_of, partitions
     ],
 )
 def test_the_hash_is_murmur3_and_never_changes(key: bytes, partitions: int, partition: int) -> None:
-    assert partition_of(key, partitions) == partition
+    assert partition_of(key, Space(0, partitions)) == partition
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 16, PARTITIONS_MAX])
 def test_every_key_has_a_partition_that_there_is(partitions: int) -> None:
-    found = {partition_of(b"%d" % number, partitions) for number in range(200)}
+    found = {partition_of(b"%d" % number, Space(0, partitions)) for number in range(200)}
     assert found <= set(range(partitions))
     assert len(found) > min(partitions, 200) // 2
 
 
 def test_many_keys_are_placed_as_one_is() -> None:
     keys = [b"x" * length for length in range(40)]
-    assert partitions_of(keys, 7) == [partition_of(key, 7) for key in keys]
-    assert partitions_of([], 7) == []
+    for space in (Space(0, 7), Space(5, 7), Space(32, 1)):
+        assert partitions_of(keys, space) == [partition_of(key, space) for key in keys]
+        assert partitions_of([], space) == []

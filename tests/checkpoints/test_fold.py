@@ -28,6 +28,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.affinity.errors import CorruptLogError
+from tidelog.affinity.partitions import one_space
 from tidelog.checkpoints.continuity import Continuity, is_free
 from tidelog.checkpoints.copies import CopyState
 from tidelog.checkpoints.marks import PartitionMark
@@ -217,7 +218,7 @@ class Fold:
     """A state and the content that goes with it, as a store keeps it: deletes leave a mark."""
 
     def __init__(self) -> None:
-        self.state = State(b"s" * 16, PARTITIONS)
+        self.state = State(b"s" * 16, one_space(PARTITIONS))
         self.content: dict[tuple[int, bytes], tuple[int, int, bytes | None]] = {}
         self.position = 0
 
@@ -306,7 +307,7 @@ def told_of(text: str) -> list[str]:
     continuity = Continuity(told.append)
     fold = Fold()
     lines = [line for line in text.splitlines() if line and line[0].islower()]
-    head = State(b"s" * 16, PARTITIONS).record(0)
+    head = State(b"s" * 16, one_space(PARTITIONS)).record(0)
     for position, line in enumerate(["head", *lines]):
         kind = line.split(" ")[0]
         if position and (kind in ("refused", "head") or kind[1:2].isdigit()):
@@ -343,7 +344,7 @@ def test_a_log_of_a_script_goes_on_as_it_must(script: Path) -> None:
 def test_a_log_that_does_not_go_on_as_it_must_is_told(records: str, says: str) -> None:
     told: list[str] = []
     continuity = Continuity(told.append)
-    continuity.take(Frame(0, 0, b"", 1, 0), State(b"s" * 16, PARTITIONS).record(0))
+    continuity.take(Frame(0, 0, b"", 1, 0), State(b"s" * 16, one_space(PARTITIONS)).record(0))
     for line in records.splitlines():
         continuity.take(Frame(1, 0, b"", 1, 1), record_of(line))
     assert len(told) == 1
@@ -376,7 +377,9 @@ def test_what_a_checkpoint_has_already_is_passed_over(script: Path) -> None:
 def test_what_a_checkpoint_says_of_a_copy_is_taken_over() -> None:
     mark = replace(PartitionMark.empty(), state=2, admission=9, sealed=4)
     prepare, settle = record_of("prepare A p0 e1 #1: a=1"), record_of("settle p0 e2 from #2")
-    state = State.from_marks(b"s" * 16, PARTITIONS, None, {0: mark}, {0: [prepare, settle]})
+    state = State.from_marks(
+        b"s" * 16, one_space(PARTITIONS), None, {0: mark}, {0: [prepare, settle]}
+    )
     copies = state.copies
     assert (copies.states, copies.admissions) == ({0: CopyState.NOT_WHOLE}, {0: 9})
     assert copies.sealed == {0: 4}

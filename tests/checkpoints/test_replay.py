@@ -11,6 +11,7 @@ import pytest
 
 from support.interrupts import Interrupt, Tracer
 from tidelog.affinity.errors import CorruptLogError
+from tidelog.affinity.partitions import one_space
 from tidelog.checkpoints.marks import PartitionMark, StoreMark
 from tidelog.checkpoints.replay import FIRST_NAMESPACE, Applied, Effect, State
 from tidelog.tx.counter import PartitionUpdateCounter
@@ -103,15 +104,15 @@ def shape(state: State) -> dict[str, Any]:
 
 
 def test_a_new_state_is_at_zero() -> None:
-    state = State(STORE_ID, 2)
+    state = State(STORE_ID, one_space(2))
     assert state.counters == [PartitionUpdateCounter()] * 2
     assert state.epochs == [1, 1]
     assert state.next_namespace == FIRST_NAMESPACE
-    assert shape(State.from_marks(STORE_ID, 2, None, {})) == shape(state)
+    assert shape(State.from_marks(STORE_ID, one_space(2), None, {})) == shape(state)
 
 
 def test_a_transaction_moves_its_counters_and_says_where_its_keys_are() -> None:
-    state = State(STORE_ID, PARTITIONS)
+    state = State(STORE_ID, one_space(PARTITIONS))
     runs = (Run(2, 1, 1, 3), Run(0, 1, 1, 1), Run(2, 1, 4, 1))
     found = state.apply(0, transaction(*runs, time=9))
     assert found == [
@@ -124,7 +125,7 @@ def test_a_transaction_moves_its_counters_and_says_where_its_keys_are() -> None:
 
 
 def test_what_a_partition_has_already_is_passed_over() -> None:
-    state = State(STORE_ID, PARTITIONS)
+    state = State(STORE_ID, one_space(PARTITIONS))
     state.replay_from = [0, 100, 0]
     runs = (Run(1, 1, 1, 2), Run(2, 1, 1, 1))
     assert runs_of(state.apply(99, transaction(*runs))) == [runs[1]]
@@ -133,7 +134,7 @@ def test_what_a_partition_has_already_is_passed_over() -> None:
 
 
 def test_a_rollback_closes_numbers_and_leaves_no_data() -> None:
-    state = State(STORE_ID, PARTITIONS)
+    state = State(STORE_ID, one_space(PARTITIONS))
     record = RollbackRecord(tx_id=bytes(16), time=5, reason="gap", runs=(Run(1, 1, 1, 4),))
     assert state.apply(0, record) == []
     assert state.counters[1].lwm == 4
@@ -141,7 +142,7 @@ def test_a_rollback_closes_numbers_and_leaves_no_data() -> None:
 
 
 def test_a_load_closes_numbers_and_tells_who_lacks_its_rows() -> None:
-    state = State(STORE_ID, PARTITIONS)
+    state = State(STORE_ID, one_space(PARTITIONS))
     state.replay_from = [0, 0, 100]
     state.apply(0, namespace(20, HIDDEN + "load"))
     runs = (Run(1, 1, 1, 4), Run(2, 1, 1, 4))
@@ -158,7 +159,7 @@ def test_a_load_closes_numbers_and_tells_who_lacks_its_rows() -> None:
 
 
 def test_time_never_falls() -> None:
-    state = State(STORE_ID, PARTITIONS)
+    state = State(STORE_ID, one_space(PARTITIONS))
     for partition, time in enumerate((9, 3, 5)):
         state.apply(0, transaction(Run(partition, 1, 1, 1), time=time))
     state.apply(0, RollbackRecord(tx_id=bytes(16), time=2, reason="", runs=()))
@@ -167,7 +168,7 @@ def test_time_never_falls() -> None:
 
 
 def test_names_come_and_change_and_go_and_their_ids_are_not_used_again() -> None:
-    state = State(STORE_ID, PARTITIONS)
+    state = State(STORE_ID, one_space(PARTITIONS))
     state.apply(0, namespace(20, "old"))
     state.apply(0, renamed(state, 20, "new"))
     assert state.namespaces[20].name == "new"
@@ -179,7 +180,7 @@ def test_names_come_and_change_and_go_and_their_ids_are_not_used_again() -> None
 
 
 def test_epochs_rise_and_are_never_lowered() -> None:
-    state = State(STORE_ID, PARTITIONS)
+    state = State(STORE_ID, one_space(PARTITIONS))
     state.apply(0, EpochRecord(time=1, first_partition=1, epochs=[5, 6], starts=[1, 10]))
     assert state.epochs == [1, 5, 6]
     assert state.epoch_tables == [((1, 1),), ((5, 1),), ((1, 1), (6, 10))]
@@ -189,7 +190,7 @@ def test_epochs_rise_and_are_never_lowered() -> None:
 
 
 def test_the_next_epochs_begin_behind_all_numbers_that_were_given_out() -> None:
-    state = State(STORE_ID, PARTITIONS)
+    state = State(STORE_ID, one_space(PARTITIONS))
     state.apply(0, transaction(Run(1, 1, 1, 4)))
     state.counters[2].reserve(2)
     record = state.next_epochs(7)
@@ -212,7 +213,7 @@ def test_the_next_epochs_begin_behind_all_numbers_that_were_given_out() -> None:
     ids=["partition", "epoch", "rollback", "epochs"],
 )
 def test_a_record_that_contradicts_the_store_is_damage(record: Record) -> None:
-    state = State(STORE_ID, PARTITIONS)
+    state = State(STORE_ID, one_space(PARTITIONS))
     with pytest.raises(CorruptLogError, match="position 55") as caught:
         state.apply(55, record)
     assert (caught.value.kind, caught.value.offset) == ("damaged", 55)
@@ -224,18 +225,18 @@ def test_a_record_that_contradicts_the_store_is_damage(record: Record) -> None:
         IdleRecord(),
         CheckpointRecord(position=1, time=2),
         UnknownRecord(type=99, body=b""),
-        State(STORE_ID, PARTITIONS).record(7),
+        State(STORE_ID, one_space(PARTITIONS)).record(7),
     ],
     ids=lambda record: type(record).__name__,
 )
 def test_other_records_change_nothing(record: Record) -> None:
-    state = State(STORE_ID, PARTITIONS)
+    state = State(STORE_ID, one_space(PARTITIONS))
     assert state.apply(0, record) == []
-    assert shape(state) == shape(State(STORE_ID, PARTITIONS))
+    assert shape(state) == shape(State(STORE_ID, one_space(PARTITIONS)))
 
 
 def test_the_state_record_has_all_that_a_reader_needs() -> None:
-    state = State(STORE_ID, PARTITIONS)
+    state = State(STORE_ID, one_space(PARTITIONS))
     state.apply(0, namespace(16, "users"))
     state.apply(0, transaction(Run(1, 1, 3, 2)))
     state.counters[0].reserve(4)
@@ -251,8 +252,8 @@ def test_the_state_record_has_all_that_a_reader_needs() -> None:
 
 def random_log(rng: random.Random, length: int) -> list[Record]:
     """Records as an engine writes them, transactions out of order and restarts included."""
-    state = State(STORE_ID, PARTITIONS)
-    reserved = State(STORE_ID, PARTITIONS)
+    state = State(STORE_ID, one_space(PARTITIONS))
+    reserved = State(STORE_ID, one_space(PARTITIONS))
     log: list[Record] = []
     late: list[TxRecord] = []
     names = 0
@@ -310,18 +311,18 @@ def folded(log: list[Record], state: State, start: int, end: int) -> State:
 def test_replay_from_any_earlier_position_gives_the_same_state(seed: int) -> None:
     rng = random.Random(seed)
     log = random_log(rng, 40)
-    whole = folded(log, State(STORE_ID, PARTITIONS), 0, len(log))
+    whole = folded(log, State(STORE_ID, one_space(PARTITIONS)), 0, len(log))
     for _ in range(12):
         checkpoint = rng.randint(0, len(log))
-        at = folded(log, State(STORE_ID, PARTITIONS), 0, checkpoint)
+        at = folded(log, State(STORE_ID, one_space(PARTITIONS)), 0, checkpoint)
         marks = marks_of(at, checkpoint)
         # A checkpoint of several transactions crashed: some partitions are ahead of the store.
         behind = rng.randint(0, checkpoint)
-        earlier = folded(log, State(STORE_ID, PARTITIONS), 0, behind)
+        earlier = folded(log, State(STORE_ID, one_space(PARTITIONS)), 0, behind)
         store = store_mark_of(earlier, behind)
         for partition in rng.sample(range(PARTITIONS), rng.randint(0, PARTITIONS)):
             marks[partition] = marks_of(earlier, behind)[partition]
-        state = State.from_marks(STORE_ID, PARTITIONS, store, marks)
+        state = State.from_marks(STORE_ID, one_space(PARTITIONS), store, marks)
         assert state.position == behind
         start = rng.randint(0, behind)
         assert shape(folded(log, state, start, len(log))) == shape(whole)
@@ -332,9 +333,9 @@ def test_every_update_is_taken_over_exactly_once(seed: int) -> None:
     rng = random.Random(seed)
     log = random_log(rng, 40)
     checkpoint = rng.randint(0, len(log))
-    at = folded(log, State(STORE_ID, PARTITIONS), 0, checkpoint)
+    at = folded(log, State(STORE_ID, one_space(PARTITIONS)), 0, checkpoint)
     marks, store = marks_of(at, checkpoint), store_mark_of(at, checkpoint)
-    state = State.from_marks(STORE_ID, PARTITIONS, store, marks)
+    state = State.from_marks(STORE_ID, one_space(PARTITIONS), store, marks)
     taken = [
         (position, run)
         for position in range(len(log))
@@ -368,7 +369,7 @@ RECORDS: list[Record] = [
 
 
 def grown() -> State:
-    state = State(STORE_ID, PARTITIONS)
+    state = State(STORE_ID, one_space(PARTITIONS))
     for record in BEFORE:
         state.apply(0, record)
     return state

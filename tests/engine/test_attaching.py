@@ -23,7 +23,7 @@ from tidelog.affinity.errors import (
     SnapshotExpiredError,
     UsageError,
 )
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.database import Database
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.read_only import ReadOnlyDatabase
@@ -119,12 +119,13 @@ def test_the_log_says_which_numbers_the_rows_have(load: str) -> None:
         assert record.load == read_manifest(load).id
         assert record.namespace == cities.namespace.id
         assert [(run.partition, run.first, run.count) for run in record.runs] == sorted(
-            (p, before[p] + 1, sum(partition_of(key, 4) == p for key in ROWS)) for p in range(4)
+            (p, before[p] + 1, sum(partition_of(key, Space(0, 4)) == p for key in ROWS))
+            for p in range(4)
         )
         for run in record.runs:
             counter = store.parts.state.counters[run.partition]
             assert counter.lwm == counter.hwm == run.first + run.count - 1
-            keys = sorted(key for key in ROWS if partition_of(key, 4) == run.partition)
+            keys = sorted(key for key in ROWS if partition_of(key, Space(0, 4)) == run.partition)
             view = db.overlay.view
             found = [
                 view.stored(run.partition, cities.namespace.prefixes[run.partition] + key)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import tidelog
-from support.stores import in_data_file, opened
+from support.stores import flagged, in_data_file, opened
 from tidelog import errors
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.database import Database
 from tidelog.engine.api.open import open_with
 from tidelog.engine.data.partition_store import STORE_KEY, mark_key, read_marks, write_mark
@@ -185,7 +185,7 @@ class Tamper:
         self.store_mark, self.marks = read_marks(txn)
 
     def key(self, user_key: bytes, namespace: int = USERS) -> bytes:
-        return pack_prefix(partition_of(user_key, PARTITIONS), namespace) + user_key
+        return pack_prefix(partition_of(user_key, Space(0, PARTITIONS)), namespace) + user_key
 
     def put(self, full_key: bytes, stored: bytes | None) -> None:
         """Set a stored value, or remove it, and let count and digest follow."""
@@ -272,8 +272,17 @@ def deleted(t: Tamper) -> None:
     t.put(key, in_data_file(key, None, *t.version(key)))
 
 
+def of_a_later_version(t: Tamper) -> None:
+    key = t.key(b"7")
+    t.put(key, flagged(key, b"value 7", 2, t.version(key)))
+
+
+def counted_deletes_wrong(t: Tamper) -> None:
+    t.mark(0, tombstones=3)
+
+
 def elsewhere(t: Tamper) -> None:
-    key = pack_prefix(1 - partition_of(b"7", PARTITIONS), USERS) + b"7"
+    key = pack_prefix(1 - partition_of(b"7", Space(0, PARTITIONS)), USERS) + b"7"
     t.put(key, in_data_file(key, b"x", 1, 1, 5))
 
 
@@ -352,7 +361,10 @@ LIES: list[tuple[Callable[[Tamper], None], str]] = [
     (made_up, "values from the time of the kept log"),
     (from_the_future, "has update number 1000, which"),
     (of_another_epoch, "in epoch 9"),
-    (deleted, "is a delete"),
+    (deleted, "is deleted in the data file"),
+    (deleted, "holds 1 deletes, its mark says 0: others belong in the log only"),
+    (of_a_later_version, "has flags 0x02, of a later version"),
+    (counted_deletes_wrong, "holds 0 deletes, its mark says 3"),
     (elsewhere, "belongs to partition"),
     (of_no_map, "belongs to no map"),
     (outside, "partition 2 holds data but no mark"),
@@ -551,14 +563,14 @@ def db(tmp_path: Path) -> Iterator[Database]:
 
 
 def test_an_update_that_is_not_in_memory_is_found(db: Database) -> None:
-    partition = partition_of(b"3", PARTITIONS)
+    partition = partition_of(b"3", Space(0, PARTITIONS))
     for layer in db.overlay.view.layers:
         layer.part(partition).pop(pack_prefix(partition, USERS) + b"3", None)
     assert "differs in memory" in " ".join(check_database(db))
 
 
 def test_an_update_that_is_not_in_the_log_is_found(db: Database) -> None:
-    partition = partition_of(b"new", PARTITIONS)
+    partition = partition_of(b"new", Space(0, PARTITIONS))
     key = pack_prefix(partition, USERS) + b"new"
     db.overlay.active.part(partition)[key] = in_data_file(key, b"x", 1, 1, 1)
     assert "differs in memory" in " ".join(check_database(db))

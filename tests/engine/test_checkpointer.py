@@ -12,7 +12,7 @@ import pytest
 from support.loads import make_load, rows_of
 from support.stores import PATH, Opened, expect_sound, open_store, opened
 from tidelog.affinity.errors import CorruptLogError, DiskError, DiskFullError
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.marks import PartitionMark
 from tidelog.engine.data.partition_store import read_marks
 from tidelog.engine.files import manifest as manifests
@@ -350,7 +350,7 @@ def test_behind_an_interrupted_write_the_marks_are_those_of_the_data_file() -> N
         checkpointer.marks = before
         store.database.map("users")[b"0"] = b"x"
         # One partition alone: the others are read.
-        partition = partition_of(b"0", 4)
+        partition = partition_of(b"0", Space(0, 4))
         flush = checkpointer._flush_of(partition, {}, checkpointer.position)
         assert read_marks(store.parts.kv.begin())[1] != before
         checkpointer._commit(list(flush.pieces(10)), None, None)

@@ -23,7 +23,7 @@ from tidelog.affinity.errors import (
     TidelogError,
     TransactionTooLargeError,
 )
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.commit import committer as commits
 from tidelog.engine.commit.committer import Committer, SyncTimes
 from tidelog.engine.commit.entries import Batch, Commit
@@ -47,13 +47,13 @@ def records_of(store: Opened) -> list[list[Any]]:
 
 
 def put_of(key: bytes, value: bytes = b"v", durable: bool = True) -> Puts:
-    partition = partition_of(key, 4)
+    partition = partition_of(key, Space(0, 4))
     full_key = pack_prefix(partition, 16) + key
     return Puts([(partition, 16, full_key, key, value, key)], durable)
 
 
 def commit_of(key: bytes, value: bytes = b"v", **options: Any) -> Commit:
-    partition = partition_of(key, 4)
+    partition = partition_of(key, Space(0, 4))
     writes: Writes = {pack_prefix(partition, 16) + key: (partition, 16, key, value)}
     commit = Commit(FewUpdates(writes), options.pop("durable", True), options.pop("check", None))
     for name, option in options.items():

@@ -233,7 +233,7 @@ def entries(store: Opened, key: bytes) -> list[Any]:
 
 
 def place(namespace: Namespace, key: bytes) -> tuple[int, bytes, bytes]:
-    partition = partition_of(key, len(namespace.prefixes))
+    partition = partition_of(key, namespace.space)
     return partition, namespace.prefixes[partition] + key, key
 
 

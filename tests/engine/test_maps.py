@@ -24,7 +24,7 @@ from tidelog.affinity.errors import (
     UsageError,
     ValueTooLargeError,
 )
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.maps import BytesMap, Items, Map
 from tidelog.engine.api.open import open_with
 from tidelog.engine.codecs import registry as codecs
@@ -653,7 +653,7 @@ def test_every_way_to_a_key_leads_to_the_same_partition(durability: Any) -> None
             ways[number % len(ways)](store, numbers, key)
         # Read the same wrong way a key would be found where it does not belong.
         for partition, updates in store.parts.overlay.view.layers[0].parts.items():
-            assert all(partition_of(full_key[8:], 5) == partition for full_key in updates)
+            assert all(partition_of(full_key[8:], Space(0, 5)) == partition for full_key in updates)
         assert dict(numbers) == dict.fromkeys(keys, b"1")
         assert dict(numbers.get_many(keys)) == dict.fromkeys(keys, b"1")
         for key in keys:

@@ -10,7 +10,7 @@ import pytest
 from support.scripts import small_pieces
 from support.stores import Opened, opened
 from tidelog.affinity.errors import ClosedError, CorruptDataError, SnapshotExpiredError
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.data.overlay import Layer, View
 from tidelog.engine.data.raw_scan import raw_blocks
 from tidelog.engine.data.stored import (
@@ -58,7 +58,7 @@ def expected(store: Opened, partition: int) -> dict[tuple[int, bytes], bytes]:
     for name in store.database.maps():
         mapping = store.database.map(name)
         for key, value in mapping.items():
-            if partition_of(key, PARTITIONS) == partition:
+            if partition_of(key, Space(0, PARTITIONS)) == partition:
                 found[mapping.namespace.id, key] = value
     return found
 

@@ -9,14 +9,14 @@ import pytest
 
 from support.stores import in_data_file
 from tidelog.affinity.errors import CorruptDataError, ForeignFileError
+from tidelog.affinity.partitions import one_space
 from tidelog.checkpoints.copies import CopyState
 from tidelog.checkpoints.marks import PartitionMark, StoreMark
+from tidelog.engine.data.flush import Flush, flush_piece
 from tidelog.engine.data.partition_store import (
     STORE_KEY,
-    Flush,
     check_neighbours,
     checked_get,
-    flush_piece,
     mark_key,
     measure_partition,
     read_marks,
@@ -104,7 +104,7 @@ class Partitions:
             mark = marks[partition]
             assert mark.count == len(content)
             assert mark.digest == xor_trailers(list(content.values()))
-            assert measure_partition(txn, partition) == (mark.count, mark.digest)
+            assert measure_partition(txn, partition) == (mark.count, mark.digest, 0)
             assert {key: txn.get(key) for key in content} == content
         assert verify_partitions(self.kv, marks) == []
 
@@ -160,12 +160,12 @@ def test_what_is_pending_lies_beside_the_mark_and_counts_for_nothing() -> None:
         store.check()
         txn = store.kv.begin()
         assert read_pending(txn, 2) == pending
-        state, _ = read_state(txn, STORE_MARK.store_id, 4, "/store")
+        state, _ = read_state(txn, STORE_MARK.store_id, one_space(4), "/store")
         assert state.copies.entries(2) == pending
         assert state.copies.states == {2: CopyState.MOVING, 3: CopyState.MOVING}
         assert state.copies.admissions == {2: 7, 3: 7}
     with pytest.raises(ForeignFileError, match="/store: its data file belongs to store"):
-        read_state(txn, b"other".ljust(16), 4, "/store")
+        read_state(txn, b"other".ljust(16), one_space(4), "/store")
 
 
 def test_damage_to_what_is_pending_is_found() -> None:
@@ -209,7 +209,7 @@ def test_a_new_environment_has_no_marks() -> None:
     txn = new_kv().begin()
     assert read_marks(txn) == (None, {})
     assert read_store_mark(txn) is None
-    assert measure_partition(txn, 3) == (0, 0)
+    assert measure_partition(txn, 3) == (0, 0, 0)
 
 
 def test_a_mark_alone_is_written_for_a_partition_that_has_no_updates() -> None:

@@ -20,7 +20,7 @@ def fields_of(store: Opened) -> list[Put]:
     namespace = store.database.map("data").namespace
     found: list[Put] = []
     for key, value in PAIRS:
-        partition = partition_of(key, len(namespace.prefixes))
+        partition = partition_of(key, namespace.space)
         full_key = namespace.prefixes[partition] + key
         found.append((partition, namespace.id, full_key, key, value, len(found)))
     return found

@@ -14,7 +14,7 @@ from support.lived import Lived, live
 from support.real_stores import digests, opened
 from tidelog import codecs
 from tidelog.affinity.errors import NotFoundError
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.upkeep.salvage import Lost, Salvaged, salvage
 
 PARTITIONS = 4
@@ -38,7 +38,7 @@ def is_told(lost: Lost, name: str, key: bytes) -> bool:
         return (lost.map, lost.key) == (name, key)
     if lost.kind == "rows":
         return lost.map == name
-    return lost.partition is None or lost.partition == partition_of(key, PARTITIONS)
+    return lost.partition is None or lost.partition == partition_of(key, Space(0, PARTITIONS))
 
 
 @dataclass
@@ -205,7 +205,7 @@ def test_updates_that_only_a_damaged_frame_had_are_told_by_their_numbers(tmp_pat
     found = check(made, "frame")
     lost = [one for one in found.lost if one.kind == "updates"]
     assert [(one.partition, one.last - one.first) for one in lost if one.first and one.last] == [
-        (partition_of(b"00180", PARTITIONS), 0)
+        (partition_of(b"00180", Space(0, PARTITIONS)), 0)
     ]
     assert contents_of(found)["m"].keys() == made.maps["m"].keys() - {b"00180"}
 

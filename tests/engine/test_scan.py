@@ -10,7 +10,7 @@ import pytest
 
 from support.stores import in_data_file
 from tidelog.affinity.errors import CorruptDataError
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.data import scan as scans
 from tidelog.engine.data.overlay import Overlay, View
 from tidelog.engine.data.scan import Pair, Range, after_prefix, scan
@@ -41,7 +41,7 @@ class World:
         self._counter = 0
 
     def _pair(self, namespace: int, key: bytes, value: bytes | None) -> tuple[int, bytes, bytes]:
-        partition = partition_of(key, self.partitions)
+        partition = partition_of(key, Space(0, self.partitions))
         full_key = pack_prefix(partition, namespace) + key
         self._counter += 1
         if namespace == 16 and value is None:

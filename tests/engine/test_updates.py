@@ -8,7 +8,7 @@ from typing import cast
 import msgpack
 import pytest
 
-from tidelog.affinity.errors import UnsupportedError
+from tidelog.affinity.partitions import one_space
 from tidelog.checkpoints.replay import Applied, Cleared, State
 from tidelog.engine.data.overlay import Layer, View
 from tidelog.engine.data.stored import pack_prefix, split_key, stored_value
@@ -34,7 +34,7 @@ TIME = 1_700_000_000_000_000
 
 def state_with_numbers() -> State:
     """A state whose partitions have each been written before, one in its second epoch."""
-    state = State(b"s" * 16, PARTITIONS)
+    state = State(b"s" * 16, one_space(PARTITIONS))
     for partition, count in enumerate((5, 0, 9)):
         if count:
             state.counters[partition].set(count)
@@ -144,9 +144,20 @@ def test_a_late_update_is_put_only_where_nothing_newer_is(
     assert pack_prefix(0, 16) + b"other" in layers[0].parts[0]
 
 
-def test_clearing_is_refused_in_a_store_of_its_own() -> None:
-    with pytest.raises(UnsupportedError, match="partition 3 is cleared"):
-        take_over(View((Layer(),), cast("KvTransaction", None)), [Cleared(3)], 0)
+def test_what_was_cleared_goes_from_all_layers_and_counts_for_nothing_below_them() -> None:
+    layers, key = (Layer(), Layer()), pack_prefix(3, 16) + b"k"
+    for layer in layers:
+        layer.part(3)[key] = layer.part(2)[key] = stored_value(b"old", 1, 5, 1)
+        assert layer.keys_of(3) == [key]
+    view = View(layers, cast("KvTransaction", OnePair(key, stored_value(b"old", 1, 9, 1))))
+    late = [
+        Applied(Run(3, 1, number, 1), 9, Columns(16, [b"k"], [b"%d" % number]), late=True)
+        for number in (4, 3)
+    ]
+    assert take_over(view, [Cleared(3), *late], 0, {3}) == 2
+    assert view.stored(3, key) == stored_value(b"4", 1, 4, 9)
+    assert [list(layer.parts) for layer in layers] == [[2, 3], [2]]
+    assert layers[1].keys_of(3) == []
 
 
 @pytest.mark.parametrize("seed", range(15))

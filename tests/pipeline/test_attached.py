@@ -13,7 +13,7 @@ import tidelog
 from support.loads import make_load, rows_of
 from support.pipelines import content, new_store, replayed, rows, rows_of as rows_of_tasks
 from tidelog.affinity.errors import HistoryTruncatedError
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.store.checkpointer import Checkpointer
 from tidelog.pipeline.jobs import audits, runner as jobs
 from tidelog.pipeline.jobs.compaction import compact
@@ -59,11 +59,11 @@ def test_the_rows_of_a_load_belong_to_no_transaction(store: Path) -> None:
 
 
 def test_changes_over_the_numbers_of_a_load_are_an_error_that_says_what_to_do(store: Path) -> None:
-    first = 1 + (partition_of(b"ada", 4) == 0)
+    first = 1 + (partition_of(b"ada", Space(0, 4)) == 0)
     for options in ({}, {"namespace": "cities"}, {"partitions": "0"}):
         with pytest.raises(HistoryTruncatedError, match="no rows of map 'cities'") as raised:
             rows(store, "changes", **options)
-        count = sum(partition_of(key, 4) == 0 for key in ROWS)
+        count = sum(partition_of(key, Space(0, 4)) == 0 for key in ROWS)
         assert f"by partition: 0: {first}..{first + count - 1}" in str(raised.value)
         assert "Read a snapshot" in raised.value.hint
         assert (", 1: " in str(raised.value)) == ("partitions" not in options)

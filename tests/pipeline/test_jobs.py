@@ -24,7 +24,7 @@ from tidelog.affinity.errors import (
     HistoryTruncatedError,
     UsageError,
 )
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.pipeline.jobs import audits, runner as jobs
 from tidelog.pipeline.jobs.runner import Runner
 from tidelog.pipeline.log.columns import SNAPSHOT
@@ -183,7 +183,7 @@ def test_what_copies_hold_unlike_is_told_key_by_key(store: Path) -> None:
     assert first == last == newest["stock", changed]
     assert second > first
     assert told["fresh", b"new"][0] is told["fresh", b"new"][2] is None
-    assert all(row["partition"] == partition_of(row["key"], 4) for row in found)
+    assert all(row["partition"] == partition_of(row["key"], Space(0, 4)) for row in found)
 
 
 def test_a_value_that_differs_under_one_number_is_found(store: Path) -> None:

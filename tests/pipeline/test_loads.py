@@ -22,7 +22,7 @@ from tidelog.affinity.errors import (
     StorageError,
     UsageError,
 )
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.upkeep.load_files import LoadManifest, read_manifest
 from tidelog.pipeline.jobs import loads
 from tidelog.pipeline.jobs.runner import Runner
@@ -52,7 +52,7 @@ def batch_of(pairs: Iterable[Pair]) -> pa.RecordBatch:
 def pairs_in(partition: int, count: int, partitions: int = 4) -> list[Pair]:
     """The first keys of a partition, in order."""
     found = (b"%06d" % number for number in range(100_000))
-    keys = [key for key in found if partition_of(key, partitions) == partition][:count]
+    keys = [key for key in found if partition_of(key, Space(0, partitions)) == partition][:count]
     return [(key, b"value of " + key) for key in keys]
 
 
@@ -295,7 +295,7 @@ def test_files_of_rows_become_a_load(tmp_path: Path, form: str) -> None:
     assert load_content(tmp_path / "load") == WANTED
     assert len(manifest.files) == 3
     numbers = [part.partition for file in manifest.files for part in file.partitions]
-    assert numbers == sorted({partition_of(key, 1024) for key in WANTED})
+    assert numbers == sorted({partition_of(key, Space(0, 1024)) for key in WANTED})
 
 
 def test_any_number_of_files_and_any_order_give_the_same_rows(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import tidelog
 from support.loads import make_load, rows_of as load_rows
 from support.pipelines import Row, content, fill, greatest_closed, new_store, rows, rows_of
 from tidelog.affinity.errors import DiskFullError, SnapshotExpiredError, UsageError
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.database import Database
 from tidelog.engine.data.overlay import Layer, View
 from tidelog.engine.files.recovery import take_over
@@ -420,7 +420,7 @@ def test_a_checkpoint_that_died_is_not_shown_by_its_id_where_it_went_on(
     with pytest.raises(SnapshotExpiredError, match="of partition 0 any more"):
         shown(tmp_path / "copy", split)
     found = shown(tmp_path / "copy", split, consistency="partition")["a"]
-    assert {partition_of(key, PARTITIONS) for key in found if found[key] == b"1"} == {3}
+    assert {partition_of(key, Space(0, PARTITIONS)) for key in found if found[key] == b"1"} == {3}
 
 
 def test_pieces_of_a_checkpoint_that_died_are_newer_than_their_mark(tmp_path: Path) -> None:
@@ -540,7 +540,7 @@ def test_rows_that_a_dead_checkpoint_has_removed_are_missed(tmp_path: Path) -> N
         model.drop("gone")
         model.half_checkpoint(1)
         db.backup(tmp_path / "copy", verify=False)
-        place = partition_of(b"0", PARTITIONS)
+        place = partition_of(b"0", Space(0, PARTITIONS))
         assert place, "the dead checkpoint has to reach another partition"
     with pytest.raises(SnapshotExpiredError, match="map 'gone', which was dropped"):
         shown(tmp_path / "copy", model.moments[-1][0])
@@ -754,6 +754,6 @@ def test_the_outcome_of_a_transaction_does_not_tie_its_parts(tmp_path: Path) -> 
             if sum(number > 0 for number in numbers.values()) > 1:
                 break
         db.backup(tmp_path / "copy", verify=False)
-    mine = partition_of(b"k", PARTITIONS)
+    mine = partition_of(b"k", Space(0, PARTITIONS))
     cut = {p: number if p == mine else 0 for p, number in numbers.items()}
     assert shown(tmp_path / "copy", cut) == {"m": {b"k": b"v"}}

@@ -31,7 +31,7 @@ from tidelog.affinity.errors import (
     SnapshotExpiredError,
     UsageError,
 )
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.pipeline.log import columns
 from tidelog.pipeline.log.changes import Wanted, changes
 from tidelog.pipeline.log.logs import Log
@@ -396,7 +396,8 @@ def test_the_head_of_a_later_segment_tells_what_nothing_else_does(
 ) -> None:
     path = tmp_path / "s"
     one, other = (
-        next(b"%d" % n for n in range(99) if partition_of(b"%d" % n, 2) == p) for p in (0, 1)
+        next(b"%d" % n for n in range(99) if partition_of(b"%d" % n, Space(0, 2)) == p)
+        for p in (0, 1)
     )
     with new_store(path, partitions=2, segment_bytes=1 << 20, retain_bytes=1 << 30) as db:
         db.map("m")[one] = b"first"

@@ -15,7 +15,7 @@ import pytest
 import tidelog
 from support.pipelines import closed_store, content, fill, flip, new_store, replayed, rows
 from tidelog.affinity.errors import CorruptLogError
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.pipeline.jobs import audits, runner as jobs
 from tidelog.pipeline.jobs.compaction import compact
 from tidelog.pipeline.jobs.runner import Runner
@@ -124,7 +124,7 @@ def test_a_thousand_partitions_are_read_by_few_tasks(spark: SparkSession, tmp_pa
     assert frame.rdd.getNumPartitions() <= 16
     found = dicts(frame)
     assert {row["key"] for row in found} == {b"%d" % n for n in range(3000)}
-    assert all(row["partition"] == partition_of(row["key"], 1024) for row in found)
+    assert all(row["partition"] == partition_of(row["key"], Space(0, 1024)) for row in found)
 
 
 @pytest.mark.parametrize(

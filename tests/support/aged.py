@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import tidelog
 from tidelog import codecs
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.database import Database
 from tidelog.engine.api.maps import Map
 from tidelog.errors import ConflictError, DiskFullError
@@ -136,7 +136,7 @@ class Model:
 
     def next_number(self, key: bytes) -> tuple[int, int]:
         """Take the next number of the partition of a key; return both."""
-        partition = partition_of(key, self.partitions)
+        partition = partition_of(key, Space(0, self.partitions))
         self.counters[partition] += 1
         return partition, self.counters[partition]
 
@@ -261,8 +261,8 @@ class Life:
         # By partition, in the order in which these come first.
         places: dict[int, int] = {}
         for _, key, _ in writes:
-            places.setdefault(partition_of(key, self.model.partitions), len(places))
-        writes.sort(key=lambda w: places[partition_of(w[1], self.model.partitions)])
+            places.setdefault(partition_of(key, Space(0, self.model.partitions)), len(places))
+        writes.sort(key=lambda w: places[partition_of(w[1], Space(0, self.model.partitions))])
         self.model.commit(writes)
 
     def clear(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.upkeep.load_files import LoadManifest, write_file, write_manifest
 
 TIME = 1_700_000_000_000_000
@@ -29,7 +29,7 @@ def make_load(
 ) -> str:
     """Write a load with these encoded rows; return where."""
     directory.mkdir()
-    placed = sorted((partition_of(key, partitions), key, rows[key]) for key in rows)
+    placed = sorted((partition_of(key, Space(0, partitions)), key, rows[key]) for key in rows)
     parts = [
         (partition, [(key, value) for _, key, value in group])
         for partition, group in groupby(placed, key=lambda row: row[0])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tidelog
-from tidelog.affinity.partitions import partition_of
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.database import Database
 from tidelog.engine.upkeep.load_files import check_file, read_manifest, read_part
 from tidelog.pipeline.plan.options import parse
@@ -108,7 +108,7 @@ def load_content(directory: Path) -> dict[bytes, bytes]:
         for part in file.partitions:
             for block in read_part(str(directory / file.name), part):
                 for key, value in block:
-                    assert partition_of(key, manifest.partitions) == part.partition
+                    assert partition_of(key, Space(0, manifest.partitions)) == part.partition
                     assert key not in found
                     found[key] = value
     assert len(found) == manifest.rows

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tidelog.engine.api.database import Database
 from tidelog.engine.api.open import open_with
-from tidelog.engine.data.stored import checked, stored_value
+from tidelog.engine.data.stored import checked, pack_trailer, stored_value
 from tidelog.engine.upkeep.check import check_store
 from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.environment import SimulatedEnvironment
@@ -62,4 +62,12 @@ def in_data_file(
 ) -> bytes:
     """Return a stored value with its check."""
     (stored,) = checked([full_key], [stored_value(value, epoch, counter, time)])
+    return stored
+
+
+def flagged(
+    full_key: bytes, value: bytes, flags: int, version: tuple[int, int, int] = (1, 1, 1)
+) -> bytes:
+    """Return a stored value with flags, as the data file has it; a version is in its order."""
+    (stored,) = checked([full_key], [value + pack_trailer(flags, *version)])
     return stored

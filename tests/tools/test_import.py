@@ -17,6 +17,7 @@ from hypothesis import given, settings, strategies as st
 import tidelog
 from tidelog import codecs
 from tidelog.affinity.errors import UsageError
+from tidelog.affinity.partitions import Space
 from tidelog.engine.codecs import registry as engine_codecs
 from tidelog.engine.codecs.registry import Codec
 from tidelog.engine.data.namespaces import Home, Namespace
@@ -342,7 +343,7 @@ def namespace_of(key: Codec[Any], value: Codec[Any]) -> Namespace:
         value_codec=value.name,
         value_version=value.version,
     )
-    return Namespace(record, key, value, 1, Home("/store"))
+    return Namespace(record, key, value, Space(0, 1), Home("/store"))
 
 
 @pytest.mark.slow

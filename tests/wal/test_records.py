@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from tidelog.affinity.errors import FormatVersionError
+from tidelog.affinity.partitions import Space
 from tidelog.wal.records import (
     MAY_BE_IGNORED,
     RECORD_OVERHEAD,
@@ -35,7 +36,6 @@ from tidelog.wal.records import (
     Run,
     Settled,
     SettleRecord,
-    Space,
     StateRecord,
     Supplied,
     SuppliedRecord,

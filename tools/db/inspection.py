@@ -79,7 +79,7 @@ def check_version(path: str) -> None:
 def _inspection(path: str, access: ReadAccess) -> Inspection:
     manifest = access.manifest()
     store_id = bytes.fromhex(manifest.store_id)
-    state, marks = read_state(access.kv.begin(), store_id, manifest.partitions, path)
+    state, marks = read_state(access.kv.begin(), store_id, manifest.spaces, path)
     checkpoint = state.position
     scan = Scan(
         access.wal,

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import click
 
 from ...affinity.errors import NotFoundError, UsageError
-from ...affinity.partitions import PARTITIONS_MAX, partition_of
+from ...affinity.partitions import PARTITIONS_MAX, Space, partition_of
 from ...engine.api.database import Database
 from ...engine.api.read_only import ReadOnlyDatabase
 from ...engine.codecs.byte_text import quoted
@@ -245,6 +245,7 @@ def pairs_of(
             f"there is no partition {partition}", hint=f"The store has {db.partitions} partitions."
         )
     low, high = wanted
+    space = mapping.namespace.space
     with db.snapshot() as snapshot:
         if skipped is None:
             blocks = snapshot.blocks(mapping.namespace, low, high, reverse, block)
@@ -257,7 +258,7 @@ def pairs_of(
             )
         for pairs in blocks:
             for pair in pairs:
-                if partition is None or partition_of(pair[0], db.partitions) == partition:
+                if partition is None or partition_of(pair[0], space) == partition:
                     yield pair
 
 
@@ -457,4 +458,4 @@ def namespace_for_writing(
         value_codec=value.name,
         value_version=value.version,
     )
-    return Namespace(record, key, value, 1, Home(""))
+    return Namespace(record, key, value, Space(0, 1), Home(""))

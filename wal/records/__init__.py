@@ -19,7 +19,7 @@ from .partitions import (
     Supplied,
     SuppliedRecord,
 )
-from .shapes import Closed, Columns, Run, UndecodableRecordError, Update, flatten
+from .shapes import Closed, Columns, Run, UndecodableRecordError, Update, flatten, numbered
 from .store import (
     HIDDEN,
     CheckpointRecord,
@@ -28,7 +28,6 @@ from .store import (
     NamespaceRecord,
     Pending,
     SealRecord,
-    Space,
     StateRecord,
     UnknownRecord,
 )
@@ -95,7 +94,6 @@ __all__ = [
     "SealRecord",
     "SettleRecord",
     "Settled",
-    "Space",
     "StateRecord",
     "Supplied",
     "SuppliedRecord",
@@ -113,6 +111,7 @@ __all__ = [
     "encode_record",
     "encode_seal",
     "flatten",
+    "numbered",
     "pack_record_header",
     "put_encoder",
     "split_records",

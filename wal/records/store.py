@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ...affinity.partitions import Space, check_spaces
 from .shapes import Run, check_numbers, checked_id, checked_number, checked_text, flatten, rows_of
 
 HIDDEN = "\0"
@@ -106,21 +107,14 @@ class Pending(NamedTuple):
     run: Run
 
 
-class Space(NamedTuple):
-    """A range of partitions with the same number of backups."""
-
-    first: int
-    partitions: int
-    backups: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateRecord:
     """First record of each segment: what a reader needs that starts here.
 
     ``epochs``, ``lwms`` and ``hwms`` have one entry per partition; ``ranges`` maps a partition to
     its out-of-order ranges as (start, delta), where there are any.  ``epoch_tables`` has the epoch
-    table of each partition that ever had a second epoch, as (epoch, first number).
+    table of each partition that ever had a second epoch, as (epoch, first number).  ``spaces``
+    divide the partitions; one that a namespace names is its place in that list.
     """
 
     time: int
@@ -155,6 +149,9 @@ class StateRecord:
             raise ValueError(f"{len(epochs)} epochs, {len(lwms)} LWMs and {len(hwms)} HWMs")
         for _, _, run in pending:
             check_numbers(run, 4)
+        divided = tuple(Space(*row) for row in rows_of(spaces, 3))
+        if divided:
+            check_spaces(divided, len(lwms))
         return StateRecord(
             time=time,
             namespaces=[NamespaceRecord.of(fields) for fields in namespaces],
@@ -169,7 +166,7 @@ class StateRecord:
                 Pending(checked_id(tx_id), checked_number(attempt), Run(*run))
                 for tx_id, attempt, run in pending
             ),
-            spaces=tuple(Space(*row) for row in rows_of(spaces, 3)),
+            spaces=divided,
         )
 
 

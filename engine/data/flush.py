@@ -1,0 +1,379 @@
+"""What a checkpoint writes into one partition: its updates, and a mark that fits them.
+
+Invariants:
+
+- A flush in several pieces is there with the last one: replay brings again what earlier ones wrote.
+- A delete leaves a tombstone while an older update of its key may still come: in a copy that is
+  being brought up, and above LWM.  A flush of a whole copy whose LWM has passed some removes them,
+  of ``SWEPT_PAIRS`` pairs at a time.
+- Into a copy that is not whole nothing goes that is older than what it has.
+- What was cleared has gone before anything that came later is written.
+
+A store that no cluster owns has whole copies only, and LWM has passed each group of commits before
+it is flushed: nothing there is compared, and no tombstone is written.
+
+Left out: where pairs and marks lie (``partition_store``), and when to flush (``checkpointer``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import compress, filterfalse, islice
+
+from ...checkpoints.copies import CopyState
+from ...checkpoints.marks import EpochTable, PartitionMark
+from ...checkpoints.replay import State
+from ...tx.counter import PartitionUpdateCounter
+from ...wal.records import Record, encode_record
+from ..system.environment import Cursor, KvTransaction
+from .partition_store import FIRST_OF_DATA, MARKS_NAMESPACE, mark_key, write_mark
+from .stored import (
+    PENDING,
+    TRAILER_SIZE,
+    Pair,
+    checked,
+    is_tombstone,
+    pack_prefix,
+    version_of,
+    xor_trailers,
+)
+
+CHUNK = 1000
+"""Updates between two chances for other threads: py-lmdb asks for the interpreter at every one."""
+
+SWEPT_PAIRS = 4096
+SWEPT_BYTES = 4 << 20
+"""How much of a partition a flush looks through for tombstones that may go."""
+
+_ALL = 1 << 62
+_NAMESPACE_MAX = 0xFFFFFFFF
+_PENDING = PENDING.to_bytes(4, "big")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flush:
+    """What goes into one partition at a checkpoint: updates, and what its mark then says.
+
+    Deletes with numbers above ``tombstones_above`` leave a tombstone, since what is older may still
+    come; None: no delete does.  ``cleared`` is the position at which all that the partition held
+    came to count for nothing, if it did: about ``held`` pairs go before anything is written.
+    """
+
+    partition: int
+    updates: dict[bytes, bytes]
+    position: int
+    counter: bytes
+    epochs: EpochTable
+    state: int = CopyState.OWNING
+    admission: int = 0
+    sealed: int = 0
+    pending: Sequence[Record] = ()
+    tombstones_above: int | None = None
+    cleared: int | None = None
+    held: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        state: State,
+        partition: int,
+        updates: dict[bytes, bytes],
+        position: int,
+        mark: PartitionMark | None,
+    ) -> Flush:
+        """Return the flush of a partition as a fold knows it; ``mark`` is that of the last one."""
+        copies, counter = state.copies, state.counters[partition]
+        copy_state = copies.states.get(partition, CopyState.OWNING)
+        return cls(
+            partition=partition,
+            updates=updates,
+            position=position,
+            counter=counter.to_bytes(),
+            epochs=state.epoch_tables[partition],
+            state=copy_state,
+            admission=copies.admissions.get(partition, 0),
+            sealed=copies.sealed.get(partition, 0),
+            pending=copies.entries(partition),
+            tombstones_above=_tombstones_above(copy_state, counter),
+            cleared=state.cleared.get(partition),
+            held=0 if mark is None else mark.count + mark.tombstones,
+        )
+
+    @property
+    def owning(self) -> bool:
+        """Whether the copy is whole: else what is there already may be newer."""
+        return self.state == CopyState.OWNING
+
+    def pieces(self, most: int) -> Iterator[Piece]:
+        """Yield it in pieces of equal length, of at most ``most`` updates each, by key.
+
+        What was cleared goes first, in pieces of as many pairs; the last of them takes the rest.
+        """
+        if self.cleared is not None:
+            for left in range(-(-self.held // most), -1, -1):
+                yield Piece(flush=self, keys=[], last=False, clears=most if left else _ALL)
+        keys = sorted(self.updates)
+        count = max(-(-len(keys) // most), 1)
+        size = max(-(-len(keys) // count), 1)
+        for first in range(0, max(len(keys), 1), size):
+            piece = keys[first : first + size]
+            yield Piece(flush=self, keys=piece, last=first + size >= len(keys))
+
+
+def _tombstones_above(state: CopyState, counter: PartitionUpdateCounter) -> int | None:
+    """Return above which number deletes leave a tombstone; None where none does.
+
+    In a copy that is being brought up all do.  Else all numbers up to LWM are there, so nothing
+    older comes behind these; without a gap LWM is the highest of all.
+    """
+    if state is not CopyState.OWNING:
+        return 0
+    return None if counter.lwm == counter.highest_applied else counter.lwm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Some updates of a flush, by their keys in order; the partition is there with the last.
+
+    ``clears`` is how many pairs it removes at most.
+    """
+
+    flush: Flush
+    keys: list[bytes]
+    last: bool
+    clears: int = 0
+
+    def mark(self, before: PartitionMark) -> PartitionMark:
+        """Return the mark to write, with count and digest as they were before."""
+        flush = self.flush
+        if not self.last:
+            return replace(before, written=max(before.written, flush.position))
+        return replace(
+            before,
+            position=flush.position,
+            written=flush.position,
+            counter=flush.counter,
+            epochs=flush.epochs,
+            state=flush.state,
+            admission=flush.admission,
+            sealed=flush.sealed,
+            pending=len(flush.pending),
+        )
+
+
+def flush_piece(
+    txn: KvTransaction,
+    piece: Piece,
+    before: PartitionMark,
+    lives: Callable[[int], bool] | None = None,
+    turn: AbstractContextManager[object] = nullcontext(),  # noqa: B008  # it has no state
+) -> PartitionMark:
+    """Write updates of one partition in sorted order; return its new mark, written too.
+
+    ``before`` is the mark that it has.  Namespaces for which ``lives`` is false go.  Every
+    ``CHUNK`` updates are written inside ``turn``: whoever takes it holds busy threads off.
+    """
+    flush, mark = piece.flush, piece.mark(before)
+    if piece.clears:
+        mark = _remove(txn, mark, flush.partition, _is_pending, piece.clears)
+    if piece.keys:
+        mark = _write_updates(txn, mark, piece, turn)
+    if piece.last and lives is not None:
+        mark = _remove(txn, mark, flush.partition, lives)
+    if piece.last and (before.pending or flush.pending):
+        _write_pending(txn, piece, before)
+    if piece.last and mark.tombstones and flush.owning:
+        with turn:
+            mark = _sweep(txn, mark, flush)
+    write_mark(txn, mark_key(flush.partition), mark.to_bytes())
+    return mark
+
+
+def _is_pending(namespace: int) -> bool:
+    """Tell whether a namespace is not of the data: its entries are those of a mark."""
+    return namespace == PENDING
+
+
+def _write_pending(txn: KvTransaction, piece: Piece, before: PartitionMark) -> None:
+    """Put what is pending in the place of what was."""
+    prefix = pack_prefix(piece.flush.partition, PENDING)
+    while before.pending:
+        cursor = txn.cursor()
+        key = cursor.key() if cursor.set_range(prefix) else b""
+        cursor.close()
+        if not key.startswith(prefix):
+            break
+        txn.delete(key)
+    for number, entry in enumerate(piece.flush.pending):
+        write_mark(txn, prefix + number.to_bytes(4, "big"), encode_record(entry))
+
+
+def _write_updates(
+    txn: KvTransaction, mark: PartitionMark, piece: Piece, turn: AbstractContextManager[object]
+) -> PartitionMark:
+    flush = piece.flush
+    cursor = txn.cursor()
+    bare = not (mark.count or mark.tombstones)
+    fresh = bare or _behind_all(cursor, flush.partition, piece.keys[0])
+    plain = flush.owning and flush.tombstones_above is None and not mark.tombstones
+    for first in range(0, len(piece.keys), CHUNK):
+        with turn:
+            keys = piece.keys[first : first + CHUNK]
+            stored = list(map(flush.updates.__getitem__, keys))
+            old = [] if fresh else cursor.getmulti(keys)
+            if plain:
+                mark = _replace(txn, cursor, mark, keys, stored, old)
+            else:
+                mark = _merge(txn, cursor, mark, flush, dict(zip(keys, stored, strict=True)), old)
+    cursor.close()
+    return mark
+
+
+def _replace(
+    txn: KvTransaction,
+    cursor: Cursor,
+    mark: PartitionMark,
+    keys: list[bytes],
+    stored: list[bytes],
+    old: list[Pair],
+) -> PartitionMark:
+    """Put updates in the place of the old pairs; deletes leave nothing."""
+    if TRAILER_SIZE in map(len, stored):
+        # Empty values or deletes.
+        deletes = set(compress(keys, map(is_tombstone, stored)))
+        for key, _ in old:
+            if key in deletes:
+                txn.delete(key)
+        keys = [key for key in keys if key not in deletes]
+        stored = list(filterfalse(is_tombstone, stored))
+    stored = checked(keys, stored)
+    cursor.putmulti(list(zip(keys, stored, strict=True)))
+    digest = xor_trailers(stored) ^ xor_trailers([value for _, value in old])
+    return replace(mark, count=mark.count + len(keys) - len(old), digest=mark.digest ^ digest)
+
+
+def _merge(
+    txn: KvTransaction,
+    cursor: Cursor,
+    mark: PartitionMark,
+    flush: Flush,
+    updates: dict[bytes, bytes],
+    old: list[Pair],
+) -> PartitionMark:
+    """Do the same where older updates may still come, or newer ones may be there already."""
+    known = dict(old)
+    if not flush.owning:
+        for key, value in old:
+            if version_of(value)[:2] > version_of(updates[key])[:2]:
+                del updates[key], known[key]
+    above = flush.tombstones_above
+    gone = [
+        key
+        for key, value in updates.items()
+        if is_tombstone(value) and (above is None or version_of(value)[1] <= above)
+    ]
+    for key in gone:
+        del updates[key]
+        if key in known:
+            txn.delete(key)
+    stored = checked(updates, updates.values())
+    cursor.putmulti(list(zip(updates, stored, strict=True)))
+    return _counted(_counted(mark, known.values(), -1), stored, 1)
+
+
+def _counted(mark: PartitionMark, stored: Iterable[bytes], sign: int) -> PartitionMark:
+    """Return a mark with pairs that came (1) or went (-1); tombstones are outside of the digest."""
+    values = list(stored)
+    live = list(filterfalse(is_tombstone, values))
+    return replace(
+        mark,
+        count=mark.count + sign * len(live),
+        digest=mark.digest ^ xor_trailers(live),
+        tombstones=mark.tombstones + sign * (len(values) - len(live)),
+    )
+
+
+def _sweep(txn: KvTransaction, mark: PartitionMark, flush: Flush) -> PartitionMark:
+    """Remove tombstones behind which nothing older can come any more.
+
+    It looks at the next ``SWEPT_PAIRS`` pairs behind those of the last sweep, and begins anew at
+    the end of the partition.
+    """
+    prefix = flush.partition.to_bytes(4, "big")
+    above = flush.tombstones_above
+    gone: list[bytes] = []
+    following, size = b"", 0
+    cursor = txn.cursor()
+    found = cursor.set_range(mark.swept or prefix + FIRST_OF_DATA)
+    for count, (key, stored) in enumerate(cursor.iternext() if found else ()):
+        if not key.startswith(prefix):
+            break
+        if count == SWEPT_PAIRS or size > SWEPT_BYTES:
+            following = key
+            break
+        size += len(stored)
+        if key[4:8] == _PENDING or not is_tombstone(stored):
+            continue
+        if above is None or version_of(stored)[1] <= above:
+            gone.append(key)
+    cursor.close()
+    for key in gone:
+        txn.delete(key)
+    left = mark.tombstones - len(gone)
+    return replace(mark, tombstones=left, swept=following if left else b"")
+
+
+def _behind_all(cursor: Cursor, partition: int, key: bytes) -> bool:
+    """Tell whether no key of the partition is at or behind ``key``."""
+    if not cursor.set_range(key):
+        return True
+    return cursor.key()[:4] != key[:4]
+
+
+def _remove(
+    txn: KvTransaction,
+    mark: PartitionMark,
+    partition: int,
+    lives: Callable[[int], bool],
+    most: int = _ALL,
+) -> PartitionMark:
+    """Delete up to so many pairs of namespaces that do not live, hopping over the others."""
+    number = MARKS_NAMESPACE + 1
+    while number <= _NAMESPACE_MAX and most > 0:
+        cursor = txn.cursor()
+        found = cursor.key() if cursor.set_range(pack_prefix(partition, number)) else b""
+        cursor.close()
+        if found[:4] != partition.to_bytes(4, "big"):
+            break
+        number = int.from_bytes(found[4:8], "big")
+        if not lives(number):
+            before = mark
+            mark = _remove_namespace(txn, mark, partition, number, most)
+            most -= before.count + before.tombstones - mark.count - mark.tombstones
+        number += 1
+    return mark
+
+
+def _remove_namespace(
+    txn: KvTransaction, mark: PartitionMark, partition: int, namespace: int, most: int
+) -> PartitionMark:
+    """Delete up to so many pairs of what a namespace has in a partition."""
+    prefix = pack_prefix(partition, namespace)
+    while most > 0:
+        cursor = txn.cursor()
+        batch: list[Pair] = []
+        if cursor.set_range(prefix):
+            for key, value in islice(cursor.iternext(), min(CHUNK, most)):
+                if not key.startswith(prefix):
+                    break
+                batch.append((key, value))
+        cursor.close()
+        if not batch:
+            break
+        for key, _ in batch:
+            txn.delete(key)
+        mark = _counted(mark, [value for _, value in batch], -1)
+        most -= len(batch)
+    return mark

@@ -1,0 +1,171 @@
+"""A log that clears a partition, as the log of a cluster's member may: whoever recovers drops it.
+
+The records are written by hand, behind a checkpoint that has what they clear; the power is cut at
+every operation of the recovery, and the next one has to come to the same end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tidelog
+from support.pipelines import rows
+from support.stores import Opened, expect_sound, open_store, opened
+from tidelog.affinity.errors import UnsupportedError
+from tidelog.affinity.partitions import Space, partition_of
+from tidelog.checkpoints.copies import CopyState
+from tidelog.engine.api.database import Database
+from tidelog.engine.data.partition_store import read_marks
+from tidelog.engine.store import checkpointer as checkpointers
+from tidelog.testing import FaultyDisk, check_store
+from tidelog.testing.crash import crash_points
+from tidelog.wal.records import (
+    AdmitRecord,
+    ClearRecord,
+    Closed,
+    Columns,
+    Record,
+    Run,
+    Supplied,
+    SuppliedRecord,
+)
+
+SPACE = Space(0, 2)
+KEYS = [b"%03d" % number for number in range(120)]
+MINE = [key for key in KEYS if partition_of(key, SPACE) == 1]
+OTHERS = {key: b"new" if key < b"030" else b"old" for key in KEYS if key not in MINE}
+SUPPLIED = {MINE[0]: b"four", MINE[2]: b"six"}
+"""What partition 1 holds in the end: numbers are lower than those that it held before."""
+
+CLEAR = ClearRecord(partition=1, admission=9, reason="diverged")
+ADMIT = AdmitRecord(partition=1, admission=9, epochs=((1, 1),), lwm=2, ranges=(), hwm=7, dropped=())
+
+
+def supplied(*transactions: tuple[int, bytes, bytes | None]) -> SuppliedRecord:
+    return SuppliedRecord(
+        partition=1,
+        admission=9,
+        source=b"m" * 16,
+        transactions=tuple(
+            Supplied(
+                bytes([n]) * 16,
+                1,
+                Run(1, 1, n, 1),
+                1_700_000_000_000_000,
+                Columns(16, [key], [value]),
+            )
+            for n, key, value in transactions
+        ),
+        closed=(Closed(1, 7, 1, "gap"),),
+    )
+
+
+SUPPLY = [
+    supplied((4, MINE[0], b"four"), (6, MINE[2], b"six")),
+    supplied((3, MINE[0], b"three"), (5, MINE[1], None)),
+]
+
+
+def fill(db: Database, clearing: list[list[Record]]) -> None:
+    """Write what is cleared, some of it behind the checkpoint; each list of records is a frame."""
+    users = db.map("users")
+    users.update_many(dict.fromkeys(KEYS, b"old"))
+    db.checkpoint()
+    users.update_many({key: b"new" for key in KEYS if key < b"030"})
+    for records in clearing:
+        db._store.committer.log(records, durable=True)
+    db.sync()
+    db._maintenance.maintain()  # which logs that all of it is durable
+    db.abandon()
+
+
+LOGS: dict[str, list[list[Record]]] = {
+    "one frame": [[CLEAR, ADMIT, *SUPPLY]],
+    "frames of their own": [[CLEAR], [ADMIT], *[[record] for record in SUPPLY]],
+    "cleared twice": [[CLEAR], [ADMIT, supplied((4, MINE[5], b"x"))], [CLEAR, ADMIT], SUPPLY],
+}
+
+
+def cleared_store(clearing: list[list[Record]]) -> FaultyDisk:
+    store = open_store(partitions=2)
+    fill(store.database, clearing)
+    return store.disk.crash("lost")
+
+
+def expect_cleared(store: Opened) -> None:
+    users = store.database.map("users")
+    assert dict(users.items()) == {**OTHERS, **SUPPLIED}
+    assert {key: users.get(key) for key in KEYS} == {
+        key: {**OTHERS, **SUPPLIED}.get(key) for key in KEYS
+    }
+    mark = read_marks(store.parts.kv.begin())[1][1]
+    assert (mark.state, mark.admission, mark.count) == (CopyState.MOVING, 9, 2)
+    assert store.parts.state.counters[1].lwm == 7
+
+
+@pytest.fixture(params=LOGS)
+def clearing(request: pytest.FixtureRequest) -> list[list[Record]]:
+    return LOGS[request.param]
+
+
+def test_a_recovery_drops_what_was_cleared(clearing: list[list[Record]]) -> None:
+    with opened(cleared_store(clearing), seed=2) as store:
+        expect_cleared(store)
+        assert store.parts.state.cleared == {}
+
+
+@pytest.mark.parametrize("piece", [5, 65_536])
+def test_a_power_cut_inside_such_a_recovery_changes_nothing(
+    clearing: list[list[Record]], piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointers, "PIECE_UPDATES", piece)
+    start = cleared_store(clearing)
+    points = 0
+
+    def recover(disk: FaultyDisk, acknowledge: Callable[[object], None]) -> None:
+        store = open_store(disk, seed=5)
+        acknowledge("open")
+        store.database.abandon()
+
+    for point in crash_points(recover, start=start, moments=("before",), outcomes=("lost",)):
+        expect_sound(point.disk.copy())
+        with opened(point.disk, seed=7) as again:
+            expect_cleared(again)
+        points += 1
+    assert points >= (20 if piece == 5 else 8)
+
+
+def test_a_clearing_is_several_transactions_of_the_data_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checkpointers, "PIECE_UPDATES", 10)
+    disk = cleared_store(LOGS["one frame"])
+    before = disk.operations
+    store = open_store(disk, seed=3)
+    commits = [o for o in disk.trace[before:] if o.kind == "commit"]
+    assert len(commits) >= len(MINE) // 10 + 2
+    expect_cleared(store)
+    store.database.close()
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_real_store_with_such_a_log_goes_on(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    fill(tidelog.open(path, partitions=2), LOGS[name])
+    # The data file of a store that nobody recovers has what the log has cleared.
+    with pytest.raises(UnsupportedError, match="clears partition 1 behind the last checkpoint"):
+        tidelog.open(path, read_only=True)
+    assert check_store(path) == []
+    with tidelog.open(path) as db:
+        users = db.map("users")
+        assert dict(users.items()) == {**OTHERS, **SUPPLIED}
+        users[MINE[1]] = b"written later"
+        del users[MINE[0]]
+    assert check_store(path) == []
+    expected = {**OTHERS, MINE[2]: b"six", MINE[1]: b"written later"}
+    with tidelog.open(path, read_only=True) as db:
+        assert dict(db.map("users").items()) == expected
+    assert {row["key"]: row["value"] for row in rows(path, "snapshot")} == expected

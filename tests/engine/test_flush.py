@@ -1,0 +1,330 @@
+"""Flushes into one partition: what a delete leaves, what is compared, and what is cleared."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from support.stores import in_data_file, opened
+from tidelog.affinity.partitions import one_space
+from tidelog.checkpoints.copies import CopyState
+from tidelog.checkpoints.marks import PartitionMark
+from tidelog.checkpoints.replay import State
+from tidelog.engine.data import flush as flushes
+from tidelog.engine.data.flush import Flush, flush_piece
+from tidelog.engine.data.partition_store import (
+    STORE_KEY,
+    measure_partition,
+    read_marks,
+    verify_partitions,
+)
+from tidelog.engine.data.stored import is_tombstone, pack_prefix, stored_value, xor_trailers
+from tidelog.testing import FaultyDisk, MemoryKv
+from tidelog.wal.records import AdmitRecord, ClearRecord, Participant, PrepareRecord, Run
+
+PREFIX = pack_prefix(0, 16)
+ADMIT = AdmitRecord(partition=0, admission=9, epochs=((1, 1),), lwm=0, ranges=(), hwm=0, dropped=())
+
+Version = tuple[int, int]
+Change = tuple[int, int, bytes, bytes | None]
+"""(epoch, number, key, value or None for a delete)."""
+
+
+class Copy:
+    """One partition in a data file, the fold that belongs to it, and what it should hold."""
+
+    def __init__(self) -> None:
+        self.kv = MemoryKv(FaultyDisk(), "/", 1 << 30)
+        self.state = State(b"s" * 16, one_space(1))
+        self.mark: PartitionMark | None = None
+        self.held: dict[bytes, tuple[Version, bytes | None]] = {}
+        """Per key the newest update that ever came."""
+
+    def take(self, changes: Sequence[Change]) -> None:
+        """Apply updates, and flush what an overlay would hold of them."""
+        updates: dict[bytes, bytes] = {}
+        for epoch, number, key, value in changes:
+            self.state.counters[0].update(number - 1, 1)
+            version = epoch, number
+            if key not in self.held or self.held[key][0] < version:
+                self.held[key] = version, value
+            updates[PREFIX + key] = stored_value(value, epoch, number, 5)
+        self.flush(updates)
+
+    def flush(self, updates: dict[bytes, bytes], most: int = 7) -> None:
+        flush = Flush.of(self.state, 0, updates, 77, self.mark)
+        mark = self.mark or PartitionMark.empty()
+        for piece in flush.pieces(most):
+            with self.kv.write() as txn:
+                mark = flush_piece(txn, piece, mark)
+        self.mark = mark
+        self.state.forget_cleared({0: flush.cleared or 0})
+
+    def stored(self) -> dict[bytes, bytes]:
+        """What the data file has, marks and what is pending left out."""
+        txn = self.kv.begin()
+        cursor = txn.cursor()
+        found = dict(cursor.iternext() if cursor.first() else ())
+        return {key[8:]: value for key, value in found.items() if key[:8] == PREFIX}
+
+    def tombstones(self) -> set[bytes]:
+        return {key for key, value in self.stored().items() if is_tombstone(value)}
+
+    def check(self) -> None:
+        assert self.mark is not None
+        live = {
+            key: in_data_file(PREFIX + key, value, *version, 5)
+            for key, (version, value) in self.held.items()
+            if value is not None
+        }
+        stored = self.stored()
+        assert {key: one for key, one in stored.items() if not is_tombstone(one)} == live
+        measured = measure_partition(self.kv.begin(), 0)
+        assert measured == (self.mark.count, self.mark.digest, self.mark.tombstones)
+        assert measured == (len(live), xor_trailers(list(live.values())), len(self.tombstones()))
+        assert read_marks(self.kv.begin())[1] == {0: self.mark}
+        assert verify_partitions(self.kv, {0: self.mark}) == []
+        assert self.kv.begin().get(STORE_KEY) is None
+
+
+def moving() -> Copy:
+    """A copy that is being brought up to its group."""
+    copy = Copy()
+    copy.state.apply(0, ADMIT)
+    return copy
+
+
+# ------------------------------------------------------------------ tombstones
+
+
+def test_a_whole_copy_without_a_gap_keeps_nothing_of_a_delete() -> None:
+    copy = Copy()
+    copy.take([(1, 1, b"a", b"1"), (1, 2, b"b", b"2")])
+    copy.take([(1, 3, b"a", None), (1, 4, b"c", None)])
+    copy.check()
+    assert set(copy.stored()) == {b"b"}
+
+
+def test_a_delete_above_lwm_leaves_a_tombstone_and_one_below_does_not() -> None:
+    copy = Copy()
+    copy.take([(1, 1, b"a", b"1"), (1, 2, b"b", b"2"), (1, 3, b"c", b"3")])
+    copy.take([(1, 4, b"a", None), (1, 6, b"b", None), (1, 7, b"gone", None)])
+    copy.check()
+    assert copy.tombstones() == {b"b", b"gone"}
+    copy.take([(1, 8, b"d", b"4")])
+    assert copy.tombstones() == {b"b", b"gone"}
+    # Number 5 comes at last. LWM has passed the deletes, so its flush lets them go.
+    copy.take([(1, 5, b"e", b"5")])
+    copy.check()
+    assert copy.tombstones() == set()
+
+
+def test_every_delete_in_a_moving_copy_leaves_a_tombstone() -> None:
+    copy = moving()
+    copy.take([(1, 1, b"a", b"1"), (1, 2, b"a", None)])
+    copy.take([(1, 3, b"b", None)])
+    copy.check()
+    assert copy.tombstones() == {b"a", b"b"}
+    copy.take([])
+    assert copy.tombstones() == {b"a", b"b"}
+    copy.state.copies.states[0] = CopyState.OWNING
+    copy.take([])
+    copy.check()
+    assert copy.stored() == {}
+
+
+@pytest.mark.parametrize("state", list(CopyState))
+def test_what_is_newer_stays_in_a_copy_that_is_not_whole(state: CopyState) -> None:
+    copy = Copy()
+    copy.state.copies.states[0] = CopyState.MOVING
+    copy.take([(2, 9, b"a", b"new"), (2, 8, b"b", None), (1, 7, b"c", b"old")])
+    copy.state.copies.states[0] = state
+    older = [(2, 5, b"a", b"x"), (2, 6, b"b", b"x"), (1, 4, b"a", None), (2, 3, b"c", b"epoch 2")]
+    copy.take(older)
+    stored = copy.stored()
+    if state is CopyState.OWNING:
+        assert {key for key in stored if not is_tombstone(stored[key])} == {b"b", b"c"}
+    else:
+        assert copy.tombstones() == {b"b"}
+        assert stored[b"a"].startswith(b"new")
+        assert stored[b"c"].startswith(b"epoch 2")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_moving_copy_holds_the_newest_of_each_key_in_whatever_order(seed: int) -> None:
+    rng, copy = random.Random(seed), moving()
+    changes: list[Change] = [
+        (1 + number // 60, number, b"%d" % rng.randrange(12), rng.choice((None, b"", b"v")))
+        for number in range(1, 120)
+    ]
+    rng.shuffle(changes)
+    while changes:
+        size = rng.randint(1, 20)
+        # An overlay holds one update of a key, the newest: those that are late are compared there.
+        newest: dict[bytes, Change] = {}
+        for change in changes[:size]:
+            known = newest.get(change[2])
+            newest[change[2]] = change if known is None else max(known, change, key=lambda c: c[:2])
+        for _, number, _, _ in changes[:size]:
+            copy.state.counters[0].update(number - 1, 1)
+        copy.take(list(newest.values()))
+        copy.check()
+        del changes[:size]
+    assert copy.tombstones() == {key for key, (_, value) in copy.held.items() if value is None}
+    copy.state.copies.states[0] = CopyState.OWNING
+    copy.take([])
+    copy.check()
+    assert copy.tombstones() == set()
+
+
+def test_a_flush_looks_through_so_many_pairs_for_tombstones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flushes, "SWEPT_PAIRS", 10)
+    copy = moving()
+    copy.take([(1, n, b"%03d" % n, None if n % 3 else b"v") for n in range(1, 36)])
+    copy.state.copies.states[0] = CopyState.OWNING
+    lefts = []
+    for _ in range(4):
+        copy.take([])
+        copy.check()
+        assert copy.mark is not None
+        lefts.append((copy.mark.tombstones, copy.mark.swept[8:]))
+    assert lefts == [(17, b"011"), (10, b"021"), (4, b"031"), (0, b"")]
+
+
+def test_a_sweep_begins_anew_at_the_end_of_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flushes, "SWEPT_PAIRS", 10)
+    copy = moving()
+    copy.take([(1, n, b"%03d" % n, None) for n in range(1, 16)])
+    copy.state.copies.states[0] = CopyState.OWNING
+    copy.take([(1, 17, b"000", None)])  # there is no 16: LWM stays below it
+    copy.check()
+    for _ in range(2):
+        copy.take([])
+        assert copy.tombstones() == {b"000"}
+        assert copy.mark is not None
+        assert copy.mark.swept == b""
+    copy.take([(1, 16, b"x", b"v")])
+    assert copy.tombstones() == set()
+
+
+def test_large_values_end_a_sweep_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flushes, "SWEPT_BYTES", 100)
+    copy = moving()
+    copy.take([(1, n, b"%d" % n, bytes(60)) for n in range(1, 6)] + [(1, 6, b"9", None)])
+    copy.state.copies.states[0] = CopyState.OWNING
+    for following in (b"3", b"5", b""):
+        copy.take([])
+        copy.check()
+        assert copy.mark is not None
+        assert copy.mark.swept[8:] == following
+    assert copy.tombstones() == set()
+
+
+def test_a_store_of_its_own_never_writes_a_tombstone_and_never_compares(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flushes, "_merge", lambda *_: pytest.fail("compared"))
+    monkeypatch.setattr(flushes, "_sweep", lambda *_: pytest.fail("swept"))
+    with opened(partitions=2) as store:
+        users = store.database.map("users")
+        for round_ in range(3):
+            for number in range(40):
+                users[b"%d" % number] = b"%d" % round_
+            for number in range(round_, 40, 3):
+                users.discard(b"%d" % number)
+            with store.database.transaction() as tx:
+                tx[users].discard(b"1")
+                tx[users][b"2"] = b""
+            store.database.checkpoint()
+            marks = read_marks(store.parts.kv.begin())[1]
+            assert [mark.tombstones for mark in marks.values()] == [0, 0]
+            assert {bytes(mark.swept) for mark in marks.values()} == {b""}
+
+
+# ------------------------------------------------------------------ clearing
+
+
+@pytest.mark.parametrize("most", [2, 7, 1000])
+@pytest.mark.parametrize("updates", [0, 1, 9])
+def test_what_was_cleared_goes_before_anything_is_written(most: int, updates: int) -> None:
+    copy = moving()
+    copy.take([(1, n, b"%02d" % n, None if n % 4 == 0 else b"old") for n in range(1, 21)])
+    copy.state.apply(500, ClearRecord(partition=0, admission=12, reason="told"))
+    assert copy.state.cleared == {0: 500}
+    copy.held.clear()
+    new = [(1, n, b"%02d" % (n + 15), b"new" if n % 2 else None) for n in range(1, updates + 1)]
+    flushed = {PREFIX + key: stored_value(value, e, n, 5) for e, n, key, value in new}
+    copy.held = {key: ((e, n), value) for e, n, key, value in new}
+    copy.flush(flushed, most)
+    copy.check()
+    assert copy.state.cleared == {}
+    assert len(copy.tombstones()) == updates // 2
+
+
+def test_a_clearing_goes_in_pieces_and_leaves_the_position_where_it_was() -> None:
+    copy = moving()
+    copy.take([(1, n, b"%02d" % n, b"old") for n in range(1, 21)])
+    copy.state.apply(500, ClearRecord(partition=0, admission=12, reason="told"))
+    assert copy.mark is not None
+    before = copy.mark
+    flush = Flush.of(copy.state, 0, {}, 600, before)
+    pieces = list(flush.pieces(8))
+    assert [piece.last for piece in pieces] == [False] * 4 + [True]
+    mark, counts = before, []
+    for piece in pieces:
+        with copy.kv.write() as txn:
+            mark = flush_piece(txn, piece, mark)
+        counts.append(mark.count)
+        if not piece.last:
+            assert (mark.position, mark.written, mark.counter) == (77, 600, before.counter)
+        copy.mark = mark
+        assert verify_partitions(copy.kv, {0: mark}) == []
+    assert counts == [12, 4, 0, 0, 0]
+    assert (mark.position, mark.state, mark.digest) == (600, CopyState.NOT_WHOLE, 0)
+
+
+def test_a_clearing_takes_what_is_left_where_a_count_was_too_low() -> None:
+    copy = moving()
+    copy.take([(1, n, b"%02d" % n, b"old") for n in range(1, 21)])
+    copy.state.apply(500, ClearRecord(partition=0, admission=12, reason="told"))
+    assert copy.mark is not None
+    real, copy.mark = copy.mark, replace(copy.mark, count=3)
+    flush = Flush.of(copy.state, 0, {}, 600, copy.mark)
+    mark = real
+    for piece in flush.pieces(8):
+        with copy.kv.write() as txn:
+            mark = flush_piece(txn, piece, mark)
+    assert (mark.count, mark.digest) == (0, 0)
+    assert copy.stored() == {}
+
+
+def test_what_is_pending_goes_with_the_last_piece_of_a_clearing() -> None:
+    copy = moving()
+    prepared = PrepareRecord(
+        tx_id=b"t" * 16, attempt=1, near=(b"m" * 16, 1), time=5, home=0,
+        participants=(Participant(0, 1, 1), Participant(1, 1, 1)), run=Run(0, 1, 21, 1),
+        namespaces=16, keys=[b"k"], values=[b"v"],
+    )  # fmt: skip
+    copy.take([(1, n, b"%02d" % n, b"old") for n in range(1, 21)])
+    copy.state.apply(400, prepared)
+    copy.take([])
+    assert copy.mark is not None
+    assert copy.mark.pending == 1
+    copy.state.apply(500, ClearRecord(partition=0, admission=12, reason="told"))
+    copy.held.clear()
+    copy.flush({}, 8)
+    copy.check()
+    assert copy.mark.pending == 0
+
+
+def test_a_partition_that_was_cleared_again_meanwhile_is_cleared_again() -> None:
+    state = State(b"s" * 16, one_space(2))
+    for position, partition in ((5, 0), (6, 1), (9, 0)):
+        state.apply(position, ClearRecord(partition=partition, admission=1, reason="told"))
+    state.forget_cleared({0: 5, 1: 6})
+    assert state.cleared == {0: 9}
