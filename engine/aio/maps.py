@@ -25,14 +25,14 @@ from collections.abc import (
     Mapping,
 )
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 import trio
 
 from ..data import operations
 from ..data.decisions import MISSING
 from ..data.namespaces import Home, Namespace, no_map_of, not_copied
-from ..data.operations import KEYS_AT_ONCE, LOAD_BATCH, iterated
+from ..data.operations import LOAD_BATCH, iterated
 from ..data.requests import Iteration, Operation, Request, Source
 
 K = TypeVar("K")
@@ -42,9 +42,6 @@ T = TypeVar("T")
 BLOCK_FIRST = 16
 BLOCK_MAX = 1024
 """Pairs that an iteration fetches at first, and at most, in one visit to a worker thread."""
-
-MANY = KEYS_AT_ONCE + 1
-"""Keys that an operation reads of which it is not known how many they are."""
 
 Getter = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 Putter = Callable[[bytes, "bytes | None"], Coroutine[Any, Any, None]]
@@ -77,6 +74,9 @@ class Backing(Protocol):
 
     def get_nowait(self, key: Any, default: Any) -> Any:
         """Return the value of a key, or raise ``trio.WouldBlock``."""
+
+    async def answer(self, request: Request) -> Any:
+        """Return the answer to a request, which may be a whole operation."""
 
     async def perform(self, operation: Operation[T]) -> T:
         """Carry out an operation."""
@@ -242,43 +242,44 @@ class Map(Generic[K, V]):
 
     async def delete(self, key: K) -> None:
         """Delete a key; ``KeyError`` if it is not there."""
-        await self._perform(lambda namespace: operations.delete(namespace, key))
+        backing = await self.bound()
+        await backing.answer(operations.delete(backing.namespace, key))
 
     @overload
     def pop(self, key: K) -> Coroutine[Any, Any, V]: ...
     @overload
     def pop(self, key: K, default: V | T) -> Coroutine[Any, Any, V | T]: ...
-    def pop(self, key: K, default: Any = MISSING) -> Coroutine[Any, Any, Any]:
+    async def pop(self, key: K, default: Any = MISSING) -> Any:
         """Delete a key and return its value, in one transaction."""
-        return self._perform(lambda namespace: operations.pop(namespace, key, default))
+        backing = await self.bound()
+        return await backing.answer(operations.pop(backing.namespace, key, default))
 
     async def setdefault(self, key: K, default: V) -> V:
         """Return the value of a key, setting it first if it is not there, in one transaction."""
-        found = await self._perform(
-            lambda namespace: operations.setdefault(namespace, key, default)
-        )
-        return cast(V, found)
+        backing = await self.bound()
+        value: V = await backing.answer(operations.setdefault(backing.namespace, key, default))
+        return value
 
     async def popitem(self) -> tuple[K, V]:
         """Delete the first key and return it with its value; ``KeyError`` if the map is empty."""
-        return await self._perform(operations.popitem)
+        backing = await self.bound()
+        return await backing.perform(operations.popitem(backing.namespace))
 
     async def incr(self, key: K, delta: int = 1) -> int:
         """Add ``delta`` to an integer, taken as 0 if it is not there; return the sum."""
-        return await self._perform(lambda namespace: operations.incr(namespace, key, delta))
+        backing = await self.bound()
+        total: int = await backing.answer(operations.incr(backing.namespace, key, delta))
+        return total
 
     async def compare_and_set(self, key: K, expected: V | None, value: V | None) -> bool:
         """Set a key to ``value`` if it has ``expected``, in one transaction; tell whether it did.
 
         None stands for no value: ``expected`` None means absent, ``value`` None deletes.
         """
-        return await self._perform(
-            lambda namespace: operations.compare_and_set(namespace, key, expected, value)
-        )
-
-    async def _perform(self, operation: Callable[[Namespace], Operation[T]]) -> T:
         backing = await self.bound()
-        return await backing.perform(operation(backing.namespace))
+        asked = operations.compare_and_set(backing.namespace, key, expected, value)
+        done: bool = await backing.answer(asked)
+        return done
 
     # -------------------------------------------------------------- many keys
 
@@ -293,7 +294,8 @@ class Map(Generic[K, V]):
 
         Raises ``TransactionTooLargeError`` beyond ``transaction_bytes_max``: see ``load``.
         """
-        await self._perform(lambda namespace: operations.update_many(namespace, pairs))
+        backing = await self.bound()
+        await backing.perform(operations.update_many(backing.namespace, pairs))
 
     async def load(
         self,
@@ -307,16 +309,19 @@ class Map(Generic[K, V]):
         the same pairs again gives the same map.
         """
         source: Source = aiter(pairs) if isinstance(pairs, AsyncIterable) else iterated(pairs)
-        return await self._perform(lambda namespace: operations.load(namespace, source, batch))
+        backing = await self.bound()
+        return await backing.perform(operations.load(backing.namespace, source, batch))
 
     async def clear(self) -> None:
         """Delete all keys, in one transaction; ``db.drop`` is quicker for a large map."""
-        await self._perform(lambda _: operations.clear())
+        backing = await self.bound()
+        await backing.answer(operations.clear())
 
     async def count(self) -> int:
         """Count the keys: O(n), a scan of the whole map."""
         backing = await self.bound()
-        return await backing.read(operations.count(), MANY)
+        found: int = await backing.answer(operations.count())
+        return found
 
     # -------------------------------------------------------------- in order
 

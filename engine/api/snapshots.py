@@ -144,7 +144,8 @@ class Snapshot:
 
     def __enter__(self) -> Snapshot:
         """Return the snapshot."""
-        self.view()
+        if self._view is None:
+            self.view()
         return self
 
     def __exit__(self, *_exc: object) -> None:

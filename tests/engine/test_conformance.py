@@ -14,6 +14,8 @@ import pytest
 
 from support.faces import CONTENTS, DEADLINE, FACES, Face, World, contents, filled
 from tidelog.engine.data import operations
+from tidelog.engine.data.namespaces import Namespace
+from tidelog.engine.data.requests import Operation, PutMany, Request
 from tidelog.engine.data.stored import KEY_BYTES_MAX
 from tidelog.errors import (
     ClosedError,
@@ -392,19 +394,36 @@ async def test_a_transaction_past_its_deadline_says_so(face: Face) -> None:
 # ------------------------------------------------------------------ the suite can fail
 
 
-@pytest.mark.parametrize(
-    ("name", "scenario"), [("incr", counts), ("popitem", first_ones), ("load", loads)]
-)
+incr, popitem, load = operations.incr, operations.popitem, operations.load
+
+
+def one_too_many(namespace: Namespace, key: Any, delta: int) -> Request:
+    return incr(namespace, key, delta + 1)
+
+
+def the_second(namespace: Namespace) -> Operation[Any]:
+    first = yield from popitem(namespace)
+    second = yield from popitem(namespace)
+    yield PutMany([(namespace.encode_key(first[0]), namespace.encode_value(first[1]))])
+    return second
+
+
+def without_the_last(namespace: Namespace, source: Iterator[Any], batch: int) -> Operation[int]:
+    return (yield from load(namespace, iter(list(source)[:-1]), batch))
+
+
+MISTAKES = [
+    ("incr", one_too_many, counts),
+    ("popitem", the_second, first_ones),
+    ("load", without_the_last, loads),
+]
+
+
+@pytest.mark.parametrize(("name", "wrong", "scenario"), MISTAKES)
 @faces(lambda face: face.writes)
 async def test_a_mistake_in_an_operation_is_found_on_every_face(
-    face: Face, name: str, scenario: Any, monkeypatch: pytest.MonkeyPatch
+    face: Face, name: str, wrong: Any, scenario: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    operation = getattr(operations, name)
-
-    def wrong(*args: Any) -> Any:
-        result = yield from operation(*args)
-        return (result, None) if isinstance(result, tuple) else result + 1
-
     monkeypatch.setattr(operations, name, wrong)
     with pytest.raises(AssertionError):
         async with face.opened(filled().copy()) as world:
