@@ -24,11 +24,6 @@ def check_features(path: str, manifest: Manifest, wal: ReadableDirectory, *, wri
     """
     header = newest_header(wal)
     check_own(path, manifest, header)
-    if len(manifest.spaces) != 1:
-        raise UsageError(
-            f"{path} has {len(manifest.spaces)} spaces of partitions, as only a cluster's has",
-            hint="Only the cluster's member opens it; look into its log with `tidelog wal`.",
-        )
     if write:
         check_writable(path, manifest.format, manifest.read_only)
         if header is not None:
@@ -36,13 +31,21 @@ def check_features(path: str, manifest: Manifest, wal: ReadableDirectory, *, wri
 
 
 def check_own(path: str, manifest: Manifest | None, header: SegmentHeader | None) -> None:
-    """Raise ``UsageError`` for a store, or a folder of segments, that belongs to a cluster."""
+    """Raise ``UsageError`` for a store, or a folder of segments, that belongs to a cluster.
+
+    A store with several spaces does, whatever its features are: here all keys lie in one.
+    """
     cluster = manifest.cluster if manifest is not None else None
     required = (manifest.required if manifest else 0) | (header.required if header else 0)
+    hint = "Only the cluster's member opens it; look into its log with `tidelog wal`."
     if cluster is not None or required & CLUSTER:
         raise UsageError(
-            f"{path} belongs to a cluster" + (f": {cluster}" if cluster else ""),
-            hint="Only the cluster's member opens it; look into its log with `tidelog wal`.",
+            f"{path} belongs to a cluster" + (f": {cluster}" if cluster else ""), hint=hint
+        )
+    if manifest is not None and len(manifest.spaces) > 1:
+        raise UsageError(
+            f"{path} has {len(manifest.spaces)} spaces of partitions, as only a cluster's has",
+            hint=hint,
         )
 
 

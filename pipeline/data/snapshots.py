@@ -167,7 +167,7 @@ class Account:
                 (counter.lwm,),
                 (counter.hwm,),
                 (gaps,),
-                (earliest.counters[partition].lwm,),
+                (earliest.counters[partition].lwm if partition < earliest.partitions else 0,),
                 (checkpoint,),
                 (None if of is None else of.count,),
                 (None,),

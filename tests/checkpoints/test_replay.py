@@ -11,7 +11,7 @@ import pytest
 
 from support.interrupts import Interrupt, Tracer
 from tidelog.affinity.errors import CorruptLogError
-from tidelog.affinity.partitions import one_space
+from tidelog.affinity.partitions import Space, one_space
 from tidelog.checkpoints.marks import PartitionMark, StoreMark
 from tidelog.checkpoints.replay import FIRST_NAMESPACE, Applied, Effect, State
 from tidelog.tx.counter import PartitionUpdateCounter
@@ -27,6 +27,7 @@ from tidelog.wal.records import (
     Record,
     RollbackRecord,
     Run,
+    StateRecord,
     TxRecord,
     UnknownRecord,
     decode_payload,
@@ -109,6 +110,63 @@ def test_a_new_state_is_at_zero() -> None:
     assert state.epochs == [1, 1]
     assert state.next_namespace == FIRST_NAMESPACE
     assert shape(State.from_marks(STORE_ID, one_space(2), None, {})) == shape(state)
+
+
+GROWN = (Space(0, 2), Space(2, 3, 1))
+
+
+def grown_state() -> StateRecord:
+    """What the head of a segment says once a store of two partitions has got three more."""
+    state = State(STORE_ID, GROWN)
+    state.counters[0].update(0, 4)
+    state.counters[3].update(0, 2)
+    state.epochs[4], state.epoch_tables[4] = 7, ((1, 1), (7, 1))
+    return state.record(5)
+
+
+def test_a_store_grows_by_whole_spaces() -> None:
+    state = State(STORE_ID, GROWN[:1])
+    state.apply(0, transaction(Run(0, 1, 1, 5)))
+    with pytest.raises(CorruptLogError, match="partition 4 of 2"):
+        state.apply(1, transaction(Run(4, 7, 1, 1)))
+    for _ in range(2):  # the second time there is nothing new
+        assert state.apply(2, grown_state()) == []
+        assert (state.spaces, state.partitions) == (GROWN, 5)
+        assert [counter.lwm for counter in state.counters] == [5, 0, 0, 2, 0]
+        assert state.epochs == [1, 1, 1, 1, 7]
+        assert len(state.epoch_tables) == len(state.replay_from) == 5
+    assert runs_of(state.apply(3, transaction(Run(4, 7, 1, 1)))) == [Run(4, 7, 1, 1)]
+    # An older head, from before, takes nothing away; both make the same of what follows.
+    state.apply(4, State(STORE_ID, GROWN[:1]).record(1))
+    assert state.spaces == GROWN
+    again = State.from_record(state.record(9))
+    assert (again.counters, again.epochs, again.spaces) == (state.counters, state.epochs, GROWN)
+    assert again.epoch_tables == state.epoch_tables
+
+
+@pytest.mark.parametrize(
+    "spaces",
+    [(Space(0, 5),), (Space(0, 3), Space(3, 2)), (Space(0, 1),), (Space(0, 1), Space(1, 4))],
+)
+def test_a_head_with_other_spaces_contradicts_the_store(spaces: tuple[Space, ...]) -> None:
+    state = State(STORE_ID, GROWN)
+    with pytest.raises(CorruptLogError, match="spaces"):
+        state.apply(0, State(STORE_ID, spaces).record(1))
+    assert (state.spaces, len(state.counters)) == (GROWN, 5)
+
+
+def test_how_many_backups_a_space_has_may_change() -> None:
+    state = State(STORE_ID, GROWN)
+    assert state.apply(0, State(STORE_ID, (Space(0, 2, 2), Space(2, 3))).record(1)) == []
+
+
+def test_a_map_lies_in_a_space_that_is_there() -> None:
+    state = State(STORE_ID, GROWN)
+    record = replace(namespace(16, "far"), space=1)
+    state.apply(0, record)
+    assert state.space_of(record) == GROWN[1]
+    with pytest.raises(CorruptLogError, match="space 2 of 2"):
+        state.apply(0, replace(record, id=17, space=2))
 
 
 def test_a_transaction_moves_its_counters_and_says_where_its_keys_are() -> None:

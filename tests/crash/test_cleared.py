@@ -63,7 +63,7 @@ def supplied(*transactions: tuple[int, bytes, bytes | None]) -> SuppliedRecord:
     )
 
 
-SUPPLY = [
+SUPPLY: list[Record] = [
     supplied((4, MINE[0], b"four"), (6, MINE[2], b"six")),
     supplied((3, MINE[0], b"three"), (5, MINE[1], None)),
 ]
@@ -84,7 +84,7 @@ def fill(db: Database, clearing: list[list[Record]]) -> None:
 
 LOGS: dict[str, list[list[Record]]] = {
     "one frame": [[CLEAR, ADMIT, *SUPPLY]],
-    "frames of their own": [[CLEAR], [ADMIT], *[[record] for record in SUPPLY]],
+    "frames of their own": [[CLEAR], [ADMIT], *([record] for record in SUPPLY)],
     "cleared twice": [[CLEAR], [ADMIT, supplied((4, MINE[5], b"x"))], [CLEAR, ADMIT], SUPPLY],
 }
 

@@ -7,6 +7,7 @@ import pytest
 from crc32c import crc32c
 
 from tidelog.affinity.errors import CorruptDataError, FormatVersionError
+from tidelog.affinity.partitions import Space
 from tidelog.engine.files import manifest as manifests
 from tidelog.engine.files.manifest import Manifest, decode, encode
 from tidelog.testing import FaultyDisk, crash_points
@@ -19,7 +20,7 @@ MANIFEST = Manifest(
     partitions=16,
     clean_end=777,
     kv_engine="lmdb-0.9/format-1",
-    spaces=[(0, 16, 0)],
+    spaces=[Space(0, 16)],
 )
 NEXT = replace(MANIFEST, clean_end=None)
 
@@ -102,6 +103,10 @@ def test_what_is_whole_and_no_manifest_is_damage(data: bytes) -> None:
         {"log_id": "no hexadecimal number at all...."},
         {"logs": [["abcd", 0]]},
         {"logs": []},
+        {"spaces": []},
+        {"spaces": [[0, 15, 0]]},
+        {"spaces": [[0, 8, 0], [9, 7, 0]]},
+        {"spaces": [[1, 16, 0]]},
         {"partitions": 0},
         {"partitions": -4},
         {"partitions": 1 << 20},

@@ -12,13 +12,17 @@ from click.testing import CliRunner
 from crc32c import crc32c
 
 import tidelog
+from support.logs import LogBuilder
 from support.pipelines import rows
 from tidelog.affinity.errors import FormatVersionError, TidelogError, UsageError
+from tidelog.affinity.partitions import Space
 from tidelog.engine.api.read_only import ReadOnlyDatabase
 from tidelog.testing import check_store
 from tidelog.tools.main import cli
 from tidelog.wal.files import ReadOnlyDirectory
 from tidelog.wal.format import CLUSTER, HEADER_SIZE, PREVIEW, parse_segment_header, segment_name
+from tidelog.wal.reader import Scan, read_records
+from tidelog.wal.records import NamespaceRecord, StateRecord
 from tidelog.wal.segments import segment_numbers
 
 UNKNOWN = 1 << 31
@@ -139,6 +143,46 @@ def test_the_store_of_a_cluster_is_refused_by_name(store: Path) -> None:
     for opened in (tidelog.open, open_reading):
         with pytest.raises(UsageError, match="belongs to a cluster: c1"):
             opened(store)
+
+
+def test_a_store_with_several_spaces_is_refused_but_for_its_log(store: Path) -> None:
+    mark_manifest(store, spaces=[[0, 1, 0], [1, 1, 0]])
+    files = contents(store)
+    for look in (tidelog.open, open_reading, check_store, lambda path: rows(path, "changes")):
+        with pytest.raises(UsageError, match="has 2 spaces of partitions"):
+            look(store)
+    assert contents(store) == files
+    for command in ("dump", "stat", "ls", "verify"):
+        assert CliRunner().invoke(cli, ["wal", command, str(store)]).exit_code == 0
+
+
+def test_the_head_of_each_segment_says_what_the_manifest_says_of_spaces(store: Path) -> None:
+    rotate(store)
+    scan = Scan(ReadOnlyDirectory(store / "wal"))
+    states = [record for _, record in read_records(scan) if isinstance(record, StateRecord)]
+    assert len(states) > 2
+    assert {state.spaces for state in states} == {(Space(0, 2),)}
+    assert fields_of(store)["spaces"] == [[0, 2, 0]]
+
+
+def test_the_log_of_a_store_that_has_grown_is_verified_and_folded(tmp_path: Path) -> None:
+    log = LogBuilder(partitions=2)
+    name = NamespaceRecord(
+        id=16, name="m", key_codec="bytes", key_version=1, value_codec="bytes", value_version=1
+    )
+    log.add(name)
+    log.committed(3, partition=1)
+    log.grow(3)
+    log.committed(2, partition=4)
+    log.committed(1, partition=1)
+    log.idle()
+    for file, data in log.directory.files.items():
+        (tmp_path / file).write_bytes(bytes(data))
+    for command in ("dump", "stat", "ls", "verify"):
+        done = CliRunner().invoke(cli, ["wal", command, str(tmp_path)])
+        assert done.exit_code == 0, done.output
+    found = {row["partition"]: row["lwm"] for row in rows(tmp_path, "meta")}
+    assert found == {0: 0, 1: 4, 2: 0, 3: 0, 4: 2}
 
 
 @pytest.mark.parametrize("mark", MARKS)

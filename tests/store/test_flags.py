@@ -75,6 +75,10 @@ def later(tmp_path: Path) -> Path:
     return path
 
 
+def opened(path: Path, read_only: bool) -> Any:
+    return tidelog.open(path, read_only=True) if read_only else tidelog.open(path)
+
+
 def readers(db: Any) -> Iterator[tuple[str, Callable[[], dict[bytes, bytes]]]]:
     """All ways to read a map, each as a function to the pairs that it finds."""
     users, keys = db.map("m"), list(WHOLE)
@@ -102,10 +106,9 @@ def wanted(name: str) -> dict[bytes, bytes]:
 
 @pytest.mark.parametrize("read_only", [True, False])
 def test_no_reader_sees_a_tombstone(store: Path, read_only: bool) -> None:
-    with tidelog.open(store, read_only=read_only) as db:
+    with opened(store, read_only) as db:
         for name, read in readers(db):
-            found = read()
-            assert {k: v for k, v in found.items() if v is not None} == wanted(name), name
+            assert read() == wanted(name), name
 
 
 def test_a_transaction_sees_no_tombstone_and_may_write_over_one(store: Path) -> None:
@@ -155,7 +158,7 @@ def test_checks_and_tools_count_tombstones_apart(store: Path) -> None:
 
 @pytest.mark.parametrize("read_only", [True, False])
 def test_every_reader_refuses_a_flag_of_a_later_version(later: Path, read_only: bool) -> None:
-    with tidelog.open(later, read_only=read_only) as db:
+    with opened(later, read_only) as db:
         for name, read in readers(db):
             with pytest.raises(FormatVersionError, match="flags 0x04, of a later version") as told:
                 read()

@@ -5,6 +5,12 @@
 with ``tests`` on the path; FOLDER is made anew.  ``store/`` in it was never closed.
 ``expected.json`` says what its maps hold: ``durable`` up to what the log itself shows to be
 durable, which is what a reading process sees, and ``recovered`` as the next writable open finds it.
+``records.json`` has the bytes of one record of each type that no store writes by itself yet, and
+what their bodies decode to.
+
+The log of the store has every other type, and of each what is rare: a transaction with several runs
+and details, numbers that are missing at the head of a segment, a map that was being attached.  Its
+data file was left in the middle of a checkpoint, and holds a tombstone.
 
 A fixture of a released format is never made again: each later version has to open it as it is.
 """
@@ -15,16 +21,25 @@ import json
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import msgpack
 
 import tidelog
+from support.golden_records import OF_COPIES, golden
+from support.loads import make_load, rows_of
 from tidelog import codecs
 from tidelog.engine.api.database import Database
 from tidelog.engine.api.read_only import ReadOnlyDatabase
+from tidelog.engine.store import checkpointer
+from tidelog.wal.records import split_records
 
 SEGMENT_BYTES = 1 << 17
 GIVEN_ID = bytes(range(16))
+OTHER_ID = bytes(range(16, 32))
 
 Content = dict[str, list[list[Any]]]
 
@@ -67,19 +82,68 @@ def begin(path: Path) -> None:
             filler[number] = bytes([number + 3]) * 25_000
 
 
-def go_on(path: Path) -> tuple[Content, Content]:
-    """A second life, as a copy: a log of its own, a crash, and updates behind the checkpoint."""
-    db = tidelog.open(path, segment_bytes=SEGMENT_BYTES)
+class Interrupted(BaseException):
+    """Ends a checkpoint, as the end of its process would."""
+
+
+def cut_short(db: Database) -> None:
+    """Take a checkpoint of which only the first transaction gets into the data file."""
+    commits = 0
+    real = checkpointer.Checkpointer._commit
+
+    def commit(self: checkpointer.Checkpointer, *args: Any) -> None:
+        nonlocal commits
+        commits += 1
+        if commits > 1:
+            raise Interrupted
+        real(self, *args)
+
+    with (
+        mock.patch.object(checkpointer, "PIECE_UPDATES", 3),
+        mock.patch.object(checkpointer.Checkpointer, "_commit", commit),
+        suppress(Interrupted),
+    ):
+        db.checkpoint()
+    assert commits == 2
+
+
+def leave_a_gap(db: Database) -> None:
+    """Reserve a number that no record has, as a write that fails does."""
+    for counter in db._store.state.counters:
+        counter.reserve(1)
+
+
+def go_on(path: Path, load: str) -> tuple[Content, Content]:
+    """A second life, as a copy: a log of its own, crashes, and updates behind the checkpoint."""
+    keep = {"segment_bytes": SEGMENT_BYTES, "retain_bytes": 1 << 30}
+    db = tidelog.open(path, **keep)
     db.map("people")["before the crash"] = 1
     db.abandon()
-    db = tidelog.open(path, segment_bytes=SEGMENT_BYTES)
-    people, filler = db.map("people"), db.map("filler")
+    db = tidelog.open(path, **keep)
+    people, visits, filler = db.map("people"), db.map("visits"), db.map("filler")
+    db.attach(load)
+    db.map("short-lived")[b"key"] = b"value"
+    db.drop("short-lived")
+    leave_a_gap(db)
+    with db.transaction(id=OTHER_ID, tag="behind a gap") as tx:
+        for number in range(3, 12):
+            tx[people][f"person {number}"] = {"rewritten": number}
+        tx[visits].pop(("GB", -1, True))
     people["in the data file"] = 2
-    db.checkpoint()
+    db.checkpoint()  # the delete leaves a tombstone: older numbers may still come
+    for number in range(-3, 3):
+        filler[number] = bytes([number + 13]) * 25_000  # which begins the next segment
+    db.abandon()
+    db = tidelog.open(path, **keep)  # which closes the gaps
+    people, filler = db.map("people"), db.map("filler")
+    for number in range(12, 30):
+        people[f"person {number}"] = {"in a piece": number}
+    cut_short(db)
     people["in the log"] = 3
     people.discard("person 2")
     filler[-3] = b"short"
     db.map("new", key=codecs.U64, value=codecs.Float)[2**64 - 1] = 0.5
+    db._catalog.make_hidden(bytes(range(16)), ("bytes", 1), ("bytes", 1))
     db.sync()
     db._maintenance.maintain()
     durable = content(db)
@@ -87,6 +151,25 @@ def go_on(path: Path) -> tuple[Content, Content]:
     recovered = content(db)
     db.abandon()
     return durable, recovered
+
+
+def shown(value: object) -> object:
+    """A field of a record as JSON can hold it; bytes in hex."""
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    if isinstance(value, list):
+        return [shown(item) for item in value]
+    return value
+
+
+def records_of_copies() -> dict[str, dict[str, object]]:
+    """The bytes of each record that no store writes by itself, and the fields in them."""
+    found: dict[str, dict[str, object]] = {}
+    for kind in sorted(OF_COPIES):
+        data = golden()[kind]
+        ((_, _, body),) = split_records(data)
+        found[kind.name] = {"hex": data.hex(), "fields": shown(msgpack.unpackb(body))}
+    return found
 
 
 def make(folder: Path) -> None:
@@ -97,13 +180,16 @@ def make(folder: Path) -> None:
         begin(Path(scratch, "original"))
         with tidelog.open(Path(scratch, "original"), read_only=True) as reader:
             reader.backup(folder / "store")
-    durable, recovered = go_on(folder / "store")
+        load = make_load(Path(scratch, "load"), rows_of(30), partitions=3)
+        durable, recovered = go_on(folder / "store", load)
     for name in ("lock", "data/lock.mdb"):
         (folder / "store" / name).unlink()
     (folder / "store/readers").rmdir()
     expected = {"durable": durable, "recovered": recovered}
     text = json.dumps(expected, indent=1, sort_keys=True)
     (folder / "expected.json").write_text(text + "\n", encoding="utf-8")
+    text = json.dumps(records_of_copies(), indent=1, sort_keys=True)
+    (folder / "records.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

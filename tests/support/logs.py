@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tidelog.affinity.partitions import Space, one_space
 from tidelog.wal.format import (
     HEADER_SIZE,
     SEAL_MAGIC,
@@ -93,6 +94,7 @@ class LogBuilder:
     log_id: bytes = LOG_ID
     first_position: int = 0
     partitions: int = 2
+    spaces: tuple[Space, ...] = ()
 
     def __post_init__(self) -> None:
         self.directory = MemoryDirectory()
@@ -144,7 +146,16 @@ class LogBuilder:
             lwms=counters,
             hwms=counters,
             ranges={},
+            spaces=self.spaces,
         )
+
+    def grow(self, partitions: int) -> None:
+        """Begin a segment of a store that has got one more space."""
+        before = self.spaces or one_space(self.partitions)
+        self.spaces = (*before, Space(self.partitions, partitions))
+        self.partitions += partitions
+        self.counters += [0] * partitions
+        self.rotate()
 
     def add(self, *records: Record, payload: bytes | None = None) -> Frame:
         """Append one frame and put it over whatever lies at the end of the log."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import msgpack
@@ -100,8 +101,20 @@ def states(draw: st.DrawFn) -> StateRecord:
         ranges=draw(st.dictionaries(U32, ranges, max_size=2)),
         epoch_tables=draw(st.dictionaries(U32, ranges.map(tuple), max_size=2)),
         pending=tuple(draw(st.lists(st.builds(Pending, IDS, U32, RUNS), max_size=2))),
-        spaces=tuple(draw(st.lists(st.builds(Space, U32, U32, U32), max_size=2))),
+        spaces=tuple(draw(spaces(partitions))),
     )
+
+
+@st.composite
+def spaces(draw: st.DrawFn, partitions: int) -> list[Space]:
+    """Spaces that so many partitions may be divided into, or none."""
+    borders = sorted(draw(st.sets(st.integers(1, max(partitions, 1)), max_size=2)) | {partitions})
+    found = [
+        Space(first, end - first, draw(U32))
+        for first, end in pairwise([0, *borders])
+        if end <= partitions
+    ]
+    return found if partitions and draw(st.booleans()) else []
 
 
 @st.composite
@@ -400,6 +413,8 @@ def test_a_transaction_that_does_not_add_up_is_undecodable(changes: dict[str, ob
         (RecordType.STATE, (1, [], [1], [1], [1], {}, {0: [1]}, [], [])),
         (RecordType.STATE, (1, [], [1], [1], [1], {}, {}, [[bytes(16), 1, [0]]], [])),
         (RecordType.STATE, (1, [], [1], [1], [1], {}, {}, [], [1])),
+        (RecordType.STATE, (1, [], [1], [1], [1], {}, {}, [], [0, 2, 0])),
+        (RecordType.STATE, (1, [], [1], [1], [1], {}, {}, [], [1, 1, 0])),
         (RecordType.CHECKPOINT, (1,)),
         (RecordType.DROP_NAMESPACE, 5),
     ],

@@ -1,0 +1,219 @@
+"""A store whose log has every type of record: dumped, verified, counted, replayed, and read.
+
+What a store of its own never writes was put into the log by hand, as the member of a cluster would,
+but for the feature bit that keeps others away.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+import tidelog
+from support.loads import make_load, rows_of
+from support.pipelines import rows
+from support.real_stores import opened
+from tidelog.affinity.partitions import Space, partition_of
+from tidelog.checkpoints.copies import CopyState
+from tidelog.engine.api.database import Database
+from tidelog.pipeline.jobs.runner import Runner
+from tidelog.pipeline.jobs.wal_stats import wal_stats
+from tidelog.testing import check_store
+from tidelog.tools.main import cli
+from tidelog.wal.files import ReadOnlyDirectory
+from tidelog.wal.reader import Scan, read_records
+from tidelog.wal.records import (
+    TABLE,
+    AdmitRecord,
+    ClearRecord,
+    Closed,
+    Columns,
+    CommitRecord,
+    CommitUptoRecord,
+    Opened,
+    OpenRecord,
+    Outcome,
+    Participant,
+    PrepareRecord,
+    Record,
+    RollbackRecord,
+    Run,
+    Settled,
+    SettleRecord,
+    Supplied,
+    SuppliedRecord,
+    UnknownRecord,
+    Upto,
+)
+
+SPACE = Space(0, 3)
+SEGMENT_BYTES = 64 << 10
+LOADED = rows_of(6)
+MEMBER = b"m" * 16
+
+
+def keys_of(partition: int, count: int, tag: bytes) -> list[bytes]:
+    """Keys that lie in a partition."""
+    found = (b"%s %d" % (tag, number) for number in range(1_000))
+    return [key for key in found if partition_of(key, SPACE) == partition][:count]
+
+
+def tx_id(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+class Maker(NamedTuple):
+    """Makes the records of copies: each of one key of a map, in one partition."""
+
+    namespace: int
+    time: int
+
+    def columns(self, key: bytes, value: bytes | None) -> Columns:
+        return Columns(self.namespace, [key], [value])
+
+    def prepare(self, number: int, run: Run, key: bytes, *others: Participant) -> PrepareRecord:
+        return PrepareRecord(
+            tx_id=tx_id(number), attempt=1, near=(MEMBER, 1), time=self.time, home=0,
+            participants=(Participant(run.partition, run.epoch, run.count), *others), run=run,
+            namespaces=self.namespace, keys=[key], values=[b"prepared"],
+        )  # fmt: skip
+
+
+def of_partition_2(w: Maker, epoch: int, first: int) -> list[Record]:
+    """Transactions of two steps, and an epoch that settles the last one."""
+    both, alone, never, gone = (Run(2, epoch, first + n, 1) for n in range(4))
+    keys, other = keys_of(2, 4, b"copied"), Participant(0, epoch, 1)
+    return [
+        w.prepare(1, both, keys[0], other),
+        w.prepare(2, alone, keys[1]),
+        w.prepare(3, never, keys[2], other),
+        w.prepare(4, gone, keys[3], other),
+        CommitRecord(
+            tx_id=tx_id(1), attempt=1, time=w.time, participants=(both, Run(0, epoch, 99, 1)),
+            applied=(2,),
+        ),
+        CommitUptoRecord(rows=(Upto(2, epoch, alone.first),)),
+        RollbackRecord(tx_id=tx_id(3), time=w.time, reason="told", runs=(never,)),
+        SettleRecord(
+            partition=2, epoch=epoch + 1, start=first + 5,
+            transactions=(Settled(tx_id(4), 1, gone, Outcome.ROLLED_BACK, 0, None),),
+            closed=(Closed(epoch, first + 4, 1, "gap"),),
+        ),
+        OpenRecord(rows=(Opened(2, epoch + 1),)),
+    ]  # fmt: skip
+
+
+def of_partition_1(w: Maker, epoch: int) -> list[Record]:
+    """A copy that begins anew, and is supplied."""
+    keys = keys_of(1, 2, b"supplied")
+    return [
+        ClearRecord(partition=1, admission=7, reason="full copy"),
+        AdmitRecord(
+            partition=1, admission=7, epochs=((epoch, 1),), lwm=1, ranges=(), hwm=4, dropped=()
+        ),
+        SuppliedRecord(
+            partition=1, admission=7, source=MEMBER,
+            transactions=(
+                Supplied(tx_id(9), 1, Run(1, epoch, 3, 1), w.time, w.columns(keys[0], b"late")),
+                Supplied(tx_id(8), 1, Run(1, epoch, 2, 1), w.time, w.columns(keys[1], None)),
+            ),
+            closed=(Closed(epoch, 4, 1, "gap"),),
+        ),
+    ]  # fmt: skip
+
+
+def live(db: Database, load: str) -> dict[bytes, bytes]:
+    """What a store does by itself; return what one of its maps holds."""
+    kept = db.map("kept")
+    kept.update_many({b"%d" % number: b"v" * 2_000 for number in range(60)})
+    with db.transaction(tag="with details", id=db.new_id()) as tx:
+        del tx[kept][b"7"]
+        tx[db.map("other")][b"a"] = b"1"
+    db.map("dropped")[b"x"] = b"y"
+    db.drop("dropped")
+    db.attach(load)
+    db.checkpoint()
+    kept[b"behind the checkpoint"] = b"1"
+    return dict(kept.items())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> tuple[Path, dict[bytes, bytes]]:
+    """A store with such a log, left as by a crash, and what its map should hold."""
+    path = tmp_path / "store"
+    opened(path, partitions=3, segment_bytes=SEGMENT_BYTES).abandon()
+    db = opened(path, segment_bytes=SEGMENT_BYTES)  # which raises the epochs
+    w = Maker(db.map("kept").namespace.id, db._store.state.time + 10**9)
+    content = live(db, make_load(tmp_path / "load", LOADED, partitions=3, name="loaded"))
+    state = db._store.state
+    epoch, first = state.epochs[2], state.counters[2].hwm + 1
+    copies = [*of_partition_2(w, epoch, first), *of_partition_1(w, epoch)]
+    for record in (*copies, UnknownRecord(type=200, body=b"later")):
+        db._store.committer.log([record], durable=True)
+    db.sync()
+    db.maintain()
+    db.abandon()
+    content = {key: value for key, value in content.items() if partition_of(key, SPACE) != 1}
+    content |= dict.fromkeys(keys_of(2, 2, b"copied"), b"prepared")
+    content |= dict.fromkeys(keys_of(1, 1, b"supplied"), b"late")
+    return path, content
+
+
+def test_its_log_has_every_type_of_record(store: tuple[Path, dict[bytes, bytes]]) -> None:
+    scan = Scan(ReadOnlyDirectory(store[0] / "wal"))
+    found = {type(record) for _, record in read_records(scan)}
+    assert found == {row.record for row in TABLE} | {UnknownRecord}
+
+
+def test_it_is_dumped_verified_and_counted(store: tuple[Path, dict[bytes, bytes]]) -> None:
+    path, _ = store
+
+    def told(*words: str) -> str:
+        done = CliRunner().invoke(cli, ["wal", words[0], str(path), *words[1:]])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    dumped = [json.loads(line) for line in told("dump", "--internal", "--jsonl").splitlines()]
+    types = {one["type"] for one in dumped} - {"end", "unknown"}
+    assert types == {row.kind.name.lower() for row in TABLE}
+    assert json.loads(told("verify", "--json"))["problems"] == []
+    counted = json.loads(told("stat", "--json"))
+    assert counted["frames"] == json.loads(told("verify", "--json"))["frames"]
+    assert check_store(path) == []
+
+
+def test_it_is_replayed_and_goes_on(store: tuple[Path, dict[bytes, bytes]]) -> None:
+    path, content = store
+    for number in range(3):
+        with opened(path, segment_bytes=SEGMENT_BYTES) as db:
+            assert db.maps() == ["kept", "loaded", "other"]
+            assert dict(db.map("kept").items()) == content
+            assert db._store.state.copies.states[1] is CopyState.MOVING
+            content[b"%d" % number] = db.map("kept")[b"%d" % number] = b"later"
+            db.checkpoint()
+            db.map("kept").discard(b"not there")
+            if number == 0:
+                db.abandon()
+        assert check_store(path) == []
+    with tidelog.open(path, read_only=True) as reader:
+        assert dict(reader.map("kept").items()) == content
+
+
+def test_it_is_read_by_the_pipeline(store: tuple[Path, dict[bytes, bytes]]) -> None:
+    path, content = store
+    everything = {row.kind.name for row in TABLE} | {"200"}
+    # The frame that says how far the log is durable comes behind that.
+    durable = everything - {"IDLE"}
+    assert {row["record_type"] for row in rows(path, "wal")} == durable
+    changed = rows(path, "changes", namespace="kept")
+    assert {row["key"] for row in changed} >= {b"7", b"behind the checkpoint"}
+    counted = wal_stats([str(path)], Runner())["records"]
+    assert {row["record_type"] for row in counted} == durable
+    opened(path).close()
+    shown = rows(path, "snapshot", namespace="kept")
+    assert {row["key"]: row["value"] for row in shown} == content
+    assert len(rows(path, "meta")) == 3
