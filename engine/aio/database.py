@@ -35,7 +35,9 @@ from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
 from ...affinity.errors import ReadOnlyError, UsageError
 from ..api import database as databases, open as opens, snapshots
 from ..api.attempts import ATTEMPTS, check_callable
+from ..api.database import session_of
 from ..api.inside import Blocks
+from ..api.session import StoreSession
 from ..api.transactions import (
     Durability,
     Isolation,
@@ -96,7 +98,10 @@ class Database:
         self.database = database
         """The synchronous store beneath, which threads may share; ``aclose`` closes it."""
         self.path = database.path
-        self.home = database.home
+        self._beneath: StoreSession | ReadOnlyDatabase = (
+            session_of(database) if isinstance(database, databases.Database) else database
+        )
+        self.home = self._beneath.home
         self.read_only = database.read_only
         self.workers = Workers(database.path, token)
         self._inline = reads == "inline"
@@ -112,12 +117,17 @@ class Database:
         """Show the store beneath."""
         return f"<aio {self.database!r}>"
 
-    def writer(self) -> databases.Database:
+    def writer(self) -> StoreSession:
         """Return the store beneath if it can be written, else raise ``ReadOnlyError``."""
         if self.read_only:
             raise ReadOnlyError(
                 f"{self.path} is open for reading only", hint="Open it without `read_only=True`."
             )
+        return cast(StoreSession, self._beneath)
+
+    def _handle(self) -> databases.Database:
+        """Return the handle of the store beneath if it can be written; raises as ``writer``."""
+        self.writer()
         return cast(databases.Database, self.database)
 
     # -------------------------------------------------------------- maps
@@ -153,12 +163,12 @@ class Database:
     async def drop(self, name: str) -> None:
         """Remove a map and everything in it; ``NotFoundError`` where there is none."""
         self.inside.check_change(current_task(), f"dropping the map {name!r}")
-        await self.workers.run(partial(self.writer().drop, name))
+        await self.workers.run(partial(self._handle().drop, name))
 
     async def rename(self, old: str, new: str) -> None:
         """Give a map another name; its handles keep working."""
         self.inside.check_change(current_task(), f"renaming the map {old!r}")
-        await self.workers.run(partial(self.writer().rename, old, new))
+        await self.workers.run(partial(self._handle().rename, old, new))
 
     # -------------------------------------------------------------- transactions
 
@@ -241,11 +251,11 @@ class Database:
 
     def new_id(self) -> bytes:
         """Return a fresh transaction id, for ``transaction(id=...)``."""
-        return self.writer().new_id()
+        return self._handle().new_id()
 
     async def outcome(self, tx_id: bytes) -> Outcome:
         """Tell what became of a transaction; see ``tidelog.Database.outcome``."""
-        return await self.workers.run(partial(self.writer().outcome, tx_id))
+        return await self.workers.run(partial(self._handle().outcome, tx_id))
 
     # -------------------------------------------------------------- snapshots
 
@@ -280,7 +290,7 @@ class Database:
             return await self.workers.run(work)
         await self.pace()
         self.workers.check()
-        if self.database.overlay.gated:
+        if self._beneath.overlay.gated:
             return await self.workers.run(work)
         return work()
 
@@ -291,12 +301,12 @@ class Database:
     def check_nowait(self) -> None:
         """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
         self.workers.check()
-        if self.database.overlay.gated:
+        if self._beneath.overlay.gated:
             raise trio.WouldBlock
 
     def getter(self, mapping: SyncMap) -> Getter:
         """Return an async function from key and default to value."""
-        read, check, overlay = mapping.get, self.workers.check, self.database.overlay
+        read, check, overlay = mapping.get, self.workers.check, self._beneath.overlay
         if not self._inline:
 
             async def get(key: Any, default: Any) -> Any:
@@ -321,24 +331,24 @@ class Database:
 
     async def checkpoint(self) -> int:
         """Carry all updates into the data file; return the position up to which it has them."""
-        return await self.workers.run(self.writer().checkpoint)
+        return await self.workers.run(self._handle().checkpoint)
 
     async def sync(self) -> int:
         """Make every commit so far durable; return the position up to which the log is."""
-        return await self.workers.run(self.writer().sync)
+        return await self.workers.run(self._handle().sync)
 
     async def backup(
         self, directory: str | os.PathLike[str], *, verify: bool = True
     ) -> BackupReport:
         """Copy the store, as it is now, into a directory; see ``tidelog.Database.backup``."""
-        return await self.workers.run(partial(self.writer().backup, directory, verify=verify))
+        return await self.workers.run(partial(self._handle().backup, directory, verify=verify))
 
     async def attach(
         self, directory: str | os.PathLike[str], name: str | None = None
     ) -> Map[Any, Any]:
         """Make the load in a directory a new map; see ``tidelog.Database.attach``."""
         self.inside.check_change(current_task(), "attaching a load")
-        attached = await self.workers.run(partial(self.writer().attach, directory, name))
+        attached = await self.workers.run(partial(self._handle().attach, directory, name))
         return self.map(attached.name)
 
     async def refresh(self) -> None:
@@ -357,7 +367,7 @@ class Database:
     def forked(self) -> None:
         """In the child of a fork: let every later call raise ``ForkedError``."""
         self.workers.closed = True
-        self.workers.refusal = self.database.forked_error
+        self.workers.refusal = self._beneath.forked_error
         if self._log is not None:
             self._log.forked()
 
@@ -368,7 +378,7 @@ class Database:
         it promises.
         """
         with trio.CancelScope(shield=True):
-            if self.workers.refusal == self.database.forked_error:
+            if self.workers.refusal == self._beneath.forked_error:
                 await checkpoint()
                 return
             if self._closed is not None:

@@ -41,8 +41,8 @@ from trio.lowlevel import (
 )
 
 from ...affinity.errors import ClosedError, TidelogError, UsageError
-from ..api.database import Database
 from ..api.rewrites import Rewrite
+from ..api.session import StoreSession
 from ..commit.committer import GROUP_BYTES_MAX
 from ..commit.entries import Commit, Entry
 from ..commit.lock_manager import LockedError
@@ -59,9 +59,9 @@ T = TypeVar("T")
 class LogThread:
     """Commits for the tasks of one Trio loop; made, used and stopped in that loop."""
 
-    def __init__(self, database: Database, token: TrioToken) -> None:
-        self._database = database
-        self._durable = database.durability == "always"
+    def __init__(self, session: StoreSession, token: TrioToken) -> None:
+        self._session = session
+        self._durable = session.durability == "always"
         self._token = token
         self._loop = get_ident()
         self._puts: deque[Put] = deque()
@@ -92,7 +92,9 @@ class LogThread:
         prefixes, number = namespace.prefixes, namespace.id
         first, count, _ = namespace.space
         queue, errors, loop = self._puts, self._errors, self._loop
-        largest = min(PUT_BYTES_MAX, self._database.transaction_bytes_max - KEY_BYTES_MAX)
+        largest = min(
+            PUT_BYTES_MAX, self._session.store.options.transaction_bytes_max - KEY_BYTES_MAX
+        )
 
         @enable_ki_protection
         async def put(key: bytes, value: bytes | None) -> None:
@@ -137,10 +139,10 @@ class LogThread:
     def _refuse(self, namespace: Namespace | None) -> NoReturn:
         if self._loop != get_ident():
             raise wrong_loop()
-        if self._database.open_state.closed is not None:
-            raise self._database.open_state.closed()
+        if self._session.open_state.closed is not None:
+            raise self._session.open_state.closed()
         if self._stopping or namespace is None:
-            raise ClosedError(f"the store {self._database.path} is closed")
+            raise ClosedError(f"the store {self._session.path} is closed")
         namespace.check_alive()
         raise AssertionError("nothing to refuse")
 
@@ -188,7 +190,7 @@ class LogThread:
 
     def _commit(self, entries: list[Entry]) -> None:
         try:
-            self._database.commit_group(entries)
+            self._session.commit_group(entries)
         except BaseException as error:
             # Not only what the disk does: a bug must end the tasks that wait, not this thread.
             for entry in entries:

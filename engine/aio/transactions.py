@@ -26,9 +26,10 @@ import trio
 from trio.lowlevel import Task, checkpoint_if_cancelled, current_task
 
 from ...affinity.errors import ClosedError, ForkedError, UsageError
-from ..api import database as databases, snapshots, transactions
+from ..api import snapshots, transactions
 from ..api.inside import Blocks
 from ..api.maps import map_of
+from ..api.session import StoreSession
 from ..commit.entries import Commit, Receipt
 from ..commit.lock_manager import LockedError
 from ..data.namespaces import Home, Namespace, not_copied
@@ -59,7 +60,7 @@ class Store(Place, Protocol):
     def inside(self) -> Blocks:
         """The tasks that are inside a transaction block."""
 
-    def writer(self) -> databases.Database:
+    def writer(self) -> StoreSession:
         """Return the store beneath if it can be written, else raise ``ReadOnlyError``."""
 
     def getter(self, mapping: SyncMap) -> Getter:

@@ -22,6 +22,7 @@ from ..system.disk_errors import translated_disk
 from ..system.environment import Environment
 from ..system.production import production
 from .database import Database
+from .session import StoreSession
 from .transactions import Durability, choice
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def open_with(
                     mapped=durability != "always",
                 ),
             )
-        return Database(store, durability, given)
+        return Database(StoreSession(store, durability, given))
     except BaseException:
         if store is not None:
             store.release()

@@ -39,7 +39,7 @@ from ...affinity.errors import (
     UsageError,
 )
 from ...affinity.partitions import Space, partition_of
-from ...engine.api.database import Database
+from ...engine.api.database import Database, session_of
 from ...engine.api.open import open as open_store
 from ...engine.api.transactions import Transaction
 from ...engine.data.namespaces import Namespace
@@ -146,7 +146,9 @@ def commit(
         if options.atomicity == "batch":
             groups = [(b"", _rows(path, staged, options))] if staged or replace else []
         else:
-            groups = _by_partition(_rows(path, staged, options), Space(0, db.partitions))
+            groups = _by_partition(
+                _rows(path, staged, options), session_of(db).store.state.spaces[0]
+            )
         _check_size(groups, options.most_updates)
         for part, rows in groups:
             try:
@@ -270,7 +272,7 @@ def _apply(
     Return the writer's newest batch in that case.
     """
     if batch.writer is not None:
-        view = tx[db.ledger()]
+        view = tx[session_of(db).ledger()]
         whole = batch.writer.encode()
         for place in {whole, whole + part}:
             known = view.get(place)

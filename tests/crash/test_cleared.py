@@ -17,7 +17,7 @@ from support.stores import Opened, expect_sound, open_store, opened
 from tidelog.affinity.errors import UnsupportedError
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.copies import CopyState
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.data.partition_store import read_marks
 from tidelog.engine.store import checkpointer as checkpointers
 from tidelog.testing import FaultyDisk, check_store
@@ -76,10 +76,10 @@ def fill(db: Database, clearing: list[list[Record]]) -> None:
     db.checkpoint()
     users.update_many({key: b"new" for key in KEYS if key < b"030"})
     for records in clearing:
-        db._store.committer.log(records, durable=True)
+        session_of(db).store.committer.log(records, durable=True)
     db.sync()
-    db._maintenance.maintain()  # which logs that all of it is durable
-    db.abandon()
+    session_of(db).maintenance.maintain()  # which logs that all of it is durable
+    session_of(db).abandon()
 
 
 LOGS: dict[str, list[list[Record]]] = {
@@ -128,7 +128,7 @@ def test_a_power_cut_inside_such_a_recovery_changes_nothing(
     def recover(disk: FaultyDisk, acknowledge: Callable[[object], None]) -> None:
         store = open_store(disk, seed=5)
         acknowledge("open")
-        store.database.abandon()
+        session_of(store.database).abandon()
 
     for point in crash_points(recover, start=start, moments=("before",), outcomes=("lost",)):
         expect_sound(point.disk.copy())

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.affinity.errors import CorruptLogError
+from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open_with
 from tidelog.testing import FaultyDisk, crash_points, simulated
 from tidelog.wal.format import segment_name
@@ -27,11 +28,11 @@ def scenario(disk: FaultyDisk, acknowledge: Callable[[object], None]) -> None:
         table = db.map("m")
         for number in range(12):
             table[b"%d" % number] = VALUE
-            acknowledge((b"%d" % number, db._store.writer.segment.number))
+            acknowledge((b"%d" % number, session_of(db).store.writer.segment.number))
             if number == 7:
                 db.checkpoint()
     finally:
-        db.abandon()
+        session_of(db).abandon()
 
 
 @pytest.mark.slow
@@ -58,7 +59,7 @@ def test_a_newest_segment_that_had_something_is_never_taken_for_a_new_one(part: 
                 continue
             opened += 1
             found = set(db.map("m")) if acknowledged else set()
-            db.abandon()
+            session_of(db).abandon()
             assert found >= {key for key, _ in acknowledged}, (point, size)
     assert refused > 15
     assert opened >= 1

@@ -9,7 +9,7 @@ import pytest
 
 from support.scripts import PATH
 from tidelog.engine.api import open as opens
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.upkeep.check import check_store
 from tidelog.testing import FaultyDisk, crash_points, simulated
 
@@ -32,7 +32,7 @@ def live_and_die(disk: FaultyDisk) -> None:
     db.checkpoint()
     for key in KEYS:
         numbers[key] = key * 200
-    db.abandon()
+    session_of(db).abandon()
     assert disk.unsynced()
 
 
@@ -45,7 +45,7 @@ def recovery(overlay: int) -> Callable[[FaultyDisk, Callable[[object], None]], N
         acknowledge("opened")
         db.map("numbers")[b"new"] = b"new"
         acknowledge("committed")
-        db.abandon()
+        session_of(db).abandon()
 
     return scenario
 

@@ -18,7 +18,7 @@ from tidelog.affinity.errors import (
     ReadOnlyError,
 )
 from tidelog.engine.api import open as opens
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.testing import FaultyDisk, SimulatedCrash, simulated
 from tidelog.testing.plan import Operation
 
@@ -49,12 +49,12 @@ def test_a_data_file_without_a_commit_is_made_anew(kv: str, content: bytes) -> N
     run = Run(disk, kv=kv)
     run.play(small_steps())
     world = run.world
-    run.store.abandon()
+    session_of(run.store).abandon()
     left = disk.crash("lost")
     left.write_bytes(DATA_FILE, content)
     _, db = opened(left, 2, kv)
     assert shown(db) == world
-    db.abandon()
+    session_of(db).abandon()
 
 
 def test_an_empty_data_file_is_damage_once_the_log_does_not_go_back_to_its_beginning() -> None:
@@ -73,21 +73,21 @@ def test_a_failed_sync_while_a_segment_is_begun_stops_the_store() -> None:
     disk = FaultyDisk()
     db = open_on(disk)
     numbers = db.map("a")
-    while db._store.writer.position < 7500:
+    while session_of(db).store.writer.position < 7500:
         numbers[b"large"] = bytes(500)
     disk.fail_at(disk.operations + 1, "EIO", kind="sync_directory", path=WAL)
     with pytest.raises(CommitUnknownError):
         numbers[b"too large for the segment"] = bytes(1000)
     with pytest.raises(ReadOnlyError, match="sync failed"):
         numbers[b"small enough for the old segment"] = b""
-    db.abandon()
+    session_of(db).abandon()
 
 
 def trace_of(steps: list[Step]) -> list[Operation]:
     disk = FaultyDisk()
     run = Run(disk)
     run.play(steps)
-    run.store.abandon()
+    session_of(run.store).abandon()
     return disk.trace
 
 
@@ -122,10 +122,10 @@ def test_a_data_file_whose_name_could_not_be_synced_is_not_lost_later(seed: int)
         open_on(disk)
     run = Run(disk)
     run.play([*small_steps(60), Step(kind="checkpoint")])
-    run.store.abandon()
+    session_of(run.store).abandon()
     _, db = opened(disk.crash("lost"), 2, "memory")
     assert shown(db) == run.world
-    db.abandon()
+    session_of(db).abandon()
 
 
 def test_the_outcome_of_an_id_that_only_a_rollback_names_is_not_committed() -> None:
@@ -203,7 +203,7 @@ def test_segments_below_a_hole_are_kept_and_never_read_across_it() -> None:
     disk = FaultyDisk()
     run = Run(disk)
     run.play([*small_steps(60), Step(kind="checkpoint")])
-    run.store.abandon()
+    session_of(run.store).abandon()
     kept = [path for path in disk.paths() if path.endswith(".log")]
     first = int(PurePosixPath(kept[0]).stem)
     assert first > 3
@@ -220,7 +220,7 @@ def test_segments_below_a_hole_are_kept_and_never_read_across_it() -> None:
     assert f"{WAL}/{first - 2:016d}.log" in left.paths(), "it was trimmed away"
     assert f"{WAL}/{first:016d}.log" not in left.paths()
     assert len(left.paths()) <= before + 3
-    db.abandon()
+    session_of(db).abandon()
 
 
 def test_a_conflict_is_told_even_where_the_log_cannot_be_read() -> None:
@@ -239,4 +239,4 @@ def test_a_conflict_is_told_even_where_the_log_cannot_be_read() -> None:
             tx.commit()
     assert conflict.value.winner is None
     numbers[b"3"] = b"goes on"
-    db.abandon()
+    session_of(db).abandon()

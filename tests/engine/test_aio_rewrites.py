@@ -129,7 +129,7 @@ async def test_tasks_and_threads_share_a_queue_and_nobody_gets_an_item_twice() -
     async with opened(disk, checkpoint_bytes=8_000) as db:
         jobs = db.map("jobs", key=I64, value=I64)
         await jobs.update_many([(number, -number) for number in range(150)])
-        beneath = db.writer().map("jobs")
+        beneath = db.database.map("jobs")
         taken: list[int] = []
 
         async def consume() -> None:

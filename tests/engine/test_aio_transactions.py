@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -23,6 +23,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.testing import FaultyDisk
+from tidelog.testing.environment import SimulatedEnvironment
 
 
 async def accounts(db: aio.Database) -> aio.Map[Any, Any]:
@@ -200,7 +201,7 @@ async def test_attempts_end_with_what_no_attempt_can_cure() -> None:
             async for attempt in db.attempts(deadline=5):
                 async with attempt as tx:
                     await tx[money].set("ada", 0)
-                    parts_of(db).environment.advance(6)
+                    cast(SimulatedEnvironment, parts_of(db).environment).advance(6)
 
         with pytest.raises(ZeroDivisionError):
             await failing()

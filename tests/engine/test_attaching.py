@@ -24,7 +24,7 @@ from tidelog.affinity.errors import (
     UsageError,
 )
 from tidelog.affinity.partitions import Space, partition_of
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.read_only import ReadOnlyDatabase
 from tidelog.engine.data.partition_store import read_marks
@@ -126,7 +126,7 @@ def test_the_log_says_which_numbers_the_rows_have(load: str) -> None:
             counter = store.parts.state.counters[run.partition]
             assert counter.lwm == counter.hwm == run.first + run.count - 1
             keys = sorted(key for key in ROWS if partition_of(key, Space(0, 4)) == run.partition)
-            view = db.overlay.view
+            view = session_of(db).overlay.view
             found = [
                 view.stored(run.partition, cities.namespace.prefixes[run.partition] + key)
                 for key in keys
@@ -153,7 +153,7 @@ def test_a_load_without_rows_is_an_empty_map(tmp_path: Path) -> None:
 def test_an_attached_map_is_durable_whatever_commits_are(load: str, durability: Any) -> None:
     store = open_store(durability=durability)
     store.database.attach(load)
-    store.database.abandon()
+    session_of(store.database).abandon()
     with opened(store.disk.crash("lost")) as again:
         assert content(again.database) == {"cities": ROWS}
 
@@ -567,7 +567,7 @@ def test_a_load_is_attached_again_wherever_the_first_time_ended(load: str) -> No
         try:
             store.database.attach(load)
         finally:
-            store.database.abandon()
+            session_of(store.database).abandon()
 
     seen = set()
     for point in crash_points(scenario, moments=("after",), outcomes=("lost",)):

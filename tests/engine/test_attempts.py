@@ -17,6 +17,7 @@ from tidelog.affinity.errors import (
 )
 from tidelog.engine.api import attempts as attempts_module
 from tidelog.engine.api.attempts import ATTEMPTS, PAUSE_FIRST, PAUSE_MAX, plan
+from tidelog.engine.api.database import session_of
 from tidelog.engine.api.transactions import Transaction
 
 
@@ -186,8 +187,8 @@ def test_pauses_grow_and_are_spread_by_chance(store: Opened) -> None:
             drawn.append((low, high))
             return high / 2
 
-    store.database.pause = pauses.append
-    store.database.random = Chance()  # type: ignore[assignment]
+    session_of(store.database).pause = pauses.append
+    session_of(store.database).random = Chance()  # type: ignore[assignment]
     with pytest.raises(ConflictError):
         store.database.run(Work(store, 99))
     limits = [min(PAUSE_FIRST * 2**number, PAUSE_MAX) for number in range(ATTEMPTS - 1)]
@@ -199,8 +200,8 @@ def test_pauses_grow_and_are_spread_by_chance(store: Opened) -> None:
 def test_a_deadline_is_for_all_attempts_together(
     store: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.database.pause = store.environment.time.move
-    monkeypatch.setattr(store.database.random, "uniform", lambda _low, high: high)
+    session_of(store.database).pause = store.environment.time.move
+    monkeypatch.setattr(session_of(store.database).random, "uniform", lambda _low, high: high)
     work = Work(store, 99)
     with pytest.raises(ConflictError):
         store.database.run(work, deadline=0.01)

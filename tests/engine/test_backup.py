@@ -18,7 +18,7 @@ import pytest
 
 import tidelog
 from tidelog import errors
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.read_only import ReadOnlyDatabase
 from tidelog.engine.files import manifest as manifests
@@ -81,7 +81,7 @@ def test_a_copy_holds_what_was_committed_before() -> None:
     report = db.backup(COPY)
     assert report.verified
     assert report.maps == ("other", "users")
-    assert 0 < report.checkpoint_position < report.position == db._store.writer.synced
+    assert 0 < report.checkpoint_position < report.position == session_of(db).store.writer.synced
     assert report.keys == sum(map(len, content(db).values()))
     assert set(report.partitions) == set(range(4))
     assert 0 < report.log_bytes < report.bytes
@@ -102,7 +102,7 @@ def test_a_checkpoint_beside_a_copy_leaves_its_data_no_newer_than_its_log(
 ) -> None:
     disk = FaultyDisk()
     db = filled(disk)
-    source = source_of(db._store, db.maps(), lambda _position: None)
+    source = source_of(session_of(db).store, db.maps(), lambda _position: None)
     monkeypatch.setattr(checkpointers, "BATCH_UPDATES", 1)
     real, left = MemoryKv.write, [1000 if whole else 2]
 
@@ -203,7 +203,7 @@ def test_the_log_is_pinned_until_the_copy_is_made(monkeypatch: pytest.MonkeyPatc
     users[b"first"] = b"x"
     expected = content(db)
     seen: list[dict[str, int]] = []
-    copy = db._store.kv.copy
+    copy = session_of(db).store.kv.copy
 
     def busy_copy(path: str, **how: Any) -> None:
         copy(path, **how)
@@ -212,7 +212,7 @@ def test_the_log_is_pinned_until_the_copy_is_made(monkeypatch: pytest.MonkeyPatc
         db.checkpoint()
         seen.append(db.statistics().pins)
 
-    monkeypatch.setattr(db._store.kv, "copy", busy_copy)
+    monkeypatch.setattr(session_of(db).store.kv, "copy", busy_copy)
     report = db.backup(COPY)
     assert [list(pins.values()) for pins in seen] == [[0]]
     assert report.checkpoint_position == 0
@@ -312,14 +312,14 @@ def check_copy(disk: FaultyDisk) -> bool:
 def test_a_copy_that_does_not_verify_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FaultyDisk()
     db = filled(disk)
-    copy = db._store.kv.copy
+    copy = session_of(db).store.kv.copy
 
     def damaging_copy(path: str, **how: Any) -> None:
         copy(path, **how)
         disk.flip_bit(f"{path}/data.mdb", 8 * 9_000)
 
     with monkeypatch.context() as patch:
-        patch.setattr(db._store.kv, "copy", damaging_copy)
+        patch.setattr(session_of(db).store.kv, "copy", damaging_copy)
         # It was left there as a whole store, and who keeps the newest copy kept it.
         with pytest.raises(errors.CorruptDataError, match="did not verify, and was removed"):
             db.backup(COPY)
@@ -340,7 +340,7 @@ def test_a_copy_that_is_interrupted_is_no_store(
         assert disk.kind(f"{COPY}/manifest") is None, "it is a store before it is checked"
         raise KeyboardInterrupt
 
-    owner = {"copy": db._store.kv, "inspect_store": backups, "write": manifests}[where]
+    owner = {"copy": session_of(db).store.kv, "inspect_store": backups, "write": manifests}[where]
     with monkeypatch.context() as patch:
         patch.setattr(owner, where, interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -367,11 +367,11 @@ def test_a_reading_process_copies_beside_the_writer() -> None:
     disk = FaultyDisk()
     db = filled(disk)
     expected = content(db)
-    db._store.committer.announce()
+    session_of(db).store.committer.announce()
     with reading(disk, STORE, 2) as reader:
         before = reader.position
         db.map("users")[b"later"] = b"x"
-        db._store.committer.announce()
+        session_of(db).store.committer.announce()
         report = reader.backup(COPY)
         assert report.position > before == reader.position
     expected["users"][b"later"] = b"x"
@@ -388,7 +388,7 @@ def test_a_reading_process_holds_the_log_that_its_copy_needs(
     db = opened(disk, **SMALL, retain_bytes=1)
     users = db.map("users")
     users[b"first"] = b"x"
-    db._store.committer.announce()
+    session_of(db).store.committer.announce()
     expected = content(db)
     with reading(disk, STORE, 2) as reader:
         copy = reader.access.kv.copy
@@ -398,7 +398,7 @@ def test_a_reading_process_holds_the_log_that_its_copy_needs(
             for number in range(9):
                 users[b"%d" % number] = bytes(50_000)
             db.checkpoint()
-            db._store.committer.announce()
+            session_of(db).store.committer.announce()
             reader.refresh()
 
         monkeypatch.setattr(reader.access.kv, "copy", busy_copy)
@@ -411,7 +411,7 @@ def test_a_reading_process_holds_the_log_that_its_copy_needs(
 def test_a_store_that_nobody_recovered_is_copied_up_to_what_is_durable() -> None:
     disk = FaultyDisk()
     db = filled(disk)
-    db._store.committer.announce()
+    session_of(db).store.committer.announce()
     expected = content(db)
     db.map("users")[b"unannounced"] = b"x"
     after = disk.crash("kept")
@@ -446,12 +446,12 @@ def test_the_first_writable_open_begins_a_log_and_a_history_of_its_own() -> None
     reading(disk, COPY, 2).close()
     assert manifest_of(disk, COPY) == sealed
     copy = opened(disk, COPY, 3)
-    now = copy._store.manifest
+    now = session_of(copy).store.manifest
     assert now.store_id == original.store_id
     assert len({original.log_id, now.log_id}) == len({original.history_id, now.history_id}) == 2
     assert now.logs == [(original.log_id, 0), (now.log_id, report.position)]
     assert not now.copied
-    assert set(copy._store.state.epochs) == {2}
+    assert set(session_of(copy).store.state.epochs) == {2}
     wal = disk.directory(f"{COPY}/wal")
     headers = [open_segment(wal, number).header for number in segment_numbers(wal)]
     ids = [header.log_id.hex() for header in headers if header]
@@ -460,7 +460,7 @@ def test_the_first_writable_open_begins_a_log_and_a_history_of_its_own() -> None
     assert headers[-1].history_id.hex() == now.history_id
     copy.map("users")[b"mine"] = b"x"
     assert check_database(copy) == []
-    copy.abandon()
+    session_of(copy).abandon()
     with opened(disk, COPY, 4) as again:
         assert again.map("users")[b"mine"] == b"x"
         assert again._store.manifest.logs == now.logs
@@ -489,7 +489,7 @@ def test_a_copy_of_a_copy_lists_all_logs() -> None:
             db.map("users")[b"from"] = source.encode()
             db.backup(target)
     with opened(disk, "/c", 20) as last:
-        assert len(last._store.manifest.logs) == 4
+        assert len(session_of(last).store.manifest.logs) == 4
         assert last.map("users")[b"from"] == b"/b"
         assert check_database(last) == []
     assert check_store("/c", simulated(21, disk)) == []
@@ -518,7 +518,7 @@ def test_a_crash_in_the_first_writable_open_of_a_copy_loses_nothing() -> None:
             mine = found["users"].pop(b"mine", None)
             assert found == expected, point
             assert mine == b"x" or not point.acknowledged, point
-            assert not copy._store.manifest.copied
+            assert not session_of(copy).store.manifest.copied
             assert check_database(copy) == [], point
         assert check_store(COPY, simulated(5, point.disk)) == [], point
     assert crashes > 40
@@ -531,7 +531,9 @@ def test_original_and_copy_give_the_same_numbers_under_different_histories() -> 
     with opened(disk, COPY, 2) as copy:
         copy.map("users")[b"k"] = b"in the copy"
         db.map("users")[b"k"] = b"in the original"
-        assert copy._store.manifest.history_id != db._store.manifest.history_id
+        assert (
+            session_of(copy).store.manifest.history_id != session_of(db).store.manifest.history_id
+        )
         assert check_database(copy) == check_database(db) == []
     db.close()
 
@@ -544,7 +546,7 @@ def test_a_reader_follows_a_copy_that_is_opened_for_writing() -> None:
     with reading(disk, COPY, 3) as reader, opened(disk, COPY, 4) as copy:
         copy.map("users")[b"mine"] = b"x"
         copy.sync()
-        copy._store.committer.announce()
+        session_of(copy).store.committer.announce()
         reader.refresh()
         assert reader.map("users")[b"mine"] == b"x"
 
@@ -670,14 +672,14 @@ def test_the_fresh_data_file_is_another_file_and_synced() -> None:
     fail_next_commit(disk)
     with pytest.raises(errors.DiskError):
         db.checkpoint()
-    db.abandon()
+    session_of(db).abandon()
     disk.write_bytes(f"{STORE}/data/data.tmp", b"left behind by a crash")
     before = disk.file(f"{STORE}/data/data.mdb")
     db = opened(disk, STORE, 2)
     assert disk.file(f"{STORE}/data/data.mdb") is not before
     assert "data.tmp" not in disk.directory(f"{STORE}/data").names()
     assert content(db) == expected
-    db.abandon()
+    session_of(db).abandon()
     after = disk.crash("lost")
     assert content_of_the_next(after) == expected
 
@@ -690,7 +692,7 @@ def test_a_crash_while_the_data_file_is_renewed_loses_nothing() -> None:
     fail_next_commit(start)
     with pytest.raises(errors.DiskError):
         db.checkpoint()
-    db.abandon()
+    session_of(db).abandon()
 
     def scenario(disk: FaultyDisk, _acknowledge: Callable[[object], None]) -> None:
         opened(disk, STORE, 2).close()
@@ -707,7 +709,7 @@ def test_a_data_file_that_a_failed_sync_spoilt_is_refused() -> None:
     fail_next_commit(disk)
     with pytest.raises(errors.DiskError):
         db.checkpoint()
-    db.abandon()
+    session_of(db).abandon()
     data = bytearray(disk.read_bytes(f"{STORE}/data/data.mdb"))
     data[20_000] ^= 1
     disk.write_bytes(f"{STORE}/data/data.mdb", bytes(data))
@@ -724,7 +726,7 @@ def test_a_manifest_that_cannot_be_written_then_costs_only_the_note() -> None:
     disk.fail_at(disk.operations, "EIO", path=f"{STORE}/manifest", for_ever=True)
     with pytest.raises(errors.DiskError):
         db.checkpoint()
-    db.abandon()
+    session_of(db).abandon()
     disk.heal()
     assert content_of_the_next(disk) == expected
 
@@ -734,10 +736,10 @@ def test_lmdb_reads_its_fresh_file(tmp_path: Path) -> None:
     with tidelog.open(store) as db:
         db.map("m").update({b"%d" % number: b"x" * 50 for number in range(2000)})
         db.checkpoint()
-        db._store.manifests.doubt()
+        session_of(db).store.manifests.doubt()
         expected = content(db)
         before = (store / "data/data.mdb").stat().st_ino
-        db.abandon()
+        session_of(db).abandon()
     with tidelog.open(store) as db:
         assert (store / "data/data.mdb").stat().st_ino != before
         assert content(db) == expected

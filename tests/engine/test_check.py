@@ -16,7 +16,7 @@ import tidelog
 from support.stores import flagged, in_data_file, opened
 from tidelog import errors
 from tidelog.affinity.partitions import Space, partition_of
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.data.partition_store import STORE_KEY, mark_key, read_marks, write_mark
 from tidelog.engine.data.stored import pack_prefix, version_of, xor_trailers
@@ -93,7 +93,7 @@ def test_a_sound_store_has_no_problems(seed: int, durability: Any) -> None:
         environment.advance(1.0)
         assert check_database(db) == []
         if opening % 2:
-            db.abandon()
+            session_of(db).abandon()
         else:
             db.close()
         assert check_store("/store", simulated(99, disk)) == []
@@ -116,7 +116,7 @@ def test_what_a_check_finds_is_what_the_store_holds(tmp_path: Path) -> None:
     users.discard(b"a")
     users[b"b"] = b"4"
     users[b"d"] = b"5"
-    db.abandon()
+    session_of(db).abandon()
     before = inspect_store(production(), str(store))
     assert before.maps == ["users"]
     assert sum(count for count, _ in before.partitions.values()) == 3
@@ -131,7 +131,7 @@ def test_nothing_is_changed_by_a_check(tmp_path: Path) -> None:
     store = tmp_path / "s"
     db = tidelog.open(store, partitions=PARTITIONS)
     busy(db, 1)
-    db.abandon()
+    session_of(db).abandon()
 
     def files() -> dict[str, tuple[bytes, int]]:
         return {
@@ -528,7 +528,7 @@ def test_a_log_without_its_head_is_told(tmp_path: Path) -> None:
     db = tidelog.open(store, segment_bytes=1 << 17)
     for number in range(6):
         db.map("users")[b"%d" % number] = bytes(60_000)
-    db.abandon()
+    session_of(db).abandon()
     (store / f"wal/{1:016d}.log").unlink()
     assert "above the checkpoint at 0" in " ".join(check_store(store))
 
@@ -559,12 +559,12 @@ def db(tmp_path: Path) -> Iterator[Database]:
         users[b"%d" % number] = b"in memory"
     assert check_database(database) == []
     yield database
-    database.abandon()
+    session_of(database).abandon()
 
 
 def test_an_update_that_is_not_in_memory_is_found(db: Database) -> None:
     partition = partition_of(b"3", Space(0, PARTITIONS))
-    for layer in db.overlay.view.layers:
+    for layer in session_of(db).overlay.view.layers:
         layer.part(partition).pop(pack_prefix(partition, USERS) + b"3", None)
     assert "differs in memory" in " ".join(check_database(db))
 
@@ -572,18 +572,18 @@ def test_an_update_that_is_not_in_memory_is_found(db: Database) -> None:
 def test_an_update_that_is_not_in_the_log_is_found(db: Database) -> None:
     partition = partition_of(b"new", Space(0, PARTITIONS))
     key = pack_prefix(partition, USERS) + b"new"
-    db.overlay.active.part(partition)[key] = in_data_file(key, b"x", 1, 1, 1)
+    session_of(db).overlay.active.part(partition)[key] = in_data_file(key, b"x", 1, 1, 1)
     assert "differs in memory" in " ".join(check_database(db))
 
 
 def test_a_counter_that_the_log_does_not_know_is_found(db: Database) -> None:
-    counter = db._store.state.counters[0]
+    counter = session_of(db).store.state.counters[0]
     counter.update(counter.lwm, 1)
     assert "in memory" in " ".join(check_database(db))
 
 
 def test_a_checkpoint_ahead_of_the_durable_log_is_found(db: Database) -> None:
-    db._store.checkpointer.position += 1 << 20
+    session_of(db).store.checkpointer.position += 1 << 20
     assert "log durable up to" in " ".join(check_database(db))
 
 

@@ -14,6 +14,7 @@ from support.stores import PATH, Opened, expect_sound, open_store, opened
 from tidelog.affinity.errors import CorruptLogError, DiskError, DiskFullError
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.marks import PartitionMark
+from tidelog.engine.api.database import session_of
 from tidelog.engine.data.partition_store import read_marks
 from tidelog.engine.files import manifest as manifests
 from tidelog.engine.store import checkpointer as checkpointers
@@ -41,7 +42,7 @@ def cut_short(prepared: Callable[[], Opened]) -> list[FaultyDisk]:
     before = probe.disk.operations
     probe.database.checkpoint()
     numbers = [o.number for o in probe.disk.trace[before:] if o.kind == "commit"]
-    probe.database.abandon()
+    session_of(probe.database).abandon()
     disks = []
     for number in numbers:
         store = prepared()
@@ -63,7 +64,7 @@ def test_a_checkpoint_carries_everything_over_and_notes_it_in_the_log() -> None:
         end = store.parts.writer.position
         assert store.database.checkpoint() == end
         assert store.parts.writer.synced >= end
-        assert store.database.overlay.bytes == 0
+        assert session_of(store.database).overlay.bytes == 0
         assert len(content(store)) == 39
         scan = Scan(store.disk.directory(f"{PATH}/wal"))
         (note,) = [r for _, r in read_records(scan) if isinstance(r, CheckpointRecord)]
@@ -187,7 +188,7 @@ def test_a_checkpoint_whose_sync_of_the_log_fails_writes_nothing_into_the_data_f
         store.database.checkpoint()
     assert commits(store) == before
     assert len(content(store)) == 40
-    store.database.abandon()
+    session_of(store.database).abandon()
 
 
 def test_a_checkpoint_without_space_is_tried_again() -> None:
@@ -205,7 +206,7 @@ def test_what_a_failed_checkpoint_had_to_write_the_next_one_writes() -> None:
     # Epochs rose without any data: only `touched` says which marks are stale.
     store = open_store()
     fill(store, 4)
-    store.database.abandon()
+    session_of(store.database).abandon()
     with opened(store.disk, seed=2) as again:
         again.disk.fail_at(again.disk.operations + 1, "ENOSPC", kind="commit")
         with pytest.raises(DiskFullError):
@@ -225,7 +226,7 @@ def test_failed_checkpoints_leave_no_more_layers_than_one_has() -> None:
                 store.database.checkpoint()
             with store.database.snapshot() as snapshot:
                 assert len(dict(snapshot[store.database.map("users")].items())) == 3
-        assert len(store.database.overlay.view.layers) <= 3
+        assert len(session_of(store.database).overlay.view.layers) <= 3
 
 
 def test_nothing_is_attached_to_a_data_file_that_is_in_doubt(tmp_path: Path) -> None:
@@ -238,7 +239,7 @@ def test_nothing_is_attached_to_a_data_file_that_is_in_doubt(tmp_path: Path) -> 
     with pytest.raises(DiskError, match="no checkpoint is taken any more"):
         store.database.attach(make_load(tmp_path / "load", rows_of(20)))
     assert commits(store) == before
-    store.database.abandon()
+    session_of(store.database).abandon()
 
 
 def test_a_note_that_cannot_be_left_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -247,7 +248,7 @@ def test_a_note_that_cannot_be_left_fails_nothing(caplog: pytest.LogCaptureFixtu
         store.disk.fail_at(store.disk.operations + 1, "ENOSPC", kind="write", path=f"{PATH}/wal")
         store.database.checkpoint()
         assert "checkpoint.unnoted" in events(caplog)
-        assert store.database.overlay.bytes == 0
+        assert session_of(store.database).overlay.bytes == 0
         store.database.map("users")[b"more"] = b"1"
 
 
@@ -261,7 +262,7 @@ def test_a_checkpoint_that_another_one_made_needless_is_not_taken() -> None:
 def test_counters_that_moved_without_data_are_in_the_checkpoint() -> None:
     store = open_store()
     fill(store, 4)
-    store.database.abandon()
+    session_of(store.database).abandon()
     with opened(store.disk, seed=2) as again:
         # Epochs have risen, so each partition's mark is written though nothing was updated.
         again.database.checkpoint()
@@ -296,7 +297,7 @@ def test_a_long_log_alone_makes_a_checkpoint_due() -> None:
     with opened(checkpoint_bytes=5000) as store:
         for _ in range(30):
             fill(store, 1, b"x" * 1000)
-            store.database.overlay.active.bytes = 0
+            session_of(store.database).overlay.active.bytes = 0
         store.environment.advance(1.0)
         assert store.database.statistics().checkpoints == 1
 
@@ -308,7 +309,7 @@ def test_whoever_finds_the_overlay_at_twice_its_limit_takes_the_checkpoint(durab
         most = 0
         for number in range(100):
             users[b"%d" % number] = b"x" * 300
-            most = max(most, store.database.overlay.bytes)
+            most = max(most, session_of(store.database).overlay.bytes)
         assert store.database.statistics().checkpoints > 2
         assert most < 12_000
         assert len(users) == 100

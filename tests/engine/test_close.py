@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidelog.affinity.errors import ClosedError, CommitUnknownError, DiskError, DiskFullError
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.files import manifest as manifests
 from tidelog.testing import FaultyDisk, simulated
@@ -46,7 +46,7 @@ def test_puts_that_race_with_close_are_refused_and_never_called_durable(
     # cut their absence was taken for damage, and the store could not be opened.
     disk = FaultyDisk()
     db, numbers = relaxed_store(disk)
-    taken = put_after_each(monkeypatch, db._store.committer, "sync", numbers)
+    taken = put_after_each(monkeypatch, session_of(db).store.committer, "sync", numbers)
     db.close()
     assert taken == []
     with open_with(simulated(2, disk.crash("lost")), "/store") as after:
@@ -59,10 +59,10 @@ def test_a_store_that_was_closed_beside_a_writer_was_closed_cleanly(
     # The closing checkpoint let go of the way, and the next open replayed what was put meanwhile.
     disk = FaultyDisk()
     db, numbers = relaxed_store(disk)
-    taken = put_after_each(monkeypatch, db._store.checkpointer, "run", numbers)
+    taken = put_after_each(monkeypatch, session_of(db).store.checkpointer, "run", numbers)
     db.close()
     assert taken == []
-    writer = db._store.writer
+    writer = session_of(db).store.writer
     found = manifests.read(disk.copy().directory("/store", read_only=True))
     assert found.clean_end == writer.synced == writer.position
 

@@ -24,6 +24,7 @@ from tidelog.affinity.errors import (
     TransactionTooLargeError,
 )
 from tidelog.affinity.partitions import Space, partition_of
+from tidelog.engine.api.database import session_of
 from tidelog.engine.commit import committer as commits
 from tidelog.engine.commit.committer import Committer, SyncTimes
 from tidelog.engine.commit.entries import Batch, Commit
@@ -632,7 +633,7 @@ def test_a_relaxed_put_that_is_in_the_log_takes_effect(
         assert users[b"b"] == b"2"
     users[b"c"] = b"3"
     assert dict(users) == {b"a": b"1", b"b": b"2", b"c": b"3"}
-    store.database.abandon()
+    session_of(store.database).abandon()
     with opened(store.disk.crash("kept"), seed=2) as again:
         assert again.database.map("users")[b"b"] == b"2"
 
@@ -716,7 +717,7 @@ def test_a_commit_that_is_interrupted_behind_its_frame_is_not_closed_as_well() -
     users[b"c"] = b"3"
     for counter in store.parts.state.counters:
         assert counter.lwm == counter.hwm
-    store.database.abandon()
+    session_of(store.database).abandon()
     with opened(store.disk.crash("kept"), seed=2) as again:
         assert dict(again.database.map("users")) == {b"a": b"1", b"b": b"2", b"c": b"3"}
 
@@ -736,7 +737,7 @@ def closed_if_well() -> Iterator[Opened]:
         yield store
     except BaseException:
         store.parts.committer._leading = False
-        store.database.abandon()
+        session_of(store.database).abandon()
         raise
     store.database.close()
 
@@ -855,7 +856,7 @@ def test_only_what_is_in_the_log_is_of_unknown_outcome_when_a_leader_goes_away(
         assert isinstance(committer.refusal(), ReadOnlyError)
         with pytest.raises(ReadOnlyError, match="nothing is written any more"):
             committer.check_writable()
-        store.database.abandon()
+        session_of(store.database).abandon()
 
 
 @pytest.mark.parametrize("next_one", ["reads", "writes", "closes"])
@@ -907,7 +908,7 @@ def test_a_commit_that_cannot_take_effect_twice_stops_the_store(
     with pytest.raises(ReadOnlyError, match="in the middle of a change of a commit"):
         users[b"b"] = b"2"
     assert len(users) == 0
-    store.database.abandon()
+    session_of(store.database).abandon()
     with opened(store.disk.crash("kept"), seed=2) as again:
         assert dict(again.database.map("users")) == {b"a": b"1"}
 
@@ -920,7 +921,7 @@ def test_the_heir_of_a_leader_that_went_away_behind_its_end_goes_on() -> None:
         gone: Any = commits._Group(())
         gone.ended = True  # it had passed the lead on, and came no further
         committer._group = committer._orphan = gone
-        store.database.overlay.applying = True
+        session_of(store.database).overlay.applying = True
         committer._carry(commits._Group((), heir))
         assert heir.error is None
         assert committer._orphan is None

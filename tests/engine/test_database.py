@@ -7,7 +7,8 @@ import pytest
 from support.interrupts import Interrupt, Tracer
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.errors import ClosedError
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import session_of
+from tidelog.engine.api.session import StoreSession
 from tidelog.engine.commit.committer import Committer
 from tidelog.engine.store.ending import Ending
 from tidelog.engine.store.maintenance import Maintenance
@@ -21,7 +22,9 @@ def test_room_is_looked_for_once_a_snapshot_keeps_a_layer_apart(
         users = store.database.map("users")
         layers = store.parts.overlay
         looked: list[int] = []
-        monkeypatch.setattr(Database, "make_room", lambda _: looked.append(len(layers.view.layers)))
+        monkeypatch.setattr(
+            StoreSession, "make_room", lambda _: looked.append(len(layers.view.layers))
+        )
         users[b"a"] = b"1"
         assert looked == []
         with store.database.snapshot():
@@ -73,8 +76,8 @@ def test_an_interrupt_before_the_end_of_a_store_lets_go_of_it_all_the_same(
 
     monkeypatch.setattr(owner, name, raises)
     with pytest.raises(KeyboardInterrupt):
-        getattr(store.database, call)()
-    assert store.database._ending.released
+        getattr(session_of(store.database), call)()
+    assert session_of(store.database).ending.released
     store.reopened().database.close()
 
 

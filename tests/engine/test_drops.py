@@ -17,6 +17,7 @@ from tidelog.affinity.errors import (
 )
 from tidelog.affinity.partitions import partition_of
 from tidelog.codecs import Msgpack
+from tidelog.engine.api.database import session_of
 from tidelog.engine.api.transactions import Transaction
 from tidelog.engine.commit.entries import Commit, Entry
 from tidelog.engine.commit.puts import Puts
@@ -276,7 +277,7 @@ def test_a_drop_that_does_not_get_into_the_log_refuses_nobody(
     with db.transaction() as tx:
         tx[a][b"y"] = tx[a][b"k"]
     assert dict(a) == {b"k": b"1", b"x": b"1", b"y": b"1"}
-    assert db.dropped == {}
+    assert session_of(db).dropped == {}
     db.drop("a")
     assert sound(store)
 
@@ -336,14 +337,14 @@ def test_whoever_waits_for_a_lock_behind_a_drop_does_not_find_the_map() -> None:
                 errors.append(error)
 
         thread = threading.Thread(target=late)
-        drop = store.database._catalog._drop
+        drop = session_of(store.database).catalog._drop
 
         def drop_beside(record: Any) -> None:
             thread.start()
             assert asked.wait(60)
             drop(record)
 
-        store.database._catalog._drop = drop_beside  # type: ignore[method-assign]
+        session_of(store.database).catalog._drop = drop_beside  # type: ignore[method-assign]
         db.drop("a")
         thread.join(60)
         assert [type(error) for error in errors] == [NotFoundError]
@@ -400,7 +401,7 @@ def test_keys_that_an_older_version_left_without_a_map_go_with_the_next_drop(
     a = db.map("a").namespace
     db.drop("a")
     db.checkpoint()
-    db.dropped.clear()
+    session_of(db).dropped.clear()
     for key in (b"x", b"y"):
         store.parts.committer.commit(Commit(update(a, key), True))
     db.checkpoint()
@@ -440,7 +441,7 @@ def test_a_recovery_keeps_rows_of_a_map_that_its_replay_has_not_come_to(
         db.checkpoint()
     monkeypatch.setattr(Checkpointer, "_commit", write)
     found = store.disk.crash("lost")
-    db.abandon()
+    session_of(db).abandon()
     with opened(found, checkpoint_bytes=10_000) as again:
         assert dict(again.database.map("new")) == pairs
         assert len(again.database.map("keep")) == 40

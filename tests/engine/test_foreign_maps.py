@@ -100,7 +100,7 @@ def test_what_is_no_map_is_refused_with_the_way_to_a_map(store: Opened, given: A
 async def test_under_trio_maps_of_other_stores_are_refused_before_anything_is_awaited() -> None:
     """They named another map by its number, there too."""
     async with opened_under_trio() as db:
-        disk: Any = db.writer()._store.environment.disk
+        disk: Any = db.writer().store.environment.disk
         async with aio.open_with(simulated(5, disk), "/other", partitions=4) as other:
             logs, users = other.map("logs"), db.map("users")
             async with db.transaction() as tx:

@@ -14,6 +14,7 @@ from support.stores import Opened, opened
 from support.trio_stores import opened as opened_under_trio
 from tidelog import aio
 from tidelog.codecs import I64, Str
+from tidelog.engine.api.database import session_of
 from tidelog.engine.api.inside import Blocks
 from tidelog.engine.api.maps import Map
 from tidelog.engine.api.open import open_with
@@ -145,7 +146,7 @@ def test_plain_writes_are_free_where_no_block_of_this_thread_and_store_is_open(
     users[b"loose"] = b"1"
     loose.rollback()
     assert {b"thread", b"over", b"loose"} <= set(users)
-    assert not store.database.inside
+    assert not session_of(store.database).inside
 
 
 def test_blocks_that_end_out_of_order_free_their_thread_with_the_last_of_them(
@@ -160,7 +161,7 @@ def test_blocks_that_end_out_of_order_free_their_thread_with_the_last_of_them(
             users[b"b"] = b"1"
         second.rollback()
         users[b"b"] = b"1"
-    assert not store.database.inside
+    assert not session_of(store.database).inside
 
 
 def test_a_transaction_that_is_lost_inside_its_block_holds_nobody(store: Opened) -> None:
@@ -186,7 +187,7 @@ def test_a_plain_write_that_waits_for_a_lock_in_another_block_still_times_out_th
         ThreadPoolExecutor(1) as pool,
     ):
         tx[users][b"a"] = b"9"
-        store.database.lock_timeout = 0.01
+        session_of(store.database).lock_timeout = 0.01
         with pytest.raises(LockTimeoutError):
             pool.submit(users.set, b"a", b"8").result()
     assert users[b"a"] == b"9"

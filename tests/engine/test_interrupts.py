@@ -25,6 +25,7 @@ from tidelog.affinity.errors import (
     ReadOnlyError,
     RolledBackError,
 )
+from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open as open_real
 from tidelog.engine.commit import committer as commit
 from tidelog.engine.commit.entries import Commit
@@ -198,7 +199,7 @@ def check_interrupted_twice(durability: Any, work: Callable[[Opened], None], at:
     other.join(WAIT)
     assert not other.is_alive(), interrupter.where
     if refused:
-        store.database.abandon()
+        session_of(store.database).abandon()
         expected = recovered
     else:
         assert at_once == recovered, interrupter.where
@@ -263,7 +264,7 @@ def check_begun_segment(at: int, seen: list[int]) -> str:
     index = load_index(store.disk.directory("/store/wal"), 1)
     assert index is None or index.newest is not None, interrupter.where
     assert [info.number for info in store.parts.keeper._sealed] == [1], interrupter.where
-    store.database.abandon()
+    session_of(store.database).abandon()
     for outcome in ("lost", "kept"):
         with opened(store.disk.crash(outcome), seed=3) as again:
             found = dict(again.database.map("m").items())
@@ -293,7 +294,7 @@ def test_what_was_not_checked_yet_when_a_stopped_store_was_interrupted_has_an_er
     group = commit._Group(entries)
     committer._give_up(group, KeyboardInterrupt())
     assert [type(entry.error) for entry in entries] == [RolledBackError, RolledBackError]
-    store.database.abandon()
+    session_of(store.database).abandon()
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
@@ -345,7 +346,7 @@ def test_an_alarm_behind_the_frame_leaves_a_commit_that_took_effect(durability: 
     assert other[b"k"] == b"v"
     table[b"later"] = b"1"
     store.database.sync()
-    store.database.abandon()
+    session_of(store.database).abandon()
     with opened(store.disk, seed=2) as again:
         assert again.database.map("other")[b"k"] == b"v"
 
@@ -368,7 +369,7 @@ def test_an_alarm_is_no_error_of_the_disk(method: str, lands: bool) -> None:
     expected = {b"k": b"v"} if lands else {}
     assert dict(table.items()) == expected
     table[b"later"] = b"1"
-    store.database.abandon()
+    session_of(store.database).abandon()
     with opened(store.disk, seed=2) as again:
         assert dict(again.database.map("m").items()) == {**expected, b"later": b"1"}
 
@@ -380,7 +381,7 @@ def test_an_alarm_in_a_leader_acknowledges_nothing_that_was_not_logged() -> None
     entries = [Commit(NoUpdates(), True), Commit(NoUpdates(), True)]
     committer._give_up(commit._Group(entries), LateError("too late"))
     assert all(entry.error is not None for entry in entries)
-    store.database.abandon()
+    session_of(store.database).abandon()
 
 
 def test_an_alarm_in_a_leader_is_raised_in_no_other_thread() -> None:
@@ -390,7 +391,7 @@ def test_an_alarm_in_a_leader_is_raised_in_no_other_thread() -> None:
     store.parts.committer._give_up(commit._Group([entry]), LateError("too late"))
     assert isinstance(entry.error, RolledBackError)
     assert "interrupted" in str(entry.error)
-    store.database.abandon()
+    session_of(store.database).abandon()
 
 
 def test_an_alarm_inside_the_sync_of_the_disk_is_no_failure_of_that_sync() -> None:
@@ -412,7 +413,7 @@ def test_an_alarm_inside_the_sync_of_the_disk_is_no_failure_of_that_sync() -> No
     table[b"later"] = b"1"
     with opened(store.disk.crash("lost"), seed=2) as again:
         assert dict(again.database.map("m").items()) == {b"k": b"v", b"later": b"1"}
-    store.database.abandon()
+    session_of(store.database).abandon()
 
 
 def test_an_alarm_while_a_segment_is_begun_leaves_its_begin_to_the_next_append() -> None:
@@ -435,7 +436,7 @@ def test_an_alarm_while_a_segment_is_begun_leaves_its_begin_to_the_next_append()
     assert store.parts.writer.segment.number == 2
     with opened(store.disk.crash("lost"), seed=2) as again:
         assert dict(again.database.map("m").items()) == {b"k": b"v", b"later": b"1"}
-    store.database.abandon()
+    session_of(store.database).abandon()
 
 
 def test_an_open_that_two_signals_interrupt_leaves_nothing_open(

@@ -21,6 +21,7 @@ from tidelog.affinity.errors import (
     RolledBackError,
     TidelogError,
 )
+from tidelog.engine.api.database import session_of
 from tidelog.engine.commit import lock_manager
 from tidelog.engine.commit.lock_manager import LockManager
 from tidelog.tx.locks import KeyLock, LockTable, RangeLock, Waiting, Want
@@ -339,7 +340,7 @@ def test_locks_of_a_transaction_that_is_dropped_under_the_mutex_go_with_the_next
             lambda: users.set(b"k", b"put"),
             lambda: users.update_many({b"k": b"put"}),
             lambda: store.database.run(lambda tx: tx[users].set(b"k", b"put"), mode="pessimistic"),
-            store.database._maintenance.maintain,
+            session_of(store.database).maintenance.maintain,
         ):
             held = locking(store)
             with store.parts.committer.mutex:
@@ -367,7 +368,7 @@ def test_a_put_that_waits_for_a_transaction_goes_on_when_that_is_dropped(
         assert waits.acquire(timeout=WAIT)
         drop(held)
         # The thread may have had the mutex still when the transaction went.
-        store.database._maintenance.maintain()
+        session_of(store.database).maintenance.maintain()
         thread.join(WAIT)
         assert users[b"k"] == b"put"
 
@@ -527,4 +528,4 @@ def test_who_waits_for_a_lock_while_the_store_stops_gets_none() -> None:
         assert locks.table.waits(second)
         with pytest.raises(ReadOnlyError):
             locks._waited(second)
-        store.database.abandon()
+        session_of(store.database).abandon()

@@ -11,6 +11,7 @@ import pytest
 
 from support.logs import LogBuilder
 from support.stores import Opened, open_store, opened
+from tidelog.engine.api.database import session_of
 from tidelog.engine.files import log_keeper
 from tidelog.engine.files.log_keeper import SPARE_SUFFIX, SPARES_MAX
 from tidelog.wal.format import FRAME_MAGIC
@@ -320,7 +321,7 @@ def test_the_winner_of_a_conflict_in_a_segment_that_is_gone_is_not_known() -> No
 def test_a_reopened_log_goes_on_where_it_ended() -> None:
     store = open_store(**SMALL)
     ids = fill(store)
-    store.database.abandon()
+    session_of(store.database).abandon()
     with opened(store.disk.crash("lost"), **SMALL) as again:
         assert {again.database.outcome(tx_id) for tx_id in ids} == {"committed"}
         fill(again, first=50)

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 import tidelog
 from tidelog.affinity.errors import CorruptLogError, TidelogError
+from tidelog.engine.api.database import session_of
 from tidelog.engine.files.log_source import find_log
 from tidelog.pipeline.log.logs import Log
 from tidelog.testing import check_store
@@ -53,7 +54,7 @@ def crashed(tmp_path: Path) -> Path:
         table[b"%d" % number] = VALUE
         number += 1
     table[b"last"] = VALUE
-    db.abandon()
+    session_of(db).abandon()
     return tmp_path / "store"
 
 
@@ -95,7 +96,7 @@ def test_a_log_that_is_lost_before_the_first_checkpoint_is_told_by_everyone(
     # The store opened, empty.
     db = tidelog.open(tmp_path / "store", partitions=2)
     db.map("m")[b"key"] = b"value"
-    db.abandon()
+    session_of(db).abandon()
     lose(file_of(tmp_path / "store", 1))
     files = sorted(tmp_path.rglob("*.log"))
     for read_only in (False, True):
@@ -133,7 +134,7 @@ def test_a_segment_that_follows_no_crash_is_sealed_at_the_next_open(crashed: Pat
         file.seek(place)
         file.write(bytes(64))
     assert check_store(crashed) == []
-    tidelog.open(crashed).abandon()
+    session_of(tidelog.open(crashed)).abandon()
     assert file_of(crashed, 2).read_bytes()[place : place + 4] == b"TLS\x01"
     file_of(crashed, 3).unlink()
     with pytest.raises(CorruptLogError):
@@ -144,14 +145,14 @@ def test_a_segment_that_follows_no_crash_is_sealed_at_the_next_open(crashed: Pat
 def test_a_backup_has_the_seals_of_what_it_copied(crashed: Path, tmp_path: Path) -> None:
     with tidelog.open(crashed) as db:
         db.map("m")[b"more"] = b""
-        db.abandon()
+        session_of(db).abandon()
     with tidelog.open(crashed, read_only=True) as reader:
         reader.backup(tmp_path / "copy")
     copied = numbers_of(tmp_path / "copy")
     assert copied == [1, 2, 3]
     for number in copied[:-1]:
         assert b"TLS\x01" in file_of(tmp_path / "copy", number).read_bytes()
-    tidelog.open(tmp_path / "copy").abandon()
+    session_of(tidelog.open(tmp_path / "copy")).abandon()
     assert numbers_of(tmp_path / "copy") == [1, 2, 3, 4]
     file_of(tmp_path / "copy", 4).unlink()
     with pytest.raises(CorruptLogError, match="segment 4"):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.real_stores import opened, run_python
 from tidelog.affinity.errors import DiskError
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
+from tidelog.engine.api.maps import Map
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.transactions import Durability
 from tidelog.engine.store.maintenance import CHECKPOINT_PAUSE
@@ -62,6 +64,12 @@ def tasks(environment: SimulatedEnvironment) -> list[str]:
     return [task.name for task in environment.schedule.tasks if not task.stopped]
 
 
+def commit_in_group(db: Database, mapping: Map[Any, Any], pairs: list[tuple[bytes, bytes]]) -> None:
+    commit = session_of(db).commit_of(mapping.namespace, pairs)
+    assert commit is not None
+    session_of(db).commit_group([commit])
+
+
 @pytest.mark.parametrize("durability", ["always", "interval", "none"])
 @pytest.mark.parametrize(
     "write",
@@ -70,7 +78,7 @@ def tasks(environment: SimulatedEnvironment) -> list[str]:
         lambda db: db.map("numbers").update_many({b"a": b"1", b"b": b"2"}),
         lambda db: db.map("numbers").discard(b"a"),
         lambda db: db.run(lambda tx: tx[db.map("numbers")].set(b"a", b"1")),
-        lambda db: db.commit_group([db.commit_of(db.map("numbers").namespace, [(b"a", b"1")])]),
+        lambda db: commit_in_group(db, db.map("numbers"), [(b"a", b"1")]),
         lambda db: db.map("more"),
         lambda db: db.drop("numbers"),
     ],
@@ -99,7 +107,7 @@ def test_background_work_begins_with_the_first_commit(
 def test_two_first_commits_begin_it_once() -> None:
     environment = simulated(1, FaultyDisk())
     with open_with(environment, "/store", durability="none") as db:
-        committer = db._committer
+        committer = session_of(db).committer
         begin = committer.at_first
         assert begin is not None
         db.map("numbers")[b"a"] = b"1"
@@ -112,7 +120,7 @@ def test_two_first_commits_begin_it_once() -> None:
 def test_a_first_commit_that_a_close_overtakes_begins_nothing() -> None:
     environment = simulated(1, FaultyDisk())
     with open_with(environment, "/store") as db:
-        begin = db._committer.at_first
+        begin = session_of(db).committer.at_first
     assert begin is not None
     begin()
     assert tasks(environment) == []

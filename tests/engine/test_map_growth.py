@@ -14,6 +14,7 @@ import pytest
 from support.interrupts import Interrupt, Line, Tracer
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.errors import DiskFullError, SnapshotExpiredError
+from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open as open_real
 from tidelog.engine.data.overlay import Layer, Overlay
 from tidelog.engine.store import data_file_growth as map_growth
@@ -214,7 +215,7 @@ def test_an_interrupted_growth_leaves_no_reader_at_the_gate(line: Line, times: i
             assert len(snapshot[store.database.map("users")]) == 300
         store.database.checkpoint()
         assert len(store.database.map("users")) == 600
-        assert not store.database.overlay.gated
+        assert not session_of(store.database).overlay.gated
 
 
 def test_a_commit_under_a_given_id_beside_growth_waits_without_the_mutex(
@@ -269,7 +270,7 @@ def test_growth_opens_the_gate_before_it_asks_for_the_mutex(
         fill(store, 10)
         store.database.checkpoint()
         fill(store, 1000)
-        overlay, seen = store.database.overlay, list[tuple[bool, bool]]()
+        overlay, seen = session_of(store.database).overlay, list[tuple[bool, bool]]()
         refresh = overlay.refresh
 
         def refreshed(txn: Any) -> None:
@@ -323,7 +324,7 @@ def test_commits_under_given_ids_and_growth_do_not_hold_each_other_up(tmp_path: 
         for thread in threads:
             thread.join(WAIT)
             assert not thread.is_alive()
-        assert db._store.kv.map_size() >= 8 << 20
+        assert session_of(db).store.kv.map_size() >= 8 << 20
         assert len(m) == 6000 + len(committed)
         assert {db.outcome(tx_id) for tx_id in committed} == {"committed"}
 
@@ -338,7 +339,7 @@ def test_a_gate_that_an_interrupt_left_reads_what_was_there_before_the_next_writ
         store.database.checkpoint()
         growth = store.parts.checkpointer._growth
         gate = map_growth.Gate(growth.begin)
-        overlay = store.database.overlay
+        overlay = session_of(store.database).overlay
         overlay.gated = True
         with store.parts.committer.mutex:
             overlay.refresh(gate)
@@ -360,7 +361,7 @@ def test_growth_that_ends_before_its_gate_is_in_place_leaves_nothing_gated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with opened(**SMALL) as store:
-        overlay = store.database.overlay
+        overlay = session_of(store.database).overlay
         refresh = overlay.refresh
 
         def refuse(txn: Any) -> None:

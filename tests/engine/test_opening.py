@@ -24,6 +24,7 @@ from tidelog.affinity.errors import (
     UsageError,
 )
 from tidelog.engine.api import open as opens
+from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.files import manifest as manifests
 from tidelog.engine.store import store_files
@@ -92,7 +93,7 @@ def test_the_number_of_partitions_is_fixed_when_a_store_is_made(partitions: int)
     with opened(store.disk, partitions=partitions) as same:
         assert content(same) == [b"a"]
     with opened(store.disk) as unnamed:
-        assert unnamed.database.partitions == partitions
+        assert session_of(unnamed.database).partitions == partitions
     with pytest.raises(UsageError, match=f"has {partitions} partitions, not 4"):
         open_store(store.disk, partitions=4)
     expect_sound(store.disk)
@@ -272,11 +273,11 @@ def test_epochs_rise_after_a_crash_only() -> None:
     again = store.reopened()
     assert epochs(again) == [1, 1, 1, 1]
     put(again, b"b")
-    again.database.abandon()
+    session_of(again.database).abandon()
     after = again.reopened(seed=3)
     assert not after.parts.report.clean
     assert epochs(after) == [2, 2, 2, 2]
-    after.database.abandon()
+    session_of(after.database).abandon()
     with opened(after.disk.crash("lost"), seed=4) as last:
         assert epochs(last) == [3, 3, 3, 3]
         put(last, b"c")
@@ -314,7 +315,7 @@ def test_the_mark_of_a_clean_close_goes_before_anything_is_written() -> None:
 def test_what_recovery_did_is_told(caplog: pytest.LogCaptureFixture) -> None:
     store = open_store()
     put(store, b"a", b"b")
-    store.database.abandon()
+    session_of(store.database).abandon()
     with caplog.at_level(logging.INFO, "tidelog"), opened(store.disk, seed=2) as again:
         report = again.parts.report
         assert (report.updates, report.clean) == (2, False)
@@ -329,7 +330,7 @@ def test_a_recovery_larger_than_the_overlay_may_be_checkpoints_on_its_way() -> N
     users = store.database.map("users")
     for number in range(300):
         users[b"%d" % number] = b"x" * 1000
-    store.database.abandon()
+    session_of(store.database).abandon()
     with opened(store.disk, seed=2, checkpoint_bytes=20_000) as again:
         assert again.parts.checkpointer.figures.count > 3
         assert len(content(again)) == 300
@@ -379,7 +380,7 @@ def test_a_data_file_whose_sync_failed_in_a_recovery_is_copied_and_checked() -> 
     store = open_store(durability="none")
     for number in range(40):
         put(store, b"%d" % number)
-    store.database.abandon()
+    session_of(store.database).abandon()
     disk = store.disk
     disk.fail_at(disk.operations + 1, "EIO", kind="commit")
     with pytest.raises(DiskError):
@@ -402,7 +403,7 @@ def test_no_power_cut_brings_a_data_file_back_whose_sync_failed() -> None:
         # What programs see in it never came to the platter.
         platter = disk.file(f"{PATH}/data/data.mdb").durable
         platter[:] = b"x" * len(platter)
-        open_store(disk, seed=2).database.abandon()
+        session_of(open_store(disk, seed=2).database).abandon()
         acknowledge("opened")
 
     rebuilt = 0
@@ -425,16 +426,16 @@ def test_every_error_of_the_disk_while_opening_is_one_of_tidelog_and_the_next_op
         put(store, b"a")
     crashed = store.reopened()
     put(crashed, b"b")
-    crashed.database.abandon()
+    session_of(crashed.database).abandon()
     start = crashed.disk.copy()
     probe = start.copy()
-    open_store(probe, seed=3).database.abandon()
+    session_of(open_store(probe, seed=3).database).abandon()
     wrong = []
     for number in range(1, probe.operations + 1):
         disk = start.copy()
         disk.fail_at(number, "EIO")
         try:
-            open_store(disk, seed=3).database.abandon()
+            session_of(open_store(disk, seed=3).database).abandon()
         except (StorageError, NotFoundError):
             pass
         except OSError as error:
@@ -478,7 +479,7 @@ def test_a_closed_store_refuses_everything() -> None:
     ):
         with pytest.raises(ClosedError):
             act()
-    database._maintenance.maintain()
+    session_of(database).maintenance.maintain()
 
 
 def test_a_close_that_fails_lets_the_store_go_and_loses_nothing() -> None:
@@ -520,7 +521,7 @@ def test_in_the_child_of_a_fork_nothing_is_touched() -> None:
     put(store, b"a")
     users = store.database.map("users")
     operations = store.disk.operations
-    store.database.forked()
+    session_of(store.database).forked()
     for act in (lambda: users[b"a"], lambda: users.__setitem__(b"a", b"b"), store.database.maps):
         with pytest.raises(ForkedError):
             act()

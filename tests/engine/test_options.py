@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tidelog.affinity.errors import CodecError, NotFoundError, UsageError
+from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open as open_store
 from tidelog.engine.codecs.registry import Str
 from tidelog.engine.commit.lock_manager import SECONDS_MAX
@@ -71,7 +72,7 @@ def test_the_longest_time_can_be_waited_for(tmp_path: Path) -> None:
             tx[shop][b"a"] = b"1"  # locked from here on
             other = threading.Thread(target=shop.update, args=({b"a": b"2"},))
             other.start()
-            while not db.locks._waiting:
+            while not session_of(db).locks._waiting:
                 pass
         other.join()
         assert shop[b"a"] == b"2"

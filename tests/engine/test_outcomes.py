@@ -17,6 +17,7 @@ import pytest
 from support.real_stores import opened as opened_shop
 from support.stores import PATH, Opened, open_store, opened
 from tidelog.affinity.errors import CommitUnknownError, ConflictError, CorruptDataError, UsageError
+from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.commit import outcomes
 from tidelog.engine.commit.outcomes import (
@@ -107,7 +108,7 @@ def test_an_id_outlives_a_checkpoint_a_close_and_a_crash() -> None:
         commit(again, b"3", other)
         assert again.database.map("users")[b"a"] == b"3"
     crashed = again.reopened()
-    crashed.database.abandon()
+    session_of(crashed.database).abandon()
     with opened(crashed.disk.crash("lost")) as last:
         commit(last, b"4")
         commit(last, b"5", other)
@@ -157,9 +158,9 @@ def test_an_id_is_pending_while_its_transaction_is_on_its_way() -> None:
         writer._file.sync = sync
         # The map was made first, with a sync of its own.
         assert seen == ["rolled_back", "pending"]
-        with store.database.outcomes.pending(None):
+        with session_of(store.database).outcomes.pending(None):
             assert store.database.outcome(ID) == "committed"
-        with store.database.outcomes.pending(b"p" * 16):
+        with session_of(store.database).outcomes.pending(b"p" * 16):
             assert store.database.outcome(b"p" * 16) == "pending"
         assert store.database.outcome(b"p" * 16) == "rolled_back"
 
@@ -180,8 +181,8 @@ def test_a_transaction_without_writes_of_its_own_is_remembered_too() -> None:
 
 
 def entries(store: Opened) -> int:
-    partitions = store.database.partitions
-    view = store.database.overlay.view
+    partitions = session_of(store.database).partitions
+    view = session_of(store.database).overlay.view
     found = 0
     for number in range(200):
         key = outcome_key(b"%016d" % number, partitions)
@@ -195,16 +196,16 @@ def test_entries_expire_after_their_time() -> None:
         for number in range(10):
             commit(store, b"v", b"%016d" % number)
         store.environment.time.move(1)
-        assert store.database.sweep_outcomes() == 0
+        assert session_of(store.database).sweep_outcomes() == 0
         store.environment.time.move(outcomes.RETENTION_SECONDS / 2)
         for number in range(10, 15):
             commit(store, b"v", b"%016d" % number)
-        assert store.database.sweep_outcomes() == 0
+        assert session_of(store.database).sweep_outcomes() == 0
         store.environment.time.move(outcomes.RETENTION_SECONDS / 2)
         assert entries(store) == 15
-        assert store.database.sweep_outcomes() == 10
+        assert session_of(store.database).sweep_outcomes() == 10
         assert entries(store) == 5
-        assert store.database.sweep_outcomes() == 0
+        assert session_of(store.database).sweep_outcomes() == 0
         # The log still knows those that are gone from the map.
         assert store.database.outcome(b"%016d" % 3) == "committed"
 
@@ -216,7 +217,7 @@ def test_the_oldest_entries_go_where_there_are_too_many(monkeypatch: pytest.Monk
         for number in range(9):
             commit(store, b"v", b"%016d" % number)
             store.environment.time.move(1)
-        assert store.database.sweep_outcomes() == 5
+        assert session_of(store.database).sweep_outcomes() == 5
         assert entries(store) == 4
         users = store.database.map("users")
         for number in range(9):
@@ -249,7 +250,7 @@ def test_a_store_that_stopped_writing_sweeps_nothing_and_says_so_in_the_log(
     store.environment.advance(1)
     assert "maintenance.failed" in {getattr(r, "event", "") for r in caplog.records}
     assert entries(store) == 1
-    store.database.abandon()
+    session_of(store.database).abandon()
 
 
 # ------------------------------------------------------------------ what is found nowhere
@@ -279,7 +280,7 @@ def test_a_commit_whose_sync_failed_is_known_not_to_be_there_when_the_log_is_tri
     with pytest.raises(CommitUnknownError) as caught:
         tx.commit()
     found = store.disk.crash("lost")
-    db.abandon()
+    session_of(db).abandon()
     with opened(found, segment_bytes=1, retain_bytes=200_000) as again:
         assert b"lost" not in again.database.map("users")
         assert again.database.outcome(caught.value.tx_id) == "rolled_back"
@@ -307,10 +308,10 @@ def test_an_id_as_old_as_what_has_expired_is_too_old() -> None:
         used, unused = db.new_id(), db.new_id()
         commit(store, b"1", used)
         time.move(1)
-        db.sweep_outcomes()
+        session_of(db).sweep_outcomes()
         later = db.new_id()
         time.move(outcomes.RETENTION_SECONDS)
-        assert db.sweep_outcomes() == 1
+        assert session_of(db).sweep_outcomes() == 1
         trim(store)
         assert [db.outcome(tx_id) for tx_id in (used, unused)] == ["too_old", "too_old"]
         assert db.outcome(later) == "rolled_back"
@@ -346,11 +347,11 @@ def test_a_clock_that_jumps_and_comes_back_lets_no_id_apply_twice(days: int) -> 
         commit(store, b"2", during)
         for _ in range(3):
             time.move(outcomes.SWEEP_SECONDS)
-            assert store.database.sweep_outcomes() == 0
+            assert session_of(store.database).sweep_outcomes() == 0
         time.jump(-days * 24 * 3600)
         for _ in range(3):
             time.move(outcomes.SWEEP_SECONDS)
-            assert store.database.sweep_outcomes() == 0
+            assert session_of(store.database).sweep_outcomes() == 0
         for tx_id in (before, during):
             commit(store, b"again", tx_id)
         assert store.database.map("users")[b"a"] == b"2"
@@ -399,7 +400,7 @@ def test_outcomes_are_never_wrong_whatever_happens_to_clock_log_and_store(seed: 
         elif what == "trim":
             db.checkpoint()
         elif what == "sweep":
-            db.sweep_outcomes()
+            session_of(db).sweep_outcomes()
         elif what == "move":
             store.environment.time.move(chance.randrange(400))
         elif what == "jump":
@@ -420,7 +421,7 @@ def reborn(store: Opened, how: str | None, seeds: Iterator[int], sizes: dict[str
     """The store after a crash, or after its close, in a world whose clock goes on."""
     disk = store.disk if how is None else store.disk.crash(how)
     if how is not None:
-        store.database.abandon()
+        session_of(store.database).abandon()
     wall = store.environment.time.wall_us()
     environment = simulated(next(seeds), disk)
     environment.time.jump((wall - environment.time.wall_us()) / 1e6)
@@ -444,7 +445,7 @@ def test_an_id_is_pending_as_long_as_any_attempt_under_it_is() -> None:
     # The first attempt to fail made it `rolled_back`, and another one committed it later.
     with opened() as store:
         database = store.database
-        with database.outcomes.pending(ID):
+        with session_of(database).outcomes.pending(ID):
             users = database.map("users")
             users[b"a"] = b"1"
             retry = database.transaction(id=ID)
@@ -489,7 +490,7 @@ def test_what_a_failed_sync_left_open_is_pending_until_the_next_open(given: bool
             tx[users][b"b"] = b"2"
     assert store.database.outcome(caught.value.tx_id) == "pending"
     left = store.disk.crash("lost")
-    store.database.abandon()
+    session_of(store.database).abandon()
     with opened(left, seed=2) as again:
         assert again.database.outcome(caught.value.tx_id) == "rolled_back"
 

@@ -15,6 +15,7 @@ from support.documents import ROOT
 from support.stores import Opened, expect_sound, open_store, opened
 from tidelog.affinity.partitions import Space, check_spaces, one_space, partition_of
 from tidelog.checkpoints.replay import State
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.data import point_reads
 from tidelog.engine.data.stored import split_key
 from tidelog.wal.records import NamespaceRecord
@@ -29,7 +30,7 @@ OWNERS = {"affinity/partitions.py", "affinity/assignment.py"}
 FORM = "first + murmur3(key, 0, False) % count"
 INLINED = {
     ("engine/aio/log_thread.py", "LogThread.putter.put"),
-    ("engine/api/database.py", "Database.setter.set_one"),
+    ("engine/api/session.py", "StoreSession.setter.set_one"),
     ("engine/api/rewrites.py", "OneKey.__init__"),
     ("engine/api/transactions.py", "Transaction.getter.get"),
     ("engine/api/transactions.py", "Transaction.setter.put"),
@@ -100,8 +101,9 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(State, "space_of", space_of)
 
 
-def places(store: Any) -> dict[bytes, int]:
+def places(db: Database) -> dict[bytes, int]:
     """The partition of each key of user's maps, wherever it is held."""
+    store = session_of(db)
     txn = store.overlay.view.txn
     cursor = txn.cursor()
     full_keys = list(cursor.iternext(values=False)) if cursor.first() else []

@@ -19,7 +19,7 @@ import pytest
 import tidelog
 from support.interrupts import Interrupt, Tracer
 from tidelog import errors
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.read_only import ReadOnlyDatabase, stacked
 from tidelog.engine.data.overlay import Layer, View
@@ -122,7 +122,7 @@ def test_a_reader_does_not_run_after_the_end_of_a_quick_writers_log() -> None:
     """A child of a fork did so for over twenty seconds."""
     with world(**SMALL) as w:
         w.users[b"first"] = b"1"
-        begun = w.db._store.writer.position
+        begun = session_of(w.db).store.writer.position
         log = w.reading.disk.directory(f"{STORE}/wal", read_only=True)
         opened = list[str]()
 
@@ -141,7 +141,7 @@ def test_a_reader_does_not_run_after_the_end_of_a_quick_writers_log() -> None:
 
         ids = manifests.read(w.reading.disk.directory(STORE, read_only=True)).log_ids
         found = newest_durable(Growing(), ids, 0)
-        assert begun <= found < w.db._store.writer.position
+        assert begun <= found < session_of(w.db).store.writer.position
         assert len(opened) < 10
 
 
@@ -503,6 +503,7 @@ def catch_up(reader: ReadOnlyDatabase, writer: Writer, count: int) -> None:
 
 WRITE_ON_DEMAND = """
 import sys, tidelog
+from tidelog.engine.api.database import session_of
 db = tidelog.open(sys.argv[1], segment_bytes=1 << 17, checkpoint_bytes=1 << 16)
 numbers = db.map("numbers", key=tidelog.codecs.I64)
 count = 0
@@ -515,7 +516,7 @@ for line in sys.stdin:
                 tx[numbers][count] = b"%d" % count
                 tx[numbers][-1 - count] = b"%d" % count
             count += 1
-        db._maintenance.maintain()
+        session_of(db).maintenance.maintain()
     print(count, flush=True)
 """
 
@@ -694,7 +695,7 @@ def test_the_slot_of_a_killed_reader_is_freed_and_its_log_goes(tmp_path: Path) -
             db.checkpoint()
             db.checkpoint()
             assert db.statistics().log_first_position == 0
-            db._maintenance.maintain()
+            session_of(db).maintenance.maintain()
             assert refreshed(reader) == 20
         db.checkpoint()
         assert db.statistics().readers == {}

@@ -6,6 +6,7 @@ import pytest
 
 from support.stores import open_store, opened
 from tidelog.affinity.errors import CorruptLogError
+from tidelog.engine.api.database import session_of
 from tidelog.engine.files import recovery
 from tidelog.engine.files.recovery import rewrite_tail
 from tidelog.testing import FaultyDisk
@@ -22,7 +23,7 @@ def crashed(keys: int) -> FaultyDisk:
     for key in range(keys):
         users[b"%d" % key] = bytes(200)
     disk: FaultyDisk = store.disk.crash("kept")
-    store.database.abandon()
+    session_of(store.database).abandon()
     return disk
 
 

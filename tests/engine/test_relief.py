@@ -14,6 +14,7 @@ import pytest
 
 from support.real_stores import expect_sound, opened, quiet
 from tidelog.affinity.errors import ClosedError, CorruptDataError, DiskFullError
+from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.store.checkpointer import Checkpointer
 from tidelog.engine.store.relief import Relief
@@ -80,7 +81,7 @@ def crashed(path: Path, keys: int, **options: Any) -> None:
     for key in range(keys):
         users[b"%d" % key] = VALUE
     store.sync()
-    store.abandon()
+    session_of(store).abandon()
 
 
 def test_a_full_disk_beside_the_replay_is_met_again_where_it_waits(

@@ -11,6 +11,7 @@ import pytest
 
 from support.stores import Opened, open_store, opened
 from tidelog.codecs import I64, Codec, Json, Str
+from tidelog.engine.api.database import session_of
 from tidelog.engine.api.maps import Map
 from tidelog.engine.api.rewrites import FirstKey, Look, OneKey, RacedError, Rewrite, StaleError
 from tidelog.engine.api.rewriting import FIRST_KEYS
@@ -46,7 +47,7 @@ def counters(store: Opened) -> Map[Any, Any]:
 def rewrite(store: Opened, mapping: Map[Any, Any], key: Any, decide: Decide) -> Rewrite:
     """A rewrite that has read its key, and is not committed yet."""
     namespace = mapping.namespace
-    return store.database.rewriting.maker(namespace)(namespace.encode_key(key), decide)
+    return session_of(store.database).rewriting.maker(namespace)(namespace.encode_key(key), decide)
 
 
 def increments(store: Opened, key: str, count: int) -> list[Rewrite]:
@@ -57,7 +58,7 @@ def increments(store: Opened, key: str, count: int) -> list[Rewrite]:
 
 def hand_out(store: Opened, made: Rewrite) -> None:
     """Let the next one that a map makes be this one, which has read its key some time ago."""
-    rewriting = store.database.rewriting
+    rewriting = session_of(store.database).rewriting
     maker, left = rewriting.maker, [made]
     made.error = None
 
@@ -111,7 +112,7 @@ def test_a_rewrite_sees_what_every_kind_of_entry_of_its_group_writes(store: Open
 
     partition, number, full_key, key, value = fields("b", 20)
     few = Commit(FewUpdates({full_key: (partition, number, key, value)}), True)
-    many = store.database.commit_of(namespace, [(b"c", b"30"), (b"z", None)])
+    many = session_of(store.database).commit_of(namespace, [(b"c", b"30"), (b"z", None)])
     assert many is not None
     puts = Puts([(*fields("d", 40), object())], True)
     group = [LonePut(*fields("a", 10), True), few, many, made["a"][0], made["z"][0], puts]
@@ -464,7 +465,7 @@ def test_a_pop_whose_snapshot_has_ended_looks_again(store: Opened) -> None:
     mapping.update({"a": 1, "b": 2})
     (made,) = pops(store, 1)
     mapping["0"] = 0
-    for snapshot in store.database._snapshots:
+    for snapshot in session_of(store.database).snapshots:
         snapshot.expire("the data file had to grow")
     for _ in range(2):
         store.database.snapshot().close()
@@ -478,9 +479,9 @@ def test_a_pop_whose_snapshot_has_ended_looks_again(store: Opened) -> None:
 def test_those_who_pop_at_once_share_a_look_and_leave_no_snapshot_behind(store: Opened) -> None:
     mapping = counters(store)
     mapping.update({f"{number:03}": number for number in range(100)})
-    first = partial(store.database.rewriting.first, mapping.namespace)
+    first = partial(session_of(store.database).rewriting.first, mapping.namespace)
     made = [first() for _ in range(FIRST_KEYS + 1)]
-    assert len(list(store.database._snapshots)) == 1
+    assert len(list(session_of(store.database).snapshots)) == 1
     store.parts.committer.commit_all(made)
     assert keys_of(made[:-1]) == [f"{number:03}" for number in range(FIRST_KEYS)]
     assert errors(made[-1:]) == [StaleError]
@@ -488,15 +489,15 @@ def test_those_who_pop_at_once_share_a_look_and_leave_no_snapshot_behind(store: 
     made += [first() for _ in range(3)]
     store.parts.committer.commit_all(made[-3:])
     assert keys_of(made[-3:]) == ["0", "032", "033"]
-    assert len(list(store.database._snapshots)) == 2
+    assert len(list(session_of(store.database).snapshots)) == 2
     del made
     store.environment.advance(0.1)
-    assert list(store.database._snapshots) == []
+    assert list(session_of(store.database).snapshots) == []
 
 
 def test_a_look_at_an_empty_map_is_for_one_pop_only(store: Opened) -> None:
     mapping = counters(store)
-    empty = store.database.rewriting.first(mapping.namespace)
+    empty = session_of(store.database).rewriting.first(mapping.namespace)
     assert empty.choice.settled
     mapping["a"] = 1
     assert mapping.popitem() == ("a", 1)

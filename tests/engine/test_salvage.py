@@ -15,6 +15,7 @@ from support.real_stores import digests, opened
 from tidelog import codecs
 from tidelog.affinity.errors import NotFoundError
 from tidelog.affinity.partitions import Space, partition_of
+from tidelog.engine.api.database import session_of
 from tidelog.engine.upkeep.salvage import Lost, Salvaged, salvage
 
 PARTITIONS = 4
@@ -155,7 +156,7 @@ def plain(path: Path, *, close: bool) -> Lived:
     if close:
         db.close()
     else:
-        db.abandon()
+        session_of(db).abandon()
     return made
 
 
@@ -259,7 +260,7 @@ def test_a_log_of_a_closed_store_that_is_gone_had_nothing_behind_its_end(
 def test_a_log_that_is_gone_before_the_first_checkpoint_is_told(tmp_path: Path) -> None:
     db = opened(tmp_path / "store.tl", partitions=PARTITIONS)
     db.map("m", key=codecs.Bytes, value=codecs.Bytes)[b"a"] = b"1"
-    db.abandon()
+    session_of(db).abandon()
     gone(sorted((tmp_path / "store.tl" / "wal").glob("*.log")))
     assert not salvage(str(tmp_path / "store.tl")).complete
 

@@ -10,7 +10,8 @@ import pytest
 
 from support.stores import Opened, opened
 from tidelog.affinity.errors import ClosedError, ForkedError, SnapshotExpiredError
-from tidelog.engine.api import database as databases, snapshots
+from tidelog.engine.api import session as sessions, snapshots
+from tidelog.engine.api.database import session_of
 from tidelog.engine.store.live_snapshots import LiveSnapshots
 
 
@@ -199,13 +200,13 @@ def test_a_snapshot_without_waiting_is_refused_where_it_would_cost_much(
 ) -> None:
     users = store.database.map("users")
     users[b"a"] = b"1"
-    snapshot = store.database.snapshot_nowait()
+    snapshot = session_of(store.database).snapshot_nowait()
     assert snapshot is not None
     with snapshot:
         assert snapshot[users][b"a"] == b"1"
         users[b"b"] = b"2"
-        monkeypatch.setattr(databases, "MERGED_NOWAIT_MAX", 10)
-        assert store.database.snapshot_nowait() is None
+        monkeypatch.setattr(sessions, "MERGED_NOWAIT_MAX", 10)
+        assert session_of(store.database).snapshot_nowait() is None
     with store.parts.committer.mutex:
-        assert store.database.snapshot_nowait() is None
+        assert session_of(store.database).snapshot_nowait() is None
     assert store.database.statistics().snapshots == 0

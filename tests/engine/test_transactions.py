@@ -21,6 +21,7 @@ from tidelog.affinity.errors import (
     SnapshotExpiredError,
     UsageError,
 )
+from tidelog.engine.api.database import session_of
 from tidelog.engine.api.transactions import TAG_BYTES_MAX
 from tidelog.tx.validation import READ_RULES
 from tidelog.wal.reader import Scan, read_records
@@ -164,7 +165,7 @@ def test_a_transaction_whose_snapshot_has_ended_commits_nothing(store: Opened) -
     users[b"a"] = b"1"
     tx = store.database.transaction()
     seen = tx[users][b"a"]
-    for snapshot in store.database._snapshots:
+    for snapshot in session_of(store.database).snapshots:
         snapshot.expire("the data file had to grow")
     users[b"a"] = b"2"
     for _ in range(2):
@@ -205,7 +206,7 @@ def test_what_a_pessimistic_transaction_locks(
     store: Opened, isolation: Any, script: str, change: str, blocked: bool
 ) -> None:
     store.database.map("others")
-    store.database.lock_timeout = 0.0
+    session_of(store.database).lock_timeout = 0.0
     options: Any = {"isolation": isolation, "plain_writes": True}
     with store.database.transaction("pessimistic", **options) as tx:
         play(tx, store, script)

@@ -24,6 +24,7 @@ from tidelog.affinity.errors import (
     SnapshotExpiredError,
     UsageError,
 )
+from tidelog.engine.api.database import session_of
 from tidelog.engine.system.disk import RealDisk
 from tidelog.pipeline.data import archives
 from tidelog.pipeline.jobs import compaction, runner as jobs
@@ -280,7 +281,7 @@ def test_a_name_given_last_counts_with_the_last_number(tmp_path: Path, carried: 
     with new_store(store, partitions=4) as db:
         db.map("a")[b"first"] = b"1"
         db.map("new")[b"second"] = b"2"
-        db.abandon()
+        session_of(db).abandon()
     if carried == 2:
         compact(str(store), str(archive), HERE)
     with new_store(store) as db:  # after a crash: in a new epoch, at a time of its own

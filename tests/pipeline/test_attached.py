@@ -14,6 +14,7 @@ from support.loads import make_load, rows_of
 from support.pipelines import content, new_store, replayed, rows, rows_of as rows_of_tasks
 from tidelog.affinity.errors import HistoryTruncatedError
 from tidelog.affinity.partitions import Space, partition_of
+from tidelog.engine.api.database import session_of
 from tidelog.engine.store.checkpointer import Checkpointer
 from tidelog.pipeline.jobs import audits, runner as jobs
 from tidelog.pipeline.jobs.compaction import compact
@@ -134,7 +135,7 @@ def test_a_stream_stops_at_a_load_that_is_on_its_way(
 
         def follow(*args: object) -> None:
             add(*args)  # type: ignore[arg-type]
-            db._store.committer.announce()
+            session_of(db).store.committer.announce()
             tasks = follower.tasks(start, follower.latest(start, None))
             with pytest.raises(HistoryTruncatedError, match="no rows of map 17") as raised:
                 rows_of_tasks(tasks)

@@ -25,6 +25,7 @@ from tidelog.affinity.errors import (
     UsageError,
 )
 from tidelog.affinity.partitions import Space, partition_of
+from tidelog.engine.api.database import session_of
 from tidelog.pipeline.jobs import audits, runner as jobs
 from tidelog.pipeline.jobs.runner import Runner
 from tidelog.pipeline.log.columns import SNAPSHOT
@@ -159,7 +160,7 @@ def test_copies_of_one_store_hold_the_same_whatever_their_checkpoints(store: Pat
     with new_store(copy) as db:
         db.checkpoint()
     with new_store(store) as db:  # the copy has all in its data file, the store has a tail
-        db.abandon()
+        session_of(db).abandon()
     assert audits.verify([str(store), str(copy), str(store)], HERE) == []
 
 

@@ -20,7 +20,7 @@ from support.loads import make_load, rows_of as load_rows
 from support.pipelines import Row, content, fill, greatest_closed, new_store, rows, rows_of
 from tidelog.affinity.errors import DiskFullError, SnapshotExpiredError, UsageError
 from tidelog.affinity.partitions import Space, partition_of
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.data.overlay import Layer, View
 from tidelog.engine.files.recovery import take_over
 from tidelog.engine.store import checkpointer
@@ -56,7 +56,7 @@ def filled(maps: Maps) -> Maps:
 
 def numbers_of(db: Database) -> dict[int, int]:
     """How far each partition has come."""
-    return {p: counter.lwm for p, counter in enumerate(db._store.state.counters)}
+    return {p: counter.lwm for p, counter in enumerate(session_of(db).store.state.counters)}
 
 
 def shown(path: Path, cut: dict[int, int], **options: Any) -> Maps:
@@ -94,7 +94,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
         high = numbers_of(db)
         db.backup(folder / "copy", verify=False)
         db.sync()
-        db._maintenance.maintain()
+        session_of(db).maintenance.maintain()
         compact(str(folder / "store"), str(folder / "archive"), Runner())
     changes = rows(folder / "copy", "changes")
     return World(folder / "copy", folder / "archive", changes, low, high)
@@ -198,7 +198,7 @@ class Model:
 
     def learn(self) -> None:
         """Look which maps there are."""
-        state = self.db._store.state
+        state = session_of(self.db).store.state
         for number, record in state.namespaces.items():
             if number not in self.data:
                 self.data[number] = {}
@@ -451,7 +451,7 @@ def test_a_store_that_was_written_since_the_plan_ends_the_read(tmp_path: Path) -
     with tidelog.open(tmp_path / "copy") as again:
         fill(again, 2, 1)
         again.sync()
-        again.abandon()
+        session_of(again).abandon()
     with pytest.raises(SnapshotExpiredError, match="was written since"):
         rows_of(tasks)
     tasks = planned(tmp_path / "s")
@@ -487,7 +487,7 @@ def test_a_map_that_was_dropped_later_is_shown_until_its_rows_are_removed(tmp_pa
         db.map("stay")[b"k"] = b"1"
         db.map("gone")[b"k"] = b"2"
         numbers = numbers_of(db)
-        before = db._store.state.time
+        before = session_of(db).store.state.time
         db.drop("gone")
         db.backup(tmp_path / "early", verify=False)
         db.checkpoint()
@@ -553,14 +553,14 @@ def test_drops_that_the_log_does_not_tell_any_more_are_feared(tmp_path: Path, dr
     with new_store(tmp_path / "s", partitions=PARTITIONS, **options) as db:
         db.map("stay")[b"k"] = b"1"
         db.map("other")[b"k"] = b"2"
-        numbers, time = numbers_of(db), db._store.state.time
+        numbers, time = numbers_of(db), session_of(db).store.state.time
         if drop:
             db.drop("other")
         db.checkpoint()
-        again = next(iter(db._store.state.namespaces.values()))
+        again = next(iter(session_of(db).store.state.namespaces.values()))
         for _ in range(2):  # the log grows into another segment, and no number moves
             for _ in range(10):
-                db._store.committer.log([again] * 3_000)
+                session_of(db).store.committer.log([again] * 3_000)
             db.checkpoint()
     head = Log(str(tmp_path / "s")).earliest()
     assert any(number for _, number in head.vector().values())
@@ -580,7 +580,7 @@ def test_drops_that_the_log_does_not_tell_any_more_are_feared(tmp_path: Path, dr
 def test_a_time_has_the_names_of_now_where_nothing_was_committed_since(tmp_path: Path) -> None:
     with new_store(tmp_path / "s", partitions=PARTITIONS) as db:
         db.map("a")[b"k"] = b"1"
-        time = db._store.state.time
+        time = session_of(db).store.state.time
         checkpoint, numbers = db.checkpoint(), numbers_of(db)
         db.rename("a", "b")
         db.backup(tmp_path / "first", verify=False)
@@ -617,7 +617,7 @@ def test_the_rows_of_a_load_count_from_their_numbers_on(tmp_path: Path) -> None:
         db.map("users")[b"ada"] = b"x"
         before = numbers_of(db)
         db.attach(load)
-        attached, time = numbers_of(db), db._store.state.time
+        attached, time = numbers_of(db), session_of(db).store.state.time
         db.map("users")[b"bob"] = b"y"
         later = numbers_of(db)
         db.rename("cities", "towns")
@@ -688,11 +688,11 @@ def test_cuts_over_closed_gaps_and_epochs(tmp_path: Path) -> None:
         db.map("m")[b"k"] = b"1"
         db.checkpoint()
         db.map("m")[b"k"] = b"2"
-        db._store.state.counters[0].reserve(3)
+        session_of(db).store.state.counters[0].reserve(3)
         db.map("m")[b"k"] = b"3"
         db.sync()
         db.backup(tmp_path / "gap", verify=False)
-        db.abandon()
+        session_of(db).abandon()
     # Above a gap nothing is shown but by what has it without a cut.
     assert shown(tmp_path / "gap", {}) == {"m": {b"k": b"2"}}
     assert as_maps(rows(tmp_path / "gap", "snapshot")) == {"m": {b"k": b"3"}}
@@ -712,7 +712,7 @@ def test_cuts_over_closed_gaps_and_epochs(tmp_path: Path) -> None:
 def test_updates_above_a_gap_that_a_checkpoint_has_are_no_older_cut(tmp_path: Path) -> None:
     with new_store(tmp_path / "s", partitions=1) as db:
         db.map("m")[b"k"] = b"2"
-        db._store.state.counters[0].reserve(3)
+        session_of(db).store.state.counters[0].reserve(3)
         db.map("m")[b"k"] = b"3"
         db.checkpoint()
         db.backup(tmp_path / "gap", verify=False)

@@ -32,6 +32,7 @@ from tidelog.affinity.errors import (
     UsageError,
 )
 from tidelog.affinity.partitions import Space, partition_of
+from tidelog.engine.api.database import session_of
 from tidelog.pipeline.log import columns
 from tidelog.pipeline.log.changes import Wanted, changes
 from tidelog.pipeline.log.logs import Log
@@ -212,7 +213,7 @@ def test_the_changes_of_a_live_store_end_where_it_is_durable(store: Path) -> Non
         db.map("stock")[b"new"] = b"v"
         assert rows(store, "changes") == before
         db.sync()
-        db._committer.announce()
+        session_of(db).committer.announce()
         assert [row["key"] for row in rows(store, "changes")[len(before) :]] == [b"new"]
 
 
@@ -645,14 +646,14 @@ def test_a_stream_follows_a_writer_and_its_new_segments(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with new_store(path, partitions=2, segment_bytes=1 << 20) as db:
         table = db.map("m")
-        db._committer.announce()
+        session_of(db).committer.announce()
         options = parse({"path": str(path), "view": "changes"}, stream=True)
         following = ChangeStream(options)
         offset = following.initial()
         found = []
         for number in range(60):
             table[b"%d" % number] = bytes(60_000)
-            db._committer.announce()
+            session_of(db).committer.announce()
             end = following.latest(offset, None)
             found += rows_of(following.tasks(offset, end))
             offset = end
@@ -688,7 +689,7 @@ def test_a_rename_behind_a_batch_does_not_change_it(tmp_path: Path, rotate: bool
     path = tmp_path / "s"
     with new_store(path, partitions=2, segment_bytes=1 << 20) as db:
         db.map("old")[b"k"] = b"v"
-        db._committer.announce()
+        session_of(db).committer.announce()
         options = parse(
             {"path": str(path), "view": "changes", "startingCounters": "earliest"}, stream=True
         )
@@ -698,9 +699,9 @@ def test_a_rename_behind_a_batch_does_not_change_it(tmp_path: Path, rotate: bool
         once = rows_of(following.tasks(start, end))
         db.rename("old", "new")
         if rotate:
-            db._committer._rotate()
+            session_of(db).committer._rotate()
         db.map("new")[b"k"] = b"w"
-        db._committer.announce()
+        session_of(db).committer.announce()
         assert [row["namespace"] for row in once] == ["old"]
         assert rows_of(following.tasks(start, end)) == once
         assert rows_of(ChangeStream(options).tasks(start, end)) == once
@@ -828,16 +829,16 @@ def test_a_stream_of_records_follows_a_writer_and_stops_where_it_was_frozen(
 ) -> None:
     path = tmp_path / "s"
     with new_store(path, partitions=2, segment_bytes=1 << 20) as db:
-        db._committer.announce()
+        session_of(db).committer.announce()
         following = wal_stream(path)
         offset = following.initial()
         for number in range(40):
             db.map("m")[b"%d" % number] = bytes(60_000)
-        db._committer.announce()
+        session_of(db).committer.announce()
         following.freeze()
         frozen = following.latest(offset, None)
         db.map("m")[b"later"] = b""
-        db._committer.announce()
+        session_of(db).committer.announce()
         assert following.latest(offset, None) == frozen
         found = rows_of(following.tasks(offset, frozen))
         assert [row["record_type"] for row in found].count("TX") == 40

@@ -13,6 +13,7 @@ import pytest
 
 from support.pipelines import Row, closed_store, content, fill, new_store, replayed
 from tidelog.affinity.errors import UsageError
+from tidelog.engine.api.database import session_of
 from tidelog.pipeline import partition_of, snapshot_vector, with_preimages
 from tidelog.pipeline.jobs.compaction import compact
 from tidelog.pipeline.jobs.runner import Runner
@@ -147,7 +148,7 @@ def test_open_and_closed_stores_give_the_same(spark: SparkSession, tmp_path: Pat
         fill(db, 1, 50)
         db.backup(tmp_path / "copy")
         db.sync()
-        db._maintenance.maintain()
+        session_of(db).maintenance.maintain()
         live = read(spark, path, "changes", minPartitions=1)
     assert live == read(spark, path, "changes", minPartitions=1)
     assert live == read(spark, tmp_path / "copy", "changes", minPartitions=1)
@@ -166,7 +167,7 @@ def test_a_stream_begins_with_the_data_of_a_copy(spark: SparkSession, tmp_path: 
         db.backup(copy)
         fill(db, 2, 30)
         db.sync()
-        db._maintenance.maintain()
+        session_of(db).maintenance.maintain()
         reader = spark.readStream.format("tidelog").options(path=str(path), view="changes")
         query = (
             reader.options(initialSnapshot=str(copy), maxChangesPerTrigger="40")

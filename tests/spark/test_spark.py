@@ -16,6 +16,7 @@ import tidelog
 from support.pipelines import closed_store, content, fill, flip, new_store, replayed, rows
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.affinity.partitions import Space, partition_of
+from tidelog.engine.api.database import session_of
 from tidelog.pipeline.jobs import audits, runner as jobs
 from tidelog.pipeline.jobs.compaction import compact
 from tidelog.pipeline.jobs.runner import Runner
@@ -196,7 +197,7 @@ def test_a_stream_gives_every_change_once_over_restarts(
         for number in range(3):
             fill(db, number, 60)
             db.map("stock")[b"large"] = bytes(800_000)  # so that segments change
-            db._committer.announce()
+            session_of(db).committer.announce()
             query = stream(spark, path, out, maxChangesPerTrigger=50)
             sizes += [progress["numInputRows"] for progress in query.recentProgress]
     found = dicts(spark.read.parquet(str(out / "out")))

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 import tidelog
 from support.aged import SHAPES, Aged, Commit, Model, Update, borrowed, grow
 from support.pipelines import rows
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.read_only import ReadOnlyDatabase
 from tidelog.pipeline.jobs import audits, runner as jobs
 from tidelog.pipeline.jobs.compaction import compact
@@ -146,7 +146,7 @@ def test_a_store_goes_on(aged: Aged, tmp_path: Path) -> None:
         numbers.update_many((b"%d" % n, b"x" * n) for n in range(300))
         db.checkpoint()
         del numbers[b"7"]
-        db.abandon()
+        session_of(db).abandon()
     with tidelog.open(tmp_path / "copy") as db:
         assert len(db.map("new in old age")) == 299
         db.drop("new in old age")

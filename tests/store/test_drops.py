@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -219,6 +219,6 @@ async def test_drops_beside_tasks_that_write_lose_nothing_and_leave_nothing(
         left = db.map("x")
         number = (await left.bound()).namespace.id
         assert acknowledged.get(number, set()) <= {key async for key in left}
-        assert check_database(db.writer()) == []
+        assert check_database(cast(Database, db.database)) == []
     assert refused
     expect_sound(path)

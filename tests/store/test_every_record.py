@@ -19,7 +19,7 @@ from support.pipelines import rows
 from support.real_stores import opened
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.copies import CopyState
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.pipeline.jobs.runner import Runner
 from tidelog.pipeline.jobs.wal_stats import wal_stats
 from tidelog.testing import check_store
@@ -145,18 +145,18 @@ def live(db: Database, load: str) -> dict[bytes, bytes]:
 def store(tmp_path: Path) -> tuple[Path, dict[bytes, bytes]]:
     """A store with such a log, left as by a crash, and what its map should hold."""
     path = tmp_path / "store"
-    opened(path, partitions=3, segment_bytes=SEGMENT_BYTES).abandon()
+    session_of(opened(path, partitions=3, segment_bytes=SEGMENT_BYTES)).abandon()
     db = opened(path, segment_bytes=SEGMENT_BYTES)  # which raises the epochs
-    w = Maker(db.map("kept").namespace.id, db._store.state.time + 10**9)
+    w = Maker(db.map("kept").namespace.id, session_of(db).store.state.time + 10**9)
     content = live(db, make_load(tmp_path / "load", LOADED, partitions=3, name="loaded"))
-    state = db._store.state
+    state = session_of(db).store.state
     epoch, first = state.epochs[2], state.counters[2].hwm + 1
     copies = [*of_partition_2(w, epoch, first), *of_partition_1(w, epoch)]
     for record in (*copies, UnknownRecord(type=200, body=b"later")):
-        db._store.committer.log([record], durable=True)
+        session_of(db).store.committer.log([record], durable=True)
     db.sync()
-    db.maintain()
-    db.abandon()
+    session_of(db).maintenance.maintain()
+    session_of(db).abandon()
     content = {key: value for key, value in content.items() if partition_of(key, SPACE) != 1}
     content |= dict.fromkeys(keys_of(2, 2, b"copied"), b"prepared")
     content |= dict.fromkeys(keys_of(1, 1, b"supplied"), b"late")
@@ -192,12 +192,12 @@ def test_it_is_replayed_and_goes_on(store: tuple[Path, dict[bytes, bytes]]) -> N
         with opened(path, segment_bytes=SEGMENT_BYTES) as db:
             assert db.maps() == ["kept", "loaded", "other"]
             assert dict(db.map("kept").items()) == content
-            assert db._store.state.copies.states[1] is CopyState.MOVING
+            assert session_of(db).store.state.copies.states[1] is CopyState.MOVING
             content[b"%d" % number] = db.map("kept")[b"%d" % number] = b"later"
             db.checkpoint()
             db.map("kept").discard(b"not there")
             if number == 0:
-                db.abandon()
+                session_of(db).abandon()
         assert check_store(path) == []
     with tidelog.open(path, read_only=True) as reader:
         assert dict(reader.map("kept").items()) == content

@@ -20,11 +20,18 @@ import pytest
 
 from support.real_stores import error_of, expect_sound, in_child, opened
 from tidelog import aio
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open as open_store
 from tidelog.engine.system import forks
 from tidelog.errors import AlreadyOpenError, ForkedError
 
 WAIT = 60.0
+
+
+def lmdb_of(db: Database) -> Any:
+    """What LMDB itself knows of a store."""
+    kv: Any = session_of(db).store.kv
+    return kv._env
 
 
 def filled(path: Path, **options: Any) -> Any:
@@ -183,7 +190,7 @@ def test_what_a_child_drops_of_its_parent_takes_nothing_from_what_it_has_opened(
 
     def look() -> None:
         os.read(asks[0], 1)
-        cleared.append(db._store.kv.clear_stale_readers())
+        cleared.append(session_of(db).store.kv.clear_stale_readers())
         os.write(answers[1], b"x")
 
     looker = threading.Thread(target=look)
@@ -202,17 +209,17 @@ def test_the_reader_slots_of_a_parent_outlive_its_children(tmp_path: Path) -> No
     path = tmp_path / "store"
     with filled(path) as db:
         m, snapshot = db.map("m"), db.snapshot()
-        slots = db._store.kv._env.readers()
+        slots = lmdb_of(db).readers()
 
         def child() -> None:
             nonlocal m, snapshot
             m = snapshot = None
             gc.collect()
             db.close()
-            db.abandon()
+            session_of(db).abandon()
 
         expect_child(child)
-        assert db._store.kv._env.readers() == slots
+        assert lmdb_of(db).readers() == slots
         assert snapshot[m][b"old"] == b"1"
         snapshot.close()
 
@@ -278,16 +285,16 @@ def test_every_inherited_handle_raises_at_once_whatever_other_threads_held(
             tx.rollback()
             snapshot.close()
             db.close()
-            db.abandon()
+            session_of(db).abandon()
 
         locks = {
             "nobody": threading.Lock(),
-            "mutex": db._store.committer.mutex,
-            "sync": db._store.committer._sync_lock,
-            "turn": db._store.committer.turn,
-            "checkpoint": db._store.checkpointer._lock,
-            "naming": db._catalog._naming,
-            "looking": db.rewriting._looking,
+            "mutex": session_of(db).store.committer.mutex,
+            "sync": session_of(db).store.committer._sync_lock,
+            "turn": session_of(db).store.committer.turn,
+            "checkpoint": session_of(db).store.checkpointer._lock,
+            "naming": session_of(db).catalog._naming,
+            "looking": session_of(db).rewriting._looking,
         }
         with held(locks[held_by]):
             expect_child(child)
@@ -373,7 +380,7 @@ def test_a_child_forked_in_the_middle_of_a_commit_ends_and_the_commit_goes_on(
 ) -> None:
     path = tmp_path / "store"
     with filled(path) as db:
-        m, writer = db.map("m"), db._store.writer
+        m, writer = db.map("m"), session_of(db).store.writer
         inside, go_on, sync = threading.Event(), threading.Event(), writer.sync
 
         def slow() -> int:
@@ -408,7 +415,7 @@ def test_a_fork_in_the_hands_of_a_commit_writes_nothing_in_the_child(
     """As a signal handler does that forks: the child comes back into the middle of a commit."""
     path = tmp_path / "store"
     with filled(path) as db:
-        m, writer = db.map("m"), db._store.writer
+        m, writer = db.map("m"), session_of(db).store.writer
         append, statuses = writer.append, list[int]()
 
         def forks(payload: bytes) -> bool:

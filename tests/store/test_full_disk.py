@@ -12,7 +12,7 @@ import pytest
 import tidelog
 from support.full_disks import files_at_most
 from tidelog.affinity.errors import DiskError, DiskFullError
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.files import manifest as manifests
 from tidelog.testing import check_store
 from tidelog.wal.files import ReadOnlyDirectory
@@ -66,7 +66,7 @@ def test_a_store_without_space_is_closed_and_opened_without_a_copy_of_its_data_f
             assert len(reader.map("m")) > 0
         again = tidelog.open(tmp_path / "store")
         assert len(again.map("m")) == 700
-        again.abandon()
+        session_of(again).abandon()
     with tidelog.open(tmp_path / "store") as db:
         assert len(db.map("m")) == 700
     assert check_store(tmp_path / "store") == []
@@ -77,7 +77,7 @@ def test_where_a_page_was_lost_as_well_the_data_file_is_doubtful(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db, size = full_of(tmp_path / "store")
-    sync, watch = os.fdatasync, db._store.kv._watch  # type: ignore[attr-defined]  # the real one
+    sync, watch = os.fdatasync, session_of(db).store.kv._watch  # type: ignore[attr-defined]  # the real one
 
     def fail(fd: int) -> None:
         if fd == watch:

@@ -13,7 +13,7 @@ from support.guarded import GUARDED, OwnedLock, watched
 from support.loads import make_load, rows_of
 from support.real_stores import opened as real_store
 from support.stores import Opened, open_store, opened
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.errors import CommitUnknownError, DiskFullError, LockTimeoutError, TidelogError
 from tidelog.testing import check_database
 
@@ -84,7 +84,7 @@ def test_what_the_mutex_guards_is_done_by_its_holder(durability: Any, tmp_path: 
         store.database.map("users")[b"after"] = b"1"
         store.environment.advance(100.0)
         store.database.checkpoint()
-        nowait = store.database.snapshot_nowait()
+        nowait = session_of(store.database).snapshot_nowait()
         assert nowait is not None
         nowait.close()
         assert check_database(store.database) == []
@@ -105,7 +105,7 @@ def test_a_commit_whose_sync_fails_ends_under_the_mutex() -> None:
         store.disk.fail_at(store.disk.operations + 1, "EIO", kind="sync")
         with pytest.raises(CommitUnknownError):
             users[b"k"] = b"v"
-        store.database.abandon()
+        session_of(store.database).abandon()
     assert watch.bare == []
     assert "Committer._end_group" in watch.called
 
@@ -113,7 +113,7 @@ def test_a_commit_whose_sync_fails_ends_under_the_mutex() -> None:
 @pytest.mark.slow
 def test_threads_that_meet_at_a_sync_queue_and_lead_under_the_mutex(tmp_path: Path) -> None:
     with watched() as watch, real_store(tmp_path / "store", checkpoint_bytes=4_000) as db:
-        watch.follow(db._store)
+        watch.follow(session_of(db).store)
         for _ in range(20):
             threads = [threading.Thread(target=work, args=(db, n)) for n in range(6)]
             for thread in threads:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from support.real_stores import error_of, expect_sound, in_child, opened, quiet, run_python
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open as open_store
 from tidelog.engine.codecs import registry as codecs
 from tidelog.engine.store.options import Options
@@ -72,7 +72,7 @@ def test_a_full_map_grows_unseen(tmp_path: Path) -> None:
             m.update_many(rows(first))
             db.checkpoint()
         assert len(m) == 5000
-        assert db._store.kv.map_size() >= 8 * MIB
+        assert session_of(db).store.kv.map_size() >= 8 * MIB
     # What was grown to is kept, whatever the option says.
     with opened(tmp_path / "store", map_size=MIB) as db:
         assert len(db.map("m")) == 5000
@@ -84,7 +84,7 @@ def test_a_recovery_that_fills_the_map_grows_it(tmp_path: Path) -> None:
     db = opened(tmp_path / "store", durability="none", map_size=MIB)
     for first in range(0, 5000, 500):
         db.map("m").update_many(rows(first))
-    db.abandon()
+    session_of(db).abandon()
     with opened(tmp_path / "store", map_size=MIB, checkpoint_bytes=MIB) as db:
         assert len(db.map("m")) == 5000
     expect_sound(tmp_path / "store")
@@ -302,12 +302,12 @@ def test_slots_of_readers_that_died_are_freed(tmp_path: Path) -> None:
         db.checkpoint()
         for _ in range(3):
             assert run_python(program, tmp_path / "store") == (0, "", "")
-        assert db._store.kv.clear_stale_readers() == 3
-        assert db._store.kv.clear_stale_readers() == 0
+        assert session_of(db).store.kv.clear_stale_readers() == 3
+        assert session_of(db).store.kv.clear_stale_readers() == 0
         assert db.statistics().readers == {}
     assert run_python(program, tmp_path / "store").status == 0
     with opened(tmp_path / "store") as db:
-        assert db._store.kv.clear_stale_readers() == 0
+        assert session_of(db).store.kv.clear_stale_readers() == 0
         assert db.statistics().readers == {}
     assert list((tmp_path / "store" / "readers").iterdir()) == []
     expect_sound(tmp_path / "store")
@@ -456,7 +456,7 @@ def test_a_fork_keeps_its_hands_off_the_store(tmp_path: Path) -> None:
                 error = error_of(use)
                 assert isinstance(error, ForkedError), error
             db.close()
-            db.abandon()
+            session_of(db).abandon()
 
         assert in_child(child) == 0
         m[b"parents"] = b"2"
@@ -533,7 +533,7 @@ def test_after_the_end_every_call_raises(tmp_path: Path, end: str) -> None:
     db.map("m").update_many(rows(0))
     db.checkpoint()
     uses = list(uses_of(db))
-    getattr(db, end)()
+    getattr(session_of(db), end)()
     for place, use in enumerate(uses):
         error = error_of(use)
         assert isinstance(error, ClosedError), (place, error)
@@ -590,6 +590,7 @@ def test_closing_under_readers_and_writers_ends_them_cleanly(tmp_path: Path) -> 
 
 USE_AFTER_THE_END = """
 import sys, tidelog
+from tidelog.engine.api.database import session_of
 db = tidelog.open(sys.argv[1], durability="none")
 m = db.map("m")
 m.update_many((b"%06d" % n, bytes(50)) for n in range(3000))
@@ -597,7 +598,7 @@ db.checkpoint()
 pairs, snapshot, tx = m.items(), db.snapshot(), db.transaction()
 old, inside = snapshot[m].items(), tx[m].items()
 next(pairs), next(old), next(inside)
-getattr(db, sys.argv[2])()
+getattr(session_of(db), sys.argv[2])()
 for use in (lambda: list(pairs), lambda: list(old), lambda: list(inside), tx.commit):
     try:
         use()
@@ -647,7 +648,7 @@ def test_an_interpreter_that_ends_with_an_open_store_closes_it(
     ran = run_python(EXIT_WHILE_OPEN, tmp_path / "store", durability, how)
     assert (ran.status, ran.out) == (status, "")
     with opened(tmp_path / "store") as db:
-        assert db._store.report.clean
+        assert session_of(db).store.report.clean
         m = db.map("m")
         assert m[b"last"] == b"v"
         for client in range(3):
@@ -735,6 +736,6 @@ def test_a_reader_that_was_killed_pins_pages_until_the_next_checkpoint(tmp_path:
             rewrite()
         # One generation more than before may be in the file: that of the dead reader.
         assert max(sizes) <= 2 * sizes[0]
-        kv: Any = db._store.kv
+        kv: Any = session_of(db).store.kv
         assert kv._env.readers().count("\n") == 2  # a heading, and this process
     expect_sound(path)

@@ -15,6 +15,7 @@ import trio
 from support.real_stores import expect_sound, run_python
 from tidelog import aio
 from tidelog.codecs import Str
+from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open as open_store
 from tidelog.errors import UsageError
 
@@ -150,4 +151,4 @@ def test_a_program_that_ends_without_closing_still_closes(tmp_path: Path) -> Non
     assert (done.status, done.err) == (0, "")
     for name in ("store", "store2"):
         with open_store(tmp_path / name) as db:
-            assert db._store.report.clean
+            assert session_of(db).store.report.clean

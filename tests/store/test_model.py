@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from support.loads import make_load
 from support.real_stores import expect_sound, opened
 from tidelog import codecs
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.maps import Map
 from tidelog.engine.api.snapshots import Snapshot
 from tidelog.engine.api.transactions import Transaction
@@ -376,7 +376,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def maintain(self) -> None:
-        self.db._maintenance.maintain()
+        session_of(self.db).maintenance.maintain()
 
     @rule()
     def check(self) -> None:
@@ -387,7 +387,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.held.clear()
         self.maps.clear()
         if crash:
-            self.db.abandon()
+            session_of(self.db).abandon()
         else:
             self.db.close()
         expect_sound(self.path)

@@ -12,7 +12,7 @@ import pytest
 
 from support.real_stores import error_of, expect_sound, opened, quiet
 from tidelog import codecs
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.maps import Map
 from tidelog.engine.api.open import open as open_store
 from tidelog.engine.api.transactions import Transaction
@@ -435,9 +435,9 @@ def test_the_same_id_applies_once_across_reopening(tmp_path: Path, durability: A
         attempt(db)
         if end == "checkpoint":
             db.checkpoint()
-            db.abandon()
+            session_of(db).abandon()
         else:
-            getattr(db, end)()
+            getattr(session_of(db), end)()
     expect_sound(tmp_path / "store")
 
 
@@ -482,7 +482,7 @@ def test_outcomes_after_a_crash(tmp_path: Path) -> None:
     m = db.map("m")
     with db.transaction() as tx:
         tx[m][b"k"] = b"v"
-    db.abandon()
+    session_of(db).abandon()
     assert tx.receipt is not None
     for _ in range(2):
         with opened(tmp_path / "store") as db:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import tidelog
 from tidelog import codecs
 from tidelog.affinity.partitions import Space, partition_of
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.maps import Map
 from tidelog.errors import ConflictError, DiskFullError
 
@@ -404,7 +404,9 @@ class Life:
             return
         rows = {b"key %02d" % n: self.rng.randbytes(60) for n in self.rng.sample(range(60), 25)}
         load = make_load(
-            self.folder / f"load-{self.model.done['attach']}", rows, partitions=self.db.partitions
+            self.folder / f"load-{self.model.done['attach']}",
+            rows,
+            partitions=session_of(self.db).partitions,
         )
         name = self.rng.choice(free)
         self.maps[name] = self.db.attach(load, name)
@@ -422,7 +424,7 @@ class Life:
 
     def maintain(self) -> None:
         """Do what the background thread would do now."""
-        self.db._maintenance.maintain()
+        session_of(self.db).maintenance.maintain()
 
     def sync(self) -> None:
         """Make everything durable."""
@@ -504,7 +506,7 @@ def live(path: Path, model: Model, rng: random.Random, steps: int, ending: str) 
     if ending == "close":
         db.close()
     else:
-        db.abandon()
+        session_of(db).abandon()
     return model
 
 

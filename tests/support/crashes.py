@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tidelog.affinity.errors import TidelogError
 from tidelog.engine.api import open as opens
+from tidelog.engine.api.database import session_of
 from tidelog.testing import FaultyDisk, SimulatedCrash, crash_points, simulated
 from tidelog.testing.crash import CrashPoint, recorded
 from tidelog.testing.media import OUTCOMES
@@ -40,7 +41,7 @@ def scenario_of(
             run.play(steps)
         finally:
             if run.db is not None:
-                run.db.abandon()
+                session_of(run.db).abandon()
 
     return scenario
 
@@ -120,7 +121,7 @@ def kill_everywhere(
 def recover(disk: FaultyDisk, _acknowledge: Callable[[object], None]) -> None:
     """Open a store and let go of it: a recovery, as a scenario."""
     environment = simulated(5, disk)
-    opens.open_with(environment, PATH, partitions=PARTITIONS, **LIMITS).abandon()
+    session_of(opens.open_with(environment, PATH, partitions=PARTITIONS, **LIMITS)).abandon()
 
 
 def cut_recoveries(

@@ -20,7 +20,7 @@ from tidelog import aio
 from tidelog.codecs import I64, Bytes, Msgpack, Str, Tuple
 from tidelog.engine.aio.maps import drive, taken
 from tidelog.engine.api import maps
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.transactions import Mode
 from tidelog.engine.data.requests import (
@@ -256,7 +256,7 @@ class Wire:
             case Compute(work):
                 return work()
             case Together(operation):
-                self._database.check_outside(self.namespace)
+                session_of(self._database).check_outside(self.namespace)
                 with self._database.transaction(plain_writes=True) as tx:
                     return await Wire(tx[self._mapping], self._database).perform(operation())
         return await self.ask(request)
@@ -298,7 +298,9 @@ async def wire(disk: FaultyDisk) -> AsyncIterator[World]:
             block=in_block(db),
         )
         ends = {name: awaited(partial(Wire, db.map(name), db)) for name in CODECS}
-        await use(world, {name: aio.Map(name, db.home, bind) for name, bind in ends.items()})
+        await use(
+            world, {name: aio.Map(name, session_of(db).home, bind) for name, bind in ends.items()}
+        )
         yield world
 
 

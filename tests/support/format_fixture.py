@@ -32,7 +32,7 @@ import tidelog
 from support.golden_records import OF_COPIES, golden
 from support.loads import make_load, rows_of
 from tidelog import codecs
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.read_only import ReadOnlyDatabase
 from tidelog.engine.store import checkpointer
 from tidelog.wal.records import split_records
@@ -109,16 +109,16 @@ def cut_short(db: Database) -> None:
 
 def leave_a_gap(db: Database) -> None:
     """Reserve a number that no record has, as a write that fails does."""
-    for counter in db._store.state.counters:
+    for counter in session_of(db).store.state.counters:
         counter.reserve(1)
 
 
 def go_on(path: Path, load: str) -> tuple[Content, Content]:
     """A second life, as a copy: a log of its own, crashes, and updates behind the checkpoint."""
-    keep = {"segment_bytes": SEGMENT_BYTES, "retain_bytes": 1 << 30}
+    keep: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES, "retain_bytes": 1 << 30}
     db = tidelog.open(path, **keep)
     db.map("people")["before the crash"] = 1
-    db.abandon()
+    session_of(db).abandon()
     db = tidelog.open(path, **keep)
     people, visits, filler = db.map("people"), db.map("visits"), db.map("filler")
     db.attach(load)
@@ -133,7 +133,7 @@ def go_on(path: Path, load: str) -> tuple[Content, Content]:
     db.checkpoint()  # the delete leaves a tombstone: older numbers may still come
     for number in range(-3, 3):
         filler[number] = bytes([number + 13]) * 25_000  # which begins the next segment
-    db.abandon()
+    session_of(db).abandon()
     db = tidelog.open(path, **keep)  # which closes the gaps
     people, filler = db.map("people"), db.map("filler")
     for number in range(12, 30):
@@ -143,13 +143,13 @@ def go_on(path: Path, load: str) -> tuple[Content, Content]:
     people.discard("person 2")
     filler[-3] = b"short"
     db.map("new", key=codecs.U64, value=codecs.Float)[2**64 - 1] = 0.5
-    db._catalog.make_hidden(bytes(range(16)), ("bytes", 1), ("bytes", 1))
+    session_of(db).catalog.make_hidden(bytes(range(16)), ("bytes", 1), ("bytes", 1))
     db.sync()
-    db._maintenance.maintain()
+    session_of(db).maintenance.maintain()
     durable = content(db)
     people["durable, though the log does not say so"] = 4
     recovered = content(db)
-    db.abandon()
+    session_of(db).abandon()
     return durable, recovered
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog import codecs
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 
 from .loads import make_load, rows_of
 from .real_stores import opened
@@ -156,7 +156,7 @@ class _Life:
 
     def crash(self) -> None:
         """End without a close; what was committed is in the page cache, and stays."""
-        self.db.abandon()
+        session_of(self.db).abandon()
 
     def crash_and_open(self) -> None:
         """Crash, and recover."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.affinity.errors import HistoryTruncatedError, SnapshotExpiredError
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.pipeline.data import archives
 from tidelog.pipeline.jobs.compaction import compact
 from tidelog.pipeline.jobs.runner import Runner
@@ -127,11 +127,13 @@ class MixedHistory:
         return self.counts
 
     def numbers(self) -> dict[int, int]:
-        return {p: counter.lwm for p, counter in enumerate(self.db._store.state.counters)}
+        return {
+            p: counter.lwm for p, counter in enumerate(session_of(self.db).store.state.counters)
+        }
 
     def learn(self) -> None:
         """Look which maps there are."""
-        for number, record in self.db._store.state.namespaces.items():
+        for number, record in session_of(self.db).store.state.namespaces.items():
             if not record.hidden:
                 self.data.setdefault(number, {})
                 self.names[number] = record.name
@@ -167,9 +169,12 @@ class MixedHistory:
 
     def now(self) -> Moment:
         return Moment(
-            self.numbers(), deepcopy(self.data), dict(self.names), self.db._store.state.time,
+            self.numbers(),
+            deepcopy(self.data),
+            dict(self.names),
+            session_of(self.db).store.state.time,
             len(self.catalog),
-        )  # fmt: skip
+        )
 
     def write(self) -> None:
         rng = self.rng
@@ -292,7 +297,7 @@ class MixedHistory:
     def publish(self) -> None:
         """Let readers see all that was committed."""
         self.db.sync()
-        self.db._maintenance.maintain()
+        session_of(self.db).maintenance.maintain()
 
     def move_on(self) -> None:
         """Read a batch of a stream, and one that it had read before, with or without a memory."""

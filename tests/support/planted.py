@@ -20,6 +20,7 @@ import pytest
 import tidelog
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.checkpoints.replay import State
+from tidelog.engine.api.database import session_of
 from tidelog.engine.commit.committer import Committer
 from tidelog.engine.data.stored import split_key, version_of
 from tidelog.engine.files import recovery
@@ -120,7 +121,7 @@ def damage(figures: Figures) -> None:
     run.play([Step(kind="open"), *steps.steps])
     promise = promise_of(run)
     durable = run.store._store.writer.announced
-    run.store.abandon()
+    session_of(run.store).abandon()
     image = disk.crash("lost")
     frames = [f for f in Scan(image.directory(f"{PATH}/wal"), 0) if f.end <= durable]
     assert len(frames) > 10
@@ -140,7 +141,7 @@ def damage(figures: Figures) -> None:
                 broken("I-6", "a log that is refused was changed")
         else:
             with_damage = shown(db)
-            db.abandon()
+            session_of(db).abandon()
             find_world(with_damage, promise)
             broken("I-6", f"damage at {frame.position} was taken for a torn tail")
 
@@ -157,7 +158,7 @@ def stale_frames(figures: Figures) -> None:
         run.play([Step(kind="open"), Step(kind="map", name="a")])
         run.play([_relaxed(1, 10), _relaxed(2, 200), _relaxed(3, 50)])
         small, torn_bytes = disk.trace[-3].size_bytes, disk.trace[-2].size_bytes
-        run.store.abandon()
+        session_of(run.store).abandon()
         torn = disk.crash("kept")
         frames = list(Scan(torn.directory(f"{PATH}/wal"), 0))
         assert torn_bytes == FRAME_OVERHEAD + len(frames[-2].payload)
@@ -168,7 +169,7 @@ def stale_frames(figures: Figures) -> None:
         added = [op for op in torn.trace if op.kind == "write" and op.path == path][-1].size_bytes
         db.map("a")[b"new"] = bytes(10 + torn_bytes - added - small + more)
         world, pairs = shown(db), stored_pairs(db)
-        db.abandon()
+        session_of(db).abandon()
         given = [((split_key(key)[0], *version_of(value)[:2]), key) for key, value in pairs.items()]
         owners = [((p, e, n, n), 0) for (p, e, n), _ in given]
         check_recovered(torn.crash("lost"), Promise([world], 0, 0, owners, [0] * PARTITIONS))

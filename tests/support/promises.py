@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from tidelog.affinity.errors import CorruptLogError, TidelogError
 from tidelog.checkpoints.marks import epoch_of
 from tidelog.engine.api import open as opens
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.data.namespaces import OUTCOMES
 from tidelog.engine.data.overlay import merged
 from tidelog.engine.data.partition_store import STORE_KEY, read_marks, verify_partitions
@@ -102,14 +102,14 @@ def promise_of(run: Run, *, kept: bool = False) -> Promise:
 def shown(db: Database) -> World:
     """Return what users see in an open store."""
     maps = {name: dict(db.map(name).items()) for name in db.maps()}
-    prefixes = [pack_prefix(partition, OUTCOMES) for partition in range(db.partitions)]
+    prefixes = [pack_prefix(partition, OUTCOMES) for partition in range(session_of(db).partitions)]
     ids = frozenset(key[PREFIX_SIZE:] for key in stored_pairs(db) if key[:PREFIX_SIZE] in prefixes)
     return World(maps, ids)
 
 
 def stored_pairs(db: Database) -> dict[bytes, bytes]:
     """Return full keys and stored values by the slow way: the data file under all layers."""
-    view = db.overlay.view
+    view = session_of(db).overlay.view
     found: Iterable[tuple[bytes, bytes]] = ()
     if isinstance(view.txn, MemoryTransaction):
         found = view.txn.tree.items()
@@ -120,7 +120,7 @@ def stored_pairs(db: Database) -> dict[bytes, bytes]:
     pairs = {key: value for key, value in found if key != STORE_KEY and key[4:8] != _MARKS}
     for updates in merged(reversed(view.layers)).values():
         pairs.update(zip(updates, checked(updates, updates.values()), strict=True))
-    alive = {OUTCOMES, *db._store.state.namespaces}
+    alive = {OUTCOMES, *session_of(db).store.state.namespaces}
     return {
         key: value
         for key, value in pairs.items()
@@ -215,7 +215,7 @@ def _differing(one: World, other: World) -> set[str]:
 
 def check_counters(db: Database, promise: Promise) -> None:
     """I-8, I-9, and I-11 for what is stored."""
-    state = db._store.state
+    state = session_of(db).store.state
     for partition, counter in enumerate(state.counters):
         if not 0 <= counter.lwm <= counter.highest_applied <= counter.hwm:
             broken("I-8", f"partition {partition}: {counter!r}")
@@ -242,7 +242,7 @@ def check_given(pairs: dict[bytes, bytes], promise: Promise, place: int) -> None
 
 def check_log(db: Database) -> None:
     """I-10, I-11: each number up to LWM that the kept log covers has one record."""
-    store = db._store
+    store = session_of(db).store
     directory = store.environment.disk.directory(f"{PATH}/wal")
     state = store.state
     seen: list[dict[int, int]] = [{} for _ in range(state.partitions)]
@@ -273,14 +273,14 @@ def check_log(db: Database) -> None:
 
 def check_store_files(db: Database) -> None:
     """The partitions of the data file are what their marks say."""
-    problems = verify_partitions(db._store.kv, db._store.checkpointer.marks)
+    problems = verify_partitions(session_of(db).store.kv, session_of(db).store.checkpointer.marks)
     if problems:
         broken("I-2", f"the data file contradicts its marks: {problems[0]}")
 
 
 def check_new_numbers(db: Database, promise: Promise) -> list[tuple[int, int]]:
     """Commit something in every partition; I-11: its numbers were never given before."""
-    state = db._store.state
+    state = session_of(db).store.state
     before = [(e, c.hwm) for e, c in zip(state.epochs, state.counters, strict=True)]
     probe = db.map("probe")
     with db.transaction() as tx:
@@ -326,14 +326,14 @@ def check_recovered(disk: FaultyDisk, promise: Promise, *, kv: str = "memory") -
         check_counters(db, promise)
         check_given(pairs, promise, place)
         check_readers(db)
-        lwms = [counter.lwm for counter in db._store.state.counters]
-        db.abandon()
+        lwms = [counter.lwm for counter in session_of(db).store.state.counters]
+        session_of(db).abandon()
         again = disk.crash("lost")
     with naming_errors("after a second recovery"):
         _, db = opened(again, 3, kv)
         if stored_pairs(db) != pairs or db.maps() != sorted(world.maps):
             broken("I-4", "a second recovery found something else")
-        if [counter.lwm for counter in db._store.state.counters] != lwms:
+        if [counter.lwm for counter in session_of(db).store.state.counters] != lwms:
             broken("I-4", "a second recovery found other counters")
         check_outcomes(db, place, promise)
         check_new_numbers(db, promise)
@@ -342,7 +342,7 @@ def check_recovered(disk: FaultyDisk, promise: Promise, *, kv: str = "memory") -
         db.close()
     with naming_errors("after a clean close"):
         _, db = opened(again, 4, kv)
-        if not db._store.report.clean:
+        if not session_of(db).store.report.clean:
             broken("I-4", "a clean close was not believed")
         if stored_pairs(db) != pairs:
             broken("I-1", "a clean close lost something")
@@ -350,7 +350,7 @@ def check_recovered(disk: FaultyDisk, promise: Promise, *, kv: str = "memory") -
         problems = check_database(db)
         if problems:
             broken("check", f"the store's own check found: {problems[0]}")
-        db.abandon()
+        session_of(db).abandon()
     return place
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from tidelog.affinity.errors import CommitUnknownError, ConflictError, TidelogError
 from tidelog.engine.api import open as opens
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.snapshots import Snapshot
 from tidelog.engine.api.transactions import Durability, Mode
 from tidelog.engine.data.decisions import compare_and_set
@@ -229,7 +229,7 @@ class Run:
         self._acknowledge(entry)
 
     def _has_stopped(self) -> bool:
-        return self.store._committer.stopped is not None
+        return session_of(self.store).committer.stopped is not None
 
     def numbers(self) -> list[tuple[int, int]]:
         """Return epoch and HWM of each partition."""
@@ -310,7 +310,7 @@ class Run:
 
 def check_readers(db: Database, snapshots: int = 0) -> None:
     """No read transaction of the data file is left behind: the file would grow without end."""
-    kv = db._store.kv
+    kv = session_of(db).store.kv
     if isinstance(kv, MemoryKv) and kv.open_transactions() > 1 + snapshots:
         broken("readers", f"{kv.open_transactions()} read transactions are open")
 
@@ -356,7 +356,7 @@ def _group(run: Run, step: Step) -> bool:
         _change(tx, run, (change,))
         transactions.append(tx)
     commits = [commit for tx in transactions if (commit := tx.to_commit()) is not None]
-    run.store.commit_group(commits)
+    session_of(run.store).commit_group(commits)
     for commit in commits:
         if commit.error is not None:
             raise commit.error
@@ -369,12 +369,12 @@ def _swap(run: Run, step: Step) -> bool:
     for name, key, value in step.changes:
         namespace = run.store.map(name).namespace
         decide = compare_and_set(namespace, found[name].get(key), value)
-        rewrite = run.store.rewriting.maker(namespace)(key, decide)
+        rewrite = session_of(run.store).rewriting.maker(namespace)(key, decide)
         made.append(rewrite)
         found[name].pop(key, None)
         if value is not None:
             found[name][key] = value
-    run.store.commit_group(made)
+    session_of(run.store).commit_group(made)
     for rewrite in made:
         if rewrite.error is not None:
             raise rewrite.error

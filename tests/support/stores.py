@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.data.stored import checked, pack_trailer, stored_value
 from tidelog.engine.upkeep.check import check_store
@@ -26,7 +26,7 @@ class Opened(NamedTuple):
     @property
     def parts(self) -> Any:
         """The parts of the open store, for tests that look inside."""
-        return self.database._store
+        return session_of(self.database).store
 
     def reopened(self, *, seed: int = 2, **options: Any) -> Opened:
         """The same disk, opened once more."""

@@ -24,6 +24,7 @@ from typing import Any
 
 import tidelog
 from tidelog.codecs import I64, Str
+from tidelog.engine.api.database import session_of
 from tidelog.errors import ClosedError, CommitUnknownError, ReadOnlyError, TidelogError
 from tidelog.testing import check_store
 
@@ -128,7 +129,7 @@ class Storm:
             if kind in ("put", "tx", "locked", "many", "big"):
                 self.mine[key] = step
             return
-        if self.db.closed is not None:
+        if session_of(self.db).open_state.closed is not None:
             self.reopen()
         self.pass_by(step)
         self.settle(key, step)

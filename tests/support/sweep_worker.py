@@ -31,6 +31,7 @@ from typing import Any
 import tidelog
 from support.interrupts import Interrupt, Line, Tracer
 from tidelog.codecs import I64, Str
+from tidelog.engine.api.database import session_of
 from tidelog.errors import ReadOnlyError, RolledBackError, TidelogError
 from tidelog.testing import check_store
 
@@ -97,7 +98,7 @@ class Program:
 
     def settle(self, after: Content) -> None:
         """Find out whether an interrupted call happened."""
-        if self.db.closed is not None:
+        if session_of(self.db).open_state.closed is not None:
             self.reopen()
         held = self.held()
         assert held in (self.content, after)

@@ -12,6 +12,7 @@ import trio
 from support.stores import PATH, expect_sound
 from tidelog import aio
 from tidelog.engine.api.open import open_with
+from tidelog.engine.store.opening import OpenStore
 from tidelog.engine.store.statistics import Statistics
 from tidelog.testing import FaultyDisk, simulated
 
@@ -80,6 +81,6 @@ async def statistics(db: aio.Database) -> Statistics:
     return found
 
 
-def parts_of(db: aio.Database) -> Any:
+def parts_of(db: aio.Database) -> OpenStore:
     """The parts of the store beneath, for tests that look inside."""
-    return db.writer()._store
+    return db.writer().store

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from tidelog.affinity.errors import TidelogError
-from tidelog.engine.api.database import Database
+from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.data.stored import TRAILER_SIZE, split_key, version_of
 from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.plan import Operation, SimulatedCrash
@@ -100,14 +100,14 @@ def play_with_error(disk: WatchedDisk, steps: list[Step], kv: str = "memory") ->
         stopped = any(op.kind == "sync" for op in syncs)
         doubtful = bool(syncs) or any(op.number > opened_at for op in disk.failed_commits)
         _commit_now(run, stopped, doubtful)
-        run.db.abandon()
+        session_of(run.db).abandon()
     outcome = "lost" if disk.operations % 2 else "reordered"
     check_recovered(disk.crash(outcome), promise_of(run), kv=kv)
 
 
 def _abandon(run: Run) -> None:
     if run.db is not None:
-        run.db.abandon()
+        session_of(run.db).abandon()
         run.db = None
 
 
@@ -128,7 +128,7 @@ def settle(run: Run, db: Database) -> None:
     place = find_world(shown(db), promise)
     check_counters(db, promise)
     kept = [e for e in run.entries if e.state != "failed"][:place]
-    lwms = [counter.lwm for counter in db._store.state.counters]
+    lwms = [counter.lwm for counter in session_of(db).store.state.counters]
     for entry in kept:
         entry.given = entry.given or numbers_of(entry, stored_pairs(db))
         entry.state = "durable"
@@ -177,7 +177,7 @@ def check_killed(run: Run, kv: str = "memory") -> None:
     disk = run.disk
     if run.db is not None:
         with suppress(SimulatedCrash):  # of a commit that it was in the middle of
-            run.db.abandon()
+            session_of(run.db).abandon()
     disk.crashed = False
     disk.crash_at(0)
     run.environment = simulated(7, disk, kv=kv)
@@ -186,5 +186,5 @@ def check_killed(run: Run, kv: str = "memory") -> None:
         run.do(Step(kind="open"))
         settle(run, run.store)
         _commit_now(run, stopped=False, doubtful=False)
-        run.store.abandon()
+        session_of(run.store).abandon()
     check_recovered(disk.crash("lost"), promise_of(run), kv=kv)

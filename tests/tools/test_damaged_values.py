@@ -17,6 +17,7 @@ from click.testing import Result
 import tidelog
 from tidelog import codecs
 from tidelog.affinity.errors import CorruptDataError, DiskFullError, UsageError
+from tidelog.engine.api.database import session_of
 from tidelog.engine.upkeep.salvage import Salvaged, batches
 from tidelog.tools.db import cli as db_commands
 from tidelog.tools.db.stores import appearing_whole
@@ -119,7 +120,7 @@ def test_a_damaged_value_that_was_written_over_is_not_told(damaged: Path, run: R
         mapping = db.map("m")
         for number in (*DAMAGED, COUNT, COUNT + 1):  # each sync is told by the next frame
             mapping[number] = "again"
-        db.abandon()
+        session_of(db).abandon()
     done = run("kv", "count", damaged, "m", "--skip-damaged", "--json")
     assert (done.exit_code, done.stderr) == (0, "")
     with tidelog.open(damaged):

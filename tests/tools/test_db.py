@@ -16,6 +16,7 @@ from click.testing import Result
 
 import tidelog
 from tidelog import codecs
+from tidelog.engine.api.database import session_of
 from tidelog.engine.files import manifest as manifests
 from tidelog.engine.system.disk import RealDisk
 from tidelog.engine.system.environment import LockHandle
@@ -77,7 +78,7 @@ def killed(tmp_path: Path) -> Path:
     stock = db.map("m", key=codecs.Str, value=codecs.Str)
     stock["a"] = "1"
     stock["b"] = "2"
-    db.abandon()
+    session_of(db).abandon()
     return path
 
 
@@ -236,7 +237,7 @@ def test_the_loss_of_a_whole_log_is_found(kept: int | None, run: Run, tmp_path: 
     stock["a"] = "1"
     db.checkpoint()
     stock["b"] = "2"
-    db.abandon()
+    session_of(db).abandon()
     for segment in (path / "wal").glob("*.log"):
         segment.unlink()
         if kept is not None:

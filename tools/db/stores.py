@@ -28,7 +28,7 @@ from ...affinity.errors import (
     UsageError,
 )
 from ...engine.api import open as opens
-from ...engine.api.database import Database
+from ...engine.api.database import Database, session_of
 from ...engine.api.maps import Map
 from ...engine.api.read_only import ReadOnlyDatabase
 from ...engine.api.transactions import Durability
@@ -301,7 +301,11 @@ def records_of(db: Database | ReadOnlyDatabase) -> list[NamespaceRecord]:
     wanted, number = len(db.maps()), FIRST_USER_NAMESPACE
     found: list[NamespaceRecord] = []
     while len(found) < wanted:
-        record = db.namespace_record(number)
+        record = (
+            session_of(db).catalog.record(number)
+            if isinstance(db, Database)
+            else db.namespace_record(number)
+        )
         number += 1
         if record is not None and not record.hidden:
             found.append(record)
