@@ -10,24 +10,22 @@ becomes UTF-8.
 from __future__ import annotations
 
 import os
-import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ...affinity import errors
-from ...affinity.errors import NotFoundError, StorageError, TidelogError, UsageError
+from ...affinity.errors import NotFoundError, UsageError
 from ...engine.upkeep.load_files import LoadManifest, read_manifest
 from ..log.columns import BATCH_ROWS
 from ..plan.options import parse_load
-from ..spark.frames import partition_of, places
+from ..spark.arranging import check_kinds, write_load
+from ..spark.frames import places
 from ..write.load_sinks import LoadWriter
 from .runner import Format, Runner
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
 _FORMATS: Mapping[str, Format] = {
     "parquet": "parquet",
@@ -36,7 +34,6 @@ _FORMATS: Mapping[str, Format] = {
     "json": "jsonl",
 }
 _ARROW_KINDS = ("string", "large_string", "binary", "large_binary")
-_OURS = re.compile(r"tidelog\.affinity\.errors\.(\w+Error): (.*)(?:\n(\S.*))?")
 
 
 def load(
@@ -64,20 +61,16 @@ def load(
             return _from_table(table, writer, options.partitions, files or 1, runner)
         finally:
             writer.discard()
-    from pyspark.errors import PySparkException
-
-    from ..spark.sessions import local_session
-
-    session = local_session(runner.master)
-    try:
-        frame = arrange(_frame(session, source, form, columns), options.partitions, files)
-        write = frame.write.format("tidelog").mode("overwrite" if replace else "append")
-        write.options(**texts).save()
-    except PySparkException as error:
-        ours = _our_error(str(error))
-        if ours is None:
-            raise
-        raise ours from error
+    write_load(
+        source,
+        form,
+        columns,
+        texts,
+        partitions=options.partitions,
+        files=files,
+        replace=replace,
+        master=runner.master,
+    )
     manifest = read_manifest(options.path)
     runner.done(len(manifest.files))
     return manifest
@@ -97,69 +90,6 @@ def _format_of(source: str) -> Format:
             hint=f"Name a file, or a folder of files, that end in {', '.join(_FORMATS)}.",
         )
     return form
-
-
-def _our_error(text: str) -> TidelogError | None:
-    """Return the error of Tidelog, with its hint, of which a text of Spark tells, if it does."""
-    told = _OURS.search(text)
-    if told is None:
-        return None
-    found = getattr(errors, told[1], UsageError)
-    kind = StorageError if issubclass(found, StorageError) else UsageError
-    return kind(told[2], hint=told[3])
-
-
-# --------------------------------------------------------------------------------------- Spark
-
-
-def arrange(frame: DataFrame, partitions: int, files: int | None = None) -> DataFrame:
-    """Bring the columns ``key`` and ``value`` into the order of a load: one task per file.
-
-    Each task has whole partitions, next to each other, of a store that has so many.
-    """
-    from pyspark.sql import functions as f
-
-    wanted = files or 2 * frame.sparkSession.sparkContext.defaultParallelism
-    tasks = min(wanted, partitions)
-    # Bytes in front of the key and not a column of their own: Spark compares the first eight bytes
-    # of the first column by themselves, and all columns one by one only where these are the same.
-    full_key = "concat(to_binary(lpad(hex(partition), 4, '0'), 'hex'), key)"
-    return (
-        frame.select("key", "value", partition_of("key", partitions).alias("partition"))
-        .repartitionById(tasks, f.expr(f"int(partition * {tasks} div {partitions})"))
-        .sortWithinPartitions(f.expr(full_key), "value")
-        .select("key", "value")
-    )
-
-
-def _frame(spark: SparkSession, source: str, form: Format, columns: tuple[str, str]) -> DataFrame:
-    from pyspark.sql import functions as f
-
-    if form == "parquet":
-        frame = spark.read.parquet(source)
-    elif form == "csv":
-        frame = spark.read.csv(source, header=True, escape='"', mode="FAILFAST").na.fill("")
-    else:
-        frame = spark.read.json(source, mode="FAILFAST")
-    kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-    _check_kinds({name: kinds.get(name) for name in columns}, ("string", "binary"))
-    return frame.select(
-        *(
-            f.col(f"`{name}`").cast("binary").alias(alias)
-            for name, alias in zip(columns, ("key", "value"), strict=True)
-        )
-    )
-
-
-def _check_kinds(kinds: Mapping[str, str | None], allowed: Sequence[str]) -> None:
-    for name, kind in kinds.items():
-        if kind is None:
-            raise UsageError(f"there is no column {name}", hint="Name those of key and value.")
-        if kind not in allowed:
-            raise UsageError(
-                f"the column {name} is {kind}; a load takes text, or bytes",
-                hint="Encode it as the codecs of the map do.",
-            )
 
 
 # --------------------------------------------------------------------------------- one process
@@ -197,7 +127,7 @@ def _table(source: str, form: Format, columns: tuple[str, str]) -> pa.Table:
         schema = texts if form == "jsonl" else None
         found = dataset.dataset(source, format=kind, schema=schema)
         types = {field.name: str(field.type) for field in found.schema}
-        _check_kinds({name: types.get(name) for name in columns}, _ARROW_KINDS)
+        check_kinds({name: types.get(name) for name in columns}, _ARROW_KINDS)
         table = found.to_table(columns=list(columns))
     except pa.ArrowInvalid as error:
         raise UsageError(f"{source} cannot be read as {form}: {error}") from error

@@ -55,7 +55,7 @@ _PART = re.compile(r"part-[0-9a-f]{32}-[0-9]{5}\.mdb")
 _OTHERS = (MANIFEST_NAME, NEW_MANIFEST_NAME, STAGING_NAME)
 _ARRANGE = (
     "Of rows with the same key keep one, or set onConflict=last (`--on-conflict last`); a frame is "
-    "brought into order by `tidelog.pipeline.jobs.loads.arrange`."
+    "brought into order by `tidelog.pipeline.spark.arranging.arrange`."
 )
 
 Row = tuple[int, bytes, bytes]

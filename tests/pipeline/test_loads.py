@@ -116,7 +116,7 @@ def test_what_is_out_of_order_is_refused_with_what_brings_order(tmp_path: Path) 
     ):
         with pytest.raises(UsageError, match=told) as caught:
             job.stage(str(number), [batch_of(pairs)])
-        assert "loads.arrange" in caught.value.hint
+        assert "arranging.arrange" in caught.value.hint
 
 
 def test_a_partition_from_two_tasks_is_refused(tmp_path: Path) -> None:

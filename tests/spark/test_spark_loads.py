@@ -14,6 +14,7 @@ from tidelog.affinity.errors import NotFoundError, UsageError
 from tidelog.engine.upkeep.load_files import LoadManifest, read_manifest
 from tidelog.pipeline.jobs import loads
 from tidelog.pipeline.jobs.runner import Runner
+from tidelog.pipeline.spark import arranging
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,11 +67,11 @@ def test_spark_and_one_process_make_the_same_load(
 
 def test_a_frame_becomes_a_load_which_another_replaces(spark: SparkSession, tmp_path: Path) -> None:
     directory = tmp_path / "load"
-    write(loads.arrange(rows(spark, 500), 64, 3), directory)
+    write(arranging.arrange(rows(spark, 500), 64, 3), directory)
     assert load_content(directory) == doubled(500)
     with pytest.raises(Exception, match="there is a load"):
-        write(loads.arrange(rows(spark, 5), 64), directory)
-    write(loads.arrange(rows(spark, 50), 64), directory, "overwrite", keyCodec="str")
+        write(arranging.arrange(rows(spark, 5), 64), directory)
+    write(arranging.arrange(rows(spark, 50), 64), directory, "overwrite", keyCodec="str")
     assert load_content(directory) == doubled(50)
     assert read_manifest(str(directory)).key_codec == ("str", 1)
     assert not any(name.startswith("_") for name in os.listdir(directory))
@@ -78,10 +79,10 @@ def test_a_frame_becomes_a_load_which_another_replaces(spark: SparkSession, tmp_
 
 def test_what_cannot_be_loaded_is_told(spark: SparkSession, tmp_path: Path) -> None:
     directory = tmp_path / "load"
-    frame = loads.arrange(rows(spark, 100), 64)
+    frame = arranging.arrange(rows(spark, 100), 64)
     cases: list[tuple[DataFrame, dict[str, Any], str]] = [
-        (rows(spark, 100), {}, "loads.arrange"),
-        (loads.arrange(rows(spark, 9, "id div 2"), 64), {}, "comes twice in partition"),
+        (rows(spark, 100), {}, "arranging.arrange"),
+        (arranging.arrange(rows(spark, 9, "id div 2"), 64), {}, "comes twice in partition"),
         (frame.selectExpr("key", "nullif(value, value) value"), {}, "a load holds no deletes"),
         (frame.selectExpr("key", "string(value) value"), {}, "value string"),
         (frame, {"partitions": 0}, "from 1 to"),
@@ -123,7 +124,7 @@ def test_tasks_that_fail_and_are_tried_again_write_once(
             mark.touch()
             raise RuntimeError("the first attempt fails behind its last row")
 
-    frame = loads.arrange(rows(spark, 300), 64, 3)
+    frame = arranging.arrange(rows(spark, 300), 64, 3)
     write(spark.createDataFrame(frame.rdd.mapPartitions(flaky), frame.schema), directory)
     assert len(list(Path(marks).iterdir())) == 3
     assert load_content(directory) == doubled(300)
