@@ -27,6 +27,7 @@ from tidelog.engine.upkeep.load_files import LoadManifest, read_manifest
 from tidelog.pipeline.jobs import loads
 from tidelog.pipeline.jobs.runner import Runner
 from tidelog.pipeline.plan.options import is_load, parse_load, parse_write
+from tidelog.pipeline.spark import arranging
 from tidelog.pipeline.write import load_sinks
 from tidelog.pipeline.write.load_sinks import LoadWriter
 
@@ -366,7 +367,7 @@ def test_numbers_are_no_bytes(tmp_path: Path) -> None:
 def test_an_error_that_spark_tells_of_is_raised_as_ours() -> None:
     text = "Traceback ...\ntidelog.affinity.errors.{}: no room\nFree some.\n at org.apache"
     for name, kind in (("DiskFullError", StorageError), ("KeyTooLargeError", UsageError)):
-        found = loads._our_error(text.format(name))
+        found = arranging._our_error(text.format(name))
         assert found is not None
         assert (type(found), str(found), found.hint) == (kind, "no room", "Free some.")
-    assert loads._our_error("no error of ours") is None
+    assert arranging._our_error("no error of ours") is None
