@@ -364,7 +364,7 @@ class Database:
             self._check_outside(inner)
             while True:
                 made = await self.read(partial(make, key, decide))
-                if made.choice.settled or await self._carried_out(made):
+                if made.choice.nothing_to_write or await self._carried_out(made):
                     return made.choice.result
                 if has_to_wait(made.error):
                     return await self._wait(
@@ -379,7 +379,7 @@ class Database:
         self._check_outside(inner)
         while True:
             made = await self.workers.run(make)
-            if made.choice.settled:
+            if made.choice.nothing_to_write:
                 return None
             if await self._carried_out(made):
                 return cast("Pair | None", made.choice.result)

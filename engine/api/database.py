@@ -110,8 +110,8 @@ class Database:
         self.read_only = False
         self.overlay = store.overlay
         self.locks = store.locks
-        self.dropped = store.committer.dropped
-        self.was_dropped = store.committer.was_dropped
+        self.dropped = store.committer.context.dropped
+        self.was_dropped = store.committer.context.was_dropped
         self.lock_timeout = store.options.lock_timeout
         self.partitions = store.state.partitions
         self.transaction_bytes_max = store.options.transaction_bytes_max
@@ -145,20 +145,15 @@ class Database:
         """What every call raises once the store is closed here."""
         self._closing = threading.Lock()
         self._leaving = self._released = False
-        store.locks.name_of = self._catalog.name_of
         store.growth.expire = self._snapshots.expire
         store.keeper.ids = store.committer.ids
         store.keeper.ids_in_flight = store.committer.ids_in_flight
-        store.committer.note_given_id = store.keeper.note_given_id
-        store.committer.puts_durable = durability == "always"
         self._task: BackgroundTask | None = None
         if store.environment.finalizes:
             open_handles.add(self)
         if self._unwritten():
             self._begin_maintenance()
-        else:
-            store.committer.at_first = _call_of(weakref.WeakMethod(self._begin_maintenance))
-            store.committer.settle_way()
+        store.committer.serve(_call_of(weakref.WeakMethod(self._begin_maintenance)))
         self._held = True
         log.info(
             "store.opened path=%s clean=%s",
@@ -509,7 +504,7 @@ class Database:
     def snapshot(self) -> Snapshot:
         """Return the whole store as it is now; close it, or use it in a ``with`` block."""
         self._check_open()
-        snapshot = Snapshot(self, self._committer.applied_position)
+        snapshot = Snapshot(self, self._committer.context.applied_position)
         self._snapshots.add(snapshot)
         return snapshot
 
@@ -522,7 +517,7 @@ class Database:
         with mutex:
             if self.overlay.newer_bytes > MERGED_NOWAIT_MAX:
                 return None
-            taken, position = self._taken(), self._committer.applied_position
+            taken, position = self._taken(), self._committer.context.applied_position
         snapshot = Snapshot(self, position, taken)
         self._snapshots.add(snapshot)
         return snapshot
@@ -535,7 +530,8 @@ class Database:
     def _taken(self) -> tuple[View, Layer]:
         committer = self._committer
         committer.check_whole()
-        return self.overlay.frozen() if committer.interrupted else self.overlay.snapshot()
+        broken = committer.context.standing.broken
+        return self.overlay.frozen() if broken else self.overlay.snapshot()
 
     def _expire_heavy_snapshots(self) -> None:
         """End the oldest snapshots while they hold more memory than they may."""
@@ -557,11 +553,11 @@ class Database:
 
     def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
         """Return a function from encoded key to encoded value: the path of every plain ``get``."""
-        return reads.getter(self.overlay, namespace)
+        return reads.getter(self.overlay, namespace, self._committer.wait_applied)
 
     def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
         """Return the encoded values of encoded keys, checked all at once."""
-        found = reads.get_many(self.overlay, namespace, keys)
+        found = reads.get_many(self.overlay, namespace, keys, self._committer.wait_applied)
         if found is None:
             with self.snapshot() as snapshot:
                 found = snapshot.get_many(namespace, keys)
@@ -631,7 +627,7 @@ class Database:
         updates = ManyUpdates(namespace.id, namespace.prefixes, parts)
         durable = self.durability == "always"
         if not durable:
-            self._committer.pass_turn()
+            self._committer.yield_to_checkpoint()
         try:
             self._committer.commit(Commit(updates, durable))
         except LockedError:
@@ -683,7 +679,7 @@ class Database:
     def check_writable(self) -> None:
         """Raise unless the store can be written."""
         self._check_open()
-        if self._committer.stopped is not None:
+        if self._committer.context.standing.stopped:
             raise self._committer.refusal()
 
     def make_room(self) -> None:
@@ -709,11 +705,9 @@ class Database:
         Only when there is something to do: whatever thread a process has beside its first one
         makes each look into LMDB dearer, a scan by a seventh.
         """
-        committer = self._committer
-        with committer.mutex:
+        with self._committer.mutex:
             if self._task is None and self.closed is None:
                 self._task = self._background()
-            committer.at_first = None
 
     def _background(self) -> BackgroundTask:
         """Begin the background work, which keeps nobody from collecting this handle."""
@@ -877,7 +871,7 @@ class Database:
             with self._committer.mutex:
                 self._committer.check_whole()
                 self.closed = self.closed or self._closed_error
-                self._committer.begin_end()
+                self._committer.close_short_cut()
             try:
                 if not self._leaving:
                     self._stop_maintenance()
@@ -941,8 +935,7 @@ class Database:
     def _shut(self, error: Callable[[], TidelogError]) -> None:
         """Let every later call raise; nothing of LMDB is referenced from here any more."""
         self.closed = error
-        self._committer.stopped = self._committer.stopped or CLOSED
-        self._committer.in_the_way = True
+        self._committer.refuse(error)
         for snapshot in self._snapshots:
             snapshot.close()
         self.overlay.view = reads.closed_view(error)

@@ -43,9 +43,6 @@ class Viewed(Protocol):
     def changes(self) -> int:
         """How many times commits were applied so far."""
 
-    def settle(self) -> None:
-        """Wait until no commit is half in the view."""
-
 
 class ClosedView:
     """Stands where a view was, once the store may not be read any more."""
@@ -78,8 +75,13 @@ def _check_alive(source: Viewed, namespace: Namespace) -> None:
     namespace.check_alive()
 
 
-def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | None]:
-    """Return a function from encoded key to encoded value: the path of every plain ``get``."""
+def getter(
+    source: Viewed, namespace: Namespace, wait_applied: Callable[[], None]
+) -> Callable[[bytes], bytes | None]:
+    """Return a function from encoded key to encoded value: the path of every plain ``get``.
+
+    ``wait_applied`` returns once no commit is half in the view.
+    """
     prefixes = namespace.prefixes
     count = len(prefixes)
 
@@ -95,7 +97,7 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
                 stored = part.get(full_key)
                 if stored is not None:
                     if source.applying:
-                        source.settle()
+                        wait_applied()
                         return get(key)
                     if stored[-TRAILER_SIZE] == TOMBSTONE:
                         return None
@@ -105,7 +107,7 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
         except KvReadError as error:
             raise failed(source, error) from error
         if source.applying:
-            source.settle()
+            wait_applied()
             return get(key)
         if stored is None:
             try:
@@ -120,17 +122,21 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
     return get
 
 
-def get_many(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[bytes | None] | None:
+def get_many(
+    source: Viewed, namespace: Namespace, keys: list[bytes], wait_applied: Callable[[], None]
+) -> list[bytes | None] | None:
     """Return the encoded values of encoded keys, all of one moment, checked all at once.
 
-    None where a commit came in between: a snapshot will do.
+    None if a commit came in between: a snapshot will do.
     """
     changes = source.changes
-    found = _get_all(source, namespace, keys)
+    found = _get_all(source, namespace, keys, wait_applied)
     return found if source.changes == changes and not source.applying else None
 
 
-def _get_all(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
+def _get_all(
+    source: Viewed, namespace: Namespace, keys: list[bytes], wait_applied: Callable[[], None]
+) -> list[bytes | None]:
     prefixes = namespace.prefixes
     count = len(prefixes)
     view = source.view
@@ -138,14 +144,14 @@ def _get_all(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[by
         _check_alive(source, namespace)
     for layer in view.layers:
         if layer.parts:
-            return list(map(getter(source, namespace), keys))
+            return list(map(getter(source, namespace, wait_applied), keys))
     full_keys = [prefixes[murmur3(key, 0, False) % count] + key for key in keys]
     try:
         stored = list(map(view.txn.get, full_keys))
     except KvReadError as error:
         raise failed(source, error) from error
     if None in stored:
-        return list(map(getter(source, namespace), keys))
+        return list(map(getter(source, namespace, wait_applied), keys))
     found = cast("list[bytes]", stored)
     try:
         check_block(full_keys, found)

@@ -89,7 +89,7 @@ class Source(Protocol):
         """The position up to which the overlay has everything."""
 
     @property
-    def turn(self) -> AbstractContextManager[object]:
+    def flush_turn(self) -> AbstractContextManager[object]:
         """Taken while a part of a checkpoint is written; threads that never wait pass it on."""
 
     def check_writable(self) -> None:
@@ -306,7 +306,7 @@ class Checkpointer:
                             piece,
                             self.marks.get(piece.flush.partition) or PartitionMark.empty(),
                             lives,
-                            self._committer.turn,
+                            self._committer.flush_turn,
                         )
                         for piece in batch
                     }

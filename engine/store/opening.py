@@ -36,6 +36,7 @@ from ...wal.records import DropNamespaceRecord, Record, RollbackRecord, Run, enc
 from ...wal.segments import open_segment, segment_numbers
 from ...wal.writer import NEXT_NAME, LogWriter, create_segment, seal_before
 from ..commit.committer import Committer
+from ..commit.context import AutomaticIds, CommitContext
 from ..commit.lock_manager import SECONDS_MAX, LockManager
 from ..commit.outcomes import automatic_prefix
 from ..data.overlay import Overlay
@@ -545,14 +546,21 @@ class _Opening:
         if self._manifest.copied:
             self._become_a_store(replayed.applied_position)
         writer, keeper = self._open_log(state, replayed.applied_position)
-        committer = Committer(
-            environment,
+        context = CommitContext(
             state,
             overlay,
+            AutomaticIds(self._id_prefix(state)),
+            position=writer.position,
+            now=environment.monotonic,
+            note_given_id=keeper.note_given_id,
+        )
+        committer = Committer(
+            environment,
+            context,
             writer,
-            id_prefix=self._id_prefix(state),
-            transaction_bytes_max=options.transaction_bytes_max,
             mutex=replayed.mutex,
+            transaction_bytes_max=options.transaction_bytes_max,
+            puts_durable=not self._mapped,
         )
 
         def after_checkpoint(position: int) -> None:

@@ -98,21 +98,16 @@ def test_background_work_begins_with_the_first_commit(
 def test_two_first_commits_begin_it_once() -> None:
     environment = simulated(1, FaultyDisk())
     with open_with(environment, "/store", durability="none") as db:
-        committer = db._committer
-        begin = committer.at_first
-        assert begin is not None
         db.map("numbers")[b"a"] = b"1"
-        begin()
+        db._begin_maintenance()
         assert tasks(environment) == ["tidelog-maintenance"]
-        assert committer.at_first is None
-        assert not committer.in_the_way
+        assert not db._committer.context.standing.must_queue
 
 
 def test_a_first_commit_that_a_close_overtakes_begins_nothing() -> None:
     environment = simulated(1, FaultyDisk())
     with open_with(environment, "/store") as db:
-        begin = db._committer.at_first
-    assert begin is not None
+        begin = db._begin_maintenance
     begin()
     assert tasks(environment) == []
 

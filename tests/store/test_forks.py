@@ -283,8 +283,8 @@ def test_every_inherited_handle_raises_at_once_whatever_other_threads_held(
         locks = {
             "nobody": threading.Lock(),
             "mutex": db._store.committer.mutex,
-            "sync": db._store.committer._sync_lock,
-            "turn": db._store.committer.turn,
+            "sync": db._store.committer.end_of_log.sync_lock,
+            "turn": db._store.committer.flush_turn,
             "checkpoint": db._store.checkpointer._lock,
             "naming": db._catalog._naming,
             "looking": db.rewriting._looking,
