@@ -43,10 +43,10 @@ from trio.lowlevel import (
 from ...affinity.errors import ClosedError, TidelogError, UsageError
 from ..api.rewrites import Rewrite
 from ..api.session import StoreSession
-from ..commit.committer import GROUP_BYTES_MAX
 from ..commit.entries import Commit, Entry
 from ..commit.lock_manager import LockedError
-from ..commit.puts import PUT_BYTES_MAX, PUTS_MAX, Put, Puts
+from ..commit.puts import PUT_BYTES_MAX, PUTS_MAX, WAITER, Put, Puts
+from ..commit.queue import GROUP_BYTES_MAX
 from ..data.namespaces import Namespace
 from ..data.stored import KEY_BYTES_MAX
 
@@ -234,7 +234,7 @@ def _take_back(queue: deque[T], entry: T) -> Abort:
 
 def _wake_tasks(puts: list[Put], commits: list[tuple[Commit | Rewrite, Task]]) -> None:
     for put in puts:
-        reschedule(put[5])
+        reschedule(put[WAITER])
     for _, task in commits:
         reschedule(task)
 

@@ -64,7 +64,7 @@ class Plain(Beneath):
         _check_outside(self._store, self.namespace)
         while True:
             made = await self._store.read(partial(self._make, request.key, request.decide))
-            if made.choice.settled or await self._carried_out(made):
+            if made.choice.nothing_to_write or await self._carried_out(made):
                 return made.choice.result
             if has_to_wait(made.error):
                 return await _wait(self._store, self.namespace, request)
@@ -75,7 +75,7 @@ class Plain(Beneath):
         make = partial(self._store.writer().rewriting.first, self.namespace)
         while True:
             made = await self._store.scan(make)
-            if made.choice.settled:
+            if made.choice.nothing_to_write:
                 return None
             if await self._carried_out(made):
                 return made.choice.result

@@ -122,9 +122,6 @@ class Published:
     changes: int = 0
     """Nothing is applied here: a refresh publishes another view."""
 
-    def settle(self) -> None:
-        """There is nothing to wait for."""
-
 
 class ReadOnlyDatabase:
     """A store that is open for reading; made by ``tidelog.open(path, read_only=True)``.
@@ -354,11 +351,11 @@ class ReadOnlyDatabase:
 
     def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
         """Return a function from encoded key to encoded value."""
-        return reads.getter(self.overlay, namespace)
+        return reads.getter(self.overlay, namespace, _nothing_to_wait_for)
 
     def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
         """Return the encoded values of encoded keys."""
-        found = reads.get_many(self.overlay, namespace, keys)
+        found = reads.get_many(self.overlay, namespace, keys, _nothing_to_wait_for)
         assert found is not None, "nobody applies commits to what is only read"
         return found
 
@@ -563,6 +560,10 @@ def _nothing_to_pin(_position: int) -> None:
 
 def _nothing_to_sync(_position: int) -> None:
     """A reading process makes nothing durable."""
+
+
+def _nothing_to_wait_for() -> None:
+    """Nothing is applied here, so nothing ever is half applied."""
 
 
 _open_readers: weakref.WeakSet[ReadOnlyDatabase] = weakref.WeakSet()

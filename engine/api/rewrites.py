@@ -25,24 +25,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from contextlib import closing
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from mmh3 import hash as murmur3
 
 from ...affinity.errors import StorageError, TidelogError
 from ...affinity.partitions import partition_of
+from ..commit.context import CommitContext
 from ..commit.entries import Entry, Receipt, unknown_outcome
 from ..data.decisions import KEEP, Decide, New
 from ..data.namespaces import Namespace
-from ..data.overlay import PAIR_OVERHEAD, Overlay, since
+from ..data.overlay import Overlay, since
 from ..data.scan import Pair
 from ..data.stored import PREFIX_SIZE, TRAILER_SIZE, VALUE, is_tombstone, stored_value
 from ..data.updates import PAIR_FIELDS
 from ..system.environment import KvTransaction
 from .snapshots import Snapshot
-
-if TYPE_CHECKING:
-    from ..commit.committer import Committer
 
 Values = dict[bytes, "bytes | None"]
 """What a group writes, by full key: encoded values, None for a delete."""
@@ -73,8 +71,8 @@ class Choice(Protocol):
     full_key: bytes
     key: bytes
     size: int
-    settled: bool
-    """Whether it is known without the mutex that nothing has to be written."""
+    nothing_to_write: bool
+    """Whether that is known without the mutex."""
     result: Any
 
     def choose(self, overlay: Overlay, values: Values) -> New:
@@ -87,8 +85,8 @@ class Choice(Protocol):
 class OneKey:
     """A decision about one key."""
 
-    __slots__ = ("_decide", "_seen", "_txn", "_value", "full_key", "key", "namespace", "partition",
-                 "result", "settled", "size")  # fmt: skip
+    __slots__ = ("_decide", "_seen", "_txn", "_value", "full_key", "key", "namespace",
+                 "nothing_to_write", "partition", "result", "size")  # fmt: skip
 
     def __init__(
         self,
@@ -109,7 +107,7 @@ class OneKey:
         self._seen = get(key)
         self._decide = decide
         self.result, self._value = decide(self._seen)
-        self.settled = self._value is KEEP
+        self.nothing_to_write = self._value is KEEP
         self.size = PAIR_FIELDS + len(self.full_key)
         if isinstance(self._value, bytes):
             self.size += len(self._value)
@@ -165,13 +163,13 @@ class FirstKey:
     It knows the first pairs of a snapshot, and finds under the mutex what became of them since.
     """
 
-    __slots__ = ("_look", "full_key", "key", "namespace", "partition", "result", "settled",
+    __slots__ = ("_look", "full_key", "key", "namespace", "nothing_to_write", "partition", "result",
                  "size")  # fmt: skip
 
     def __init__(self, namespace: Namespace, look: Look) -> None:
         self.namespace = namespace
         self._look = look
-        self.settled = not look.pairs
+        self.nothing_to_write = not look.pairs
         self.result: Pair | None = None
         self.partition = 0
         self.full_key = self.key = b""
@@ -231,8 +229,10 @@ class FirstKey:
 class Rewrite:
     """A transaction that updates one key, of what it holds."""
 
-    __slots__ = ("_committer", "_epoch", "_id", "_number", "_time", "_value", "choice", "durable",
+    __slots__ = ("_context", "_epoch", "_id", "_number", "_time", "_value", "choice", "durable",
                  "error", "receipt", "size", "values")  # fmt: skip
+
+    count = 1
 
     def __init__(self, choice: Choice, durable: bool) -> None:
         self.choice = choice
@@ -242,7 +242,7 @@ class Rewrite:
         self.receipt: Receipt | None = None
         self.values: Values = {}
         """What its group writes, as far as it is known; shared by all rewrites of the group."""
-        self._committer: Committer | None = None
+        self._context: CommitContext | None = None
         self._value: New = KEEP
         self._id = self._epoch = self._number = self._time = 0
 
@@ -250,20 +250,20 @@ class Rewrite:
     def tx_id(self) -> None:
         """None: the id is automatic."""
 
-    def prepare(self, committer: Committer, group: Sequence[Entry], time: int) -> bytes | None:
+    def prepare(self, context: CommitContext, group: Sequence[Entry], time: int) -> bytes | None:
         """Decide, check for locks and a stop, reserve the number and return the record.
 
         The record is empty where nothing is to be written.
         """
         choice, values = self.choice, newest_values(group)
         try:
-            if committer.stopped is not None:
-                raise committer.refusal()
-            if committer.dropped:
-                committer.check_dropped((choice.namespace.id,))
-            self._value = value = choice.choose(committer.overlay, values)
-            if value is not KEEP and committer.locks_held:
-                blocked = committer.locked(0, (choice.full_key,))
+            if context.standing.stopped:
+                raise context.refusal()
+            if context.dropped:
+                context.check_dropped((choice.namespace.id,))
+            self._value = value = choice.choose(context.overlay, values)
+            if value is not KEEP and context.standing.locks:
+                blocked = context.locked(0, (choice.full_key,))
                 if blocked is not None:
                     raise blocked
         except TidelogError as error:
@@ -274,38 +274,34 @@ class Rewrite:
             return None
         finally:
             choice.let_go()
-        self._committer, self._time, self.values = committer, time, values
+        self._context, self._time, self.values = context, time, values
         if value is KEEP:
             self.durable = False  # what it saw in its group is synced with the group
             return b""
-        partition, state = choice.partition, committer.state
+        partition, state = choice.partition, context.state
         self._epoch = epoch = state.epochs[partition]
         self._number = number = state.counters[partition].reserve(1) + 1
-        committer.last_id = self._id = committer.last_id + 1
+        context.ids.last = self._id = tx = context.ids.last + 1
         values[choice.full_key] = value
         namespace, key = choice.namespace.id, choice.key
         if value is None:
             runs = (partition, epoch, number, 1)
-            return committer.tx_record(
-                (self._tx_id(), time, runs, namespace, (key,), (None,), None)
-            )
-        return committer.encode_put(self._id, time, partition, epoch, number, namespace, key, value)
+            return context.tx_record((self._tx_id(), time, runs, namespace, (key,), (None,), None))
+        return context.encode_put(tx, time, partition, epoch, number, namespace, key, value)
 
     def _tx_id(self) -> bytes:
-        assert self._committer is not None
-        return self._committer.ids()[0] + self._id.to_bytes(8, "big")
+        assert self._context is not None
+        return self._context.ids.of(self._id)
 
-    def apply(self, committer: Committer, end: int) -> None:
+    def apply(self, context: CommitContext, end: int) -> None:
         """Put it into overlay and counters, and make its receipt."""
         partition, value = self.choice.partition, self._value
         if value is KEEP:
             self.receipt = Receipt(b"", end, self._time, partition)
             return
-        layer = committer.overlay.active
         stored = stored_value(value, self._epoch, self._number, self._time)
-        layer.part(partition)[self.choice.full_key] = stored
-        layer.bytes += len(stored) + PAIR_OVERHEAD
-        committer.state.counters[partition].apply_one(self._number)
+        context.overlay.active.put(partition, self.choice.full_key, stored)
+        context.state.counters[partition].apply_one(self._number)
         self.receipt = Receipt(self._tx_id(), end, self._time, partition)
 
     def fail(self, error: BaseException) -> None:

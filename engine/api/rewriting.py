@@ -86,7 +86,7 @@ class Rewriting:
     def maker(self, namespace: Namespace) -> Callable[[bytes, Decide], Rewrite]:
         """Return a function that makes the rewrite of an encoded key.
 
-        ``settled`` of its choice tells that nothing has to be committed.
+        ``nothing_to_write`` of its choice tells that nothing has to be committed.
         """
         database, durable = self._database, self._durable
         overlay, get = database.overlay, database.getter(namespace)
@@ -106,7 +106,7 @@ class Rewriting:
                 check_outside(namespace)
             while True:
                 made = make(key, decide)
-                if made.choice.settled:
+                if made.choice.nothing_to_write:
                     return made.choice.result
                 commit(made)
                 if made.error is None:
@@ -141,7 +141,7 @@ class Rewriting:
         self._database.check_outside(namespace)
         while True:
             made = self.first(namespace)
-            if made.choice.settled:
+            if made.choice.nothing_to_write:
                 return None
             self._commit(made)
             if made.error is None:

@@ -76,8 +76,8 @@ class StoreSession:
         self.overlay = store.overlay
         self.snapshots = store.snapshots
         self.locks = store.locks
-        self.dropped = store.committer.dropped
-        self.was_dropped = store.committer.was_dropped
+        self.dropped = store.committer.context.dropped
+        self.was_dropped = store.committer.context.was_dropped
         self.lock_timeout = store.options.lock_timeout
         self.partitions = store.state.partitions
         self.now = store.environment.monotonic
@@ -110,18 +110,11 @@ class StoreSession:
 
     def _wire(self) -> None:
         store = self.store
-        store.locks.name_of = self.catalog.name_of
-        store.keeper.ids = store.committer.ids
-        store.keeper.ids_in_flight = store.committer.ids_in_flight
-        store.committer.note_given_id = store.keeper.note_given_id
-        store.committer.puts_durable = self.durability == "always"
         if store.environment.finalizes:
             open_handles.add(self)
         if self.maintenance.unwritten:
             self.maintenance.begin()
-        else:
-            store.committer.at_first = _call_of(weakref.WeakMethod(self.maintenance.begin))
-            store.committer.settle_way()
+        store.committer.serve(_call_of(weakref.WeakMethod(self.maintenance.begin)))
 
     def ledger(self) -> Map[bytes, bytes]:
         """Return the internal map in which those who repeat their batches note the newest one.
@@ -194,7 +187,7 @@ class StoreSession:
     def snapshot(self) -> Snapshot:
         """Return the whole store as it is now; close it, or use it in a ``with`` block."""
         self.open_state.check()
-        snapshot = Snapshot(self, self.committer.applied_position)
+        snapshot = Snapshot(self, self.committer.context.applied_position)
         self.snapshots.add(snapshot)
         return snapshot
 
@@ -207,7 +200,7 @@ class StoreSession:
         with mutex:
             if self.overlay.newer_bytes > MERGED_NOWAIT_MAX:
                 return None
-            taken, position = self._taken(), self.committer.applied_position
+            taken, position = self._taken(), self.committer.context.applied_position
         snapshot = Snapshot(self, position, taken)
         self.snapshots.add(snapshot)
         return snapshot
@@ -220,17 +213,18 @@ class StoreSession:
     def _taken(self) -> tuple[View, Layer]:
         committer = self.committer
         committer.check_whole()
-        return self.overlay.frozen() if committer.interrupted else self.overlay.snapshot()
+        broken = committer.context.standing.broken
+        return self.overlay.frozen() if broken else self.overlay.snapshot()
 
     # -------------------------------------------------------------- what maps read and write
 
     def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
         """Return a function from encoded key to encoded value: the path of every plain ``get``."""
-        return reads.getter(self.overlay, namespace)
+        return reads.getter(self.overlay, namespace, self.committer.wait_applied)
 
     def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
         """Return the encoded values of encoded keys, checked all at once."""
-        found = reads.get_many(self.overlay, namespace, keys)
+        found = reads.get_many(self.overlay, namespace, keys, self.committer.wait_applied)
         if found is None:
             with self.snapshot() as snapshot:
                 found = snapshot.get_many(namespace, keys)
@@ -299,7 +293,7 @@ class StoreSession:
         updates = ManyUpdates(namespace.id, namespace.prefixes, parts)
         durable = self.durability == "always"
         if not durable:
-            self.committer.pass_turn()
+            self.committer.yield_to_checkpoint()
         try:
             self.committer.commit(Commit(updates, durable))
         except LockedError:
@@ -349,7 +343,7 @@ class StoreSession:
     def check_writable(self) -> None:
         """Raise unless the store can be written."""
         self.open_state.check()
-        if self.committer.stopped is not None:
+        if self.committer.context.standing.stopped:
             raise self.committer.refusal()
 
     def make_room(self) -> None:

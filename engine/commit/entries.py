@@ -1,21 +1,20 @@
 """What can stand in the queue of the commit path: transactions, other records, batches of them.
 
 An *entry* is checked, numbered and turned into a record by ``prepare``, and takes effect by
-``apply``; in between its record has gone into the log.  All of it is called by the leading thread.
+``apply``; in between its record has gone into the log.  All of it is called by the leading thread,
+with the ``CommitContext`` of the store.
 
-Left out: the queue and the leader (``commit``), puts of single keys (``puts``).
+Left out: the queue (``queue``), the leader (``committer``), puts of single keys (``puts``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ...affinity.errors import CommitUnknownError, TidelogError
 from ..data.updates import Updates
-
-if TYPE_CHECKING:
-    from .committer import Committer
+from .context import CommitContext
 
 
 class Receipt(NamedTuple):
@@ -39,16 +38,20 @@ class Entry(Protocol):
     error: BaseException | None
 
     @property
+    def count(self) -> int:
+        """How many transactions it is, once it is prepared."""
+
+    @property
     def tx_id(self) -> bytes | None:
         """The id of the transaction, known once it is prepared; None for anything else."""
 
-    def prepare(self, committer: Committer, group: Sequence[Entry], time: int) -> bytes | None:
+    def prepare(self, context: CommitContext, group: Sequence[Entry], time: int) -> bytes | None:
         """Check it against all before it, reserve its numbers and return its record.
 
-        None where it was refused; empty where it was committed earlier under the same id.
+        None if it was refused; empty if it was committed earlier under the same id.
         """
 
-    def apply(self, committer: Committer, end: int) -> None:
+    def apply(self, context: CommitContext, end: int) -> None:
         """Put it into overlay and counters; the frame that holds it ends at ``end``."""
 
     def fail(self, error: BaseException) -> None:
@@ -70,12 +73,14 @@ class Entry(Protocol):
 class Commit:
     """A transaction, or other records, on the way into the log.
 
-    ``check`` raises what speaks against it, given the earlier ones of its group; it runs under
-    the mutex, in commit order.  ``owner`` is whose locks do not stand in its way.  ``record`` makes
-    what is logged in the place of a transaction, given the time; ``then`` runs when the commit is
-    applied, ``undo`` where what ``record`` made did not get into the log.  All of them run under
+    ``check`` raises the error that prevents it, given the earlier ones of its group; it runs under
+    the mutex, in commit order.  ``owner`` is whose locks are not in its way.  ``record`` makes
+    what is logged instead of a transaction, given the time; ``then`` runs when the commit is
+    applied, ``undo`` if what ``record`` made did not get into the log.  All of them run under
     the mutex.
     """
+
+    count = 1
 
     __slots__ = ("_runs", "_time", "check", "deadline", "details", "durable", "error", "owner",
                  "receipt", "record", "size", "then", "tx_id", "undo", "updates",
@@ -109,21 +114,22 @@ class Commit:
         self._runs: Sequence[int] = ()
         self._time = 0
 
-    def prepare(self, committer: Committer, group: Sequence[Entry], time: int) -> bytes | None:
+    def prepare(self, context: CommitContext, group: Sequence[Entry], time: int) -> bytes | None:
         """Check it against all before it, reserve its numbers and return its record."""
+        standing = context.standing
         try:
-            if committer.stopped is not None:
-                raise committer.refusal()
+            if standing.stopped:
+                raise context.refusal()
             if self.deadline is not None:
-                committer.check_deadline(self.deadline)
+                context.check_deadline(self.deadline)
             if self.check is not None:
                 self.check(self, group)
                 if self.receipt is not None:
                     return b""  # committed earlier under the same id, but perhaps not durably
-            if committer.dropped:
-                committer.check_dropped(self.updates.namespaces())
-            if committer.locks_held:
-                blocked = committer.locked(self.owner, self.updates.full_keys())
+            if context.dropped:
+                context.check_dropped(self.updates.namespaces())
+            if standing.locks:
+                blocked = context.locked(self.owner, self.updates.full_keys())
                 if blocked is not None:
                     raise blocked
         except TidelogError as error:
@@ -132,20 +138,20 @@ class Commit:
         self._time = time
         if self.record is not None:
             return self.record(time)
-        self._runs, namespaces, keys, values = self.updates.reserve(committer.state)
+        self._runs, namespaces, keys, values = self.updates.reserve(context.state)
         if self.tx_id is None:
-            self.tx_id = committer.new_id()
+            self.tx_id = context.ids.new()
         else:
-            committer.note_given_id(self.tx_id)
-        return committer.tx_record(
+            context.note_given_id(self.tx_id)
+        return context.tx_record(
             (self.tx_id, time, self._runs, namespaces, keys, values, self.details)
         )
 
-    def apply(self, committer: Committer, end: int) -> None:
+    def apply(self, context: CommitContext, end: int) -> None:
         """Put it into overlay and counters, and make its receipt."""
         if self.receipt is not None:
             return
-        self.updates.apply(committer.overlay.active, committer.state, self._time)
+        self.updates.apply(context.overlay.view.layers[0], context.state, self._time)
         if self.then is not None:
             self.then()
         home = self._runs[0] if self._runs else 0
@@ -173,7 +179,7 @@ class Commit:
         return self.updates.full_keys()
 
     def new_values(self) -> Mapping[bytes, bytes | None]:
-        """Return what it writes: nothing where it was committed earlier under the same id."""
+        """Return what it writes: nothing if it was committed earlier under the same id."""
         return {} if self.receipt is not None else self.updates.new_values()
 
 
@@ -186,7 +192,7 @@ class Batch:
         self.entries = entries
         self.size = sum(entry.size for entry in entries)
         self.wake: Any = None
-        """As that of a ``Commit``."""
+        """The lock that its thread waits for, once it is queued."""
 
 
 def unknown_outcome(cause: BaseException, tx_id: bytes, home: int) -> CommitUnknownError:

@@ -9,8 +9,10 @@ Invariants:
 - The lock table is touched under the commit mutex only.  A change of it that an interrupt cuts
   short is made good before the mutex is given up; a second interrupt in that stops the store.
 - A thread waits for at most one lock, with a time limit, holding no mutex.
-- Locks of a transaction that was dropped without an end are released: at once where its finalizer
-  gets the mutex, else by whoever looks at the table next, or by the background work.
+- Locks of a transaction that was dropped without an end are released: at once if its finalizer
+  gets the mutex, else by whoever asks for a lock next, or by the background work.
+
+The table itself is part of the ``CommitContext``: groups look there whether keys are locked.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from __future__ import annotations
 import _thread
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import count
+from typing import TypeVar
 
 from ...affinity.errors import (
     DeadlineError,
@@ -28,11 +31,16 @@ from ...affinity.errors import (
     RolledBackError,
     TidelogError,
 )
-from ...tx.locks import Deadlock, Granted, KeyLock, LockTable, Want
+from ...tx.locks import Deadlock, Granted, KeyLock, Want
 from ..data.stored import pack_prefix, shown_key, split_key
 from ..system.environment import Environment
 from .committer import PATIENCE, Committer
+from .context import LockedError
 from .entries import Entry
+
+__all__ = ["Holder", "LockManager", "LockedError", "map_key"]
+
+T = TypeVar("T")
 
 _NO_PARTITION = 0xFFFFFFFF
 
@@ -42,14 +50,8 @@ SECONDS_MAX = _thread.TIMEOUT_MAX
 """How long a thread can be told to wait."""
 
 
-class LockedError(TidelogError):
-    """A key to be written is locked by a pessimistic transaction; users never see this."""
-
-    code = "TL-INT-001"
-
-
 def map_key(number: int) -> bytes:
-    """Return the key that stands for a whole map in the lock table, in a partition that is none.
+    """Return the key of a whole map in the lock table; no partition has its number.
 
     Whoever locks anything in the map holds it shared, and a drop wants it alone.
     """
@@ -87,12 +89,10 @@ class Holder:
 
 
 class LockManager:
-    """The lock table of a store, for use by its threads."""
+    """The locks of a store, for use by its threads."""
 
     def __init__(self, environment: Environment, committer: Committer) -> None:
-        self.table = LockTable()
-        self.name_of: Callable[[int], str] = "namespace {}".format
-        """The name of the map with an id, for errors."""
+        self.table = committer.context.locks
         self._monotonic = environment.monotonic
         self._committer = committer
         self._lost: deque[int] = deque()
@@ -101,15 +101,6 @@ class LockManager:
         self._waiting: dict[int, _thread.LockType] = {}
         self._victims: set[int] = set()
         self._interrupted: set[int] = set()
-        committer.locked = self.locked
-
-    def locked(self, owner: int, keys: Iterable[bytes]) -> TidelogError | None:
-        """Return the error for keys that others than ``owner`` have locked; under the mutex."""
-        if self._lost:
-            self._release_lost()
-        if self.table.would_block(owner, keys) is None:
-            return None
-        return LockedError("a key is locked")
 
     def new_owner(self) -> int:
         """Return the number of a new transaction; later ones are younger."""
@@ -130,39 +121,38 @@ class LockManager:
 
     def _request(self, owner: int, want: Want) -> _thread.LockType | None:
         """Ask for a lock; return what to wait for, None if it is granted."""
-        committer, wake = self._committer, None
-        with committer.mutex:
-            committer.check_writable()
-            if self._lost:
-                self._release_lost()
-            committer.changing = _TABLE
-            try:
-                outcome = self.table.request(owner, want)
-                if isinstance(outcome, Deadlock):
-                    if owner in outcome.victims:
-                        raise DeadlockError("this transaction waits for one that waits for it")
-                    self._end_victims(outcome)
-                # What the victims held may have been all that was in the way.
-                if not isinstance(outcome, Granted) and self.table.blockers(owner):
-                    wake = _thread.allocate_lock()
-                    wake.acquire()
-                    self._waiting[owner] = wake
-                self._note_busy()
-            except BaseException as error:
-                self._restore(error)
-                raise
-            committer.changing = None
+        with self._committer.mutex:
+            self._committer.check_writable()
+            self._release_lost()
+            wake = self._change(lambda: self._asked(owner, want))
         if wake is not None and owner in self._interrupted:
             self.interrupt(owner)
         return wake
 
+    def _asked(self, owner: int, want: Want) -> _thread.LockType | None:
+        wake = None
+        outcome = self.table.request(owner, want)
+        if isinstance(outcome, Deadlock):
+            if owner in outcome.victims:
+                raise DeadlockError("this transaction waits for one that waits for it")
+            self._end_victims(outcome)
+        # What the victims held may have been all that was in the way.
+        if not isinstance(outcome, Granted) and self.table.blockers(owner):
+            wake = _thread.allocate_lock()
+            wake.acquire()
+            self._waiting[owner] = wake
+        self._note_held()
+        return wake
+
+    def _change(self, work: Callable[[], T]) -> T:
+        """Change the table, and make it whole again behind an exception; under the mutex."""
+        return self._committer.change(_TABLE, work, self._restore)
+
     def _restore(self, error: BaseException) -> None:
-        """Behind an exception in a change of the table, under the mutex: make it whole again."""
         if not isinstance(error, TidelogError):  # these change nothing
             self.table.restore()
             self._wake([owner for owner in self._waiting if not self.table.waits(owner)])
-            self._note_busy()
-        self._committer.changing = None
+            self._note_held()
 
     def _end_victims(self, deadlock: Deadlock) -> None:
         for victim in deadlock.victims:
@@ -206,22 +196,16 @@ class LockManager:
             # Whoever granted the lock, or chose this owner as a victim, took it off the list.
             granted = self._waiting.pop(owner, None) is None
             if not granted or owner in self._interrupted or owner in self._victims:
-                self._committer.changing = _TABLE
-                try:
-                    self._wake(self.table.cancel(owner))
-                except BaseException as error:
-                    self._restore(error)
-                    raise
-                self._committer.changing = None
+                self._change(lambda: self._wake(self.table.cancel(owner)))
             return granted
 
     def _shown(self, want: Want) -> str:
         """Return a lock as errors name it."""
         partition, number, key = split_key(want.key if isinstance(want, KeyLock) else want.start)
         if partition == _NO_PARTITION:
-            return f"a lock on the map {self.name_of(number)!r}"
+            return f"a lock on the map {self._committer.context.name_of(number)!r}"
         what = f"key {shown_key(key)}" if isinstance(want, KeyLock) else "a range"
-        return f"a lock on {what} of {self.name_of(number)!r}"
+        return f"a lock on {what} of {self._committer.context.name_of(number)!r}"
 
     def interrupt(self, owner: int) -> None:
         """Let ``owner`` wait no more: its wait, or its next one, raises ``RolledBackError``.
@@ -240,20 +224,16 @@ class LockManager:
 
     def release(self, owner: int) -> None:
         """Release everything that ``owner`` holds, and wake those who get it."""
-        committer = self._committer
-        with committer.mutex:
-            committer.check_whole()
-            if committer.interrupted:
+        with self._committer.mutex:
+            self._committer.check_whole()
+            if self._committer.interrupted:
                 return  # nobody gets a lock any more
-            committer.changing = _TABLE
-            try:
-                self._interrupted.discard(owner)
-                self._wake(self.table.release(owner))
-                self._note_busy()
-            except BaseException as error:
-                self._restore(error)
-                raise
-            committer.changing = None
+            self._change(lambda: self._released(owner))
+
+    def _released(self, owner: int) -> None:
+        self._interrupted.discard(owner)
+        self._wake(self.table.release(owner))
+        self._note_held()
 
     def lose(self, owner: int) -> bool:
         """Hear that a transaction was dropped with its locks; tell whether that matters.
@@ -277,20 +257,16 @@ class LockManager:
                 self._release_lost()
 
     def _release_lost(self) -> None:
-        committer = self._committer
-        if committer.interrupted:
-            return  # nobody gets a lock any more
-        before, committer.changing = committer.changing, _TABLE
-        try:
-            while self._lost:
-                # To release twice is to release once, where an interrupt comes in between.
-                self._wake(self.table.release(self._lost[0]))
-                self._lost.popleft()
-            self._note_busy()
-        except BaseException as error:
-            self._restore(error)
-            raise
-        committer.changing = before
+        # Nobody gets a lock any more from a store that was interrupted halfway.
+        if self._lost and not self._committer.interrupted:
+            self._change(self._released_lost)
+
+    def _released_lost(self) -> None:
+        while self._lost:
+            # To release twice is to release once, if an interrupt comes in between.
+            self._wake(self.table.release(self._lost[0]))
+            self._lost.popleft()
+        self._note_held()
 
     def _wake(self, owners: list[int]) -> None:
         for owner in owners:
@@ -298,17 +274,16 @@ class LockManager:
             if waiting is not None:
                 waiting.release()
 
-    def _note_busy(self) -> None:
+    def _note_held(self) -> None:
         """Tell the committer whether anybody holds a lock; under the mutex."""
-        self._committer.locks_held = not self.table.idle
-        self._committer.settle_way()
+        self._committer.note_locks(not self.table.idle)
 
     def _in_flight(self, want: Want) -> _thread.LockType | None:
         """Return what to wait for if a group on its way changes what the lock covers, else None."""
         with self._committer.mutex:
             self._committer.check_writable()
-            if any(_covers(want, entry) for entry in self._committer.in_flight):
-                return self._committer.applied_soon()
+            if any(_covers(want, entry) for entry in self._committer.carrier.in_flight):
+                return self._committer.queue.applied_soon()
         return None
 
 

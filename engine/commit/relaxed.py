@@ -1,8 +1,8 @@
 """Puts of a store that syncs at leisure: one lock, one frame, one append each, and no queue.
 
-A put takes this way where nothing stands in it (``Committer.in_the_way``); else it queues up as
-any other commit does.  It is made of closures on purpose: what is done once per put would cost half
-as much again in methods.
+A put takes this short cut if nothing is in its way (``Standing.must_queue``); else it queues as any
+other commit does.  It is made of closures on purpose: what is done once per put would cost half
+as much again in methods.  For the same reason it counts ids and layers' bytes in place.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from mmh3 import hash as murmur3
 
 from ..data.namespaces import Namespace
 from ..data.overlay import PAIR_OVERHEAD
-from ..data.stored import TRAILER_SIZE, pack_trailer
-from .committer import Committer, of_the_disk
+from ..data.stored import pack_trailer
+from .commit_log import of_the_disk
+from .committer import Committer
+from .context import A_COMMIT
 from .puts import PUT_BYTES_MAX
 
 TURN_MASK = 511
 """A put lets a checkpoint write a part once in so many transactions, and one: otherwise the
 checkpoint would get the interpreter once in five milliseconds."""
-
-RECORD_OVERHEAD = PAIR_OVERHEAD + TRAILER_SIZE + 64
 
 
 def relaxed_setter(
@@ -35,17 +35,18 @@ def relaxed_setter(
 ) -> Callable[[bytes, bytes | None], None]:
     """Return a function that sets an encoded key without a sync.
 
-    ``inside`` holds the threads that are in a transaction block.  ``room`` is called where the
-    active layer holds ``limit`` bytes.  ``otherwise`` sets the key where it is deleted (None), its
-    value is longer than ``PUT_BYTES_MAX``, its thread is in a block, or anything stands in the way.
+    ``inside`` holds the threads that are in a transaction block.  ``room`` is called if the
+    active layer holds ``limit`` bytes.  ``otherwise`` sets the key if it is deleted (None), its
+    value is longer than ``PUT_BYTES_MAX``, its thread is in a block, or the put has to queue.
     """
-    mutex, overlay, state = committer.mutex, committer.overlay, committer.state
+    mutex, context = committer.mutex, committer.context
+    state, overlay, ids = context.state, context.overlay, context.ids
     counters, epochs = state.counters, state.epochs
     prefixes, number_of_map = namespace.prefixes, namespace.id
     first, count, _ = namespace.space
-    writer, clock, encode = committer.writer, committer.clock, committer.encode_put
+    writer, clock, encode = committer.end_of_log.writer, committer.clock, context.encode_put
     append = writer.append
-    trailer = pack_trailer
+    trailer, overhead = pack_trailer, PAIR_OVERHEAD
 
     def land(
         partition: int, full_key: bytes, value: bytes, epoch: int, number: int, time: int
@@ -57,9 +58,9 @@ def relaxed_setter(
         part = layer.parts.get(partition)
         if part is None:
             part = layer.part(partition)
-        part[full_key] = value + trailer(0, epoch, number, time)
-        layer.bytes += len(value) + RECORD_OVERHEAD
-        committer.applied_position = writer.position
+        part[full_key] = stored = value + trailer(0, epoch, number, time)
+        layer.bytes += len(full_key) + len(stored) + overhead
+        context.applied_position = writer.position
         overlay.changes += 1
 
     def set_one(key: bytes, value: bytes | None) -> None:
@@ -67,19 +68,19 @@ def relaxed_setter(
             return otherwise(key, value)
         if overlay.view.layers[0].bytes >= limit:
             room()
-        if not committer.last_id & TURN_MASK:
-            committer.pass_turn()
+        if not ids.last & TURN_MASK:
+            committer.yield_to_checkpoint()
         partition = first + murmur3(key, 0, False) % count
         full_key = prefixes[partition] + key
         with mutex:
-            if not committer.in_the_way and committer.changing is None and namespace.alive:
+            if not context.standing.must_queue and context.changing is None and namespace.alive:
                 counter = counters[partition]
                 number = counter.hwm + 1
                 epoch = epochs[partition]
                 time = clock()
                 if time < state.time:
                     time = state.time
-                committer.last_id = tx = committer.last_id + 1
+                ids.last = tx = ids.last + 1
                 before = writer.position
                 try:
                     if append(
@@ -90,11 +91,11 @@ def relaxed_setter(
                 except BaseException as error:
                     # A signal behind the frame: it takes effect all the same.
                     what = (partition, full_key, value, epoch, number, time)
-                    committer.left = (before, land, what)
-                    committer.changing, overlay.applying = "a commit", True
+                    context.cut_put = (before, land, what)
+                    context.changing, overlay.applying = A_COMMIT, True
                     committer.check_whole()
                     if of_the_disk(error) and writer.position == before:
-                        raise committer.disk_error(error) from error
+                        raise committer.end_of_log.append_error(error) from error
                     raise
         return otherwise(key, value)
 

@@ -20,13 +20,16 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..system.environment import KvTransaction
 
 PAIR_OVERHEAD = 200
-"""Bytes that a pair costs beside its key and value: two objects and a slot of a dict."""
+"""Bytes that a pair costs beside its full key and stored value: two objects and a slot of a dict.
+
+Whoever puts an update into a layer adds the length of both and this to its ``bytes``.
+"""
 
 FEW_KEYS = 32
 """New keys that are put in their places one by one; more are sorted with the others."""
@@ -35,13 +38,14 @@ FEW_KEYS = 32
 class Layer:
     """Updates of one stretch of time, per partition."""
 
-    __slots__ = ("bytes", "flushing", "heir", "newer", "parts", "snapshots", "sorted_keys")
+    __slots__ = ("absorbed_by", "bytes", "flushing", "newer", "parts", "snapshots", "sorted_keys")
 
     def __init__(self) -> None:
         self.parts: dict[int, dict[bytes, bytes]] = {}
         self.bytes = 0
+        """What its updates take in memory, about."""
         self.newer: Layer | None = None
-        self.heir: Layer | None = None
+        self.absorbed_by: Layer | None = None
         """The older layer that took this one over, if one did."""
         self.snapshots = 0
         """Snapshots for which this is the newest layer."""
@@ -55,6 +59,14 @@ class Layer:
         if part is None:
             part = self.parts[partition] = {}
         return part
+
+    def put(self, partition: int, full_key: bytes, stored: bytes) -> None:
+        """Take an update."""
+        part = self.parts.get(partition)
+        if part is None:
+            part = self.part(partition)
+        part[full_key] = stored
+        self.bytes += len(full_key) + len(stored) + PAIR_OVERHEAD
 
     def keys_of(self, partition: int) -> list[bytes]:
         """Return the sorted full keys of a partition of this sealed layer.
@@ -136,7 +148,6 @@ class Overlay:
         """Whether a read may have to wait until the data file has grown."""
         self.changes = 0
         """How many times something was applied."""
-        self.settle: Callable[[], None] = _settled
         self.ended: deque[Layer] = deque()
         """Boundaries of snapshots that have ended. Filled without the mutex, since a finalizer
         may run anywhere, even under it; taken up when the next snapshot or flush begins."""
@@ -197,8 +208,8 @@ class Overlay:
             self._release(self.ended.popleft())
 
     def _release(self, boundary: Layer) -> None:
-        while boundary.heir is not None:
-            boundary = boundary.heir
+        while boundary.absorbed_by is not None:
+            boundary = boundary.absorbed_by
         if not boundary.snapshots:
             return
         boundary.snapshots -= 1
@@ -216,7 +227,7 @@ class Overlay:
         size = older.bytes + newer.bytes
         view = View(tuple(layer for layer in layers if layer is not newer), self.view.txn)
         # In one statement without a call: an interrupt comes before all of it, or behind it.
-        newer.heir, older.snapshots, older.bytes, older.newer, self.view = (
+        newer.absorbed_by, older.snapshots, older.bytes, older.newer, self.view = (
             older, newer.snapshots, size, newer.newer, view,
         )  # fmt: skip
         return True
@@ -268,7 +279,3 @@ def merged(layers: Iterable[Layer]) -> dict[int, dict[bytes, bytes]]:
             else:
                 result[partition] = {**mine, **updates}
     return result
-
-
-def _settled() -> None:
-    """Nobody applies commits."""

@@ -55,9 +55,6 @@ class Viewed(Protocol):
     def changes(self) -> int:
         """How many times commits were applied so far."""
 
-    def settle(self) -> None:
-        """Wait until no commit is half in the view."""
-
 
 class ClosedView:
     """Stands where a view was, once the store may not be read any more."""
@@ -90,8 +87,13 @@ def _check_alive(source: Viewed, namespace: Namespace) -> None:
     namespace.check_alive()
 
 
-def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | None]:
-    """Return a function from encoded key to encoded value: the path of every plain ``get``."""
+def getter(
+    source: Viewed, namespace: Namespace, wait_applied: Callable[[], None]
+) -> Callable[[bytes], bytes | None]:
+    """Return a function from encoded key to encoded value: the path of every plain ``get``.
+
+    ``wait_applied`` returns once no commit is half in the view.
+    """
     prefixes, (first, count, _) = namespace.prefixes, namespace.space
 
     def get(key: bytes) -> bytes | None:
@@ -106,7 +108,7 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
                 stored = part.get(full_key)
                 if stored is not None:
                     if source.applying:
-                        source.settle()
+                        wait_applied()
                         return get(key)
                     if stored[FLAGS]:
                         return None
@@ -116,7 +118,7 @@ def getter(source: Viewed, namespace: Namespace) -> Callable[[bytes], bytes | No
         except KvReadError as error:
             raise failed(source, error) from error
         if source.applying:
-            source.settle()
+            wait_applied()
             return get(key)
         if stored is None:
             try:
@@ -160,31 +162,35 @@ def read_view(
     return user_value(full_key, stored)
 
 
-def get_many(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[bytes | None] | None:
+def get_many(
+    source: Viewed, namespace: Namespace, keys: list[bytes], wait_applied: Callable[[], None]
+) -> list[bytes | None] | None:
     """Return the encoded values of encoded keys, all of one moment, checked all at once.
 
-    None where a commit came in between: a snapshot will do.
+    None if a commit came in between: a snapshot will do.
     """
     changes = source.changes
-    found = _get_all(source, namespace, keys)
+    found = _get_all(source, namespace, keys, wait_applied)
     return found if source.changes == changes and not source.applying else None
 
 
-def _get_all(source: Viewed, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
+def _get_all(
+    source: Viewed, namespace: Namespace, keys: list[bytes], wait_applied: Callable[[], None]
+) -> list[bytes | None]:
     prefixes, (first, count, _) = namespace.prefixes, namespace.space
     view = source.view
     if not namespace.alive:
         _check_alive(source, namespace)
     for layer in view.layers:
         if layer.parts:
-            return list(map(getter(source, namespace), keys))
+            return list(map(getter(source, namespace, wait_applied), keys))
     full_keys = [prefixes[first + murmur3(key, 0, False) % count] + key for key in keys]
     try:
         stored = list(map(view.txn.get, full_keys))
     except KvReadError as error:
         raise failed(source, error) from error
     if None in stored:
-        return list(map(getter(source, namespace), keys))
+        return list(map(getter(source, namespace, wait_applied), keys))
     found = cast("list[bytes]", stored)
     try:
         check_block(full_keys, found)

@@ -15,12 +15,15 @@ from typing import Protocol
 
 from ...checkpoints.replay import State
 from .overlay import PAIR_OVERHEAD, Layer
-from .stored import TOMBSTONE, pack_trailer, stored_run
+from .stored import PREFIX_SIZE, TOMBSTONE, TRAILER_SIZE, pack_trailer, stored_run
 
 FEW = 64
 
-PAIR_FIELDS = 33
-"""Bytes of an update beside key and value: prefix and trailer; a record needs fewer."""
+PAIR_FIELDS = PREFIX_SIZE + TRAILER_SIZE
+"""Bytes of an update beside key and value; a record needs fewer."""
+
+_STORED_OVERHEAD = TRAILER_SIZE + PAIR_OVERHEAD
+"""Bytes that an update takes in a layer beside full key and value."""
 
 Write = tuple[int, int, bytes, "bytes | None"]
 """(partition, namespace id, encoded key, encoded value or None for a delete)."""
@@ -60,23 +63,23 @@ class Updates(Protocol):
 class FewUpdates:
     """Updates of a transaction, by full key."""
 
-    __slots__ = ("_numbers", "_size", "_writes")
+    __slots__ = ("_bytes", "_numbers", "_writes")
 
     def __init__(self, writes: Writes) -> None:
         self._writes = writes
         self._numbers: list[tuple[int, int]] = []
-        self._size = 0
+        self._bytes = 0
+        """Of full keys and values; known once somebody has asked for the size."""
 
     def size(self) -> int:
         """Return about how many bytes the record will have."""
         writes = self._writes
-        size = PAIR_FIELDS * len(writes) + sum(map(len, writes))
-        for write in writes.values():
-            value = write[3]
+        size = sum(map(len, writes))
+        for _, _, _, value in writes.values():
             if value is not None:
                 size += len(value)
-        self._size = size
-        return size
+        self._bytes = size
+        return size + PAIR_FIELDS * len(writes)
 
     def reserve(self, state: State) -> Fields:
         """Reserve the numbers and return the fields of the record."""
@@ -114,7 +117,9 @@ class FewUpdates:
             else:
                 part[full_key] = value + pack_trailer(0, epoch, number, time)
             counters[partition].apply_one(number)
-        layer.bytes += (self._size or self.size()) + PAIR_OVERHEAD * len(self._writes)
+        if not self._bytes:
+            self.size()
+        layer.bytes += self._bytes + _STORED_OVERHEAD * len(self._writes)
 
     def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
         """Return which of some full keys are changed."""

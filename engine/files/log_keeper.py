@@ -17,9 +17,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Protocol
 
 from ...affinity.errors import TidelogError
 from ...checkpoints.replay import State
@@ -58,6 +59,16 @@ class _Start:
     time: int
 
 
+class IdsInUse(Protocol):
+    """Who gives transactions their ids."""
+
+    def ids(self) -> tuple[bytes, int]:
+        """Return the prefix and the newest number of automatic ids."""
+
+    def ids_in_flight(self) -> tuple[int, list[bytes]]:
+        """Return first number, and given ids, of the group that is on its way into the log."""
+
+
 class LogKeeper:
     """The segments of one open log."""
 
@@ -72,10 +83,6 @@ class LogKeeper:
     ) -> None:
         self.pins = LogPins()
         self.plan = RetentionPlan((), {})
-        self.ids: Callable[[], tuple[bytes, int]] = lambda: (b"", 0)
-        """Prefix and newest number of automatic ids."""
-        self.ids_in_flight: Callable[[], tuple[int, list[bytes]]] = lambda: (1, [])
-        """First number, and given ids, of the group that is on its way into the log."""
         self._environment = environment
         self._directory = directory
         self._readers_path = readers_path
@@ -86,6 +93,7 @@ class LogKeeper:
         self._writer: LogWriter
         self._state: State
         self._start: _Start
+        self._ids: IdsInUse
 
     def begin(self, writer: LogWriter, state: State) -> None:
         """Take stock of the segments that are there."""
@@ -102,7 +110,11 @@ class LogKeeper:
                 self._unindexed.append(number)
             newest = None if index is None else index.newest
             self._sealed.append(self._info(number, first, end, newest))
-        self._note_start(writer.segment.number, whole=False)
+        self._note_start(writer.segment.number, whole=False, in_flight=(1, []))
+
+    def follow(self, ids: IdsInUse) -> None:
+        """Ask ``ids`` from here on which transactions a segment may hold; nobody commits before."""
+        self._ids = ids
 
     def _without_stranded(self, numbers: list[int]) -> list[int]:
         """Return the segments above the last hole: the log of this store begins there.
@@ -144,9 +156,8 @@ class LogKeeper:
         """Ids that callers gave since this segment began; the committer notes them."""
         return self._start.given_ids
 
-    def _note_start(self, number: int, *, whole: bool) -> None:
-        # A group that did not fit into the old segment has its numbers and ids already.
-        first_id, given_ids = self.ids_in_flight()
+    def _note_start(self, number: int, *, whole: bool, in_flight: tuple[int, list[bytes]]) -> None:
+        first_id, given_ids = in_flight
         self._start = _Start(
             number=number,
             whole=whole,
@@ -185,7 +196,9 @@ class LogKeeper:
             self._write_index(self._index(header, end))
         elif header.number not in self._unindexed:
             self._unindexed.append(header.number)
-        self._note_start(header.number + 1, whole=True)
+        # A group that did not fit into the old segment has its numbers and ids already.
+        in_flight = self._ids.ids_in_flight()
+        self._note_start(header.number + 1, whole=True, in_flight=in_flight)
 
     def _sealed_below(self, number: int) -> list[SegmentInfo]:
         return [info for info in self._sealed if info.number < number]
@@ -204,7 +217,7 @@ class LogKeeper:
         for partition, (start, counter) in enumerate(zip(began.lwms, state.counters, strict=True)):
             if counter.hwm > start:
                 index.counters[partition] = [(state.epochs[partition], start + 1, counter.hwm)]
-        prefix, last = self.ids()
+        prefix, last = self._ids.ids()
         assert index.prefixes is not None
         if last >= began.first_id:
             index.prefixes[prefix] = (began.first_id, last)
@@ -347,7 +360,7 @@ class LogKeeper:
         """
         start = self._start
         for number in [*(info.number for info in self._sealed_below(start.number)), start.number]:
-            own = number == start.number and prefix == self.ids()[0]
+            own = number == start.number and prefix == self._ids.ids()[0]
             first = start.first_id if own else self._first_number_in(number, prefix)
             if first is not None:
                 return first

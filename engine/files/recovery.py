@@ -65,7 +65,7 @@ class Replayed:
     applied_position: int
     sync: Callable[[int], object]
     mutex: threading.Lock = field(default_factory=threading.Lock)
-    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
+    flush_turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     report: RecoveryReport = field(default_factory=RecoveryReport)
 
     def check_writable(self) -> None:

@@ -78,10 +78,7 @@ class Catalog:
 
     def name_of(self, number: int) -> str:
         """Return what to call an id, of a dropped map too."""
-        record = self.record(number)
-        if record is not None:
-            return record.name
-        return self._store.committer.dropped.get(number, f"namespace {number}")
+        return self._store.committer.context.name_of(number)
 
     def drop(self, name: str, lock_timeout: float) -> None:
         """Remove a map; ``NotFoundError`` where there is none.
@@ -117,7 +114,7 @@ class Catalog:
     def _drop(self, record: NamespaceRecord) -> None:
         """Log that a map is gone; from there on no commit may touch it."""
         committer, state = self._store.committer, self._store.state
-        number, dropped = record.id, committer.dropped
+        number, dropped = record.id, committer.context.dropped
         logged = DropNamespaceRecord(id=number, time=self._store.environment.clock())
         payload = encode_record(logged)
 

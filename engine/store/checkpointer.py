@@ -91,7 +91,7 @@ class Source(Protocol):
         """The position up to which the overlay has everything."""
 
     @property
-    def turn(self) -> AbstractContextManager[object]:
+    def flush_turn(self) -> AbstractContextManager[object]:
         """Taken while a part of a checkpoint is written; threads that never wait pass it on."""
 
     def check_writable(self) -> None:
@@ -343,7 +343,7 @@ class Checkpointer:
                             piece,
                             self.marks.get(piece.flush.partition) or PartitionMark.empty(),
                             lives,
-                            self._source.turn,
+                            self._source.flush_turn,
                         )
                         for piece in batch
                     }

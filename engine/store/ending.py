@@ -57,7 +57,7 @@ class Ending:
             with self._committer.mutex:
                 self._committer.check_whole()
                 self._state.closed = self._state.closed or self._state.closed_error
-                self._committer.begin_end()
+                self._committer.close_short_cut()
             try:
                 if not self._leaving:
                     self._maintenance.stop()
@@ -109,8 +109,7 @@ class Ending:
         """Let every later call raise; nothing of LMDB is referenced from here any more."""
         error = self._state.closed_error
         self._state.closed = error
-        self._committer.stopped = self._committer.stopped or CLOSED
-        self._committer.in_the_way = True
+        self._committer.refuse(error)
         for snapshot in self._store.snapshots:
             snapshot.end(error)
         self._store.overlay.view = closed_view(error)

@@ -100,11 +100,9 @@ class Maintenance:
         Only when there is something to do: whatever thread a process has beside its first one
         makes each look into LMDB dearer, a scan by a seventh.
         """
-        committer = self._store.committer
-        with committer.mutex:
+        with self._store.mutex:
             if self._task is None and self._state.closed is None:
                 self._task = self._background()
-            committer.at_first = None
 
     def _background(self) -> BackgroundTask:
         """Begin the background work, which keeps nobody from collecting this store."""
@@ -119,7 +117,7 @@ class Maintenance:
 
     def stop(self) -> None:
         """End the background work; return once it has ended."""
-        with self._store.committer.mutex:
+        with self._store.mutex:
             task = self._task
         if task is not None:
             task.stop()
@@ -154,7 +152,7 @@ class Maintenance:
     def _sync_behind(self) -> None:
         """Sync what nobody waits for, and tell readers of the log how far it is durable."""
         committer, writer = self._store.committer, self._store.writer
-        if committer.stopped is None:
+        if not committer.context.standing.stopped:
             if writer.position - writer.synced > self._write_behind:
                 committer.sync()
             committer.announce()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from ...checkpoints.replay import State
 from ...wal.records import DropNamespaceRecord, Record, RollbackRecord, Run
 from ..commit.committer import Committer
+from ..commit.context import AutomaticIds, CommitContext
 from ..commit.lock_manager import LockManager
 from ..commit.outcomes import automatic_prefix
 from ..system.environment import Environment
@@ -54,7 +55,7 @@ def open_store(
     try:
         files = open_files(claim, options, mapped=mapped)
         try:
-            store = _embedded(files)
+            store = _embedded(files, puts_durable=not mapped)
             _settle(store)
         except BaseException:
             files.close()
@@ -65,17 +66,25 @@ def open_store(
     return store
 
 
-def _embedded(files: StoreFiles) -> OpenStore:
+def _embedded(files: StoreFiles, puts_durable: bool) -> OpenStore:
     """Return the files with a committer of their own."""
-    committer = Committer(
-        files.environment,
+    context = CommitContext(
         files.state,
         files.overlay,
-        files.writer,
-        id_prefix=_id_prefix(files),
-        transaction_bytes_max=files.options.transaction_bytes_max,
-        mutex=files.mutex,
+        AutomaticIds(_id_prefix(files)),
+        position=files.writer.position,
+        now=files.environment.monotonic,
+        note_given_id=files.keeper.note_given_id,
     )
+    committer = Committer(
+        files.environment,
+        context,
+        files.writer,
+        mutex=files.mutex,
+        transaction_bytes_max=files.options.transaction_bytes_max,
+        puts_durable=puts_durable,
+    )
+    files.keeper.follow(committer)
     files.adopt(committer)
     parts = {part.name: getattr(files, part.name) for part in fields(files)}
     return OpenStore(**parts, committer=committer, locks=LockManager(files.environment, committer))

@@ -46,18 +46,19 @@ class Statistics:
 
 def collect(store: OpenStore, snapshots: int, oldest_snapshot_seconds: float | None) -> Statistics:
     """Return the statistics of an open store."""
-    committer, keeper, figures = store.committer, store.keeper, store.checkpointer.figures
-    median, p99, longest = committer.syncs.percentiles()
+    carrier, keeper, figures = store.committer.carrier, store.keeper, store.checkpointer.figures
+    syncs = store.committer.end_of_log.times
+    median, p99, longest = syncs.percentiles()
     pins = keeper.pins.positions()
     plan = keeper.plan_now(store.checkpointer.position)
     return Statistics(
         position=store.writer.position,
         durable_position=store.writer.synced,
         checkpoint_position=store.checkpointer.position,
-        transactions=committer.grouped + store.overlay.changes - committer.groups,
-        groups=committer.groups,
-        group_size_mean=committer.grouped / max(committer.groups, 1),
-        syncs=committer.syncs.count,
+        transactions=carrier.grouped + store.overlay.changes - carrier.groups,
+        groups=carrier.groups,
+        group_size_mean=carrier.grouped / max(carrier.groups, 1),
+        syncs=syncs.count,
         sync_us_median=median,
         sync_us_p99=p99,
         sync_us_max=longest,

@@ -1,9 +1,12 @@
 """The threads whose commits have ended, woken one after the other.
 
 Whoever is woken wakes the next: two at once would only fight for the interpreter.  The last one is
-the heir, who leads the next group: those before it are back in the queue when it looks there.
+the thread that leads the next group: those before it are back in the queue when it looks there.
 
-Left out: who is in the chain (``commit``).
+A chain is a map object over a list iterator, so that each step is one call into C that no other
+thread and no signal cuts in two.
+
+Left out: who is in the chain (``engine.commit.queue``).
 """
 
 from __future__ import annotations
@@ -28,9 +31,14 @@ class WakeChain:
     def __repr__(self) -> str:
         return f"<WakeChain left={length_hint(self.left)}>"
 
-    def join(self, lock: LockType) -> None:
-        """Add one more at the end."""
+    def join(self, lock: LockType) -> bool:
+        """Add one more at the end; False if the others have been woken: nobody would wake it."""
+        if not length_hint(self.left):
+            return False
         self._locks += (lock,)
+        # The last of the others may have been woken meanwhile; an iterator that has come to its
+        # end does not go on.
+        return length_hint(self.left) > 0
 
     def wake_next(self) -> None:
         """Wake the next one, if there is one."""

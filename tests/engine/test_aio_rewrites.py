@@ -29,12 +29,12 @@ async def test_64_tasks_count_one_key_and_none_fails() -> None:
             for _ in range(10):
                 told.append(await numbers.incr("n"))
 
-        syncs = parts_of(db).committer.syncs.count
+        syncs = parts_of(db).committer.end_of_log.times.count
         async with trio.open_nursery() as nursery:
             for _ in range(64):
                 nursery.start_soon(count)
         assert sorted(told) == list(range(1, 641))
-        assert parts_of(db).committer.syncs.count - syncs < 100
+        assert parts_of(db).committer.end_of_log.times.count - syncs < 100
     assert contents(disk, "numbers") == {"n": 640}
 
 
@@ -42,7 +42,7 @@ async def test_all_changes_that_are_queued_go_into_one_frame() -> None:
     async with opened() as db:
         numbers = db.map("numbers", key=Str, value=I64)
         await numbers.set("n", 1)
-        groups = parts_of(db).committer.groups
+        groups = parts_of(db).committer.carrier.groups
         found: dict[str, Any] = {}
 
         async def note(name: str, work: Any) -> None:
@@ -61,7 +61,7 @@ async def test_all_changes_that_are_queued_go_into_one_frame() -> None:
                 await trio.testing.wait_all_tasks_blocked()
                 gate.open()
         assert found == {"swap": True, "incr": 11, "made": 5, "pop": 11}
-        assert parts_of(db).committer.groups == groups + 2
+        assert parts_of(db).committer.carrier.groups == groups + 2
         assert [pair async for pair in numbers.items()] == [("first", 0), ("m", 5)]
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from operator import length_hint
 from typing import Any
 
 import pytest
 
+from support.commits import WAIT, commit_of, error_of, gated, put_of, records_of
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.errors import (
     CommitUnknownError,
@@ -19,115 +17,19 @@ from tidelog.affinity.errors import (
     DiskError,
     DiskFullError,
     ReadOnlyError,
-    RolledBackError,
     TidelogError,
     TransactionTooLargeError,
 )
-from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.database import session_of
-from tidelog.engine.commit import committer as commits
-from tidelog.engine.commit.committer import Committer, SyncTimes
 from tidelog.engine.commit.entries import Batch, Commit
 from tidelog.engine.commit.puts import PUT_BYTES_MAX, Puts
-from tidelog.engine.data.stored import pack_prefix
-from tidelog.engine.data.updates import FewUpdates, Writes
-from tidelog.engine.system.wakes import WakeChain, held_lock
+from tidelog.engine.commit.standing import Lead
+from tidelog.engine.commit.sync_times import SyncTimes
+from tidelog.engine.system.wakes import WakeChain
 from tidelog.tx.counter import PartitionUpdateCounter
-from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import CheckpointRecord, IdleRecord, RollbackRecord, TxRecord
 
-WAIT = 60.0
-"""Longer than anything takes; a test that waits so long has failed."""
-
-
-def records_of(store: Opened) -> list[list[Any]]:
-    """The records of the log, frame by frame."""
-    scan = Scan(store.disk.directory("/store/wal"), 0, exact=True)
-    frames = list(scan)
-    return [[record for _, record in read_records([frame])] for frame in frames]
-
-
-def put_of(key: bytes, value: bytes = b"v", durable: bool = True) -> Puts:
-    partition = partition_of(key, Space(0, 4))
-    full_key = pack_prefix(partition, 16) + key
-    return Puts([(partition, 16, full_key, key, value, key)], durable)
-
-
-def commit_of(key: bytes, value: bytes = b"v", **options: Any) -> Commit:
-    partition = partition_of(key, Space(0, 4))
-    writes: Writes = {pack_prefix(partition, 16) + key: (partition, 16, key, value)}
-    commit = Commit(FewUpdates(writes), options.pop("durable", True), options.pop("check", None))
-    for name, option in options.items():
-        setattr(commit, name, option)
-    return commit
-
-
-def error_of(entry: Puts | Commit) -> BaseException | None:
-    """The error of a commit, or of the only put of a test."""
-    errors = entry.errors.values() if isinstance(entry, Puts) else ()
-    return next(iter(errors), entry.error)
-
-
 # ------------------------------------------------------------------ groups
-
-
-@dataclass
-class Gate:
-    """Holds every sync of the log until the test lets it go on."""
-
-    entered: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    open: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    queued: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    errors: list[BaseException] = field(default_factory=list)
-    threads: list[threading.Thread] = field(default_factory=list)
-
-    def start(self, work: Callable[[], object]) -> None:
-        def run() -> None:
-            try:
-                work()
-            except TidelogError as error:
-                self.errors.append(error)
-
-        thread = threading.Thread(target=run)
-        self.threads.append(thread)
-        thread.start()
-
-    def wait_syncing(self) -> None:
-        assert self.entered.acquire(timeout=WAIT)
-
-    def wait_queued(self, store: Opened, count: int) -> None:
-        for _ in range(count):
-            assert self.queued.acquire(timeout=WAIT)
-        with store.parts.committer.mutex:
-            pass
-
-    def finish(self, syncs: int) -> None:
-        self.open.release(syncs)
-        for thread in self.threads:
-            thread.join(WAIT)
-            assert not thread.is_alive()
-
-
-@contextmanager
-def gated(store: Opened, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    """Let commits of other threads queue up behind a sync that does not end by itself."""
-    gate = Gate()
-    file = store.parts.writer._file
-    sync = file.sync
-
-    def held() -> None:
-        gate.entered.release()
-        assert gate.open.acquire(timeout=WAIT)
-        sync()
-
-    def counted() -> Any:
-        gate.queued.release()
-        return held_lock()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(file, "sync", held)
-        patch.setattr(commits, "held_lock", counted)
-        yield gate
 
 
 def test_what_comes_during_a_sync_is_one_group_with_one_frame_and_one_sync(
@@ -154,49 +56,66 @@ def test_what_comes_during_a_sync_is_one_group_with_one_frame_and_one_sync(
         assert [size for size in sizes if size] == [1, 5]
 
 
+@pytest.mark.parametrize("glanced", ["before", "behind"])
 def test_a_newcomer_waits_until_those_of_the_last_group_are_awake(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, glanced: str
 ) -> None:
-    glanced = threading.Semaphore(0)
-
-    def glance(iterator: Iterator[object]) -> int:
-        found = length_hint(iterator)
-        glanced.release()
-        return found
-
+    # Also one that had looked, without the mutex, when nobody was about.
+    ready, come, frozen, go = (threading.Semaphore(0) for _ in range(4))
     with opened() as store:
-        users = store.database.map("users")
-        committer = store.parts.committer
-        monkeypatch.setattr(commits, "length_hint", glance)
-        thread = threading.Thread(target=lambda: users.__setitem__(b"late", b""))
-        woken = [threading.Lock(), threading.Lock()]
-        with committer.mutex:
-            thread.start()
-            assert glanced.acquire(timeout=WAIT)
-            group = commits._Group(())
-            group.tickets = [Batch([]), Batch([])]
-            for lock, ticket in zip(woken, group.tickets, strict=True):
-                lock.acquire()
-                ticket.wake = lock
-            committer._end_group(group)
-        assert woken[0].acquire(timeout=WAIT)
-        # It has looked again, under the mutex, and queues behind those that are being woken.
-        assert glanced.acquire(timeout=WAIT)
-        committer._chain.wake_next()
-        assert woken[1].acquire(blocking=False)
-        committer._chain.wake_next()
-        thread.join(WAIT)
-        assert not thread.is_alive()
-        assert list(users) == [b"late"]
+        users, committer = store.database.map("users"), store.parts.committer
+        users[b"first"] = b""  # what begins with the first commit is none of this
+        carry, wake_next = committer.carrier.carry, WakeChain.wake_next
+
+        def carry_late(*args: Any) -> Any:
+            if threading.current_thread().name == "newcomer" and glanced == "before":
+                ready.release()
+                assert come.acquire(timeout=WAIT)
+            return carry(*args)
+
+        def wake_late(chain: WakeChain) -> None:
+            if threading.current_thread().name == "woken" and length_hint(chain.left):
+                frozen.release()
+                assert go.acquire(timeout=WAIT)
+            wake_next(chain)
+
+        with gated(store, monkeypatch) as gate:
+            monkeypatch.setattr(committer.carrier, "carry", carry_late)
+            if glanced == "before":
+                gate.start(lambda: users.__setitem__(b"late", b""), "newcomer")
+                assert ready.acquire(timeout=WAIT)
+            gate.start(lambda: users.__setitem__(b"0", b""))
+            gate.wait_syncing()
+            for number, name in enumerate(("next leader", "woken", "last")):
+                gate.start(lambda number=number: users.__setitem__(b"%d" % number, b""), name)  # type: ignore[misc]
+                gate.wait_queued(store, 1)
+            monkeypatch.setattr(WakeChain, "wake_next", wake_late)
+            gate.open.release(2)
+            gate.wait_syncing()
+            assert frozen.acquire(timeout=WAIT)
+            # The group has ended, and nobody leads; one thread of it is awake, one not yet.
+            leads = [committer.context.standing.lead]
+            position = store.parts.writer.position
+            if glanced == "before":
+                come.release(2)
+            else:
+                gate.start(lambda: users.__setitem__(b"late", b""), "newcomer")
+            gate.wait_queued(store, 1)
+            assert [*leads, committer.context.standing.lead] == [Lead.IDLE, Lead.NAMED]
+            assert store.parts.writer.position == position
+            go.release(2)
+            gate.finish(1)
+            assert gate.errors == []
+        assert sorted(users) == [b"0", b"1", b"2", b"first", b"late"]
 
 
-@pytest.mark.parametrize(("limit", "size"), [("GROUP_BYTES_MAX", 2000), ("PUTS_MAX", 10)])
+@pytest.mark.parametrize(("limit", "size"), [("bytes_max", 2000), ("puts_max", 10)])
 def test_a_group_is_no_larger_than_it_may_be(
     monkeypatch: pytest.MonkeyPatch, limit: str, size: int
 ) -> None:
-    monkeypatch.setattr(commits, limit, 5000 if size > PUT_BYTES_MAX else 2)
     with opened() as store:
         users = store.database.map("users")
+        setattr(store.parts.committer.queue, limit, 5000 if size > PUT_BYTES_MAX else 2)
         with gated(store, monkeypatch) as gate:
             gate.start(lambda: users.__setitem__(b"first", b""))
             gate.wait_syncing()
@@ -521,7 +440,7 @@ def test_a_sync_that_fails_in_a_rotation_for_an_announcement_stops_all() -> None
     failing_sync(store)
     store.parts.committer.announce()
     assert "because a sync failed" in store.parts.committer.stopped
-    assert store.parts.committer.in_the_way
+    assert store.parts.committer.context.standing.must_queue
     expect_stopped(store)
     expect_failing_close(store)
 
@@ -656,10 +575,19 @@ def test_what_is_durable_is_announced_once_and_only_when_nobody_is_busy() -> Non
         store.disk.fail_at(store.disk.operations + 1, "EIO", kind="write")
         committer.announce()
         assert writer.announced < writer.synced == writer.position
-        committer.stopped = "for the test"
-        committer.announce()
-        assert writer.announced < writer.synced
-        committer.stopped = None
+
+
+def test_a_store_that_has_stopped_announces_nothing() -> None:
+    store = open_store(durability="none")
+    users, writer = store.database.map("users"), store.parts.writer
+    users[b"a"] = b"1"
+    store.database.sync()
+    assert writer.announced < writer.synced == writer.position
+    with store.parts.committer.mutex:
+        store.parts.committer.context.stop("break", "for the test")
+    store.parts.committer.announce()
+    assert writer.announced < writer.synced
+    session_of(store.database).abandon()
 
 
 def test_other_records_run_what_follows_once_they_are_logged() -> None:
@@ -691,13 +619,18 @@ def test_a_bug_in_a_commit_ends_all_that_wait_with_it() -> None:
     store.database.close()
 
 
+def note(times: SyncTimes, seconds: float) -> None:
+    times.count += 1
+    times.recent.append(seconds)
+
+
 def test_sync_times_are_those_of_the_newest_syncs() -> None:
     times = SyncTimes()
     assert times.percentiles() == (0.0, 0.0, 0.0)
-    times.note(0.5)
+    note(times, 0.5)
     assert times.percentiles() == (5e5, 5e5, 5e5)
     for milliseconds in range(1, 2001):
-        times.note(milliseconds / 1000)
+        note(times, milliseconds / 1000)
     median, p99, longest = times.percentiles()
     assert times.count == 2001
     assert longest == pytest.approx(2e6)
@@ -724,361 +657,3 @@ def test_a_commit_that_is_interrupted_behind_its_frame_is_not_closed_as_well() -
 
 def interrupted(*_args: object) -> None:
     raise KeyboardInterrupt
-
-
-# ------------------------------------------------------------------ threads that go away
-
-
-@contextmanager
-def closed_if_well() -> Iterator[Opened]:
-    """Open a store; where a test fails, nobody waits for the end of what it queued."""
-    store = open_store()
-    try:
-        yield store
-    except BaseException:
-        store.parts.committer._leading = False
-        session_of(store.database).abandon()
-        raise
-    store.database.close()
-
-
-class Noted:
-    """An entry that only hears what became of it."""
-
-    told = ""
-
-    def unknown(self, _cause: BaseException) -> None:
-        self.told = "unknown"
-
-    def fail(self, _cause: BaseException) -> None:
-        self.told = "failed"
-
-
-def queued(committer: Committer, key: bytes) -> Commit:
-    """Queue a commit as its thread does, which is not there."""
-    commit = commit_of(key)
-    commit.wake = held_lock()
-    committer._tickets += (commit,)
-    committer._queued(commit)
-    return commit
-
-
-def two_that_wait() -> list[Any]:
-    return [held_lock(), held_lock()]
-
-
-def test_who_waits_takes_the_lead_from_a_thread_that_was_interrupted_and_has_gone() -> None:
-    with closed_if_well() as store:
-        store.database.map("users")
-        committer = store.parts.committer
-        gone, waiting = queued(committer, b"a"), queued(committer, b"b")
-        assert not committer._look_after(waiting)
-        committer._deserters.append(gone)
-        assert committer._look_after(waiting)
-        committer._carry(commits._Group((), waiting))
-        assert waiting.receipt is not None
-        assert gone.receipt is None
-        assert list(store.database.map("users")) == [b"b"]
-
-
-def test_who_waits_takes_a_lead_that_nobody_has() -> None:
-    with closed_if_well() as store:
-        store.database.map("users")
-        committer = store.parts.committer
-        waiting = queued(committer, b"a")
-        committer._heir = None
-        assert committer._look_after(waiting)
-        committer._carry(commits._Group((), waiting))
-        assert list(store.database.map("users")) == [b"a"]
-
-
-def test_who_waits_wakes_the_next_for_one_that_has_gone() -> None:
-    with closed_if_well() as store:
-        committer = store.parts.committer
-        locks = two_that_wait()
-        committer._chain = WakeChain(locks)
-        committer._look_after(commit_of(b"a"))
-        assert [lock.locked() for lock in locks] == [False, True]
-
-
-def test_an_interrupted_thread_takes_back_what_it_queued_and_hands_the_lead_on() -> None:
-    with closed_if_well() as store:
-        store.database.map("users")
-        committer = store.parts.committer
-        first, second = queued(committer, b"a"), queued(committer, b"b")
-        (lock, _) = locks = two_that_wait()
-        committer._chain = WakeChain(locks)
-        assert first.wake is not None
-        assert second.wake is not None
-        committer._deserters.append(first)
-        committer._leave(first, first.wake)
-        assert committer._deserters == []
-        assert not lock.locked()
-        assert not second.wake.locked()
-        assert committer._heir is second
-        committer._chain.wake_all()
-        committer._carry(commits._Group((), second))
-        assert list(store.database.map("users")) == [b"b"]
-
-
-def test_an_interrupted_thread_waits_for_the_outcome_of_what_a_leader_has_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with closed_if_well() as store:
-        committer = store.parts.committer
-        taken, waited = commit_of(b"a"), list[object]()
-        group = committer._group = commits._Group(())
-        group.tickets = [taken]
-        monkeypatch.setattr(committer, "_see_through", lambda what, _wake: waited.append(what))
-        committer._leave(taken, held_lock())
-        committer._group = None
-        assert waited == [taken]
-
-
-@pytest.mark.parametrize("logged", [False, True])
-def test_only_what_is_in_the_log_is_of_unknown_outcome_when_a_leader_goes_away(
-    logged: bool,
-) -> None:
-    with closed_if_well() as store:
-        store.database.map("users")
-        committer = store.parts.committer
-        passed, late = Noted(), Noted()
-        group: Any = commits._Group([passed, late])  # type: ignore[list-item]
-        group.passed.append(passed)
-        committer.in_flight = group.passed
-        committer._frame_at = committer.writer.position - logged
-        committer._group = committer._orphan = group
-        committer.check_whole()
-        assert (passed.told, late.told) == ("unknown" if logged else "failed", "failed")
-        assert group.ended
-        assert committer._group is None
-        assert committer.in_flight == ()
-        assert isinstance(committer.refusal(), ReadOnlyError)
-        with pytest.raises(ReadOnlyError, match="nothing is written any more"):
-            committer.check_writable()
-        session_of(store.database).abandon()
-
-
-@pytest.mark.parametrize("next_one", ["reads", "writes", "closes"])
-def test_whoever_comes_next_lets_a_logged_commit_take_effect_whose_leader_went_away(
-    monkeypatch: pytest.MonkeyPatch, next_one: str
-) -> None:
-    # The frame is in the log: what is read before and behind the next open has to agree.
-    store = open_store()
-    users = store.database.map("users")
-    committer = store.parts.committer
-    with monkeypatch.context() as patch:
-        patch.setattr(committer, "_land", interrupted)
-        patch.setattr(committer, "_settled", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            users[b"a"] = b"1"
-    assert committer._orphan is committer._group is not None
-    assert committer.changing is None
-    expected = {b"a": b"1"}
-    if next_one == "reads":
-        assert users[b"a"] == b"1"
-    elif next_one == "writes":
-        users[b"b"] = b"2"
-        expected[b"b"] = b"2"
-    if next_one != "closes":
-        assert committer._orphan is committer._group is None
-        assert dict(users) == expected
-    store.database.close()
-    with opened(store.disk, seed=2) as again:
-        assert dict(again.database.map("users")) == expected
-
-
-def test_a_commit_that_cannot_take_effect_twice_stops_the_store(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = open_store()
-    users = store.database.map("users")
-    committer = store.parts.committer
-
-    take_effect = committer._take_effect
-
-    def bug(group: commits._Group) -> None:
-        if group.passed:
-            raise ValueError("a bug")
-        take_effect(group)
-
-    monkeypatch.setattr(committer, "_take_effect", bug)
-    with pytest.raises(ValueError, match="a bug"):
-        users[b"a"] = b"1"
-    with pytest.raises(ReadOnlyError, match="in the middle of a change of a commit"):
-        users[b"b"] = b"2"
-    assert len(users) == 0
-    session_of(store.database).abandon()
-    with opened(store.disk.crash("kept"), seed=2) as again:
-        assert dict(again.database.map("users")) == {b"a": b"1"}
-
-
-def test_the_heir_of_a_leader_that_went_away_behind_its_end_goes_on() -> None:
-    with closed_if_well() as store:
-        users = store.database.map("users")
-        committer = store.parts.committer
-        heir, waiter = queued(committer, b"a"), committer.applied_soon()
-        gone: Any = commits._Group(())
-        gone.ended = True  # it had passed the lead on, and came no further
-        committer._group = committer._orphan = gone
-        session_of(store.database).overlay.applying = True
-        committer._carry(commits._Group((), heir))
-        assert heir.error is None
-        assert committer._orphan is None
-        assert waiter.acquire(blocking=False)
-        assert list(users) == [b"a"]
-
-
-def test_the_end_of_a_group_wakes_all_who_wait_for_it() -> None:
-    with closed_if_well() as store:
-        store.database.map("users")
-        committer = store.parts.committer
-        waiter, old, wakes = committer.applied_soon(), two_that_wait(), two_that_wait()
-        committer._chain = WakeChain(old)
-        group = commits._Group(())
-        group.tickets = [commit_of(b"a"), commit_of(b"b"), commit_of(b"c")]
-        for ticket, wake in zip(group.tickets, [*wakes, held_lock()], strict=True):
-            ticket.wake = wake
-        committer._apart = wakes[1]
-        following = queued(committer, b"d")
-        assert following.wake is not None
-        with committer.mutex:
-            committer._end_group(group)
-        assert waiter.acquire(blocking=False)
-        assert not [lock for lock in old if lock.locked()]
-        # The main thread at once, the others one by one, the heir last.
-        assert [ticket.wake.locked() for ticket in group.tickets] == [False, False, True]
-        with committer.mutex:
-            committer._end_group(group)
-        assert not group.tickets[2].wake.locked()
-        assert following.wake.locked()
-        committer._chain.wake_next()
-        assert not following.wake.locked()
-        assert committer._waiters == []
-        committer._carry(commits._Group((), following))
-
-
-def test_a_group_whose_taking_was_cut_short_tells_all_in_it() -> None:
-    with closed_if_well() as store:
-        committer = store.parts.committer
-        group = commits._Group((), commit_of(b"a"))
-        group.tickets = [commit_of(b"a"), commit_of(b"b")]
-        for ticket in group.tickets:
-            ticket.wake = held_lock()
-        with committer.mutex:
-            committer._give_up(group, KeyboardInterrupt())
-        errors = [type(ticket.error) for ticket in group.tickets if isinstance(ticket, Commit)]
-        assert errors == [RolledBackError, RolledBackError]
-
-
-def test_a_group_that_had_ended_when_the_store_stops_keeps_its_outcome() -> None:
-    with closed_if_well() as store:
-        table = store.database.map("users")
-        committer = store.parts.committer
-        commit = commit_of(b"a")
-        group = commits._Group((commit,))
-        committer._carry(group)
-        waiter = committer.applied_soon()
-        # Interrupted while it woke those who wait, and then somebody else in another change.
-        committer._orphan, committer.changing = group, "the log"
-        with committer.mutex:
-            committer.check_whole()
-        assert committer.stopped is not None
-        assert waiter.acquire(blocking=False)
-        assert commit.error is None
-        assert commit.receipt is not None
-        assert list(table) == [b"a"]
-
-
-def test_a_transaction_is_run_again_where_the_leader_of_its_group_was_interrupted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # It had no effect, and its caller got an error that another attempt would have spared it.
-    with opened() as store:
-        users = store.database.map("users")
-        attempts = list[object]()
-
-        def work(tx: Any) -> None:
-            attempts.append(tx)
-            tx[users][b"run"] = b"%d" % len(attempts)
-
-        def lead() -> None:
-            with pytest.raises(KeyboardInterrupt):
-                store.parts.committer.commit(commit_of(b"led", check=interrupted))
-
-        with gated(store, monkeypatch) as gate:
-            gate.start(lambda: users.__setitem__(b"first", b"1"))
-            gate.wait_syncing()
-            for waiting in (lead, lambda: store.database.run(work)):
-                gate.start(waiting)
-                gate.wait_queued(store, 1)
-            gate.finish(2)
-            assert gate.errors == []
-        assert dict(users) == {b"first": b"1", b"run": b"2"}
-
-
-def interrupt_times(
-    monkeypatch: pytest.MonkeyPatch, committer: Committer, name: str, times: int
-) -> list[int]:
-    """Interrupt the first calls of a method; note at each call how often the mutex was taken."""
-    method, calls, taken = getattr(committer, name), list[int](), list[int]()
-    mutex = committer.mutex
-
-    class Counted:
-        def __enter__(self) -> None:
-            mutex.acquire()
-            taken.append(1)
-
-        def __exit__(self, *_args: object) -> None:
-            mutex.release()
-
-    def raises(*args: Any) -> Any:
-        calls.append(len(taken))
-        if len(calls) <= times:
-            raise KeyboardInterrupt
-        return method(*args)
-
-    monkeypatch.setattr(committer, name, raises)
-    monkeypatch.setattr(committer, "mutex", Counted())
-    return calls
-
-
-@pytest.mark.parametrize("times", [1, 4])
-def test_a_group_that_has_taken_effect_ends_however_often_that_is_interrupted(
-    monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
-    with closed_if_well() as store:
-        users = store.database.map("users")
-        users[b"a"] = b"1"
-        committer = store.parts.committer
-        with monkeypatch.context() as patch:
-            calls = interrupt_times(patch, committer, "_end_group", times)
-            with pytest.raises(KeyboardInterrupt):
-                users[b"b"] = b"2"
-        # Again before anybody else could get the mutex.
-        assert calls[0] == calls[1]
-        users[b"c"] = b"3"
-        assert dict(users) == {b"a": b"1", b"b": b"2", b"c": b"3"}
-        assert committer.stopped is None
-
-
-def test_gaps_that_a_frame_has_closed_are_not_closed_again_behind_an_interrupt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with closed_if_well() as store:
-        users = store.database.map("users")
-        store.disk.fail_at(store.disk.operations + 1, "ENOSPC", kind="write")
-        with pytest.raises(DiskFullError):
-            users[b"a"] = b"1"
-        committer = store.parts.committer
-        with monkeypatch.context() as patch:
-            interrupt_times(patch, committer, "_close_reserved", 1)
-            with pytest.raises(KeyboardInterrupt):
-                users[b"b"] = b"2"
-        assert committer._closing == []
-        users[b"c"] = b"3"
-        assert dict(users) == {b"b": b"2", b"c": b"3"}
-        for counter in store.parts.state.counters:
-            assert counter.lwm == counter.hwm
-        kinds = [type(record) for frame in records_of(store) for record in frame]
-        assert kinds.count(RollbackRecord) == 1

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import tidelog
+from support.commits import commit_of
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.errors import (
     AlreadyOpenError,
@@ -39,10 +40,16 @@ ROOT = Path(tidelog.__file__).parent
 MODULES = frozenset(
     str(ROOT / name)
     for name in (
+        "engine/commit/carrier.py",
+        "engine/commit/commit_log.py",
         "engine/commit/committer.py",
+        "engine/commit/context.py",
         "engine/commit/entries.py",
+        "engine/commit/group.py",
         "engine/commit/puts.py",
+        "engine/commit/queue.py",
         "engine/commit/relaxed.py",
+        "engine/commit/standing.py",
         "engine/api/rewrites.py",
         "engine/api/rewriting.py",
         "engine/data/updates.py",
@@ -282,7 +289,9 @@ def test_an_interrupt_anywhere_in_a_rotation_loses_nothing() -> None:
     assert points == seen[0] > 40
 
 
-def test_what_was_not_checked_yet_when_a_stopped_store_was_interrupted_has_an_error() -> None:
+def test_what_was_not_checked_yet_when_a_stopped_store_was_interrupted_has_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # It had none, and its thread took that for committed.
     store = open_store()
     store.database.map("m")[b"k"] = b"v"
@@ -291,10 +300,16 @@ def test_what_was_not_checked_yet_when_a_stopped_store_was_interrupted_has_an_er
         store.database.map("m")[b"k"] = b"lost"
     committer = store.parts.committer
     entries = [Commit(NoUpdates(), True), Commit(NoUpdates(), True)]
-    group = commit._Group(entries)
-    committer._give_up(group, KeyboardInterrupt())
+    with monkeypatch.context() as patch:
+        patch.setattr(committer.context, "refusal", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            committer.commit_all(entries)
     assert [type(entry.error) for entry in entries] == [RolledBackError, RolledBackError]
     session_of(store.database).abandon()
+
+
+def interrupted(*_args: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8])
@@ -351,19 +366,19 @@ def test_an_alarm_behind_the_frame_leaves_a_commit_that_took_effect(durability: 
         assert again.database.map("other")[b"k"] == b"v"
 
 
-@pytest.mark.parametrize(("method", "lands"), [("_append", False), ("_sync_to", True)])
+@pytest.mark.parametrize(("method", "lands"), [("append", False), ("sync", True)])
 def test_an_alarm_is_no_error_of_the_disk(method: str, lands: bool) -> None:
     # It was raised as a DiskError, "appending to the log failed".
     store = open_store(partitions=1)
     table = store.database.map("m")
-    committer = store.parts.committer
-    whole = getattr(committer, method)
+    end_of_log = store.parts.committer.end_of_log
+    whole = getattr(end_of_log, method)
 
     def alarmed(_: object) -> None:
-        setattr(committer, method, whole)
+        setattr(end_of_log, method, whole)
         raise LateError
 
-    setattr(committer, method, alarmed)
+    setattr(end_of_log, method, alarmed)
     with pytest.raises(LateError):
         store.database.run(lambda tx: tx[table].set(b"k", b"v"))
     expected = {b"k": b"v"} if lands else {}
@@ -374,21 +389,29 @@ def test_an_alarm_is_no_error_of_the_disk(method: str, lands: bool) -> None:
         assert dict(again.database.map("m").items()) == {**expected, b"later": b"1"}
 
 
+def late(*_args: object) -> None:
+    raise LateError("too late")
+
+
 def test_an_alarm_in_a_leader_acknowledges_nothing_that_was_not_logged() -> None:
     # Those of the group that had not been looked at had no error, and counted as committed.
     store = open_store()
-    committer = store.parts.committer
-    entries = [Commit(NoUpdates(), True), Commit(NoUpdates(), True)]
-    committer._give_up(commit._Group(entries), LateError("too late"))
+    store.database.map("m")
+    entries = [commit_of(b"a", check=late), commit_of(b"b")]
+    with pytest.raises(LateError):
+        store.parts.committer.commit_all(entries)
     assert all(entry.error is not None for entry in entries)
+    assert len(store.database.map("m")) == 0
     session_of(store.database).abandon()
 
 
 def test_an_alarm_in_a_leader_is_raised_in_no_other_thread() -> None:
     # Being an OSError it was, as if their own disk had failed.
     store = open_store()
-    entry = Commit(NoUpdates(), True)
-    store.parts.committer._give_up(commit._Group([entry]), LateError("too late"))
+    store.database.map("m")
+    entry = commit_of(b"b")
+    with pytest.raises(LateError):
+        store.parts.committer.commit_all([commit_of(b"a", check=late), entry])
     assert isinstance(entry.error, RolledBackError)
     assert "interrupted" in str(entry.error)
     session_of(store.database).abandon()
@@ -431,7 +454,7 @@ def test_an_alarm_while_a_segment_is_begun_leaves_its_begin_to_the_next_append()
 
     directory.sync = alarmed
     with pytest.raises(LateError):
-        store.parts.committer._rotate()
+        store.parts.committer.end_of_log.rotate()
     table[b"later"] = b"1"
     assert store.parts.writer.segment.number == 2
     with opened(store.disk.crash("lost"), seed=2) as again:

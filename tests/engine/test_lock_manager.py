@@ -115,7 +115,7 @@ def locks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Locks]:
         assert manager.table.idle
         left = [*manager._waiting, *manager._victims, *manager._interrupted]
         assert left == []
-        assert not store.parts.committer.locks_held
+        assert not store.parts.committer.context.standing.locks
 
 
 def test_owners_are_numbered_by_age(locks: Locks) -> None:
@@ -273,7 +273,8 @@ def test_a_lock_is_used_only_after_the_group_in_flight_has_been_applied(
 ) -> None:
     store = locks.store
     users = store.database.map("users")
-    applied_soon = store.parts.committer.applied_soon
+    queue = store.parts.committer.queue
+    applied_soon = queue.applied_soon
 
     with locks.put_in_flight(b"a", monkeypatch) as go:
 
@@ -281,7 +282,7 @@ def test_a_lock_is_used_only_after_the_group_in_flight_has_been_applied(
             go()
             return applied_soon()
 
-        monkeypatch.setattr(store.parts.committer, "applied_soon", waits)
+        monkeypatch.setattr(queue, "applied_soon", waits)
         for want_all in (False, True):
             with store.database.transaction(mode="pessimistic") as tx:
                 # Both a key lock and a range lock cover the put on its way.
@@ -294,13 +295,13 @@ def test_locks_are_released_with_the_transaction_however_it_ends(locks: Locks) -
     for end in ("commit", "rollback", "error"):
         tx = locks.store.database.transaction(mode="pessimistic")
         tx[users][b"a"] = b"1"
-        assert locks.store.parts.committer.locks_held
+        assert locks.store.parts.committer.context.standing.locks
         if end == "error":
             with pytest.raises(ZeroDivisionError), tx:
                 raise ZeroDivisionError
         else:
             getattr(tx, end)()
-        assert not locks.store.parts.committer.locks_held
+        assert not locks.store.parts.committer.context.standing.locks
         users[b"a"] = b"2"
 
 
@@ -327,7 +328,7 @@ def test_a_dropped_transaction_lets_go_of_its_locks_and_warns() -> None:
         users = store.database.map("users")
         drop(locking(store))
         assert store.parts.locks.table.idle
-        assert not store.parts.committer.locks_held
+        assert not store.parts.committer.context.standing.locks
         users[b"k"] = b"put"
         assert users[b"k"] == b"put"
         assert store.environment.time.steady_s() == 0
@@ -468,7 +469,7 @@ def test_an_interrupt_while_a_group_in_flight_is_waited_for_is_raised_as_it_is(
     # It came with a RuntimeError in its place, and let go of a mutex that another thread held.
     store = locks.store
     users, committer = store.database.map("users"), store.parts.committer
-    applied_soon = committer.applied_soon
+    applied_soon = committer.queue.applied_soon
     held = list[bool]()
 
     class Waiter:
@@ -481,7 +482,7 @@ def test_an_interrupt_while_a_group_in_flight_is_waited_for_is_raised_as_it_is(
         return Waiter()
 
     with locks.put_in_flight(b"a", monkeypatch) as go:
-        monkeypatch.setattr(committer, "applied_soon", interrupted)
+        monkeypatch.setattr(committer.queue, "applied_soon", interrupted)
         with pytest.raises(KeyboardInterrupt), store.database.transaction("pessimistic") as tx:
             tx[users][b"a"] = b"never"
         assert held == [False]
@@ -500,21 +501,24 @@ def test_behind_an_interrupt_in_the_last_release_nobody_is_asked_for_locks(
     with pytest.raises(KeyboardInterrupt):
         locks.manager.release(owner)
     committer = locks.store.parts.committer
-    assert not committer.locks_held
-    assert committer.changing is None
+    assert not committer.context.standing.locks
+    assert committer.context.changing is None
 
 
-def test_locks_that_are_released_in_a_commit_leave_it_marked_as_unfinished(locks: Locks) -> None:
+def test_locks_that_are_released_behind_a_commit_that_was_cut_short_leave_it_marked(
+    locks: Locks,
+) -> None:
     # Else nobody would notice that its thread went away in the middle of it.
     committer = locks.store.parts.committer
     (owner,) = locks.owners(1)
     locks.take(owner, KeyLock(A))
     with committer.mutex:
-        committer.changing = "a commit"
-        locks.manager._lost.append(owner)
-        assert locks.manager.locked(0, [A]) is None
-        assert committer.changing == "a commit"
-        committer.changing = None
+        committer.context.changing = "a commit"
+    assert locks.manager.lose(owner)  # a finalizer, which gets the mutex at once
+    assert locks.manager.table.idle
+    with committer.mutex:
+        assert committer.context.changing == "a commit"
+        committer.context.changing = None
 
 
 def test_who_waits_for_a_lock_while_the_store_stops_gets_none() -> None:
@@ -523,7 +527,7 @@ def test_who_waits_for_a_lock_while_the_store_stops_gets_none() -> None:
         first, second = locks.new_owner(), locks.new_owner()
         locks.acquire(first, KeyLock(A), timeout=WAIT, deadline=None)
         assert isinstance(locks.table.request(second, KeyLock(A)), Waiting)
-        committer.changing = "a commit"  # whose thread has gone
+        committer.context.changing = "a commit"  # whose thread has gone
         locks.release(first)
         assert locks.table.waits(second)
         with pytest.raises(ReadOnlyError):

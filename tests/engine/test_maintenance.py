@@ -107,21 +107,16 @@ def test_background_work_begins_with_the_first_commit(
 def test_two_first_commits_begin_it_once() -> None:
     environment = simulated(1, FaultyDisk())
     with open_with(environment, "/store", durability="none") as db:
-        committer = session_of(db).committer
-        begin = committer.at_first
-        assert begin is not None
         db.map("numbers")[b"a"] = b"1"
-        begin()
+        session_of(db).maintenance.begin()
         assert tasks(environment) == ["tidelog-maintenance"]
-        assert committer.at_first is None
-        assert not committer.in_the_way
+        assert not session_of(db).committer.context.standing.must_queue
 
 
 def test_a_first_commit_that_a_close_overtakes_begins_nothing() -> None:
     environment = simulated(1, FaultyDisk())
     with open_with(environment, "/store") as db:
-        begin = session_of(db).committer.at_first
-    assert begin is not None
+        begin = session_of(db).maintenance.begin
     begin()
     assert tasks(environment) == []
 

@@ -244,8 +244,11 @@ def test_a_store_that_stopped_writing_sweeps_nothing_and_says_so_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = open_store()
+    numbers = store.database.map("numbers")
     commit(store, b"v", b"%016d" % 1)
-    store.parts.committer.stopped = "for the test"
+    store.disk.fail_at(store.disk.operations + 1, "EIO", kind="sync")
+    with pytest.raises(CommitUnknownError):
+        numbers[b"more"] = b"v"
     store.environment.time.move(outcomes.RETENTION_SECONDS + 1)
     store.environment.advance(1)
     assert "maintenance.failed" in {getattr(r, "event", "") for r in caplog.records}

@@ -46,7 +46,7 @@ PLANTS = {
         lmdb, "open", lambda *args, **named: real_open(*args, **{**named, "metasync": False})
     ),
     "a checkpoint does not sync the log": lambda: setattr(
-        Committer, "sync", lambda self, position=None: self.writer.position
+        Committer, "sync", lambda self, position=None: self.end_of_log.writer.position
     ),
 }
 PLANTS[sys.argv[1]]()

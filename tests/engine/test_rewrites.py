@@ -87,12 +87,15 @@ def tx_records(store: Opened) -> list[TxRecord]:
 
 def test_increments_of_one_key_go_into_one_frame_and_none_is_lost(store: Opened) -> None:
     counters(store)["n"] = 5
-    syncs, groups = store.parts.committer.syncs.count, store.parts.committer.groups
+    syncs, groups = (
+        store.parts.committer.end_of_log.times.count,
+        store.parts.committer.carrier.groups,
+    )
     made = increments(store, "n", 32)
     store.parts.committer.commit_all(made)
     assert results(made) == list(range(6, 38))
-    assert store.parts.committer.syncs.count == syncs + 1
-    assert store.parts.committer.groups == groups + 1
+    assert store.parts.committer.end_of_log.times.count == syncs + 1
+    assert store.parts.committer.carrier.groups == groups + 1
     with opened(store.disk.copy()) as again:
         assert counters(again)["n"] == 37
     values = [record.values[0] for record in tx_records(store)[-33:]]
@@ -423,10 +426,10 @@ def test_pops_of_one_group_take_one_key_after_the_other(store: Opened) -> None:
     mapping = counters(store)
     mapping.update({"a": 1, "b": 2, "c": 3})
     made = pops(store, 4)
-    syncs = store.parts.committer.syncs.count
+    syncs = store.parts.committer.end_of_log.times.count
     store.parts.committer.commit_all(made)
     assert keys_of(made) == ["a", "b", "c", None]
-    assert store.parts.committer.syncs.count == syncs + 1
+    assert store.parts.committer.end_of_log.times.count == syncs + 1
     assert dict(mapping) == {}
 
 
@@ -498,7 +501,7 @@ def test_those_who_pop_at_once_share_a_look_and_leave_no_snapshot_behind(store: 
 def test_a_look_at_an_empty_map_is_for_one_pop_only(store: Opened) -> None:
     mapping = counters(store)
     empty = session_of(store.database).rewriting.first(mapping.namespace)
-    assert empty.choice.settled
+    assert empty.choice.nothing_to_write
     mapping["a"] = 1
     assert mapping.popitem() == ("a", 1)
 
@@ -515,10 +518,10 @@ def test_the_first_key_of_an_empty_map_is_none(store: Opened) -> None:
 def test_a_relaxed_store_takes_them_without_a_sync(durability: Any) -> None:
     with opened(durability=durability) as store:
         mapping = counters(store)
-        syncs = store.parts.committer.syncs.count
+        syncs = store.parts.committer.end_of_log.times.count
         for number in range(5):
             mapping["k"] = number
             assert mapping.incr("n") == number + 1
         assert mapping.popitem() == ("k", 4)
         assert mapping.pop("n") == 5
-        assert store.parts.committer.syncs.count == syncs
+        assert store.parts.committer.end_of_log.times.count == syncs

@@ -30,7 +30,7 @@ def test_who_joins_a_chain_is_the_last_of_it() -> None:
     first, late = held(), held()
     chain = WakeChain([held(), first])
     chain.wake_next()
-    chain.join(late)
+    assert chain.join(late)
     assert length_hint(chain.left) == 2
     chain.wake_next()
     assert (first.locked(), late.locked()) == (False, True)
@@ -44,7 +44,7 @@ def test_who_joins_a_chain_that_has_ended_is_not_in_it() -> None:
     chain = WakeChain([held()])
     chain.wake_next()
     chain.wake_next()
-    chain.join(late)
+    assert not chain.join(late)
     assert length_hint(chain.left) == 0
     chain.wake_next()
     chain.wake_all()

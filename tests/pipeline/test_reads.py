@@ -699,7 +699,7 @@ def test_a_rename_behind_a_batch_does_not_change_it(tmp_path: Path, rotate: bool
         once = rows_of(following.tasks(start, end))
         db.rename("old", "new")
         if rotate:
-            session_of(db).committer._rotate()
+            session_of(db).committer.end_of_log.rotate()
         db.map("new")[b"k"] = b"w"
         session_of(db).committer.announce()
         assert [row["namespace"] for row in once] == ["old"]

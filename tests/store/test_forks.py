@@ -290,8 +290,8 @@ def test_every_inherited_handle_raises_at_once_whatever_other_threads_held(
         locks = {
             "nobody": threading.Lock(),
             "mutex": session_of(db).store.committer.mutex,
-            "sync": session_of(db).store.committer._sync_lock,
-            "turn": session_of(db).store.committer.turn,
+            "sync": session_of(db).store.committer.end_of_log.sync_lock,
+            "turn": session_of(db).store.committer.flush_turn,
             "checkpoint": session_of(db).store.checkpointer._lock,
             "naming": session_of(db).catalog._naming,
             "looking": session_of(db).rewriting._looking,

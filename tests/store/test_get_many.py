@@ -20,11 +20,13 @@ def test_the_keys_of_one_get_many_are_of_one_moment(
         mapping.update_many({"a": 1, "b": 1})
         inner = reads._get_all
 
-        def with_a_commit_between(source: Any, namespace: Any, keys: list[bytes]) -> Any:
+        def with_a_commit_between(
+            source: Any, namespace: Any, keys: list[bytes], wait_applied: Any
+        ) -> Any:
             monkeypatch.setattr(reads, "_get_all", inner)
-            first = inner(source, namespace, keys[:1])
+            first = inner(source, namespace, keys[:1], wait_applied)
             mapping.update_many({"a": 2, "b": 2})
-            return first + inner(source, namespace, keys[1:])
+            return first + inner(source, namespace, keys[1:], wait_applied)
 
         monkeypatch.setattr(reads, "_get_all", with_a_commit_between)
         assert mapping.get_many(["a", "b"]) == {"a": 2, "b": 2}

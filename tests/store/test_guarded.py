@@ -92,8 +92,9 @@ def test_what_the_mutex_guards_is_done_by_its_holder(durability: Any, tmp_path: 
     everything = {f"{owner.__name__}.{name}" for owner, names in GUARDED for name in names}
     # Where threads meet (below), or are interrupted.
     rare = {
-        f"Committer.{n}" for n in ("_take", "_queued", "_withdraw", "_pass_lead", "applied_soon")
-    }
+        f"CommitQueue.{name}"
+        for name in ("add_put", "add_ticket", "applied_soon", "name_anybody", "take")
+    } | {"CommitQueue.withdraw_interrupted"}
     assert everything - watch.called <= rare
 
 
@@ -107,7 +108,7 @@ def test_a_commit_whose_sync_fails_ends_under_the_mutex() -> None:
             users[b"k"] = b"v"
         session_of(store.database).abandon()
     assert watch.bare == []
-    assert "Committer._end_group" in watch.called
+    assert "CommitQueue.end" in watch.called
 
 
 @pytest.mark.slow
@@ -120,10 +121,10 @@ def test_threads_that_meet_at_a_sync_queue_and_lead_under_the_mutex(tmp_path: Pa
                 thread.start()
             for thread in threads:
                 thread.join()
-            if {"Committer._take", "Committer._queued"} <= watch.called:
+            if {"CommitQueue.take", "CommitQueue.add_put"} <= watch.called:
                 break
     assert watch.bare == []
-    assert {"Committer._take", "Committer._queued"} <= watch.called
+    assert {"CommitQueue.take", "CommitQueue.add_put"} <= watch.called
 
 
 def test_the_twin_knows_its_holder() -> None:

@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 
 from tidelog.checkpoints.replay import State
+from tidelog.engine.commit.carrier import Carrier
+from tidelog.engine.commit.commit_log import CommitLog
 from tidelog.engine.commit.committer import Committer
+from tidelog.engine.commit.context import CommitContext
+from tidelog.engine.commit.queue import CommitQueue
 from tidelog.engine.data.overlay import Overlay
 from tidelog.engine.store import store_files
 from tidelog.engine.store.opening import OpenStore
@@ -24,20 +28,21 @@ from tidelog.wal.writer import LogWriter
 
 GUARDED: tuple[tuple[type, tuple[str, ...]], ...] = (
     (
-        Committer,
+        CommitQueue,
         (
-            "_take",
-            "_end_group",
-            "_append",
-            "_queued",
-            "_withdraw",
-            "_pass_lead",
-            "check_dropped",
-            "check_whole",
-            "begin_end",
+            "add_put",
+            "add_ticket",
             "applied_soon",
+            "end",
+            "name_anybody",
+            "take",
+            "withdraw_interrupted",
         ),
     ),
+    (CommitLog, ("append", "close_gaps", "leave_gaps")),
+    (CommitContext, ("check_dropped", "locked")),
+    (Committer, ("change", "close_short_cut", "note_locks")),
+    (Carrier, ("check_whole",)),
     (Overlay, ("begin_flush", "end_flush", "abandon_flush", "refresh", "snapshot", "seal")),
     (LogWriter, ("append",)),
     (State, ("apply",)),
@@ -93,7 +98,18 @@ class Watch:
 
     def follow(self, store: OpenStore) -> None:
         """Watch the parts of a store that has been opened."""
-        parts = (store.committer, store.overlay, store.writer, store.state, store.locks.table)
+        committer = store.committer
+        parts = (
+            committer,
+            committer.carrier,
+            committer.context,
+            committer.end_of_log,
+            committer.queue,
+            store.overlay,
+            store.writer,
+            store.state,
+            store.locks.table,
+        )
         self._parts = frozenset(map(id, parts))
 
     def guarded(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:

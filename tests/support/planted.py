@@ -21,6 +21,7 @@ import tidelog
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.checkpoints.replay import State
 from tidelog.engine.api.database import session_of
+from tidelog.engine.commit.commit_log import CommitLog
 from tidelog.engine.commit.committer import Committer
 from tidelog.engine.data.stored import split_key, version_of
 from tidelog.engine.files import recovery
@@ -224,7 +225,7 @@ def _flip(path: Path, offset: int) -> None:
 # ------------------------------------------------------------------ bugs
 
 
-def _no_sync(self: Committer, end: int) -> None:
+def _no_sync(self: CommitLog, end: int) -> None:
     return None
 
 
@@ -273,21 +274,21 @@ _sync = Committer.sync
 
 
 def _sync_without_position(self: Committer, position: int | None = None) -> int:
-    return self.writer.synced if position is not None else _sync(self)
+    return self.end_of_log.writer.synced if position is not None else _sync(self)
 
 
-_append = Committer._append
+_append = CommitLog.append
 
 
-def _append_without_rollback(self: Committer, payload: bytes) -> None:
-    closing, self._closing = self._closing, []
+def _append_without_rollback(self: CommitLog, payload: bytes) -> None:
+    gaps, self.gaps = self.gaps, []
     try:
         _append(self, payload)
     except BaseException:
-        self._closing = closing
+        self.gaps = gaps
         raise
-    for run in closing:
-        self.state.counters[run.partition].update(run.first - 1, run.count)
+    for run in gaps:
+        self._context.state.counters[run.partition].update(run.first - 1, run.count)
 
 
 _update = PartitionUpdateCounter.update
@@ -365,7 +366,7 @@ FULL_DISKS = 128
 """All points of ``full_disks``: two failures have to meet."""
 
 BUGS = (
-    _bug("acknowledged before the sync", Committer, "_sync_to", _no_sync, power_cuts, "I-1", 60),
+    _bug("acknowledged before the sync", CommitLog, "sync", _no_sync, power_cuts, "I-1", 60),
     _bug("a failed sync is ignored", LogWriter, "sync", _ignoring_sync, io_errors, "I-1 I-7", 40),
     _bug("a failed sync is tried again", LogWriter, "sync", _retrying_sync, io_errors, "I-7", 40),
     _bug("no CRC", reader, "walk", _trusting_walk, power_cuts, "I-2 I-5 I-6 errors", CUTS),
@@ -383,8 +384,8 @@ BUGS = (
     ),
     _bug(
         "LWM passes numbers of a failed group that no record closes",
-        Committer,
-        "_append",
+        CommitLog,
+        "append",
         _append_without_rollback,
         full_disks,
         "I-9 I-10",
