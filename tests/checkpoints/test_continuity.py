@@ -7,7 +7,7 @@ from tidelog.affinity.partitions import Space
 from tidelog.checkpoints.continuity import Continuity
 from tidelog.checkpoints.replay import State
 from tidelog.wal.format import Frame
-from tidelog.wal.records import RollbackRecord, Run, StateRecord
+from tidelog.wal.records import Record, RollbackRecord, Run, StateRecord
 
 
 def test_the_time_of_a_log_may_begin_at_zero_and_does_not_fall() -> None:
@@ -56,7 +56,7 @@ def test_numbers_of_a_space_that_was_added_go_on_from_there() -> None:
     continuity = Continuity(wrong.append)
     grown = State(b"", SPACES)
     grown.counters[2].update(0, 4)
-    records = (head(*SPACES[:1]), grown.record(0), rollback(2, 5), rollback(2, 4))
+    records: list[Record] = [head(*SPACES[:1]), grown.record(0), rollback(2, 5), rollback(2, 4)]
     for position, record in enumerate(records):
         continuity.take(Frame(position, 0, b"", 1, position), record)
     assert wrong == ["segment 1, offset 3: partition 2, numbers 4..4 for a second time"]
