@@ -38,7 +38,7 @@ from ...affinity.errors import (
     NotFoundError,
     ReadOnlyError,
     TidelogError,
-    UnsupportedError,
+    UsageError,
 )
 from ...checkpoints.marks import StoreMark
 from ...checkpoints.replay import State
@@ -245,7 +245,7 @@ class ReadOnlyDatabase:
         replay_to(self.access.wal, replayed, stop=stop, log_ids=manifest.log_ids)
         if base.state.cleared:
             partition = min(base.state.cleared)
-            raise UnsupportedError(
+            raise UsageError(
                 f"the log of {self.path} clears partition {partition} behind the last checkpoint, "
                 "and the data file still has it",
                 hint="Read it again when whoever writes the store has taken a checkpoint.",

@@ -41,7 +41,9 @@ from ..data.stored import (
     VALUE,
     check_block,
     checked,
+    flags_of,
     pack_prefix,
+    present,
     shown_key,
     stored_run,
     xor_trailers,
@@ -384,7 +386,8 @@ def read_part(path: str, part: LoadPart) -> Iterator[list[Pair]]:
     """Yield the keys and values of one partition of a file that ``check_file`` has passed.
 
     Raises ``CorruptDataError`` for a block that is not as it was written, and at the end where the
-    blocks are not all that the manifest tells of.
+    blocks are not all that the manifest tells of; ``FormatVersionError`` for values of a later
+    version.
     """
     prefix = pack_prefix(part.partition, 0)
     rows = digest = 0
@@ -399,6 +402,8 @@ def read_part(path: str, part: LoadPart) -> Iterator[list[Pair]]:
             keys, stored = [key for key, _ in block], [value for _, value in block]
             check_block(keys, stored)
             digest ^= xor_trailers(stored)
+            if any(map(flags_of, stored)):
+                block = present(block)
             pairs = [(key[PREFIX_SIZE:], value[VALUE]) for key, value in block]
             if pairs:
                 first_key = first_key if rows else pairs[0][0]

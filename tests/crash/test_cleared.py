@@ -14,7 +14,7 @@ import pytest
 import tidelog
 from support.pipelines import rows
 from support.stores import Opened, expect_sound, open_store, opened
-from tidelog.affinity.errors import UnsupportedError
+from tidelog.affinity.errors import UsageError
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.copies import CopyState
 from tidelog.engine.api.database import Database, session_of
@@ -156,7 +156,7 @@ def test_a_real_store_with_such_a_log_goes_on(name: str, tmp_path: Path) -> None
     path = tmp_path / "store"
     fill(tidelog.open(path, partitions=2), LOGS[name])
     # The data file of a store that nobody recovers has what the log has cleared.
-    with pytest.raises(UnsupportedError, match="clears partition 1 behind the last checkpoint"):
+    with pytest.raises(UsageError, match="clears partition 1 behind the last checkpoint"):
         tidelog.open(path, read_only=True)
     assert check_store(path) == []
     with tidelog.open(path) as db:

@@ -16,7 +16,7 @@ from tidelog.affinity.errors import (
     NotFoundError,
     UsageError,
 )
-from tidelog.engine.data.stored import split_key, version_of
+from tidelog.engine.data.stored import pack_trailer, split_key, version_of
 from tidelog.engine.system.lmdb_file import open_file
 from tidelog.engine.upkeep import load_files
 from tidelog.engine.upkeep.load_files import (
@@ -249,6 +249,24 @@ def test_a_partition_that_the_manifest_tells_otherwise_is_damage(tmp_path: Path)
 
 
 # ----------------------------------------------------------------------------------- manifest
+
+
+@pytest.mark.parametrize(
+    ("flags", "refusal"), [(4, FormatVersionError), (1, CorruptDataError), (5, FormatVersionError)]
+)
+def test_a_load_holds_no_deletes_and_no_values_of_a_later_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int, refusal: type[Exception]
+) -> None:
+    def flagged_run(values: list[bytes], epoch: int, first: int, time: int) -> list[bytes]:
+        return [
+            value + pack_trailer(flags, epoch, number, time)
+            for number, value in enumerate(values, first)
+        ]
+
+    monkeypatch.setattr(load_files, "stored_run", flagged_run)
+    file = written(tmp_path)
+    with pytest.raises(refusal, match=r"later version|is not what the manifest tells of"):
+        read(tmp_path, file)
 
 
 def test_the_manifest_that_is_written_is_read(tmp_path: Path) -> None:

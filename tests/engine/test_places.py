@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 from hypothesis import given, strategies as st
+from mmh3 import hash as murmur3
 
 from support import trio_stores
 from support.documents import ROOT
@@ -188,6 +189,14 @@ def test_a_key_lies_in_its_space_as_far_as_in_one_at_0(key: bytes, first: int, c
     space = Space(first, count)
     assert partition_of(key, space) in space.numbers
     assert partition_of(key, space) - first == partition_of(key, Space(0, count))
+
+
+@given(st.binary(max_size=40), st.integers(0, 20_000), st.integers(1, 12_768))
+def test_what_is_written_out_says_what_the_function_says(
+    key: bytes, first: int, count: int
+) -> None:
+    names = {"murmur3": murmur3, "key": key, "first": first, "count": count}
+    assert eval(FORM, names) == partition_of(key, Space(first, count))
 
 
 # ------------------------------------------------------------------ spaces

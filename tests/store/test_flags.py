@@ -147,6 +147,9 @@ def test_checks_and_tools_count_tombstones_apart(store: Path) -> None:
     assert done.exit_code == 0, done.output
     done = CliRunner().invoke(cli, ["kv", "scan", str(store), "m", "--limit", "9999", "--jsonl"])
     assert done.output.count('"pair"') == len(LEFT), done.output[-300:]
+    for option in ([], ["--skip-damaged"]):
+        done = CliRunner().invoke(cli, ["kv", "count", str(store), "m", *option])
+        assert done.output.split()[-1].replace(",", "") == str(len(LEFT)), done.output
     copy = store.with_name("copy")
     with tidelog.open(store, read_only=True) as db:
         db.backup(copy, verify=True)

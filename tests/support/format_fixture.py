@@ -113,13 +113,17 @@ def leave_a_gap(db: Database) -> None:
         counter.reserve(1)
 
 
+def reopened(path: Path) -> Database:
+    """Open the store to go on; all of its log is kept."""
+    return tidelog.open(path, segment_bytes=SEGMENT_BYTES, retain_bytes=1 << 30)
+
+
 def go_on(path: Path, load: str) -> tuple[Content, Content]:
     """A second life, as a copy: a log of its own, crashes, and updates behind the checkpoint."""
-    keep: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES, "retain_bytes": 1 << 30}
-    db = tidelog.open(path, **keep)
+    db = reopened(path)
     db.map("people")["before the crash"] = 1
     session_of(db).abandon()
-    db = tidelog.open(path, **keep)
+    db = reopened(path)
     people, visits, filler = db.map("people"), db.map("visits"), db.map("filler")
     db.attach(load)
     db.map("short-lived")[b"key"] = b"value"
@@ -134,7 +138,7 @@ def go_on(path: Path, load: str) -> tuple[Content, Content]:
     for number in range(-3, 3):
         filler[number] = bytes([number + 13]) * 25_000  # which begins the next segment
     session_of(db).abandon()
-    db = tidelog.open(path, **keep)  # which closes the gaps
+    db = reopened(path)  # which closes the gaps
     people, filler = db.map("people"), db.map("filler")
     for number in range(12, 30):
         people[f"person {number}"] = {"in a piece": number}
