@@ -72,6 +72,7 @@ KINDS = {
     "engine/api/maps.py": "pure",
     "engine/api/rewrites.py": "pure",
     "engine/api/snapshots.py": "pure",
+    "engine/api/unwritable.py": "pure",
     "pipeline/": "disk",
     "pipeline/base/pace.py": "shell",
     "pipeline/base/sketches.py": "pure",
