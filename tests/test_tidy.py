@@ -69,6 +69,7 @@ KINDS = {
     "engine/upkeep/check.py": "shell",
     "engine/api/attempts.py": "pure",
     "engine/api/inside.py": "pure",
+    "engine/api/items.py": "pure",
     "engine/api/maps.py": "pure",
     "engine/api/rewrites.py": "pure",
     "engine/api/snapshots.py": "pure",

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..api import maps
+from ..api.items import Items
 from ..data.namespaces import Namespace
 from ..data.operations import KEYS_AT_ONCE
 from ..data.requests import (
@@ -52,7 +53,7 @@ class Place(Protocol):
 class SyncPages(Generic[T]):
     """The pages of a synchronous iteration, which runs in the place of its map."""
 
-    def __init__(self, place: Place, items: maps.Items[T]) -> None:
+    def __init__(self, place: Place, items: Items[T]) -> None:
         self._place = place
         self._items = items
 

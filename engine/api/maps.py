@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, MutableMapping
 from itertools import chain, islice
-from typing import Any, Generic, Protocol, TypeVar, cast, overload
+from typing import Any, Protocol, TypeVar, cast, overload
 
 from ..data import operations
 from ..data.decisions import MISSING, Decide
@@ -40,6 +40,7 @@ from ..data.requests import (
 )
 from ..data.scan import Pair
 from ..data.stored import KEY_BYTES_MAX
+from .items import Items
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -77,38 +78,6 @@ class Session(Protocol):
 
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
         """Run ``work`` with the map of one transaction."""
-
-
-class Items(Iterator[T], Generic[T]):
-    """A lazy iterator over a map; closing it, or leaving its ``with`` block, ends its snapshot."""
-
-    def __init__(self, values: Iterator[T], source: Iterator[Any] | None = None) -> None:
-        self._values = values
-        self._source = values if source is None else source
-        self._next = values.__next__
-
-    def __iter__(self) -> Iterator[T]:
-        """Return the iterator itself."""
-        return self._values
-
-    def __next__(self) -> T:
-        """Return the next one."""
-        return self._next()
-
-    def close(self) -> None:
-        """End the iteration and its snapshot; closing twice is fine."""
-        close = getattr(self._source, "close", None)
-        if close is not None:
-            close()
-            self._next = iter(()).__next__
-
-    def __enter__(self) -> Items[T]:
-        """Return the iterator itself."""
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        """Close the iteration."""
-        self.close()
 
 
 class Map(MutableMapping[K, V]):

@@ -21,6 +21,7 @@ from tidelog.codecs import I64, Bytes, Msgpack, Str, Tuple
 from tidelog.engine.aio.maps import drive, taken
 from tidelog.engine.api import maps
 from tidelog.engine.api.database import Database
+from tidelog.engine.api.items import Items
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.transactions import Mode
 from tidelog.engine.data.requests import (
@@ -119,7 +120,7 @@ class OfThreads:
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             found = method(*args, **kwargs)
-            return list(found) if isinstance(found, maps.Items) else found
+            return list(found) if isinstance(found, Items) else found
 
         return lambda *args, **kwargs: Call(partial(call, *args, **kwargs))
 
