@@ -27,8 +27,8 @@ from ..data.requests import (
     Compute,
     Count,
     DecideOn,
-    Get,
     GetMany,
+    Has,
     Iteration,
     Keys,
     Operation,
@@ -322,16 +322,17 @@ def perform(operation: Operation[T], mapping: Map[Any, Any]) -> T:
 
 def answer(request: Request, mapping: Map[Any, Any]) -> Any:
     """Return the answer to a request of an operation."""
-    if isinstance(request, DecideOn):  # a case of a match takes longer
+    # The frequent ones first, and not as cases of the match, which would take longer.
+    if isinstance(request, DecideOn):
         return mapping._rewrite(*request)
     namespace, session = mapping.namespace, mapping._session
+    if isinstance(request, GetMany):
+        return session.get_many(namespace, request.keys)
+    if isinstance(request, PutMany):
+        return session.set_many(namespace, request.pairs)
     match request:
-        case GetMany(keys):
-            return session.get_many(namespace, keys)
-        case PutMany(pairs):
-            return session.set_many(namespace, pairs)
-        case Get(key):
-            return mapping._read(key)
+        case Has(key):
+            return mapping._read(key) is not None
         case Count(most):
             size = BLOCK_COUNTED if most is None else most
             return _count(session.blocks(namespace, b"", None, False, size), most)

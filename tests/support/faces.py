@@ -26,7 +26,7 @@ from tidelog.engine.api.open import open_with
 from tidelog.engine.api.transactions import Mode
 from tidelog.engine.data.requests import (
     Compute,
-    Get,
+    GetMany,
     Iteration,
     Operation,
     PutMany,
@@ -241,7 +241,7 @@ class Wire:
         return maps.answer(request, self._mapping)
 
     async def get(self, key: Any, default: Any, /) -> Any:
-        data = await self.ask(Get(self.namespace.encode_key(key)))
+        (data,) = await self.ask(GetMany([self.namespace.encode_key(key)]))
         return default if data is None else self.namespace.decode_value(data)
 
     async def put(self, key: bytes, value: bytes | None, /) -> None:
