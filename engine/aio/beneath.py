@@ -9,12 +9,13 @@ Left out: the plain writes of a store, which go through its log thread (``plain`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..api import maps
+from ..api.items import Items
 from ..data.namespaces import Namespace
 from ..data.operations import KEYS_AT_ONCE
 from ..data.requests import (
@@ -36,6 +37,9 @@ T = TypeVar("T")
 SyncMap = maps.Map[Any, Any]
 
 
+_LONG = frozenset((PopFirst, Keys, Count, Compute))
+
+
 class Place(Protocol):
     """Where the work of a map runs."""
 
@@ -52,7 +56,7 @@ class Place(Protocol):
 class SyncPages(Generic[T]):
     """The pages of a synchronous iteration, which runs in the place of its map."""
 
-    def __init__(self, place: Place, items: maps.Items[T]) -> None:
+    def __init__(self, place: Place, items: Items[T]) -> None:
         self._place = place
         self._items = items
 
@@ -103,16 +107,16 @@ class Beneath:
         """Begin an iteration, of which nothing is read yet."""
         return SyncPages(self._place, maps.iterate(way, self._mapping))
 
-    async def answer(self, request: Request) -> Any:
+    def answer(self, request: Request) -> Awaitable[Any]:
         """Return the answer to a request of an operation."""
         if isinstance(request, Take):
-            return await taken(request.source, request.most)
+            return taken(request.source, request.most)
         run = self._place.scan if _takes_long(request) else self._place.read
-        return await run(partial(maps.answer, request, self._mapping))
+        return run(partial(maps.answer, request, self._mapping))
 
 
 def _takes_long(request: Request) -> bool:
     """Tell whether others would have to wait too long for an answer."""
     if isinstance(request, GetMany):
         return len(request.keys) > KEYS_AT_ONCE
-    return isinstance(request, (PopFirst, Keys, Count, Compute))
+    return type(request) in _LONG

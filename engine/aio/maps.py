@@ -75,7 +75,7 @@ class Backing(Protocol):
     def get_nowait(self, key: Any, default: Any) -> Any:
         """Return the value of a key, or raise ``trio.WouldBlock``."""
 
-    async def answer(self, request: Request) -> Any:
+    def answer(self, request: Request) -> Awaitable[Any]:
         """Return the answer to a request, which may be a whole operation."""
 
     async def perform(self, operation: Operation[T]) -> T:
@@ -223,7 +223,8 @@ class Map(Generic[K, V]):
     async def contains(self, key: K) -> bool:
         """Tell whether the map has a key."""
         backing = await self.bound()
-        return await backing.read(operations.contains(backing.namespace, key), 1)
+        found: bool = await backing.answer(operations.contains(backing.namespace, key))
+        return found
 
     def set(self, key: K, value: V) -> Coroutine[Any, Any, None]:
         """Set a key: outside of a transaction a transaction of its own."""

@@ -13,6 +13,7 @@ Left out: where reads run (``database``), how groups are committed (``log_thread
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
@@ -46,18 +47,18 @@ class Plain(Beneath):
         self.get = store.getter(mapping)  # type: ignore[method-assign]
         self.put = log.putter(namespace, store.inside, otherwise)  # type: ignore[method-assign]
 
-    async def answer(self, request: Request) -> Any:
+    def answer(self, request: Request) -> Awaitable[Any]:
         """Return the answer to a request of an operation."""
         match request:
             case DecideOn():
-                return await self._decide_on(request)
+                return self._decide_on(request)
             case PutMany(pairs):
-                return await _commit_pairs(self._store, self.namespace, pairs)
+                return _commit_pairs(self._store, self.namespace, pairs)
             case PopFirst():
-                return await self._pop_first(request)
+                return self._pop_first(request)
             case Together():
-                return await self._together(request)
-        return await super().answer(request)
+                return self._together(request)
+        return super().answer(request)
 
     async def _decide_on(self, request: DecideOn) -> Any:
         """Carry out a decision about a key."""

@@ -104,14 +104,14 @@ class Inside(Beneath):
         """Set an encoded key, or delete it."""
         await self._transaction.put_many(self._mapping.namespace, [(key, value)])
 
-    async def answer(self, request: Request) -> Any:
+    def answer(self, request: Request) -> Awaitable[Any]:
         """Return the answer to a request of an operation."""
         match request:
             case PutMany(pairs):  # as a read it would take a snapshot
-                return await self._transaction.put_many(self.namespace, pairs)
+                return self._transaction.put_many(self.namespace, pairs)
             case Together(operation):
-                return await self.perform(operation())
-        return await super().answer(request)
+                return self.perform(operation())
+        return super().answer(request)
 
 
 class Transaction:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, MutableMapping
 from itertools import chain, islice
-from typing import Any, Generic, Protocol, TypeVar, cast, overload
+from typing import Any, Protocol, TypeVar, cast, overload
 
 from ..data import operations
 from ..data.decisions import MISSING, Decide
@@ -27,8 +27,8 @@ from ..data.requests import (
     Compute,
     Count,
     DecideOn,
-    Get,
     GetMany,
+    Has,
     Iteration,
     Keys,
     Operation,
@@ -40,6 +40,7 @@ from ..data.requests import (
 )
 from ..data.scan import Pair
 from ..data.stored import KEY_BYTES_MAX
+from .items import Items
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -77,38 +78,6 @@ class Session(Protocol):
 
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
         """Run ``work`` with the map of one transaction."""
-
-
-class Items(Iterator[T], Generic[T]):
-    """A lazy iterator over a map; closing it, or leaving its ``with`` block, ends its snapshot."""
-
-    def __init__(self, values: Iterator[T], source: Iterator[Any] | None = None) -> None:
-        self._values = values
-        self._source = values if source is None else source
-        self._next = values.__next__
-
-    def __iter__(self) -> Iterator[T]:
-        """Return the iterator itself."""
-        return self._values
-
-    def __next__(self) -> T:
-        """Return the next one."""
-        return self._next()
-
-    def close(self) -> None:
-        """End the iteration and its snapshot; closing twice is fine."""
-        close = getattr(self._source, "close", None)
-        if close is not None:
-            close()
-            self._next = iter(()).__next__
-
-    def __enter__(self) -> Items[T]:
-        """Return the iterator itself."""
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        """Close the iteration."""
-        self.close()
 
 
 class Map(MutableMapping[K, V]):
@@ -353,16 +322,17 @@ def perform(operation: Operation[T], mapping: Map[Any, Any]) -> T:
 
 def answer(request: Request, mapping: Map[Any, Any]) -> Any:
     """Return the answer to a request of an operation."""
-    if isinstance(request, DecideOn):  # a case of a match takes longer
+    # The frequent ones first, and not as cases of the match, which would take longer.
+    if isinstance(request, DecideOn):
         return mapping._rewrite(*request)
     namespace, session = mapping.namespace, mapping._session
+    if isinstance(request, GetMany):
+        return session.get_many(namespace, request.keys)
+    if isinstance(request, PutMany):
+        return session.set_many(namespace, request.pairs)
     match request:
-        case GetMany(keys):
-            return session.get_many(namespace, keys)
-        case PutMany(pairs):
-            return session.set_many(namespace, pairs)
-        case Get(key):
-            return mapping._read(key)
+        case Has(key):
+            return mapping._read(key) is not None
         case Count(most):
             size = BLOCK_COUNTED if most is None else most
             return _count(session.blocks(namespace, b"", None, False, size), most)

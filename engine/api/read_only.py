@@ -26,7 +26,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -47,7 +47,6 @@ from ...wal.records import NamespaceRecord
 from ...wal.segments import segment_numbers
 from ..codecs.registry import ValueCodec
 from ..data import point_reads as reads
-from ..data.decisions import Decide
 from ..data.namespaces import Home, Namespace, bound, check_codecs, check_name, not_copied
 from ..data.overlay import Layer, Overlay, View
 from ..data.partition_store import read_state, read_store_mark
@@ -65,10 +64,10 @@ from ..system.forks import free
 from ..upkeep.backup import BackupReport, BackupSource, back_up
 from .maps import Map, map_of
 from .snapshots import Snapshot
+from .unwritable import Unwritable
 
 K = TypeVar("K")
 V = TypeVar("V")
-T = TypeVar("T")
 
 REFRESH_ATTEMPTS = 8
 """How often a refresh begins again because the writer dropped a segment under its hands."""
@@ -123,7 +122,7 @@ class Published:
     """Nothing is applied here: a refresh publishes another view."""
 
 
-class ReadOnlyDatabase:
+class ReadOnlyDatabase(Unwritable):
     """A store that is open for reading; made by ``tidelog.open(path, read_only=True)``.
 
     May be shared by threads.  Use it in a ``with`` block, or ``close`` it: the writer keeps log and
@@ -368,37 +367,9 @@ class ReadOnlyDatabase:
         with self.snapshot() as snapshot:
             yield from snapshot.blocks(namespace, start, stop, reverse, size)
 
-    def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
-        """Return a function that refuses to write."""
-
-        def refuse(_key: bytes, _value: bytes | None) -> NoReturn:
-            self._refuse()
-
-        return refuse
-
-    def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Refuse to write."""
-        self._refuse()
-
-    def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
-        """Return a function that refuses to write."""
-
-        def refuse(_key: bytes, _decide: Decide) -> NoReturn:
-            self._refuse()
-
-        return refuse
-
-    def pop_first(self, namespace: Namespace) -> Pair | None:
-        """Refuse to write."""
-        self._refuse()
-
-    def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
-        """Refuse to write."""
-        self._refuse()
-
     # -------------------------------------------------------------- what only writers may
 
-    def _refuse(self, *_args: object, **_options: object) -> NoReturn:
+    def refuse(self, *_args: object, **_options: object) -> NoReturn:
         """Raise ``ReadOnlyError``: the store is open for reading only."""
         self._check_open()
         raise ReadOnlyError(
@@ -406,7 +377,7 @@ class ReadOnlyDatabase:
             hint="Open it without `read_only=True`; to read at one moment take a `snapshot`.",
         )
 
-    transaction = run = attempts = attach = drop = rename = checkpoint = sync = _refuse
+    transaction = run = attempts = attach = drop = rename = checkpoint = sync = refuse
 
     # -------------------------------------------------------------- copies
 

@@ -11,8 +11,8 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from typing import NoReturn, Protocol, TypeVar
 
 from ...affinity.errors import (
     ClosedError,
@@ -22,7 +22,6 @@ from ...affinity.errors import (
     TidelogError,
 )
 from ...affinity.partitions import partition_of
-from ..data.decisions import Decide
 from ..data.namespaces import Home, Namespace, named, namespace_at, not_copied
 from ..data.overlay import Layer, View
 from ..data.point_reads import read_view
@@ -30,10 +29,10 @@ from ..data.scan import Damaged, Pair, Range, scan
 from ..data.updates import Writes
 from ..system.lmdb_file import KvReadError, read_error
 from .maps import Map, map_of
+from .unwritable import Unwritable
 
 K = TypeVar("K")
 V = TypeVar("V")
-T = TypeVar("T")
 
 
 class _Ends(Protocol):
@@ -64,7 +63,7 @@ class SnapshotSource(Protocol):
         """Return a view that does not change, and its boundary."""
 
 
-class Snapshot:
+class Snapshot(Unwritable):
     """A view of the whole store that does not change; made by ``db.snapshot``.
 
     ``old[users]`` is the map ``users`` as it was.  Close it, or use ``with``: an open snapshot
@@ -216,38 +215,10 @@ class Snapshot:
         finally:
             in_hand.pop(mine, None)
 
-    def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
-        """Return a function that refuses to write."""
-
-        def refuse(_key: bytes, _value: bytes | None) -> NoReturn:
-            raise _read_only()
-
-        return refuse
-
-    def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Refuse to write."""
-        raise _read_only()
-
-    def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
-        """Return a function that refuses to write."""
-
-        def refuse(_key: bytes, _decide: Decide) -> NoReturn:
-            raise _read_only()
-
-        return refuse
-
-    def pop_first(self, namespace: Namespace) -> Pair | None:
-        """Refuse to write."""
-        raise _read_only()
-
-    def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
-        """Refuse to write."""
-        raise _read_only()
+    def refuse(self) -> NoReturn:
+        """Raise ``ReadOnlyError``: nobody writes into a snapshot."""
+        raise ReadOnlyError("a snapshot cannot be written", hint="Write to the database's own map.")
 
 
 def _closed() -> TidelogError:
     return ClosedError("the snapshot is closed")
-
-
-def _read_only() -> ReadOnlyError:
-    return ReadOnlyError("a snapshot cannot be written", hint="Write to the database's own map.")

@@ -30,8 +30,8 @@ from .requests import (
     Compute,
     Count,
     DecideOn,
-    Get,
     GetMany,
+    Has,
     Iteration,
     Keys,
     Operation,
@@ -61,10 +61,9 @@ _VALUE: Callable[[Pair], bytes] = itemgetter(1)
 # ------------------------------------------------------------------ one key
 
 
-def contains(namespace: Namespace, key: Any) -> Operation[bool]:
+def contains(namespace: Namespace, key: Any) -> Request:
     """Tell whether the map has a key."""
-    data: bytes | None = yield Get(namespace.encode_key(key))
-    return data is not None
+    return Has(namespace.encode_key(key))
 
 
 def delete(namespace: Namespace, key: Any) -> Request:
@@ -110,9 +109,9 @@ def get_many(namespace: Namespace, keys: list[Any]) -> Operation[dict[Any, Any]]
         if {*map(type, keys)} != {bytes} or max(map(len, keys)) > KEY_BYTES_MAX:
             keys = list(map(namespace.encode_key, keys))
         pairs = dict(zip(keys, (yield GetMany(keys)), strict=True))
-        if None in pairs.values():
-            return {key: data for key, data in pairs.items() if data is not None}
-        return pairs
+        if all(pairs.values()):  # none is missing, nor empty
+            return pairs
+        return {key: data for key, data in pairs.items() if data is not None}
     found: list[bytes | None] = yield GetMany(list(map(namespace.encode_key, keys)))
     decode = namespace.decode_value
     return {key: decode(data) for key, data in zip(keys, found, strict=True) if data is not None}
@@ -189,7 +188,7 @@ def between(
     low = b"" if start is None else namespace.encode_key(start)
     high = None if stop is None else namespace.encode_key(stop)
     if limit is not None and limit < 0:
-        raise UsageError(f"a limit of {limit} pairs is none")
+        raise UsageError(f"limit={limit} is negative", hint="Give 0 or more; None is no limit.")
     size = BLOCK_FIRST if limit is None else min(max(limit, 1), BLOCK_FIRST)
     of_block = None if namespace.plain else _pairs_of_block(namespace)
     return Iteration(low, high, reverse, limit, size, of_block)

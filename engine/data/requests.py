@@ -23,11 +23,11 @@ Source = Iterator[Any] | AsyncIterator[Any]
 """Pairs of the caller's own, which a face takes from in its own way."""
 
 
-class Get(NamedTuple):
-    """The value of a key."""
+class Has(NamedTuple):
+    """Whether a key is there."""
 
     key: bytes
-    # -> bytes | None
+    # -> bool
 
 
 class GetMany(NamedTuple):
@@ -93,7 +93,7 @@ class Compute(NamedTuple):
     # -> Any
 
 
-Request = Get | GetMany | PutMany | DecideOn | PopFirst | Keys | Count | Together | Take | Compute
+Request = Has | GetMany | PutMany | DecideOn | PopFirst | Keys | Count | Together | Take | Compute
 
 Operation = Generator[Request, Any, T]
 

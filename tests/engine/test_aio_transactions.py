@@ -388,6 +388,20 @@ async def test_a_deadlock_ends_one_and_attempts_cure_it() -> None:
         assert await money.get_many(["ada", "bob"]) == {"ada": 12, "bob": 12}
 
 
+async def test_a_plain_write_that_stands_in_the_way_of_whom_it_waits_for_waits_again() -> None:
+    """It was a DeadlockError, of which a plain write in a thread knows nothing."""
+    async with opened() as db:
+        data = db.map("data")
+        await data.ensure()
+        own = db.transaction("pessimistic", plain_writes=True)
+        async with trio.open_nursery() as nursery, own as tx:
+            await tx[data].set(b"a", b"2")
+            nursery.start_soon(data.update_many, [(b"b", b"3"), (b"a", b"3")])
+            await waiting(db)
+            await tx[data].set(b"b", b"2")
+        assert await data.get_many([b"a", b"b"]) == {b"a": b"3", b"b": b"3"}
+
+
 async def test_a_cancelled_wait_for_a_lock_leaves_the_transaction_as_it_was() -> None:
     async with opened() as db:
         money = await accounts(db)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -175,6 +176,27 @@ def test_an_error_of_the_caller_rolls_back_and_leaves_the_loop(store: Opened) ->
                 tx[users][b"a"] = b"1"
                 raise ZeroDivisionError
     assert dict(users) == {}
+
+
+def test_an_error_that_is_caught_inside_of_the_loop_ends_it(store: Opened) -> None:
+    """The attempt was made 15 times more, whatever its error, and the loop ended in silence."""
+    rounds = 0
+    for attempt in store.database.attempts():
+        rounds += 1
+        with suppress(ZeroDivisionError), attempt:
+            raise ZeroDivisionError
+    assert rounds == 1
+
+
+async def test_under_trio_an_error_that_is_caught_inside_of_the_loop_ends_it() -> None:
+    rounds = 0
+    async with opened_under_trio() as db:
+        async for attempt in db.attempts():
+            rounds += 1
+            with suppress(ZeroDivisionError):
+                async with attempt:
+                    raise ZeroDivisionError
+    assert rounds == 1
 
 
 def test_pauses_grow_and_are_spread_by_chance(store: Opened) -> None:

@@ -25,7 +25,8 @@ from tidelog.affinity.errors import (
     ValueTooLargeError,
 )
 from tidelog.affinity.partitions import Space, partition_of
-from tidelog.engine.api.maps import BytesMap, Items, Map
+from tidelog.engine.api.items import Items
+from tidelog.engine.api.maps import BytesMap, Map
 from tidelog.engine.api.open import open_with
 from tidelog.engine.codecs import registry as codecs
 from tidelog.engine.codecs.registry import I64, Bytes, Codec, Str

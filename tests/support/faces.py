@@ -21,11 +21,12 @@ from tidelog.codecs import I64, Bytes, Msgpack, Str, Tuple
 from tidelog.engine.aio.maps import drive, taken
 from tidelog.engine.api import maps
 from tidelog.engine.api.database import Database, session_of
+from tidelog.engine.api.items import Items
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.transactions import Mode
 from tidelog.engine.data.requests import (
     Compute,
-    Get,
+    GetMany,
     Iteration,
     Operation,
     PutMany,
@@ -119,7 +120,7 @@ class OfThreads:
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             found = method(*args, **kwargs)
-            return list(found) if isinstance(found, maps.Items) else found
+            return list(found) if isinstance(found, Items) else found
 
         return lambda *args, **kwargs: Call(partial(call, *args, **kwargs))
 
@@ -240,7 +241,7 @@ class Wire:
         return maps.answer(request, self._mapping)
 
     async def get(self, key: Any, default: Any, /) -> Any:
-        data = await self.ask(Get(self.namespace.encode_key(key)))
+        (data,) = await self.ask(GetMany([self.namespace.encode_key(key)]))
         return default if data is None else self.namespace.decode_value(data)
 
     async def put(self, key: bytes, value: bytes | None, /) -> None:
