@@ -99,7 +99,7 @@ def test_who_waits_takes_the_lead_from_a_thread_that_was_interrupted_and_has_gon
                 assert queue.add_ticket(gone)
             gate.start(lambda: store.parts.committer.commit(commit_of(b"waits")))
             gate.wait_queued(store, 2)
-            queue.interrupted.append(gone)
+            queue.abandoned.append(gone)
             gate.finish(2)
             assert gate.errors == []
         assert gone.receipt is None
@@ -152,7 +152,7 @@ def test_an_interrupted_thread_takes_back_what_it_queued(monkeypatch: pytest.Mon
             assert looks.acquire(timeout=WAIT)
             gate.finish(2)
             assert [type(error) for error in gate.errors] == [KeyboardInterrupt]
-        assert store.parts.committer.queue.interrupted == []
+        assert store.parts.committer.queue.abandoned == []
         assert sorted(users) == [b"behind", b"first"]
 
 

@@ -162,13 +162,13 @@ def test_what_an_interrupted_thread_had_queued_is_taken_back_and_the_next_one_na
     end(queue, Group())
     assert queue.next_leader is first
     for left in (gone, first):
-        queue.interrupted.append(left)
-    queue.withdraw_interrupted()
-    assert queue.interrupted == []
+        queue.abandoned.append(left)
+    queue.withdraw_abandoned()
+    assert queue.abandoned == []
     assert lead_of(queue) == (second, Lead.NAMED)
     assert asleep(second) == [False]
-    queue.interrupted.append(second)
-    queue.withdraw_interrupted()
+    queue.abandoned.append(second)
+    queue.withdraw_abandoned()
     assert lead_of(queue) == (None, Lead.IDLE)
 
 
