@@ -7,7 +7,7 @@ Invariants:
   name, and the segment is durable with its header and STATE frame before it gets that name.
 - Nothing is appended to a segment before the seal of the one before it is durable.
 - An append that fails leaves ``position`` as it was; the next one overwrites what it left behind.
-  One that is cut short by a signal stays in doubt until ``settle`` has written it whole: a frame
+  One that is cut short by a signal stays in doubt until ``make_whole`` has done so: a frame
   that nobody counts with would come back where the process dies before the next one.
 - A change of segments that was cut short, by an error or by Ctrl-C at whatever line, is carried on
   by the next one: each of its steps may be done twice, and nothing is appended meanwhile.
@@ -163,10 +163,10 @@ class LogWriter:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a signal cut an append short, and nobody has settled it yet."""
+        """Whether a signal cut an append short, and nobody has made it whole yet."""
         return self._doubt is not None
 
-    def settle(self) -> None:
+    def make_whole(self) -> None:
         """Write the frame of an append whole that a signal cut short; done twice it does the same.
 
         Raises ``OSError`` where that fails: nobody knows how much of it is there.

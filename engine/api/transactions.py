@@ -519,15 +519,12 @@ class Transaction:
             details = {**(details or {}), "tag": self._tag}
         validates = self._reading is not None and self._rule.validated is not Validated.NOTHING
         check = self.check if validates or self._given_id is not None else None
-        return Commit(
-            FewUpdates(writes),
-            self._durable,
-            check,
-            self._given_id,
-            details,
-            self._deadline,
-            0 if self._holder is None else self._holder.owner,
+        commit = Commit(
+            FewUpdates(writes), self._durable, check, self._given_id, details, self._deadline
         )
+        if self._holder is not None:
+            commit.owner = self._holder.owner
+        return commit
 
     def lock_writes(self) -> None:
         """Take exclusive locks on all keys written, in order, waiting for their holders."""

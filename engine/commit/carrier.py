@@ -78,7 +78,7 @@ class Carrier:
         group.taken, group.own = taken, own
         try:
             with self.mutex:
-                if context.changing is not None or self.orphan is not None or queue.interrupted:
+                if context.changing is not None or self.orphan is not None or queue.abandoned:
                     self.check_whole()
                 # The lead is taken, the group known and the change announced in one statement: an
                 # interrupt finds either nothing begun, or all that it takes to see it through.
@@ -195,7 +195,7 @@ class Carrier:
 
     def _give_up(self, group: Group, error: BaseException) -> None:
         """End a group that did not reach the log; leave alone one that did; under the mutex."""
-        self._writer.settle()
+        self._writer.make_whole()
         if self.in_flight and self.end_of_log.has_frame():
             self.end_of_log.close_gaps()  # its frame may have closed some
             group.logged = True
@@ -238,9 +238,9 @@ class Carrier:
         taken the mutex: a second interrupt may keep the first one's thread from all of that.
         """
         context, queue = self.context, self.queue
-        if context.changing is None and self.orphan is None and not queue.interrupted:
+        if context.changing is None and self.orphan is None and not queue.abandoned:
             return
-        queue.withdraw_interrupted()
+        queue.withdraw_abandoned()
         if (context.changing is None and self.orphan is None) or self._mended():
             return
         what, group = context.changing or A_COMMIT, self.orphan
@@ -302,7 +302,7 @@ class Carrier:
         """Let a relaxed put take effect if its frame is in the log."""
         assert self.context.cut_put is not None
         before, take_effect, what = self.context.cut_put
-        self._writer.settle()
+        self._writer.make_whole()
         if self._writer.position != before:
             take_effect(*what)
 

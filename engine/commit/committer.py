@@ -67,13 +67,10 @@ import threading
 from _thread import LockType
 from collections.abc import Callable, Iterable, Sequence
 from operator import length_hint
-from typing import TypeVar
 
 from ...affinity.errors import TidelogError, TransactionTooLargeError
-from ...checkpoints.replay import State
 from ...wal.records import IdleRecord, Record, encode_record
 from ...wal.writer import LogFailedError, LogWriter
-from ..data.overlay import Overlay
 from ..data.updates import NoUpdates
 from ..system.environment import Environment
 from ..system.forks import free
@@ -91,8 +88,6 @@ PATIENCE = 0.25
 """Seconds after which a thread that waits looks whether anybody is left to wake it."""
 CLOSED = "the store is closed"
 """Why nothing is written any more if nothing went wrong."""
-
-T = TypeVar("T")
 
 
 class Committer:
@@ -115,6 +110,8 @@ class Committer:
         self.carrier = Carrier(
             context, self.queue, self.end_of_log, mutex=mutex, clock=environment.clock
         )
+        self.state = context.state
+        self.overlay = context.overlay
         self.check_whole = self.carrier.check_whole
         self.check_writable = self.carrier.check_writable
         self.wait_applied = self.carrier.wait_applied
@@ -130,16 +127,6 @@ class Committer:
         """What has to begin before the first commit of a user; ``serve`` gives it."""
 
     # -------------------------------------------------------------- what others look at
-
-    @property
-    def state(self) -> State:
-        """Counters, epochs and namespaces."""
-        return self.context.state
-
-    @property
-    def overlay(self) -> Overlay:
-        """What is committed and not in the data file."""
-        return self.context.overlay
 
     @property
     def applied_position(self) -> int:
@@ -223,7 +210,7 @@ class Committer:
                     continue
                 error = self._wait_for_outcome(put, wake)
             except BaseException:
-                queue.interrupted.append(put)  # before anything that could be interrupted
+                queue.abandoned.append(put)  # before anything that could be interrupted
                 self._take_back(put, wake)
                 raise
             if error is not None:
@@ -288,7 +275,7 @@ class Committer:
             if queued:
                 self._wait_for_outcome(ticket, wake)
         except BaseException:
-            self.queue.interrupted.append(ticket)  # before anything that could be interrupted
+            self.queue.abandoned.append(ticket)  # before anything that could be interrupted
             self._take_back(ticket, wake)
             raise
         return queued
@@ -376,32 +363,6 @@ class Committer:
         """Wait while a checkpoint writes a part."""
         with self.flush_turn:
             pass
-
-    # -------------------------------------------------------------- others under the mutex
-
-    def change(
-        self, what: str, work: Callable[[], T], restore: Callable[[BaseException], None]
-    ) -> T:
-        """Do ``work``, which changes ``what``, and return its result; under the mutex.
-
-        ``restore`` makes good whatever an exception has cut short; if it is cut short itself, the
-        next holder of the mutex stops the store.
-        """
-        context = self.context
-        # What somebody else has left unfinished stays marked: a finalizer may come here behind it.
-        before, context.changing = context.changing, what
-        try:
-            result = work()
-        except BaseException as error:
-            restore(error)
-            context.changing = before
-            raise
-        context.changing = before
-        return result
-
-    def note_locks(self, held: bool) -> None:
-        """Hear whether anybody holds a lock; under the mutex."""
-        self.context.standing = self.context.standing.after["lock" if held else "unlock"]
 
     # -------------------------------------------------------------- the end
 

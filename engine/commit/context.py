@@ -6,7 +6,7 @@ may not be committed, gives what is committed its numbers and ids, and turns it 
 Invariants:
 
 - Everything here is used by the holder of the commit mutex only.
-- ``standing`` is put in its place by committer and queue alone; all others look at it.
+- ``standing`` is swapped in ``engine.commit`` alone; all others look at it.
 - ``changing`` names what the holder of the mutex is in the middle of, and is None before the mutex
   is given up, unless the holder was interrupted halfway.
 
@@ -16,7 +16,7 @@ Left out: threads (``queue``), the log (``commit_log``), who calls all this (``c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 
@@ -26,6 +26,8 @@ from ...tx.locks import LockTable
 from ...wal.records import pack_record_header, put_encoder
 from ..data.overlay import Overlay
 from .standing import FIRST, LifeStep
+
+T = TypeVar("T")
 
 A_COMMIT = "a commit"
 """What ``changing`` says while a group, or a relaxed put, is on its way."""
@@ -158,6 +160,31 @@ class CommitContext:
         if record is not None:
             return record.name
         return self.dropped.get(number, f"namespace {number}")
+
+    # -------------------------------------------------------------- what is changed, and how
+
+    def change(
+        self, what: str, work: Callable[[], T], restore: Callable[[BaseException], None]
+    ) -> T:
+        """Do ``work``, which changes ``what``, and return its result.
+
+        ``restore`` makes good whatever an exception has cut short; if it is cut short itself, the
+        next holder of the mutex stops the store.
+        """
+        # What somebody else has left unfinished stays marked: a finalizer may come here behind it.
+        before, self.changing = self.changing, what
+        try:
+            result = work()
+        except BaseException as error:
+            restore(error)
+            self.changing = before
+            raise
+        self.changing = before
+        return result
+
+    def note_locks(self) -> None:
+        """Look whether anybody holds a lock now."""
+        self.standing = self.standing.after["unlock" if self.locks.idle else "lock"]
 
     # -------------------------------------------------------------- what makes a record
 

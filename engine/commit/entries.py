@@ -94,7 +94,6 @@ class Commit:
         tx_id: bytes | None = None,
         details: dict[str, Any] | None = None,
         deadline: float | None = None,
-        owner: int = 0,
     ) -> None:
         self.updates = updates
         self.durable = durable
@@ -102,7 +101,7 @@ class Commit:
         self.tx_id = tx_id
         self.details = details
         self.deadline = deadline
-        self.owner = owner
+        self.owner = 0
         self.record: Callable[[int], bytes] | None = None
         self.size = updates.size()
         self.then: Callable[[], object] | None = None

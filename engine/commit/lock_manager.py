@@ -141,18 +141,18 @@ class LockManager:
             wake = _thread.allocate_lock()
             wake.acquire()
             self._waiting[owner] = wake
-        self._note_held()
+        self._committer.context.note_locks()
         return wake
 
     def _change(self, work: Callable[[], T]) -> T:
         """Change the table, and make it whole again behind an exception; under the mutex."""
-        return self._committer.change(_TABLE, work, self._restore)
+        return self._committer.context.change(_TABLE, work, self._restore)
 
     def _restore(self, error: BaseException) -> None:
         if not isinstance(error, TidelogError):  # these change nothing
             self.table.restore()
             self._wake([owner for owner in self._waiting if not self.table.waits(owner)])
-            self._note_held()
+            self._committer.context.note_locks()
 
     def _end_victims(self, deadlock: Deadlock) -> None:
         for victim in deadlock.victims:
@@ -233,7 +233,7 @@ class LockManager:
     def _released(self, owner: int) -> None:
         self._interrupted.discard(owner)
         self._wake(self.table.release(owner))
-        self._note_held()
+        self._committer.context.note_locks()
 
     def lose(self, owner: int) -> bool:
         """Hear that a transaction was dropped with its locks; tell whether that matters.
@@ -266,17 +266,13 @@ class LockManager:
             # To release twice is to release once, if an interrupt comes in between.
             self._wake(self.table.release(self._lost[0]))
             self._lost.popleft()
-        self._note_held()
+        self._committer.context.note_locks()
 
     def _wake(self, owners: list[int]) -> None:
         for owner in owners:
             waiting = self._waiting.pop(owner, None)
             if waiting is not None:
                 waiting.release()
-
-    def _note_held(self) -> None:
-        """Tell the committer whether anybody holds a lock; under the mutex."""
-        self._committer.note_locks(not self.table.idle)
 
     def _in_flight(self, want: Want) -> _thread.LockType | None:
         """Return what to wait for if a group on its way changes what the lock covers, else None."""

@@ -39,7 +39,7 @@ class CommitQueue:
         self.chain = WakeChain()
         """The threads of the last group, on their way back, and whoever came meanwhile."""
         self.next_leader: Queued | None = None
-        self.interrupted: list[Queued] = []
+        self.abandoned: list[Queued] = []
         """What threads had queued that were interrupted and may have gone: it is taken back."""
         self.errors: dict[LockType, BaseException] = {}
         """Errors of puts, for the threads that are about to be woken."""
@@ -95,11 +95,11 @@ class CommitQueue:
 
     # -------------------------------------------------------------- going away
 
-    def withdraw_interrupted(self) -> None:
+    def withdraw_abandoned(self) -> None:
         """Take back what interrupted threads had queued; done twice it does the same."""
-        while self.interrupted:
-            self._withdraw(self.interrupted[0])
-            del self.interrupted[0]
+        while self.abandoned:
+            self._withdraw(self.abandoned[0])
+            del self.abandoned[0]
 
     def _withdraw(self, queued: Queued) -> None:
         self._puts = [put for put in self._puts if put is not queued]

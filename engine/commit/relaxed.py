@@ -12,12 +12,13 @@ from collections.abc import Callable, Container
 
 from mmh3 import hash as murmur3
 
+from ...wal.writer import LogWriter
 from ..data.namespaces import Namespace
 from ..data.overlay import PAIR_OVERHEAD
 from ..data.stored import pack_trailer
 from .commit_log import of_the_disk
 from .committer import Committer
-from .context import A_COMMIT
+from .context import A_COMMIT, CommitContext
 from .puts import PUT_BYTES_MAX
 
 TURN_MASK = 511
@@ -46,22 +47,7 @@ def relaxed_setter(
     first, count, _ = namespace.space
     writer, clock, encode = committer.end_of_log.writer, committer.clock, context.encode_put
     append = writer.append
-    trailer, overhead = pack_trailer, PAIR_OVERHEAD
-
-    def land(
-        partition: int, full_key: bytes, value: bytes, epoch: int, number: int, time: int
-    ) -> None:
-        """Let a put that is logged take effect; done twice it does the same."""
-        counters[partition].apply_one(number)
-        state.time = time
-        layer = overlay.view.layers[0]
-        part = layer.parts.get(partition)
-        if part is None:
-            part = layer.part(partition)
-        part[full_key] = stored = value + trailer(0, epoch, number, time)
-        layer.bytes += len(full_key) + len(stored) + overhead
-        context.applied_position = writer.position
-        overlay.changes += 1
+    take_effect = _taker(context, writer)
 
     def set_one(key: bytes, value: bytes | None) -> None:
         if value is None or len(value) > PUT_BYTES_MAX or (inside and get_ident() in inside):
@@ -86,12 +72,12 @@ def relaxed_setter(
                     if append(
                         encode(tx, time, partition, epoch, number, number_of_map, key, value)
                     ):
-                        land(partition, full_key, value, epoch, number, time)
+                        take_effect(partition, full_key, value, epoch, number, time)
                         return None
                 except BaseException as error:
                     # A signal behind the frame: it takes effect all the same.
                     what = (partition, full_key, value, epoch, number, time)
-                    context.cut_put = (before, land, what)
+                    context.cut_put = (before, take_effect, what)
                     context.changing, overlay.applying = A_COMMIT, True
                     committer.check_whole()
                     if of_the_disk(error) and writer.position == before:
@@ -100,3 +86,26 @@ def relaxed_setter(
         return otherwise(key, value)
 
     return set_one
+
+
+def _taker(context: CommitContext, writer: LogWriter) -> Callable[..., None]:
+    """Return a function that lets a put that is logged take effect."""
+    state, overlay, counters = context.state, context.overlay, context.state.counters
+    trailer, overhead = pack_trailer, PAIR_OVERHEAD
+
+    def take_effect(
+        partition: int, full_key: bytes, value: bytes, epoch: int, number: int, time: int
+    ) -> None:
+        """Let a put take effect; done twice it does the same."""
+        counters[partition].apply_one(number)
+        state.time = time
+        layer = overlay.view.layers[0]
+        part = layer.parts.get(partition)
+        if part is None:
+            part = layer.part(partition)
+        part[full_key] = stored = value + trailer(0, epoch, number, time)
+        layer.bytes += len(full_key) + len(stored) + overhead
+        context.applied_position = writer.position
+        overlay.changes += 1
+
+    return take_effect

@@ -135,7 +135,7 @@ class FewUpdates:
 
     def new_values(self) -> Mapping[bytes, bytes | None]:
         """Return encoded values by full key, None for a delete."""
-        return {full_key: write[3] for full_key, write in self._writes.items()}
+        return {full_key: value for full_key, (_, _, _, value) in self._writes.items()}
 
 
 class ManyUpdates:

@@ -4,7 +4,9 @@ Whoever is woken wakes the next: two at once would only fight for the interprete
 the thread that leads the next group: those before it are back in the queue when it looks there.
 
 A chain is a map object over a list iterator, so that each step is one call into C that no other
-thread and no signal cuts in two.
+thread and no signal cuts in two.  As a class it costs 140 ns more to make than the bare objects
+(270 in the place of 130), and 30 ns more per thread that is woken (70 in the place of 40); to be
+woken takes a thread some 10 us.  A thread that commits alone makes none.
 
 Left out: who is in the chain (``engine.commit.queue``).
 """

@@ -100,10 +100,38 @@ def test_who_waits_takes_the_lead_from_a_thread_that_was_interrupted_and_has_gon
                 assert queue.add_ticket(gone)
             gate.start(lambda: store.parts.committer.commit(commit_of(b"waits")))
             gate.wait_queued(store, 2)
-            queue.interrupted.append(gone)
+            queue.abandoned.append(gone)
             gate.finish(2)
             assert gate.errors == []
         assert gone.receipt is None
+        assert sorted(users) == [b"first", b"waits"]
+
+
+def test_who_waits_leads_though_whoever_named_it_was_interrupted_before_it_woke_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidelog.engine.commit.committer.PATIENCE", 0.01)
+    with closed_if_well() as store:
+        users, committer = store.database.map("users"), store.parts.committer
+        gone = commit_of(b"gone")
+        gone.wake = held_lock()
+        with gated(store, monkeypatch) as gate:
+            first = gate.start(setting(store, b"first"))
+            gate.wait_syncing()
+            with committer.mutex:
+                assert committer.queue.add_ticket(gone)
+            gate.start(lambda: committer.commit(commit_of(b"waits")))
+            gate.wait_queued(store, 2)
+            gate.open.release()
+            first.join(WAIT)
+            with committer.mutex, monkeypatch.context() as patch:
+                assert committer.queue.next_leader is gone
+                committer.queue.abandoned.append(gone)
+                patch.setattr("tidelog.engine.commit.queue.wake_up", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    committer.queue.withdraw_abandoned()
+            gate.finish(1)
+            assert gate.errors == []
         assert sorted(users) == [b"first", b"waits"]
 
 
@@ -153,7 +181,7 @@ def test_an_interrupted_thread_takes_back_what_it_queued(monkeypatch: pytest.Mon
             assert looks.acquire(timeout=WAIT)
             gate.finish(2)
             assert [type(error) for error in gate.errors] == [KeyboardInterrupt]
-        assert store.parts.committer.queue.interrupted == []
+        assert store.parts.committer.queue.abandoned == []
         assert sorted(users) == [b"behind", b"first"]
 
 
@@ -323,6 +351,35 @@ def test_whoever_comes_next_lets_a_logged_commit_take_effect_whose_leader_went_a
     store.database.close()
     with opened(store.disk, seed=2) as again:
         assert dict(again.database.map("users")) == expected
+
+
+def test_nobody_waits_for_a_leader_that_was_interrupted_behind_a_sync_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = open_store()
+    users, committer = store.database.map("users"), store.parts.committer
+    store.disk.fail_at(store.disk.operations + 2, "EIO", kind="sync")
+    with monkeypatch.context() as patch:
+        interrupt_times(patch, committer.queue, "end", 1)
+        with pytest.raises(KeyboardInterrupt):
+            users[b"a"] = b"1"
+    assert committer.carrier.orphan is not None
+    refused = list[BaseException]()
+
+    def write() -> None:
+        try:
+            users[b"b"] = b"2"
+        except ReadOnlyError as error:
+            refused.append(error)
+
+    other = threading.Thread(target=write, daemon=True)
+    other.start()
+    other.join(WAIT)
+    assert not other.is_alive()
+    assert len(refused) == 1
+    assert committer.carrier.orphan is None
+    assert not committer.context.standing.busy
+    session_of(store.database).abandon()
 
 
 def test_a_commit_that_cannot_take_effect_twice_stops_the_store(

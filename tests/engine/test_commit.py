@@ -56,6 +56,35 @@ def test_what_comes_during_a_sync_is_one_group_with_one_frame_and_one_sync(
         assert [size for size in sizes if size] == [1, 5]
 
 
+def test_a_thread_that_saw_nobody_queues_if_somebody_leads_by_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ready, come = threading.Semaphore(0), threading.Semaphore(0)
+    with opened() as store:
+        users, carrier = store.database.map("users"), store.parts.committer.carrier
+        carry = carrier.carry
+
+        def carry_late(*args: Any) -> Any:
+            if threading.current_thread().name == "late":
+                ready.release()
+                assert come.acquire(timeout=WAIT)
+            return carry(*args)
+
+        with gated(store, monkeypatch) as gate:
+            monkeypatch.setattr(carrier, "carry", carry_late)
+            gate.start(lambda: users.__setitem__(b"late", b""), "late")
+            assert ready.acquire(timeout=WAIT)
+            gate.start(lambda: users.__setitem__(b"first", b""))
+            gate.wait_syncing()
+            come.release(2)
+            gate.wait_queued(store, 1)
+            gate.finish(2)
+            assert gate.errors == []
+        sizes = [sum(isinstance(r, TxRecord) for r in frame) for frame in records_of(store)]
+        assert [size for size in sizes if size] == [1, 1]
+        assert sorted(users) == [b"first", b"late"]
+
+
 @pytest.mark.parametrize("glanced", ["before", "behind"])
 def test_a_newcomer_waits_until_those_of_the_last_group_are_awake(
     monkeypatch: pytest.MonkeyPatch, glanced: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import length_hint
 from typing import Any
 
 import pytest
@@ -127,9 +128,9 @@ def test_the_main_thread_is_woken_by_the_leader_and_is_not_in_the_chain(
     end(queue, Group())
     group = begin(queue)
     end(queue, group)
-    assert asleep(first, main) == [False, False]
+    assert asleep(leader, first, main) == [False, False, False]
     assert group.main_wake is main.wake
-    assert asleep(leader) == [False]
+    assert length_hint(queue.chain.left) == 0
 
 
 def test_a_chain_that_nobody_has_gone_through_is_woken_whole_by_the_next_end(
@@ -162,13 +163,13 @@ def test_what_an_interrupted_thread_had_queued_is_taken_back_and_the_next_one_na
     end(queue, Group())
     assert queue.next_leader is first
     for left in (gone, first):
-        queue.interrupted.append(left)
-    queue.withdraw_interrupted()
-    assert queue.interrupted == []
+        queue.abandoned.append(left)
+    queue.withdraw_abandoned()
+    assert queue.abandoned == []
     assert lead_of(queue) == (second, Lead.NAMED)
     assert asleep(second) == [False]
-    queue.interrupted.append(second)
-    queue.withdraw_interrupted()
+    queue.abandoned.append(second)
+    queue.withdraw_abandoned()
     assert lead_of(queue) == (None, Lead.IDLE)
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from _thread import LockType, allocate_lock
+from collections.abc import Iterator
 from operator import length_hint
 
+import pytest
+
+from tidelog.engine.system import wakes
 from tidelog.engine.system.wakes import WakeChain, wake
 
 
@@ -48,6 +52,20 @@ def test_who_joins_a_chain_that_has_ended_is_not_in_it() -> None:
     assert length_hint(chain.left) == 0
     chain.wake_next()
     chain.wake_all()
+    assert late.locked()
+
+
+def test_who_joins_a_chain_that_ends_meanwhile_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The threads of a chain go on without the mutex: nobody would have woken the newcomer.
+    late, chain = held(), WakeChain([held()])
+
+    def looked(left: Iterator[object]) -> int:
+        found = length_hint(left)
+        chain.wake_all()
+        return found
+
+    monkeypatch.setattr(wakes, "length_hint", looked)
+    assert not chain.join(late)
     assert late.locked()
 
 

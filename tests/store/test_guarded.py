@@ -94,7 +94,7 @@ def test_what_the_mutex_guards_is_done_by_its_holder(durability: Any, tmp_path: 
     rare = {
         f"CommitQueue.{name}"
         for name in ("add_put", "add_ticket", "applied_soon", "name_anybody", "take")
-    } | {"CommitQueue.withdraw_interrupted"}
+    } | {"CommitQueue.withdraw_abandoned"}
     assert everything - watch.called <= rare
 
 

@@ -474,13 +474,13 @@ def test_a_frame_that_signals_cut_short_is_in_doubt_until_it_is_written_whole(
         log.writer.append(payload)
     for _ in range(signals - 1):
         with pytest.raises((KeyboardInterrupt, TimeoutError)):
-            log.writer.settle()
+            log.writer.make_whole()
         assert (log.writer.in_doubt, log.writer.position) == (True, before)
         assert log.writer.failure is None
-    log.writer.settle()
+    log.writer.make_whole()
     assert not log.writer.in_doubt
     after = log.writer.position
-    log.writer.settle()
+    log.writer.make_whole()
     assert log.writer.position == after
     log.payloads.append(payload)
     assert log.frames() == log.payloads
@@ -505,7 +505,7 @@ def test_an_append_that_is_interrupted_at_any_line_is_whole_or_not_there(line: L
     tracer = Tracer((line, 0))
     with pytest.raises(Interrupt):
         tracer.run(lambda: log.writer.append(b"interrupted"))
-    log.writer.settle()
+    log.writer.make_whole()
     assert not log.writer.in_doubt
     if log.frames() != log.payloads:
         log.payloads.append(b"interrupted")
@@ -531,7 +531,7 @@ def test_a_frame_that_a_signal_came_behind_is_not_taken_for_one_that_failed(
     monkeypatch.setattr(file, "write", interrupted)
     with pytest.raises(type(signal)):
         log.writer.append(b"y")
-    log.writer.settle()
+    log.writer.make_whole()
     log.payloads.append(b"y")
     assert log.frames() == log.payloads
 
@@ -551,7 +551,7 @@ def test_a_frame_that_cannot_be_written_after_all_is_the_last_one(
         with pytest.raises(KeyboardInterrupt):
             log.writer.append(b"y")
         with pytest.raises(OSError, match="broken"):
-            log.writer.settle()
+            log.writer.make_whole()
     with pytest.raises(LogFailedError):
         log.writer.append(b"z")
     with pytest.raises(LogFailedError):
