@@ -9,7 +9,8 @@ Steps, each of which may crash and be done again from the start:
 3. Judge the end (``wal.tail``); a log that is refused is left as it is.
 4. Write the tail above w again and sync it: the page cache may hold what the disk lacks, when an
    earlier sync failed.  Cut what follows the end, so that no stale frame is met there later.
-5. Close the gaps that are left, and raise the epochs after anything but a clean close.
+5. Let a checkpoint remove what the log has cleared: the data file still has that.
+6. Close the gaps that are left, and raise the epochs after anything but a clean close.
 
 A reading process does 1 to 3, up to the newest ``synced``, and writes nothing.
 """

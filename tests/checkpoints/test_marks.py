@@ -42,6 +42,8 @@ PARTITION = PartitionMark(
     admission=77,
     sealed=4,
     pending=3,
+    tombstones=5,
+    swept=b"\0\0\0\x03\0\0\0\x10key",
 )
 
 
@@ -76,7 +78,7 @@ def test_bytes_that_are_no_mark_are_damage(
         kind.from_bytes(data)
 
 
-@pytest.mark.parametrize(("mark", "needed"), [(PARTITION, 10), (STORE, 6)])
+@pytest.mark.parametrize(("mark", "needed"), [(PARTITION, 12), (STORE, 6)])
 def test_a_mark_with_a_field_less_than_it_needs_is_damage(
     mark: PartitionMark | StoreMark, needed: int
 ) -> None:
