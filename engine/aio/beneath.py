@@ -35,8 +35,6 @@ from .maps import drive, taken
 T = TypeVar("T")
 
 SyncMap = maps.Map[Any, Any]
-
-
 _LONG = frozenset((PopFirst, Keys, Count, Compute))
 
 
