@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ..api import maps
 from ..api.items import Items
+from ..data.driving import drive, taken
 from ..data.namespaces import Namespace
 from ..data.operations import KEYS_AT_ONCE
 from ..data.requests import (
@@ -30,13 +31,10 @@ from ..data.requests import (
     Request,
     Take,
 )
-from .maps import drive, taken
 
 T = TypeVar("T")
 
 SyncMap = maps.Map[Any, Any]
-
-
 _LONG = frozenset((PopFirst, Keys, Count, Compute))
 
 

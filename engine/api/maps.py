@@ -331,6 +331,8 @@ def answer(request: Request, mapping: Map[Any, Any]) -> Any:
     if isinstance(request, PutMany):
         return session.set_many(namespace, request.pairs)
     match request:
+        case Compute(work):
+            return work()
         case Has(key):
             return mapping._read(key) is not None
         case Count(most):
@@ -346,8 +348,6 @@ def answer(request: Request, mapping: Map[Any, Any]) -> Any:
         case Take(source, most):
             assert not isinstance(source, AsyncIterator), "the face has refused it"
             return list(islice(source, most))
-        case Compute(work):
-            return work()
 
 
 def _count(blocks: Iterator[list[Pair]], most: int | None) -> int:
