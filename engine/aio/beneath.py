@@ -22,7 +22,6 @@ from ..data.operations import KEYS_AT_ONCE
 from ..data.requests import (
     Compute,
     Count,
-    GetMany,
     Iteration,
     Keys,
     Operation,
@@ -36,6 +35,7 @@ T = TypeVar("T")
 
 SyncMap = maps.Map[Any, Any]
 _LONG = frozenset((PopFirst, Keys, Count, Compute))
+"""Requests whose answer others would have to wait for too long."""
 
 
 class Place(Protocol):
@@ -109,12 +109,5 @@ class Beneath:
         """Return the answer to a request of an operation."""
         if isinstance(request, Take):
             return taken(request.source, request.most)
-        run = self._place.scan if _takes_long(request) else self._place.read
+        run = self._place.scan if type(request) in _LONG else self._place.read
         return run(partial(maps.answer, request, self._mapping))
-
-
-def _takes_long(request: Request) -> bool:
-    """Tell whether others would have to wait too long for an answer."""
-    if isinstance(request, GetMany):
-        return len(request.keys) > KEYS_AT_ONCE
-    return type(request) in _LONG
