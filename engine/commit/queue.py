@@ -108,7 +108,7 @@ class CommitQueue:
             self._rename()
 
     def _rename(self) -> None:
-        """Name another next leader in the place of one that has gone, and wake its thread."""
+        """Name another next leader instead of one that has gone, and wake its thread."""
         context = self._context
         first, wake = self._first()
         after = context.standing.after["withdraw" if first is None else "rename"]
