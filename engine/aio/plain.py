@@ -94,7 +94,6 @@ class Plain(Beneath):
 
     async def _together(self, request: Together) -> Any:
         """Carry out an operation in a transaction of its own, until it commits."""
-        self._store.workers.check()
         _check_outside(self._store, self.namespace)
 
         async def attempt(tx: Transaction) -> Any:
