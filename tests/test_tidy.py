@@ -58,6 +58,7 @@ KINDS = {
     "engine/system/disk.py": "disk",
     "engine/system/disk_errors.py": "pure",
     "engine/system/layout.py": "pure",
+    "engine/system/limits.py": "pure",
     "engine/system/lmdb_pages.py": "pure",
     "engine/system/lmdb_remains.py": "pure",
     "engine/files/": "disk",
