@@ -20,8 +20,9 @@ import errno
 import posixpath
 import random
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from ..engine.system.environment import LockHandle
 from ..wal.ports import Directory
@@ -30,6 +31,9 @@ from .media import Folder, Inode, NameChange, Node
 from .plan import FAULTS, MOMENTS, Operation, PlannedFault, SimulatedCrash, disk_error
 
 T = TypeVar("T")
+
+Around = Callable[[Callable[[], Any]], Any]
+"""Is handed an operation, does it or not, and returns what whoever asked for it gets."""
 
 
 class FaultyDisk:
@@ -51,6 +55,7 @@ class FaultyDisk:
         self._locks: dict[Inode, list[FaultyLock]] = {}
         self._faults: list[PlannedFault] = []
         self._crash_at: tuple[int, str] | None = None
+        self._around: tuple[tuple[str, str, Around], ...] = ()
         self._mutex = threading.RLock()
 
     def __repr__(self) -> str:
@@ -129,6 +134,20 @@ class FaultyDisk:
         plan = PlannedFault(number=number, name=fault, for_ever=for_ever, kind=kind, path=path)
         self._faults.append(plan)
 
+    @contextmanager
+    def around(self, kind: str, path: str, call: Around) -> Iterator[None]:
+        """Hand operations of a kind, at or below a path, to ``call`` meanwhile.
+
+        So a sync takes its time, or a signal comes before it or behind: ``call`` runs in the thread
+        that asked, which holds nothing of the disk then.
+        """
+        entry = (kind, path, call)
+        self._around += (entry,)
+        try:
+            yield
+        finally:
+            self._around = tuple(other for other in self._around if other is not entry)
+
     def heal(self) -> None:
         """Forget all planned errors; what earlier ones did stays done."""
         self._faults.clear()
@@ -194,6 +213,25 @@ class FaultyDisk:
         ``partly`` does a part of the action (none of it or all where it is atomic), ``spoil`` what
         a failure leaves behind.
         """
+
+        def do() -> T:
+            return self._perform(kind, path, action, size, partly, spoil)
+
+        for wanted, below, call in self._around:
+            if kind == wanted and path.startswith(below):
+                result: T = call(do)
+                return result
+        return do()
+
+    def _perform(
+        self,
+        kind: str,
+        path: str,
+        action: Callable[[], T],
+        size: int,
+        partly: Callable[[random.Random], object] | None,
+        spoil: Callable[[random.Random], object] | None,
+    ) -> T:
         with self._mutex:
             self._check_power()
             operation = Operation(number=len(self.trace) + 1, kind=kind, path=path, size_bytes=size)

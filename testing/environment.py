@@ -27,6 +27,7 @@ from ..engine.system.environment import (
     Listener,
     Stream,
 )
+from ..engine.system.limits import LIMITS, Limits
 from .disk import FaultyDisk
 from .kv import MemoryKv
 from .lmdb_kv import CopiedLmdb
@@ -186,11 +187,13 @@ class SimulatedEnvironment(Environment):
         return self.schedule.run_due()
 
 
-def simulated(seed: int, disk: FaultyDisk, *, kv: str = "memory") -> SimulatedEnvironment:
+def simulated(
+    seed: int, disk: FaultyDisk, *, kv: str = "memory", limits: Limits = LIMITS
+) -> SimulatedEnvironment:
     """Return an environment that depends on nothing but ``seed`` and ``disk``.
 
     ``kv`` is ``memory``, or ``lmdb`` for the real LMDB: slower, in a scratch directory, with each
-    commit copied to the simulated disk.
+    commit copied to the simulated disk.  Smaller ``limits`` make more steps of the same work.
     """
     time = VirtualTime()
     schedule = Schedule(time)
@@ -207,6 +210,7 @@ def simulated(seed: int, disk: FaultyDisk, *, kv: str = "memory") -> SimulatedEn
         run=_run_here,
         network=_Alone(),
         pid=_pid,
+        limits=limits,
         time=time,
         schedule=schedule,
     )

@@ -58,6 +58,7 @@ KINDS = {
     "engine/system/disk.py": "disk",
     "engine/system/disk_errors.py": "pure",
     "engine/system/layout.py": "pure",
+    "engine/system/limits.py": "pure",
     "engine/system/lmdb_pages.py": "pure",
     "engine/system/lmdb_remains.py": "pure",
     "engine/files/": "disk",
@@ -123,6 +124,11 @@ CIRCLES: list[list[str]] = []
 AWAITED = {
     "engine/store/partition_cuts.py": "full copies of partitions",
     "wal/history.py": "the supply of a copy by history",
+}
+
+# Constants of the package that a test changes, as path:NAME, and why.
+CHANGED = {
+    "tests/wal/test_format.py:FORMAT_VERSION": "the header of a format that does not exist yet",
 }
 
 # A package of its own in the wheel, by which Spark finds the other one.
@@ -331,6 +337,20 @@ def test_tests_neither_sleep_nor_skip() -> None:
     expect_none(f for item in tests for f in tidy.find_sleeps_and_skips(*item))
 
 
+def test_tests_change_no_constant_of_the_package() -> None:
+    tests = sources_of_tests().items()
+    expect_none(f for item in tests for f in tidy.find_changed_constants(*item, CHANGED))
+
+
+def test_every_constant_that_may_be_changed_is() -> None:
+    found = {
+        f"{path}:{name}"
+        for path, source in sources_of_tests().items()
+        for _, name in tidy.constants_changed(source)
+    }
+    assert set(CHANGED) == found
+
+
 def test_no_file_names_a_path_of_one_machine() -> None:
     # Bytes that are no text are passed over: the fixtures hold whole stores.
     texts = ((path, (ROOT / path).read_text("utf-8", "replace")) for path in all_files())
@@ -350,6 +370,7 @@ def unused(path: str, source: str) -> list[Finding]:
 
 LAYERS, KIND, LIBRARIES = tidy.find_wrong_layers, with_kinds, tidy.find_wrong_dependencies
 OUTSIDE, BROAD, LOCKS = outside_of_environment, with_places, below_the_tools
+CONSTANTS = tidy.find_changed_constants
 NAMES, CODES = tidy.find_misnamed_exceptions, tidy.find_wrong_codes
 RUN, MACHINE, PATHS = tidy.find_sleeps_and_skips, tidy.find_machine_paths, missing_paths
 
@@ -414,6 +435,16 @@ BAD: list[tuple[str, Rule, str, str]] = [
         "tests/x.py",
         "import pytest\n@pytest.mark.skipif(True)\ndef test_x(): ...",
     ),
+    (
+        "shrunk constant",
+        CONSTANTS,
+        "tests/x.py",
+        "from tidelog.wal import w\ndef test_x(monkeypatch): monkeypatch.setattr(w, 'PIECE', 1)",
+    ),
+    ("by its path", CONSTANTS, "tests/x.py", "patch.setattr('tidelog.wal.w.PIECE', 1)"),
+    ("of an object", CONSTANTS, "tests/x.py", "setattr(store.parts.writer, '_PIECE', 1)"),
+    ("mocked", CONSTANTS, "tests/x.py", "mock.patch.object(store, 'PIECE', 1)"),
+    ("assigned", CONSTANTS, "tests/x.py", "from tidelog.wal import w\nw.PIECE, x = 1, 2"),
     ("machine path", MACHINE, "docs/x.md", "see /" + "home/me/x.md"),
     ("beside the checkout", MACHINE, "docs/x.md", "see ../" + "shared/x.md"),
     ("missing module", PATHS, "docs/x.md", "read `wal/surprise.py` first"),
@@ -439,6 +470,8 @@ GOOD: list[tuple[str, Rule, str, str]] = [
     ("given clock", OUTSIDE, "tx/x.py", "def f(clock):\n return clock.time()"),
     ("environment", OUTSIDE, "engine/system/production.py", "import time\ntime.time()"),
     ("a signal", NAMES, "testing/x.py", "class SimulatedCrash(BaseException): ..."),
+    ("a foreign switch", CONSTANTS, "tests/x.py", "import os\nsetattr(os, 'O_SYNC', 0)"),
+    ("a method", CONSTANTS, "tests/x.py", "setattr(writer, 'sync', 0)\nx.PIECE = 1"),
     ("cleans up", BROAD, "wal/x.py", "try:\n f()\nexcept BaseException:\n g()\n raise"),
     ("document", PATHS, "docs/x.md", "`tests/test_tidy.py`, `tests/test_tidy`, `tests/`"),
     ("file of a store", PATHS, "docs/x.md", "`wal/0000000000000001.log` and `data/x`"),

@@ -47,7 +47,6 @@ from .records import (
 
 INDEX_MAGIC = b"TLI\x01"
 PREFIXES_MAX = 100_000
-"""With more first halves of ids than these the filter says that any id may be there."""
 
 _HEAD = len(INDEX_MAGIC) + 4
 
@@ -64,7 +63,8 @@ class SegmentIndex:
     ``counters`` maps a partition to its lowest and highest update number by epoch, as a list of
     (epoch, lowest, highest) in log order.  ``oldest`` and ``newest`` are commit times, None where
     nothing has a time.  ``prefixes`` is the filter, None where it says nothing.  ``log_id`` is that
-    of the segment, empty where the index does not tell.
+    of the segment, empty where the index does not tell.  With more first halves of ids than
+    ``prefixes_max`` the filter says that any id may be there.
     """
 
     number: int
@@ -75,6 +75,7 @@ class SegmentIndex:
     counters: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     prefixes: dict[bytes, tuple[int, int]] | None = field(default_factory=dict)
     log_id: bytes = b""
+    prefixes_max: int = field(default=PREFIXES_MAX, repr=False, compare=False)
 
     @classmethod
     def build(cls, number: int, first_position: int, frames: Iterable[Frame]) -> SegmentIndex:
@@ -140,7 +141,7 @@ class SegmentIndex:
         prefix, number = tx_id[:8], int.from_bytes(tx_id[8:], "big")
         low, high = self.prefixes.get(prefix, (number, number))
         self.prefixes[prefix] = (min(low, number), max(high, number))
-        if len(self.prefixes) > PREFIXES_MAX:
+        if len(self.prefixes) > self.prefixes_max:
             self.prefixes = None
 
     def note_runs(self, runs: Iterable[Run]) -> None:

@@ -43,16 +43,26 @@ from .ports import Directory, LogFile
 from .records import SealRecord, encode_seal
 from .segments import open_segment, probe, seal_at
 
-FILL_AHEAD = 128 << 10
-FILL_AHEAD_MAPPED = 2 << 20
-"""A mapped file is mapped anew each time it has grown, so it grows by more."""
-PIECE = 64 << 10
 NEXT_NAME = "next.tmp"
 
 SEAL_ROOM = 64
 """Bytes that are kept free at the end of a segment for its seal, which is never longer."""
 
-_ZEROS = bytes(PIECE)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteSizes:
+    """How much of a segment is written at a time, in bytes."""
+
+    piece: int = 64 << 10
+    """The most that one write takes; no segment is shorter than two of them."""
+    ahead: int = 128 << 10
+    """Zeros ahead of the frames, so that syncs need not make the file grow each time."""
+    ahead_mapped: int = 2 << 20
+    """A mapped file is mapped anew each time it has grown, so it grows by more."""
+
+
+WRITE_SIZES = WriteSizes()
+"""The sizes outside of tests."""
 
 
 class LogFailedError(Exception):
@@ -97,6 +107,7 @@ class LogWriter:
         spare: Callable[[], str | None],
         sealed: Callable[[SegmentHeader, int], None],
         mapped: bool = False,
+        sizes: WriteSizes = WRITE_SIZES,
     ) -> None:
         self._directory = directory
         self._header = header
@@ -105,7 +116,10 @@ class LogWriter:
         # How far frames may go before the file must grow, the room for the seal left out; 0 while
         # the change to another segment is under way, however that was cut short.
         self._filled = max(file.size() - SEAL_ROOM, position - self._base)
-        self._limit = max(segment_size, 2 * PIECE) - SEAL_ROOM
+        self._limit = max(segment_size, 2 * sizes.piece) - SEAL_ROOM
+        self._piece = sizes.piece
+        self._ahead = sizes.ahead_mapped if mapped else sizes.ahead
+        self._zeros = bytes(sizes.piece)
         self._state = state
         self._spare = spare
         self._sealed = sealed
@@ -182,18 +196,18 @@ class LogWriter:
             self.position, self._doubt = self.position + len(frame), None
 
     def _write(self, offset: int, frame: bytes) -> None:
-        for start in range(0, len(frame), PIECE):
-            self._file.write(offset + start, frame[start : start + PIECE])
+        piece = self._piece
+        for start in range(0, len(frame), piece):
+            self._file.write(offset + start, frame[start : start + piece])
 
     def _fill(self, end: int) -> None:
         """Write zeros ahead of ``end``, so that syncs need not make the file grow each time."""
-        ahead = FILL_AHEAD_MAPPED if self._mapped else FILL_AHEAD
-        target = max(min(end + ahead, self._limit), end)
+        target = max(min(end + self._ahead, self._limit), end)
         self._bytes = None  # an interrupt below must not leave a mapping here that is gone
         try:
             while self._filled < target:
-                size = min(PIECE - SEAL_ROOM, target - self._filled)
-                self._file.write(self._filled, _ZEROS[: size + SEAL_ROOM])
+                size = min(self._piece - SEAL_ROOM, target - self._filled)
+                self._file.write(self._filled, self._zeros[: size + SEAL_ROOM])
                 self._filled += size
         finally:
             # A file that has grown has another mapping, also where it then grew no further.

@@ -98,7 +98,7 @@ class Database:
         )
         self.home = self._beneath.home
         self.read_only = database.read_only
-        self.workers = Workers(database.path, token)
+        self.workers = Workers(database.path, token, self._beneath.limits.lock_places)
         self._inline = reads == "inline"
         self._reads = 0
         self.inside = Blocks()

@@ -36,16 +36,13 @@ from .log_thread import wrong_loop
 WORKERS_MAX = 16
 """Blocking reads, scans and maintenance of one store at a time."""
 
-PLACES_MAX = 64
-"""Transactions of one store that hold or await locks at a time."""
-
 T = TypeVar("T")
 
 
 class Workers:
     """The worker threads of one store, for the tasks of one Trio loop."""
 
-    def __init__(self, path: str, token: TrioToken) -> None:
+    def __init__(self, path: str, token: TrioToken, places: int) -> None:
         self.closed = False
         self.refusal: Callable[[], TidelogError] = self._closed_error
         """What is raised once it is closed."""
@@ -53,7 +50,7 @@ class Workers:
         self._token = token
         self._loop = get_ident()
         self._limiter = trio.CapacityLimiter(WORKERS_MAX)
-        self._places = trio.CapacityLimiter(PLACES_MAX)
+        self._places = trio.CapacityLimiter(places)
         self._busy = 0
         self._quiet = trio.Event()
         self._interrupts: set[Callable[[], None]] = set()
@@ -120,7 +117,8 @@ class Workers:
             await self._places.acquire_on_behalf_of(owner)
             return
         raise LockTimeoutError(
-            f"{PLACES_MAX} transactions with locks are running, and none ended in {timeout} seconds"
+            f"{int(self._places.total_tokens)} transactions with locks are running, and none ended "
+            f"in {timeout} seconds"
         )
 
     def leave_place(self, owner: object) -> None:

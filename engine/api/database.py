@@ -45,9 +45,6 @@ P = ParamSpec("P")
 
 log = logging.getLogger("tidelog.store")
 
-MERGED_NOWAIT_MAX = 1 << 20
-"""Bytes of layers that taking a snapshot may merge where nobody may be kept waiting."""
-
 
 class Database:
     """An open store; made by ``tidelog.open``.  May be shared by threads; its transactions may not.

@@ -144,6 +144,7 @@ class ReadOnlyDatabase(Unwritable):
         self.home = Home(path)
         self.read_only = True
         self.now = environment.monotonic
+        self.limits = environment.limits
         self.access = ReadAccess(environment, path, options.map_size)
         try:
             manifest = self.access.manifest()

@@ -59,9 +59,6 @@ from .transaction_session import TransactionSession
 T = TypeVar("T")
 P = ParamSpec("P")
 
-MERGED_NOWAIT_MAX = 1 << 20
-"""Bytes of layers that taking a snapshot may merge where nobody may be kept waiting."""
-
 
 class StoreSession:
     """One opening of a store, for writing; may be shared by threads."""
@@ -84,6 +81,7 @@ class StoreSession:
         self.now = store.environment.monotonic
         self.pause = store.environment.wait
         self.random = store.environment.random
+        self.limits = store.environment.limits
         self.home = Home(store.path)
         self.inside = Blocks()
         self.open_state = OpenState(store.path)
@@ -199,7 +197,7 @@ class StoreSession:
         if mutex.locked():  # no attempt to take it: an interrupt could come behind that
             return None
         with mutex:
-            if self.overlay.newer_bytes > MERGED_NOWAIT_MAX:
+            if self.overlay.newer_bytes > self.limits.merged_nowait_bytes:
                 return None
             taken, position = self._taken(), self.committer.context.applied_position
         snapshot = Snapshot(self, position, taken)

@@ -82,8 +82,6 @@ from .puts import LonePut
 from .queue import CommitQueue
 from .standing import Life
 
-PATIENCE = 0.25
-"""Seconds after which a thread that waits looks whether anybody is left to wake it."""
 CLOSED = "the store is closed"
 """Why nothing is written any more if nothing went wrong."""
 
@@ -115,6 +113,7 @@ class Committer:
         self.wait_applied = self.carrier.wait_applied
         self.refusal = context.refusal
         self.transaction_bytes_max = transaction_bytes_max
+        self.patience = environment.limits.patience_seconds
         self.clock = environment.clock
         self.flush_turn = threading.Lock()
         """Held for a part of a checkpoint; relaxed updates, which never wait otherwise, take it
@@ -287,7 +286,7 @@ class Committer:
         # A lock is released for one of two reasons: the group has ended, or this is the next
         # leader.  It is never released if whoever should have done it was interrupted and has
         # gone: that is what the time limit is for.
-        while not wake.acquire(timeout=PATIENCE):
+        while not wake.acquire(timeout=self.patience):
             if self._look_for_leader(queued):
                 break
         # First of all the next of the chain: it may have the lead, and this thread may be the next
@@ -383,7 +382,7 @@ class Committer:
                 if not self.context.standing.busy:
                     return
                 waiter = self.queue.applied_soon()
-            waiter.acquire(timeout=PATIENCE)
+            waiter.acquire(timeout=self.patience)
 
     def forked(self, error: Callable[[], TidelogError]) -> None:
         """In the child of a fork: write nothing, and wait for no thread of the parent.

@@ -34,7 +34,7 @@ from ...affinity.errors import (
 from ...tx.locks import Deadlock, Granted, KeyLock, Want
 from ..data.stored import pack_prefix, shown_key, split_key
 from ..system.environment import Environment
-from .committer import PATIENCE, Committer
+from .committer import Committer
 from .context import LockedError
 from .entries import Entry
 
@@ -95,6 +95,7 @@ class LockManager:
         self.table = committer.context.locks
         self._monotonic = environment.monotonic
         self._committer = committer
+        self._patience = committer.patience
         self._lost: deque[int] = deque()
         """Owners whose transactions were dropped; filled without the mutex."""
         self._owners = count(1)
@@ -117,7 +118,7 @@ class LockManager:
         if wake is not None:
             self._wait(owner, want, wake, timeout, deadline)
         while (waiter := self._in_flight(want)) is not None:
-            waiter.acquire(timeout=PATIENCE)
+            waiter.acquire(timeout=self._patience)
 
     def _request(self, owner: int, want: Want) -> _thread.LockType | None:
         """Ask for a lock; return what to wait for, None if it is granted."""

@@ -4,9 +4,10 @@ The outcome of an id that the caller gave is an entry of the internal namespace 
 partition that the id hashes to, written by the very transaction it is about: it is logged,
 numbered and recovered like any data.  Automatic ids are looked up in the log.
 
-Entries expire after ``RETENTION_SECONDS`` or beyond ``ENTRIES_MAX``, by logged deletes.  The time
-that counts is one during which the store was open, by the steady clock: whatever is done to the
-other one, no entry goes early.  One more entry, the *horizon*, tells how new those were that went.
+Entries expire after ``RETENTION_SECONDS`` or beyond ``limits.outcomes``, by logged deletes.  The
+time that counts is one during which the store was open, by the steady clock: whatever is done to
+the other one, no entry goes early.  One more entry, the *horizon*, tells how new those were that
+went.
 
 Ids tell when they were given out, to the millisecond, and no commit under an id is older than that.
 So what is found nowhere never took effect if it is younger than everything that is gone:
@@ -34,9 +35,7 @@ from ..data.stored import pack_prefix
 Outcome = Literal["committed", "rolled_back", "pending", "too_old"]
 
 RETENTION_SECONDS = 24 * 3600
-ENTRIES_MAX = 1_000_000
 SWEEP_SECONDS = 600.0
-SWEEP_BATCH = 1000
 ATTEMPTS = 4
 """Looks into a log that loses segments meanwhile, before that is an error."""
 

@@ -5,7 +5,7 @@ Invariants:
 - A flush in several pieces is there with the last one: replay brings again what earlier ones wrote.
 - A delete leaves a tombstone while an older update of its key may still come: in a copy that is
   being brought up, and above LWM.  A flush of a whole copy whose LWM has passed some removes them,
-  of ``SWEPT_PAIRS`` pairs at a time.
+  of ``Sweep.pairs`` at a time.
 - Into a copy that is not whole nothing goes that is older than what it has.
 - What was cleared has gone before anything that came later is written.
 
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import compress, filterfalse, islice
+from typing import NamedTuple
 
 from ...checkpoints.copies import CopyState
 from ...checkpoints.marks import EpochTable, PartitionMark
@@ -43,13 +44,22 @@ from .stored import (
 CHUNK = 1000
 """Updates between two chances for other threads: py-lmdb asks for the interpreter at every one."""
 
-SWEPT_PAIRS = 4096
-SWEPT_BYTES = 4 << 20
 """How much of a partition a flush looks through for tombstones that may go."""
 
 _ALL = 1 << 62
 _NAMESPACE_MAX = 0xFFFFFFFF
 _PENDING = PENDING.to_bytes(4, "big")
+
+
+class Sweep(NamedTuple):
+    """How much of a partition a checkpoint looks through for tombstones that may go."""
+
+    pairs: int = 4096
+    bytes: int = 4 << 20
+    """Bytes of values behind which it ends early."""
+
+
+SWEEP = Sweep()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +179,7 @@ def flush_piece(
     before: PartitionMark,
     lives: Callable[[int], bool] | None = None,
     turn: AbstractContextManager[object] = nullcontext(),  # noqa: B008  # it has no state
+    sweep: Sweep = SWEEP,
 ) -> PartitionMark:
     """Write updates of one partition in sorted order; return its new mark, written too.
 
@@ -186,7 +197,7 @@ def flush_piece(
         _write_pending(txn, piece, before)
     if piece.last and mark.tombstones and flush.owning:
         with turn:
-            mark = _sweep(txn, mark, flush)
+            mark = _sweep(txn, mark, flush, sweep)
     write_mark(txn, mark_key(flush.partition), mark.to_bytes())
     return mark
 
@@ -295,10 +306,10 @@ def _counted(mark: PartitionMark, stored: Iterable[bytes], sign: int) -> Partiti
     )
 
 
-def _sweep(txn: KvTransaction, mark: PartitionMark, flush: Flush) -> PartitionMark:
+def _sweep(txn: KvTransaction, mark: PartitionMark, flush: Flush, limits: Sweep) -> PartitionMark:
     """Remove tombstones behind which nothing older can come any more.
 
-    It looks at the next ``SWEPT_PAIRS`` pairs behind those of the last sweep, and begins anew at
+    It looks at so many pairs behind those of the last sweep, and begins anew at
     the end of the partition.
     """
     prefix = flush.partition.to_bytes(4, "big")
@@ -310,7 +321,7 @@ def _sweep(txn: KvTransaction, mark: PartitionMark, flush: Flush) -> PartitionMa
     for count, (key, stored) in enumerate(cursor.iternext() if found else ()):
         if not key.startswith(prefix):
             break
-        if count == SWEPT_PAIRS or size > SWEPT_BYTES:
+        if count == limits.pairs or size > limits.bytes:
             following = key
             break
         size += len(stored)

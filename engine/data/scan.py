@@ -9,7 +9,7 @@ Invariants:
 
 - Pairs come in the order of the user's keys, each once, as the view has them.
 - Every block from LMDB is checked by one CRC before any of it is handed out.
-- Memory is bounded by ``PAIRS_IN_HAND``, whatever the size of the range and of the overlay.
+- Memory is bounded by ``Blocks.in_hand``, whatever the size of the range and of the overlay.
 
 Blocks grow from few pairs, so that a short range costs little.  How many are left of a range is
 guessed from how far apart its keys were so far: what is read beyond the end of a range is wasted.
@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import itemgetter
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -45,12 +46,9 @@ from .stored import (
 )
 from .updates import Writes
 
-PAIRS_IN_HAND = 2048
-BLOCK_MIN = 64
 BLOCK_MAX = 512
 """More new tuples than Python's collector lets pass would cost a collection in each round."""
 BLOCK_FIRST = 64
-"""What is read at first, over all partitions."""
 BLOCK_LEAST = 8
 KEY_GAUGED = PREFIX_SIZE + 32
 """As much of a key is taken for a number when the rest of a range is guessed."""
@@ -77,6 +75,22 @@ class Range:
         return prefix + self.start, prefix + self.stop
 
 
+class Blocks(NamedTuple):
+    """How many pairs of a range are read at a time."""
+
+    first: int = BLOCK_FIRST
+    """At first, over all partitions: about as many as are wanted."""
+    least: int = BLOCK_LEAST
+    """At first, of one partition."""
+    full: int = 64
+    """Later on, of one partition, however many there are."""
+    in_hand: int = 2048
+    """Later on, over all partitions, if that is more."""
+
+
+BLOCKS = Blocks()
+
+
 def after_prefix(prefix: bytes) -> bytes | None:
     """Return the first key behind all that begin with ``prefix``, or None where there is none."""
     stripped = prefix.rstrip(b"\xff")
@@ -90,21 +104,21 @@ def scan(
     *,
     reverse: bool = False,
     writes: Writes | None = None,
-    block: int = BLOCK_FIRST,
+    blocks: Blocks = BLOCKS,
     damaged: Damaged | None = None,
 ) -> Iterator[list[Pair]]:
     """Yield blocks of (user key, value), in order; ``writes`` are a transaction's own.
 
-    ``block`` is about how many pairs are wanted first.  ``damaged`` is told the full keys of pairs
-    of LMDB that do not match their checksums, which are left out then; without it they raise
-    ``CorruptDataError``.
+    ``damaged`` is told the full keys of pairs of LMDB that do not match their checksums, which are
+    left out then; without it they raise ``CorruptDataError``.
     """
     sources = [
         _Source(view, partition, wanted, reverse, writes, damaged) for partition in partitions
     ]
     count = max(len(sources), 1)
-    most = min(max(PAIRS_IN_HAND // count, BLOCK_MIN), BLOCK_MAX)
-    block = min(block, max(block // count, BLOCK_LEAST), most)
+    first, least, full, in_hand = blocks
+    most = min(max(in_hand // count, full), BLOCK_MAX)
+    block = min(first, max(first // count, least), most)
     live = sources
     while live:
         for source in live:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
@@ -386,18 +386,23 @@ class LogKeeper:
             segment.file.close()
 
     def writer_of(
-        self, partition: int, counter: int, header: SegmentHeader, end: int
+        self,
+        partition: int,
+        counter: int,
+        header: SegmentHeader,
+        end: int,
+        look_back: Sequence[int] = LOOK_BACK,
     ) -> bytes | None:
         """Return the id of the transaction that wrote an update, if the newest log shows it.
 
         Looks through a segment backwards from ``end``, where a frame ends, as far as the longest
-        of ``LOOK_BACK`` goes.
+        of ``look_back`` goes.
         """
         segment = open_segment(self._directory, header.number)
         try:
             if segment.log_id != header.log_id or segment.first_position != header.first_position:
                 return None
-            for size in LOOK_BACK:
+            for size in look_back:
                 start = max(end - size, segment.first_position)
                 for _, record in read_records(_frames_near(segment, start, end)):
                     if isinstance(record, TxRecord):

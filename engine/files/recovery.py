@@ -38,8 +38,6 @@ from ...wal.tail import End
 from ..data.overlay import PAIR_OVERHEAD, Overlay, View
 from ..data.stored import pack_prefix, stored_run, version_of
 
-COPY_PIECE = 64 << 10
-
 log = logging.getLogger("tidelog.recovery")
 
 
@@ -224,7 +222,7 @@ def _apply_frame(replayed: Replayed, frame: Frame) -> None:
         replayed.report.frames += 1
 
 
-def rewrite_tail(directory: Directory, end: End, durable: int) -> None:
+def rewrite_tail(directory: Directory, end: End, durable: int, piece_bytes: int) -> None:
     """Write what lies between ``durable`` and the end again, cut what follows, and sync both.
 
     Raises ``CorruptLogError``, with nothing written, where the last segment is not the one that
@@ -253,7 +251,7 @@ def rewrite_tail(directory: Directory, end: End, durable: int) -> None:
         offset = max(durable, header.first_position) - base
         stop = end.position - base
         while offset < stop:
-            piece = file.read(offset, min(COPY_PIECE, stop - offset))
+            piece = file.read(offset, min(piece_bytes, stop - offset))
             file.write(offset, piece)
             offset += len(piece)
         if file.size() > stop:

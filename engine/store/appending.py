@@ -51,6 +51,7 @@ def open_log(
         spare=keeper.spare,
         sealed=keeper.sealed,
         mapped=mapped,
+        sizes=claim.environment.limits.log_writes,
     )
 
 

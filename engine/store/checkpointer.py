@@ -4,8 +4,8 @@ One checkpoint, step by step, and what a crash leaves:
 
 1. Seal the overlay at a position P of the log (O(1), under the commit mutex).
 2. Sync the log up to P: LMDB never holds what the synced log does not (I-3).
-3. Write the partitions in order, several to a transaction (``BATCH_UPDATES`` each), every one
-   with its mark at P; a large one in pieces (``PIECE_UPDATES``), of which the last moves the mark.
+3. Write the partitions in order, several to a transaction (``batch_updates`` each), every one
+   with its mark at P; a large one in pieces (``piece_updates``), of which the last moves the mark.
    Where a map was dropped, all namespaces that are in no catalog go with the last piece.
    A crash between two transactions leaves partitions at different marks; replay goes by each
    partition's own, and brings again what a piece holds already.
@@ -45,14 +45,9 @@ from ..data.partition_store import STORE_KEY, read_marks, write_mark
 from ..system.disk_errors import lacks_space
 from ..system.environment import Environment, KeyValueEnvironment
 from ..system.forks import free
+from ..system.limits import Limits
 from ..system.lmdb_file import KvFullError
 from .data_file_growth import MapGrowth
-
-BATCH_UPDATES = 16_384
-"""Updates after which a checkpoint begins another LMDB transaction, at the end of a piece."""
-
-PIECE_UPDATES = 65_536
-"""The most updates of one partition in one transaction: they bound what LMDB holds in memory."""
 
 Lives = Callable[[int], bool]
 """Whether a namespace, by its id, may have data."""
@@ -178,12 +173,15 @@ class Checkpointer:
         # In C, so that no interrupt comes in between two steps and leaves the lock with them.
         deque(self.steps(needed, reason), maxlen=0)
 
-    def steps(self, needed: Callable[[], bool], reason: str) -> Iterator[None]:
+    def steps(
+        self, needed: Callable[[], bool], reason: str, limits: Limits | None = None
+    ) -> Generator[None, None, None]:
         """Take a checkpoint step by step: yields behind its beginning and behind each piece.
 
         Only the lock of checkpoints is held meanwhile, so that anything else may happen.  Whoever
         does not want the rest closes the iterator: what was written counts for its partitions, and
-        the next checkpoint does the rest.  Raises ``StorageError`` where it fails.
+        the next checkpoint does the rest.  ``limits`` are those of the store if none are given.
+        Raises ``StorageError`` where it fails.
         """
         with self._lock:
             if not needed():
@@ -194,7 +192,7 @@ class Checkpointer:
             start = self._environment.monotonic()
             log.debug("checkpoint.begin reason=%s", reason, extra={"event": "checkpoint.begin"})
             try:
-                updates = yield from self._checkpoint()
+                updates = yield from self._checkpoint(limits or self._environment.limits)
             except (TidelogError, OSError) as error:
                 raise self._failed(error, reason) from error
             self._done(reason, updates, self._environment.monotonic() - start)
@@ -252,7 +250,7 @@ class Checkpointer:
             hint="Check the disk, close the store and open it again: the log has everything.",
         )
 
-    def _checkpoint(self) -> Generator[None, None, int]:
+    def _checkpoint(self, limits: Limits) -> Generator[None, None, int]:
         """Take a checkpoint; the generator returns how many updates that carried over."""
         source = self._source
         state = source.state
@@ -264,7 +262,7 @@ class Checkpointer:
                 state.touched = set()
             yield
             source.sync(sealed.position)
-            yield from self._write(sealed)
+            yield from self._write(sealed, limits)
             with source.mutex:
                 source.overlay.end_flush(sealed.layers, self._growth.begin())
                 state.dropped.difference_update(sealed.dropped)
@@ -307,7 +305,7 @@ class Checkpointer:
         mark = self.marks.get(partition)
         return Flush.of(self._source.state, partition, updates, position, mark)
 
-    def _write(self, sealed: _Sealed) -> Iterator[None]:
+    def _write(self, sealed: _Sealed, limits: Limits) -> Iterator[None]:
         """Write all partitions, several to a transaction, and the store's mark with the last.
 
         One that was cleared has pieces of its own, even if it has no updates.
@@ -315,16 +313,16 @@ class Checkpointer:
         flushes, moved, lives = sealed.flushes, sealed.moved, sealed.lives
         cleared = {f.partition: f.cleared for f in (*flushes, *moved) if f.cleared is not None}
         batch: list[Piece] = []
-        size = 0
-        for piece in _pieces([*flushes, *(f for f in moved if f.partition in cleared)]):
+        size, most = 0, limits.piece_updates
+        for piece in _pieces([*flushes, *(f for f in moved if f.partition in cleared)], most):
             batch.append(piece)
             size += len(piece.keys)
-            if size >= BATCH_UPDATES or not piece.last:
+            if size >= limits.batch_updates or not piece.last:
                 self._commit(batch, None, lives)
                 yield
                 batch, size = [], 0
         moved = [flush for flush in moved if flush.partition not in cleared]
-        self._commit([*batch, *_pieces(moved)], sealed.mark, lives)
+        self._commit([*batch, *_pieces(moved, most)], sealed.mark, lives)
         yield
         with self._source.mutex:
             self._source.state.forget_cleared(cleared)
@@ -391,8 +389,8 @@ def _part_of(partition: int, rows: dict[bytes, bytes], position: int) -> Piece:
     return Piece(flush=flush, keys=list(rows), last=False)
 
 
-def _pieces(flushes: Iterable[Flush]) -> Iterator[Piece]:
-    return chain.from_iterable(flush.pieces(PIECE_UPDATES) for flush in flushes)
+def _pieces(flushes: Iterable[Flush], most: int) -> Iterator[Piece]:
+    return chain.from_iterable(flush.pieces(most) for flush in flushes)
 
 
 def _always() -> bool:

@@ -182,14 +182,16 @@ class KnownOutcomes:
             if key == outcomes.HORIZON_ID:
                 horizon = time
         entries = sorted(entry for entry in entries if entry[1] != outcomes.HORIZON_ID)
-        excess = len(entries) - outcomes.ENTRIES_MAX
+        limits = self._store.environment.limits
+        excess = len(entries) - limits.outcomes
         expired = [(time, key) for place, (time, key) in enumerate(entries)
                    if time < oldest or place < excess]  # fmt: skip
         newest = max([time for time, _ in expired], default=0)
         if entries and (horizon is None or newest > horizon):
             self._set_horizon(max(newest, self._opened if horizon is None else horizon))
-        for first in range(0, len(expired), outcomes.SWEEP_BATCH):
-            self._delete([key for _, key in expired[first : first + outcomes.SWEEP_BATCH]])
+        most = limits.sweep_outcomes
+        for first in range(0, len(expired), most):
+            self._delete([key for _, key in expired[first : first + most]])
         return len(expired)
 
     def _time_of_expiry(self) -> int:

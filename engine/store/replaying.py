@@ -13,7 +13,7 @@ from ...wal.ports import Directory
 from ...wal.segments import segment_numbers
 from ...wal.tail import End
 from ..files.manifest import Manifest
-from ..files.recovery import COPY_PIECE, Replayed, replay, rewrite_tail
+from ..files.recovery import Replayed, replay, rewrite_tail
 from ..system.disk_errors import translated_disk
 from .relief import Relief
 
@@ -27,8 +27,9 @@ class LogEnd:
     it has read of a log that others append to by then.
     """
 
-    def __init__(self, wal: Directory) -> None:
+    def __init__(self, wal: Directory, piece_bytes: int) -> None:
         self._wal = wal
+        self._piece_bytes = piece_bytes
         self._lock = threading.Lock()
         self._durable = False
 
@@ -45,9 +46,9 @@ class LogEnd:
                 number = segment_numbers(self._wal)[-1]
                 file = self._wal.open_write(segment_name(number))
                 try:
-                    size = file.size()
-                    for offset in range(0, size, COPY_PIECE):
-                        file.write(offset, file.read(offset, COPY_PIECE))
+                    size, piece = file.size(), self._piece_bytes
+                    for offset in range(0, size, piece):
+                        file.write(offset, file.read(offset, piece))
                     file.sync()
                 finally:
                     file.close()
@@ -59,7 +60,8 @@ class LogEnd:
                 with translated_disk("making the end of the log durable"):
                     # A process that was killed may have left names that are not durable yet.
                     self._wal.sync()
-                    rewrite_tail(self._wal, end, min(durable, end.position))
+                    durable = min(durable, end.position)
+                    rewrite_tail(self._wal, end, durable, self._piece_bytes)
             self._durable = True
 
 

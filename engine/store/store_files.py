@@ -130,7 +130,7 @@ def _recovered(claim: Claim, kv: KeyValueEnvironment, options: Options, mapped: 
         mutex=mutex,
         expire=snapshots.expire,
     )
-    log_end = LogEnd(claim.wal)
+    log_end = LogEnd(claim.wal, environment.limits.copy_bytes)
     replayed = Replayed(state, overlay, state.position, log_end.sync, mutex)
     checkpointer = Checkpointer(
         environment, replayed, kv, marks, growth=growth, doubt=manifests.doubt

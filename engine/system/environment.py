@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ...wal.ports import Directory
+from .limits import LIMITS, Limits
 
 T = TypeVar("T")
 
@@ -280,6 +281,8 @@ class Environment:
     reached: Callable[[str], None] = not_reached
     """Tell that a named point of the program was reached, where a simulation may let it end."""
     pid: Callable[[], int] = os.getpid
+    limits: Limits = LIMITS
+    """How much the engine does at a time."""
     finalizes: bool = False
     """Whether open stores are closed at the end of this process, and let go of when they are lost.
 

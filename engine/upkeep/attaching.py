@@ -36,11 +36,8 @@ from ..data.stored import KEY_BYTES_MAX, stored_run
 from ..store.catalog import Catalog
 from ..store.opening import OpenStore
 from ..system.disk_errors import translated_disk
+from ..system.limits import Limits
 from .load_files import ANEW, LoadManifest, check_file, read_manifest, read_part
-
-PIECE_ROWS = 65_536
-PIECE_BYTES = 16 << 20
-"""After how many rows, or bytes of them, the next transaction begins: at the end of a block."""
 
 Rows = dict[int, dict[bytes, bytes]]
 """Stored values by full key by partition, in order."""
@@ -111,7 +108,9 @@ def _write_rows(
     """Take numbers for all rows, and write these into the data file under them."""
     record, position = _ingest(store, manifest, namespace)
     # Closed at once where something goes wrong, and with it the file that is being read.
-    with closing(_pieces(_stamped(directory, manifest, record, namespace))) as pieces:
+    limits = store.environment.limits
+    stamped = _stamped(directory, manifest, record, namespace, limits.load_block_bytes)
+    with closing(pieces_of(stamped, limits)) as pieces:
         for rows in pieces:
             store.checkpointer.add(rows, position, check)
 
@@ -148,7 +147,11 @@ def _ingest(
 
 
 def _stamped(
-    directory: str, manifest: LoadManifest, record: IngestRecord, namespace: Namespace
+    directory: str,
+    manifest: LoadManifest,
+    record: IngestRecord,
+    namespace: Namespace,
+    block_bytes: int,
 ) -> Iterator[tuple[int, dict[bytes, bytes]]]:
     """Yield the rows by blocks of one partition, as the store holds them."""
     runs = {run.partition: run for run in record.runs}
@@ -157,7 +160,7 @@ def _stamped(
         for part in file.partitions:
             partition, epoch, number, _ = runs[part.partition]
             prefix = namespace.prefixes[partition]
-            for block in read_part(path, part):
+            for block in read_part(path, part, block_bytes=block_bytes):
                 keys, values = [key for key, _ in block], [value for _, value in block]
                 _check_rows(path, partition, namespace.space, keys, values)
                 stored = stored_run(values, epoch, number, record.time)
@@ -179,15 +182,17 @@ def _check_rows(
         )
 
 
-def _pieces(stamped: Iterator[tuple[int, dict[bytes, bytes]]]) -> Generator[Rows, None, None]:
-    """Yield rows as a transaction takes them."""
+def pieces_of(
+    stamped: Iterator[tuple[int, dict[bytes, bytes]]], limits: Limits
+) -> Generator[Rows, None, None]:
+    """Yield rows, that come by blocks of one partition, as a transaction takes them."""
     piece: Rows = {}
     count = size = 0
     for partition, rows in stamped:
         piece.setdefault(partition, {}).update(rows)
         count += len(rows)
         size += sum(map(len, rows)) + sum(map(len, rows.values()))
-        if count >= PIECE_ROWS or size >= PIECE_BYTES:
+        if count >= limits.attach_rows or size >= limits.attach_bytes:
             yield piece
             piece, count, size = {}, 0, 0
     if piece:

@@ -269,7 +269,14 @@ def read_manifest(directory: str) -> LoadManifest:
 # ---------------------------------------------------------------------------------- the files
 
 
-def write_file(path: str, parts: Iterable[tuple[int, Iterable[Pair]]], time: int) -> LoadFile:
+def write_file(
+    path: str,
+    parts: Iterable[tuple[int, Iterable[Pair]]],
+    time: int,
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    transaction_bytes: int = TRANSACTION_BYTES,
+) -> LoadFile:
     """Write partitions, and the rows of each, into a new file; both come in ascending order.
 
     It is durable but for its name.  Raises ``UsageError`` for a key that comes twice or out of
@@ -278,13 +285,13 @@ def write_file(path: str, parts: Iterable[tuple[int, Iterable[Pair]]], time: int
     if os.path.lexists(path):
         raise UsageError(f"{path} is there already", hint="Name a file that is not there yet.")
     written: list[LoadPart] = []
-    blocks = _encoded(parts, time, written)
+    blocks = _encoded(parts, time, written, block_bytes)
     kv = open_file(path, MAP_SIZE, read_only=False)
     try:
         more = True
         while more:
             with kv.write() as txn:
-                more = _append(txn.cursor(), blocks)
+                more = _append(txn.cursor(), blocks, transaction_bytes)
     except KvFullError as error:
         raise DiskFullError(f"{path} has reached its limit: {error}") from error
     finally:
@@ -295,19 +302,22 @@ def write_file(path: str, parts: Iterable[tuple[int, Iterable[Pair]]], time: int
     return LoadFile(name=os.path.basename(path), bytes=size, crc=crc, partitions=tuple(written))
 
 
-def _append(cursor: Cursor, blocks: Iterator[tuple[list[bytes], list[bytes]]]) -> bool:
+def _append(cursor: Cursor, blocks: Iterator[tuple[list[bytes], list[bytes]]], most: int) -> bool:
     """Append as many blocks as one transaction may have; tell whether there may be more."""
     size = 0
     for keys, stored in blocks:
         cursor.putmulti(zip(keys, stored, strict=True), append=True)
         size += sum(map(len, keys)) + sum(map(len, stored))
-        if size >= TRANSACTION_BYTES:
+        if size >= most:
             return True
     return False
 
 
 def _encoded(
-    parts: Iterable[tuple[int, Iterable[Pair]]], time: int, written: list[LoadPart]
+    parts: Iterable[tuple[int, Iterable[Pair]]],
+    time: int,
+    written: list[LoadPart],
+    block_bytes: int,
 ) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Yield full keys and stored values by blocks; note each partition when it has ended."""
     for partition, rows in parts:
@@ -316,7 +326,7 @@ def _encoded(
         prefix = pack_prefix(partition, 0)
         keys: list[bytes] = []
         first_key, count, digest = b"", 0, 0
-        for block in _blocks(iter(rows)):
+        for block in _blocks(iter(rows), block_bytes):
             before, keys = keys[-1:], [key for key, _ in block]
             if not all(map(lt, chain(before, keys), keys if before else keys[1:])):
                 raise _disorder(partition, before + keys)
@@ -339,13 +349,13 @@ def _encoded(
             )
 
 
-def _blocks(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
-    """Yield pairs by lists of about ``BLOCK_BYTES``, as far as those before tell the size."""
+def _blocks(pairs: Iterator[Pair], most_bytes: int) -> Iterator[list[Pair]]:
+    """Yield pairs by lists of about so many bytes, as far as those before tell the size."""
     count = 1
     while block := list(islice(pairs, count)):
         yield block
         size = sum(map(len, chain.from_iterable(block)))
-        count = max(1, min(4 * count, BLOCK_BYTES * count // max(size, 1)))
+        count = max(1, min(4 * count, most_bytes * count // max(size, 1)))
 
 
 def _disorder(partition: int, keys: list[bytes]) -> UsageError:
@@ -382,7 +392,7 @@ def _size_and_crc(path: str) -> tuple[int, int]:
     return size, crc
 
 
-def read_part(path: str, part: LoadPart) -> Iterator[list[Pair]]:
+def read_part(path: str, part: LoadPart, *, block_bytes: int = BLOCK_BYTES) -> Iterator[list[Pair]]:
     """Yield the keys and values of one partition of a file that ``check_file`` has passed.
 
     Raises ``CorruptDataError`` for a block that is not as it was written, and at the end where the
@@ -397,7 +407,7 @@ def read_part(path: str, part: LoadPart) -> Iterator[list[Pair]]:
         cursor = kv.begin().cursor()
         found = cursor.iternext() if cursor.set_range(prefix) else iter(())
         # One more than there should be, to see whether the partition ends there.
-        for block in _blocks(islice(found, part.rows + 1)):
+        for block in _blocks(islice(found, part.rows + 1), block_bytes):
             block = [pair for pair in block if pair[0].startswith(prefix)]
             keys, stored = [key for key, _ in block], [value for _, value in block]
             check_block(keys, stored)

@@ -8,7 +8,7 @@ Invariants:
 - A run takes up where the one before ended, and stops at what is durable.
 - Dying at any moment leaves the archive as it was; what fails leaves nothing that it wrote.
 - A task holds at most ``ROWS`` changes of each bundle in memory, and of all about
-  ``WAITING_BYTES``.
+  ``FileSizes``.
 
 Left out: reading (``archives``).
 """
@@ -41,8 +41,8 @@ from ..base.private import make_folder, new_file, size_and_crc
 from ..data import archives, snapshots
 from ..data.archives import Archive, Event, File, Stretch
 from ..data.snapshots import Part
-from ..log import columns
 from ..log.changes import Wanted, as_puts, changes
+from ..log.columns import BATCH_BYTES
 from ..log.logs import Cut, Log, Slice, attached, catalog_records
 from .runner import Row, Runner
 
@@ -56,8 +56,18 @@ T = TypeVar("T")
 ROWS = 20_000
 """Rows of a row group of a file."""
 
-WAITING_BYTES = 64 << 20
-"""What a task holds of all bundles before it writes."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSizes:
+    """How much of its rows a task holds before it writes, in bytes."""
+
+    batch: int = BATCH_BYTES
+    """Of one bundle."""
+    waiting: int = 64 << 20
+    """Of all bundles."""
+
+
+FILE_SIZES = FileSizes()
 
 _UNFINISHED = ".unfinished"
 _ANEW = "Compact into a new folder: that archive begins with the data as it is now."
@@ -75,7 +85,14 @@ class _Written:
     """Positions of frames."""
 
 
-def compact(store: str, archive: str, runner: Runner, *, task_bytes: int = 64 << 20) -> Row:
+def compact(
+    store: str,
+    archive: str,
+    runner: Runner,
+    *,
+    task_bytes: int = 64 << 20,
+    sizes: FileSizes = FILE_SIZES,
+) -> Row:
     """Carry what the log at ``store`` has become since the last time into an archive.
 
     Makes the archive, in a new folder, where there is none.  Returns ``rows`` and ``files`` that
@@ -97,7 +114,7 @@ def compact(store: str, archive: str, runner: Runner, *, task_bytes: int = 64 <<
             f"{archive} is being written by another process", path=archive, pid=0
         ) from error
     try:
-        return _compact(log, archive, runner, task_bytes)
+        return _compact(log, archive, runner, task_bytes, sizes)
     except BaseException:
         _take_away(archive, made)
         raise
@@ -105,12 +122,12 @@ def compact(store: str, archive: str, runner: Runner, *, task_bytes: int = 64 <<
         lock.release()
 
 
-def _compact(log: Log, path: str, runner: Runner, task_bytes: int) -> Row:
+def _compact(log: Log, path: str, runner: Runner, task_bytes: int, sizes: FileSizes) -> Row:
     _remove_leftovers(path)
     known = archives.load(path) if archives.is_archive(path) else None
     if known is None:
         start = log.behind_loads()
-        known = _begun(log, path, start, runner)
+        known = _begun(log, path, start, runner, sizes)
         low, begin = start.vector(), start.position
     else:
         _check_same(known, log)
@@ -126,7 +143,7 @@ def _compact(log: Log, path: str, runner: Runner, task_bytes: int) -> Row:
     name = f"changes-{len(known.stretches) + 1:08d}"
     slices = log.slices(begin, cut.position, most_bytes=task_bytes)
     folder = os.path.join(path, name + _UNFINISHED)
-    work = partial(_write_slice, folder, known.bundle_size, wanted)
+    work = partial(_write_slice, folder, known.bundle_size, wanted, sizes)
     found = _carry_out(path, name, runner, work, list(enumerate(slices)))
     stretch = Stretch(
         folder=name,
@@ -176,7 +193,7 @@ def _renamed(archive: Archive, cut: Cut) -> bool:
 # ---------------------------------------------------------------------------------------- base
 
 
-def _begun(log: Log, path: str, start: Cut, runner: Runner) -> Archive:
+def _begun(log: Log, path: str, start: Cut, runner: Runner, sizes: FileSizes) -> Archive:
     """Return a new archive, with the data of the store where the log does not begin at nothing."""
     archive = Archive(
         path=path,
@@ -194,7 +211,7 @@ def _begun(log: Log, path: str, start: Cut, runner: Runner) -> Archive:
     numbered = []
     for bundle, partitions in enumerate(bundles):
         numbered += [(bundle, part) for part in snapshots.parts(log.path, cut, partitions, None, 1)]
-    work = partial(_write_part, os.path.join(path, "base" + _UNFINISHED))
+    work = partial(_write_part, os.path.join(path, "base" + _UNFINISHED), sizes)
     found = _carry_out(path, "base", runner, work, numbered)
     base = Stretch(
         folder="base",
@@ -207,10 +224,10 @@ def _begun(log: Log, path: str, start: Cut, runner: Runner) -> Archive:
     return replace(archive, base=base)
 
 
-def _write_part(folder: str, numbered: tuple[int, Part]) -> Iterator[_Written]:
+def _write_part(folder: str, sizes: FileSizes, numbered: tuple[int, Part]) -> Iterator[_Written]:
     """Write the data of one bundle, as the changes that made it."""
     bundle, part = numbered
-    with _Files(folder, 0) as files:
+    with _Files(folder, 0, sizes) as files:
         for batch in part.batches(None, ROWS):
             files.write(bundle, as_puts(batch, "tidelog"))
     yield files.written
@@ -223,6 +240,7 @@ def _write_slice(
     folder: str,
     bundle_size: int,
     wanted: Wanted,
+    sizes: FileSizes,
     numbered: tuple[int, Slice],
 ) -> Iterator[_Written]:
     """Write the changes of one slice, by bundle."""
@@ -237,7 +255,7 @@ def _write_slice(
         if wanted.has_load(name):
             raise attached(part.path, name, record, hint=_ANEW)
 
-    with _Files(folder, number) as files, closing(log.frames(part)) as frames:
+    with _Files(folder, number, sizes) as files, closing(log.frames(part)) as frames:
         watched = _watched(frames, files.written.catalog)
         names = log.names_below(part)
         for batch in changes(watched, names, wanted, refuse, batch_rows=ROWS):
@@ -316,10 +334,11 @@ class _Files:
     What waits to be written is bounded in rows and in bytes, for one bundle and for all of them.
     """
 
-    def __init__(self, folder: str, number: int) -> None:
+    def __init__(self, folder: str, number: int, sizes: FileSizes) -> None:
         # A name of its own for each attempt: a slow one must not write into that of another.
         self._name = f"{number:05d}-{production().new_id().hex()}"
         self._folder = folder
+        self._sizes = sizes
         self._writers: dict[int, ParquetWriter] = {}
         self._sinks: dict[int, BinaryIO] = {}
         self._waiting: defaultdict[int, list[pa.RecordBatch]] = defaultdict(list)
@@ -340,9 +359,9 @@ class _Files:
         self._rows[bundle] += batch.num_rows
         waiting.append(batch)
         self._bytes += batch.nbytes
-        if sum(one.nbytes for one in waiting) >= columns.BATCH_BYTES:
+        if sum(one.nbytes for one in waiting) >= self._sizes.batch:
             self._flush(bundle)
-        elif self._bytes >= WAITING_BYTES:
+        elif self._bytes >= self._sizes.waiting:
             for other in sorted(self._waiting):
                 self._flush(other)
         elif sum(one.num_rows for one in waiting) >= ROWS:

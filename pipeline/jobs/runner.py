@@ -85,7 +85,7 @@ def _told(work: Callable[[T], Iterable[R]], task: T) -> Iterator[R | TidelogErro
         yield error
 
 
-def engine_for(paths: Iterable[str]) -> Engine:
+def engine_for(paths: Iterable[str], *, small_bytes: int = SMALL_BYTES) -> Engine:
     """Return the engine for inputs of this size."""
     size = 0
     for path in paths:
@@ -93,7 +93,7 @@ def engine_for(paths: Iterable[str]) -> Engine:
             size += os.stat(path).st_size
         for folder, _, files in os.walk(path):
             size += sum(os.stat(os.path.join(folder, file)).st_size for file in files)
-    return "arrow" if size < SMALL_BYTES else "spark"
+    return "arrow" if size < small_bytes else "spark"
 
 
 # ------------------------------------------------------------------------------------- history

@@ -29,6 +29,8 @@ Known = list[tuple[str, str, Callable[[str], Any]]]
 """Options: name, field, and what reads the text."""
 
 TASK_BYTES = 64 << 20
+TASK_BYTES_MIN = 256 << 10
+"""A task costs more than it takes to read so much."""
 WRITER_BYTES_MAX = 200
 
 
@@ -67,6 +69,7 @@ class Options:
     mode: Mode = "FAILFAST"
     batch_rows: int = BATCH_ROWS
     task_bytes: int = TASK_BYTES
+    task_bytes_min: int = TASK_BYTES_MIN
     tasks: int = 0
 
 

@@ -38,7 +38,6 @@ from .options import Options
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TASK_BYTES_MIN = 256 << 10
 
 _log = logging.getLogger("tidelog.pipeline")
 
@@ -389,7 +388,7 @@ def check_map(log: Log, options: Options, cut: Cut) -> None:
 def task_bytes(options: Options, size: int) -> int:
     """Return how many bytes of log a task reads, of so many in all."""
     tasks = options.tasks or 2 * (os.cpu_count() or 1)
-    return max(min(options.task_bytes, -(-size // tasks)), TASK_BYTES_MIN)
+    return max(min(options.task_bytes, -(-size // tasks)), options.task_bytes_min)
 
 
 def start_of(log: Log, options: Options, default: str) -> dict[int, Number]:

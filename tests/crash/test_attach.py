@@ -12,13 +12,11 @@ import pytest
 from support.crashes import cut_everywhere, cut_recoveries, fail_everywhere, kill_everywhere
 from support.loads import make_load, rows_of
 from support.scripts import Step, Writer
-from tidelog.engine.upkeep import attaching
 
 
 @pytest.fixture
-def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Step]:
+def steps(tmp_path: Path) -> list[Step]:
     """Attach a load twice, with commits and checkpoints around it."""
-    monkeypatch.setattr(attaching, "PIECE_ROWS", 1)
     rows = rows_of(20)
     load = make_load(tmp_path / "load", rows)
     other = rows_of(6, b"other", 200)

@@ -7,19 +7,20 @@ every operation of the recovery, and the next one has to come to the same end.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tidelog
 from support.pipelines import rows
+from support.scripts import SMALL_PIECES
 from support.stores import Opened, expect_sound, open_store, opened
 from tidelog.affinity.errors import UsageError
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.copies import CopyState
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.data.partition_store import read_marks
-from tidelog.engine.store import checkpointer as checkpointers
 from tidelog.testing import FaultyDisk, check_store
 from tidelog.testing.crash import crash_points
 from tidelog.wal.records import (
@@ -90,7 +91,7 @@ LOGS: dict[str, list[list[Record]]] = {
 
 
 def cleared_store(clearing: list[list[Record]]) -> FaultyDisk:
-    store = open_store(partitions=2)
+    store = open_store(limits=SMALL_PIECES, partitions=2)
     fill(store.database, clearing)
     return store.disk.crash("lost")
 
@@ -112,39 +113,36 @@ def clearing(request: pytest.FixtureRequest) -> list[list[Record]]:
 
 
 def test_a_recovery_drops_what_was_cleared(clearing: list[list[Record]]) -> None:
-    with opened(cleared_store(clearing), seed=2) as store:
+    with opened(cleared_store(clearing), seed=2, limits=SMALL_PIECES) as store:
         expect_cleared(store)
         assert store.parts.state.cleared == {}
 
 
 @pytest.mark.parametrize("piece", [5, 65_536])
 def test_a_power_cut_inside_such_a_recovery_changes_nothing(
-    clearing: list[list[Record]], piece: int, monkeypatch: pytest.MonkeyPatch
+    clearing: list[list[Record]], piece: int
 ) -> None:
-    monkeypatch.setattr(checkpointers, "PIECE_UPDATES", piece)
+    limits = replace(SMALL_PIECES, piece_updates=piece)
     start = cleared_store(clearing)
     points = 0
 
     def recover(disk: FaultyDisk, acknowledge: Callable[[object], None]) -> None:
-        store = open_store(disk, seed=5)
+        store = open_store(disk, seed=5, limits=limits)
         acknowledge("open")
         session_of(store.database).abandon()
 
     for point in crash_points(recover, start=start, moments=("before",), outcomes=("lost",)):
         expect_sound(point.disk.copy())
-        with opened(point.disk, seed=7) as again:
+        with opened(point.disk, seed=7, limits=limits) as again:
             expect_cleared(again)
         points += 1
     assert points >= (20 if piece == 5 else 8)
 
 
-def test_a_clearing_is_several_transactions_of_the_data_file(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(checkpointers, "PIECE_UPDATES", 10)
+def test_a_clearing_is_several_transactions_of_the_data_file() -> None:
     disk = cleared_store(LOGS["one frame"])
     before = disk.operations
-    store = open_store(disk, seed=3)
+    store = open_store(disk, seed=3, limits=replace(SMALL_PIECES, piece_updates=10))
     commits = [o for o in disk.trace[before:] if o.kind == "commit"]
     assert len(commits) >= len(MINE) // 10 + 2
     expect_cleared(store)

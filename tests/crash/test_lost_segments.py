@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from support.scripts import SMALL_PIECES
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open_with
@@ -23,7 +24,9 @@ PARTS = 2
 
 def scenario(disk: FaultyDisk, acknowledge: Callable[[object], None]) -> None:
     """Fill segments with durable puts; some of them go into the data file, others do not."""
-    db = open_with(simulated(1, disk), PATH, partitions=1, segment_bytes=1, retain_bytes=1)
+    db = open_with(
+        simulated(1, disk, limits=SMALL_PIECES), PATH, partitions=1, segment_bytes=1, retain_bytes=1
+    )
     try:
         table = db.map("m")
         for number in range(12):
@@ -53,7 +56,7 @@ def test_a_newest_segment_that_had_something_is_never_taken_for_a_new_one(part: 
             else:
                 disk.write_bytes(newest, disk.read_bytes(newest)[:size])
             try:
-                db = open_with(simulated(2, disk), PATH)
+                db = open_with(simulated(2, disk, limits=SMALL_PIECES), PATH)
             except CorruptLogError:
                 refused += 1
                 continue

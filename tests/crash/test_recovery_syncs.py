@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.scripts import PATH
+from support.scripts import PATH, SMALL_PIECES
 from tidelog.engine.api import open as opens
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.upkeep.check import check_store
@@ -18,7 +18,7 @@ KEYS = [b"%02d" % number for number in range(COMMITS)]
 
 
 def opened(disk: FaultyDisk, seed: int, **options: Any) -> Database:
-    environment = simulated(seed, disk)
+    environment = simulated(seed, disk, limits=SMALL_PIECES)
     database: Database = opens.open_with(
         environment, PATH, partitions=2, read_only=False, segment_bytes=1 << 20, **options
     )

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from support.promises import opened, shown
-from support.scripts import LIMITS, PARTITIONS, PATH, Run, Step, Writer
+from support.scripts import LIMITS, PARTITIONS, PATH, SMALL_PIECES, Run, Step, Writer
 from support.trouble import check_killed
 from tidelog.affinity.errors import (
     CommitUnknownError,
@@ -27,7 +27,7 @@ DATA_FILE = f"{PATH}/data/data.mdb"
 
 
 def open_on(disk: FaultyDisk, seed: int = 1) -> Database:
-    environment = simulated(seed, disk)
+    environment = simulated(seed, disk, limits=SMALL_PIECES)
     return opens.open_with(environment, PATH, partitions=PARTITIONS, read_only=False, **LIMITS)
 
 

@@ -11,7 +11,7 @@ import trio
 from support.trio_stores import contents, gated, opened, parts_of
 from tidelog import aio
 from tidelog.codecs import I64, Str
-from tidelog.engine.aio import workers as aio_workers
+from tidelog.engine.system.limits import Limits
 from tidelog.errors import (
     ClosedError,
     ConflictError,
@@ -487,11 +487,8 @@ async def test_locks_are_waited_for_no_longer_than_asked() -> None:
         assert await money.get("ada") == 1
 
 
-async def test_more_transactions_with_locks_than_places_take_turns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(aio_workers, "PLACES_MAX", 2)
-    async with opened() as db:
+async def test_more_transactions_with_locks_than_places_take_turns() -> None:
+    async with opened(limits=Limits(lock_places=2)) as db:
         money = await accounts(db)
 
         async def add(tx: aio.Transaction) -> None:

@@ -31,7 +31,9 @@ from tidelog.engine.data.partition_store import read_marks
 from tidelog.engine.data.stored import version_of
 from tidelog.engine.store.catalog import Catalog
 from tidelog.engine.store.checkpointer import Checkpointer
-from tidelog.engine.upkeep import attaching, check, load_files
+from tidelog.engine.system.limits import Limits
+from tidelog.engine.upkeep import check, load_files
+from tidelog.engine.upkeep.attaching import pieces_of
 from tidelog.engine.upkeep.load_files import read_manifest, write_manifest
 from tidelog.testing import FaultyDisk, check_database, check_store, crash_points, simulated
 from tidelog.wal.reader import Scan, read_records
@@ -39,6 +41,8 @@ from tidelog.wal.records import IngestRecord
 
 ROWS = rows_of(60) | {b"empty": b""}
 COPY = "/copy"
+PIECEWISE = Limits(attach_rows=1, load_block_bytes=300)
+"""Each block is written as a piece of its own."""
 
 
 @pytest.fixture
@@ -48,9 +52,7 @@ def load(tmp_path: Path) -> str:
 
 @pytest.fixture
 def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], list[int]]:
-    """Write each block as a piece of its own, and call a function behind every one."""
-    monkeypatch.setattr(attaching, "PIECE_ROWS", 1)
-    monkeypatch.setattr(load_files, "BLOCK_BYTES", 300)
+    """Call a function behind every piece of a load."""
     add = Checkpointer.add
 
     def install(hook: Callable[[], None]) -> list[int]:
@@ -185,7 +187,7 @@ def test_a_load_is_attached_in_the_real_data_file(tmp_path: Path) -> None:
 def test_nothing_is_seen_and_nothing_waits_until_all_rows_are_there(
     load: str, between: Callable[[Callable[[], None]], list[int]]
 ) -> None:
-    store = open_store(checkpoint_bytes=6000)
+    store = open_store(limits=PIECEWISE, checkpoint_bytes=6000)
     db, users = store.database, store.database.map("users")
     reader_disk = store.disk
     expected: dict[object, object] = {}
@@ -217,7 +219,7 @@ def test_nothing_is_seen_and_nothing_waits_until_all_rows_are_there(
 def test_a_snapshot_from_before_refuses_the_map(
     load: str, between: Callable[[Callable[[], None]], list[int]]
 ) -> None:
-    with opened() as store:
+    with opened(limits=PIECEWISE) as store:
         db, users = store.database, store.database.map("users")
         users[b"ada"] = b"x"
         snapshots = [db.snapshot()]
@@ -251,7 +253,7 @@ def test_a_transaction_that_read_an_attached_row_fails_where_it_changed(load: st
 def test_a_reading_process_sees_the_map_whole_or_not_at_all(
     load: str, between: Callable[[Callable[[], None]], list[int]]
 ) -> None:
-    store = open_store()
+    store = open_store(limits=PIECEWISE)
     db = store.database
     db.map("users")[b"ada"] = b"x"
     with reading(store.disk) as reader:
@@ -362,7 +364,7 @@ def test_a_check_beside_a_writer_looks_again_where_a_load_got_its_name(
 def test_a_copy_that_is_made_between_two_pieces_is_opened_without_the_map(
     load: str, between: Callable[[Callable[[], None]], list[int]]
 ) -> None:
-    store = open_store()
+    store = open_store(limits=PIECEWISE)
     store.database.map("users")[b"ada"] = b"x"
     paths: list[str] = []
 
@@ -490,7 +492,7 @@ def test_whatever_interrupts_an_attach_leaves_nothing_of_it(
             raise error
 
     pieces = between(interrupt)
-    with opened() as store:
+    with opened(limits=PIECEWISE) as store:
         with pytest.raises(error):
             store.database.attach(load)
         expect_nothing_left(store)
@@ -500,7 +502,7 @@ def test_whatever_interrupts_an_attach_leaves_nothing_of_it(
 def test_a_name_that_is_taken_meanwhile_stays_with_whom_it_has(
     load: str, between: Callable[[Callable[[], None]], list[int]]
 ) -> None:
-    with opened() as store:
+    with opened(limits=PIECEWISE) as store:
         db = store.database
         between(lambda: db.map("cities").__setitem__(b"k", b"v"))
         with pytest.raises(UsageError, match="there is a map 'cities' already"):
@@ -512,7 +514,7 @@ def test_a_name_that_is_taken_meanwhile_stays_with_whom_it_has(
 def test_a_store_may_be_closed_while_a_load_is_attached(
     load: str, between: Callable[[Callable[[], None]], list[int]]
 ) -> None:
-    store = open_store()
+    store = open_store(limits=PIECEWISE)
     store.database.map("users")[b"ada"] = b"x"
     between(store.database.close)
     with pytest.raises(ClosedError):
@@ -525,7 +527,7 @@ def test_a_store_may_be_closed_while_a_load_is_attached(
 def test_what_a_full_disk_did_not_let_go_goes_with_the_next_attach(
     load: str, between: Callable[[Callable[[], None]], list[int]]
 ) -> None:
-    store = open_store()
+    store = open_store(limits=PIECEWISE)
     db, users, disk = store.database, store.database.map("users"), store.disk
     users[b"ada"] = b"x"
 
@@ -628,14 +630,10 @@ def test_a_snapshot_from_just_before_its_name_does_not_show_a_load(
             assert dict(behind[cities].items()) == ROWS
 
 
-def test_a_piece_is_no_larger_than_a_transaction_may_be_by_either_measure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_piece_is_no_larger_than_a_transaction_may_be_by_either_measure() -> None:
     rows = [(0, {b"%d" % number: b"x" * 99}) for number in range(6)]
-    for name, limit, count in (("PIECE_ROWS", 2, 3), ("PIECE_BYTES", 250, 2)):
-        with monkeypatch.context() as patch:
-            patch.setattr(attaching, name, limit)
-            pieces = list(attaching._pieces(iter(rows)))
+    for limits, count in ((Limits(attach_rows=2), 3), (Limits(attach_bytes=250), 2)):
+        pieces = list(pieces_of(iter(rows), limits))
         assert [len(piece[0]) for piece in pieces] == [6 // count] * count
         assert [row for piece in pieces for row in piece[0].items()] == [
             row for _, part in rows for row in part.items()

@@ -23,7 +23,7 @@ from tidelog.engine.api.open import open_with
 from tidelog.engine.api.read_only import ReadOnlyDatabase
 from tidelog.engine.files import manifest as manifests
 from tidelog.engine.files.manifest import Manifest
-from tidelog.engine.store import checkpointer as checkpointers
+from tidelog.engine.system.limits import LIMITS, Limits
 from tidelog.engine.upkeep import backup as backups
 from tidelog.engine.upkeep.backup import BackupReport, back_up, source_of
 from tidelog.testing import (
@@ -58,9 +58,9 @@ def manifest_of(disk: FaultyDisk, path: str) -> Manifest:
     return manifests.read(disk.directory(path))
 
 
-def filled(disk: FaultyDisk) -> Database:
+def filled(disk: FaultyDisk, limits: Limits = LIMITS) -> Database:
     """A store with several segments, a checkpoint in the middle, and deletes."""
-    db = opened(disk, **SMALL)
+    db: Database = open_with(simulated(1, disk, limits=limits), STORE, **SMALL)
     users, other = db.map("users"), db.map("other", value=tidelog.codecs.Json)
     for number in range(40):
         users[b"%d" % (number % 25)] = bytes(9_000) + b"%d" % number
@@ -101,9 +101,8 @@ def test_a_checkpoint_beside_a_copy_leaves_its_data_no_newer_than_its_log(
     monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     disk = FaultyDisk()
-    db = filled(disk)
+    db = filled(disk, Limits(batch_updates=1))
     source = source_of(session_of(db).store, db.maps(), lambda _position: None)
-    monkeypatch.setattr(checkpointers, "BATCH_UPDATES", 1)
     real, left = MemoryKv.write, [1000 if whole else 2]
 
     def write(kv: MemoryKv) -> Any:
@@ -463,7 +462,7 @@ def test_the_first_writable_open_begins_a_log_and_a_history_of_its_own() -> None
     session_of(copy).abandon()
     with opened(disk, COPY, 4) as again:
         assert again.map("users")[b"mine"] == b"x"
-        assert again._store.manifest.logs == now.logs
+        assert session_of(again).store.manifest.logs == now.logs
     assert check_store(COPY, simulated(5, disk)) == []
 
 

@@ -10,21 +10,24 @@ from typing import Any
 
 import pytest
 
-from support.commits import WAIT, commit_of, gated, records_of
+from support.commits import WAIT, commit_of, gated, records_of, standing_of
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.errors import DiskFullError, ReadOnlyError, RolledBackError
 from tidelog.engine.api.database import session_of
+from tidelog.engine.commit.carrier import Carrier
 from tidelog.engine.commit.entries import Commit
 from tidelog.engine.commit.standing import Lead
 from tidelog.engine.data.overlay import Layer
+from tidelog.engine.data.updates import NoUpdates
+from tidelog.engine.system.limits import LIMITS, Limits
 from tidelog.engine.system.wakes import WakeChain, held_lock
 from tidelog.wal.records import IdleRecord, RollbackRecord, encode_record
 
 
 @contextmanager
-def closed_if_well() -> Iterator[Opened]:
+def closed_if_well(limits: Limits = LIMITS) -> Iterator[Opened]:
     """Open a store; where a test fails, nobody waits for the end of what it queued."""
-    store = open_store()
+    store = open_store(limits=limits)
     try:
         yield store
     except BaseException:
@@ -110,8 +113,7 @@ def test_who_waits_takes_the_lead_from_a_thread_that_was_interrupted_and_has_gon
 def test_who_waits_leads_though_whoever_named_it_was_interrupted_before_it_woke_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidelog.engine.commit.committer.PATIENCE", 0.01)
-    with closed_if_well() as store:
+    with closed_if_well(Limits(patience_seconds=0.01)) as store:
         users, committer = store.database.map("users"), store.parts.committer
         gone = commit_of(b"gone")
         gone.wake = held_lock()
@@ -197,7 +199,7 @@ def test_an_interrupted_next_leader_gives_the_lead_back(monkeypatch: pytest.Monk
 
     with closed_if_well() as store:
         users, committer = store.database.map("users"), store.parts.committer
-        monkeypatch.setattr("tidelog.engine.commit.committer.PATIENCE", WAIT)
+        committer.patience = WAIT
         with gated(store, monkeypatch) as gate:
             gate.start(setting(store, b"first"))
             gate.wait_syncing()
@@ -208,7 +210,7 @@ def test_an_interrupted_next_leader_gives_the_lead_back(monkeypatch: pytest.Monk
             gate.open.release(2)
             assert frozen.acquire(timeout=WAIT)
             # Nobody leads: the first to come is to, once those of the last group are awake.
-            monkeypatch.setattr("tidelog.engine.commit.committer.PATIENCE", 0.01)
+            committer.patience = 0.01
             looks = interrupt_a_look(monkeypatch, store, "interrupted")
             thread = gate.start(setting(store, b"interrupted"), "interrupted")
             gate.wait_queued(store, 1)
@@ -253,13 +255,16 @@ def test_an_interrupted_thread_waits_for_the_outcome_of_what_a_leader_has_taken(
 # ------------------------------------------------------------------ leaders that go away
 
 
-class Noted:
+def left_over(carrier: Carrier) -> bool:
+    """Whether a group is there that its leader has left behind."""
+    return carrier.orphan is not None
+
+
+class Noted(Commit):
     """An entry that breaks as often as it is told to, and hears what became of it."""
 
-    durable, size, count = True, 0, 1
-    tx_id = error = None
-
     def __init__(self, *, record: bool, prepared: bool = True) -> None:
+        super().__init__(NoUpdates(), True)
         self.told: list[str] = []
         self._record = record
         self._prepared = prepared
@@ -337,7 +342,7 @@ def test_whoever_comes_next_lets_a_logged_commit_take_effect_whose_leader_went_a
         with pytest.raises(KeyboardInterrupt):
             users[b"a"] = b"1"
         assert len(calls) == 2
-    assert carrier.orphan is carrier.group is not None
+    assert left_over(carrier)
     assert committer.context.changing is None
     expected = {b"a": b"1"}
     if next_one == "reads":
@@ -346,7 +351,7 @@ def test_whoever_comes_next_lets_a_logged_commit_take_effect_whose_leader_went_a
         users[b"b"] = b"2"
         expected[b"b"] = b"2"
     if next_one != "closes":
-        assert carrier.orphan is carrier.group is None
+        assert not left_over(carrier)
         assert dict(users) == expected
     store.database.close()
     with opened(store.disk, seed=2) as again:
@@ -363,7 +368,7 @@ def test_nobody_waits_for_a_leader_that_was_interrupted_behind_a_sync_that_faile
         interrupt_times(patch, committer.queue, "end", 1)
         with pytest.raises(KeyboardInterrupt):
             users[b"a"] = b"1"
-    assert committer.carrier.orphan is not None
+    assert left_over(committer.carrier)
     refused = list[BaseException]()
 
     def write() -> None:
@@ -377,7 +382,7 @@ def test_nobody_waits_for_a_leader_that_was_interrupted_behind_a_sync_that_faile
     other.join(WAIT)
     assert not other.is_alive()
     assert len(refused) == 1
-    assert committer.carrier.orphan is None
+    assert not left_over(committer.carrier)
     assert not committer.context.standing.busy
     session_of(store.database).abandon()
 
@@ -574,13 +579,13 @@ def test_gaps_that_a_frame_has_closed_are_not_closed_again_behind_an_interrupt(
         with pytest.raises(DiskFullError):
             users[b"a"] = b"1"
         end_of_log = store.parts.committer.end_of_log
-        assert store.parts.committer.context.standing.gaps
+        assert standing_of(store).gaps
         with monkeypatch.context() as patch:
             interrupt_times(patch, end_of_log, "close_gaps", 1)
             with pytest.raises(KeyboardInterrupt):
                 users[b"b"] = b"2"
         assert end_of_log.gaps == []
-        assert not store.parts.committer.context.standing.gaps
+        assert not standing_of(store).gaps
         users[b"c"] = b"3"
         assert dict(users) == {b"b": b"2", b"c": b"3"}
         for counter in store.parts.state.counters:

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import pytest
 
-from support.scripts import small_pieces
+from support.scripts import SMALL_PIECES
 from support.stores import Opened, expect_sound, open_store
-from tidelog.engine.store.checkpointer import Checkpointer
 from tidelog.testing import FaultyDisk
 
 STEPS = 7
 """Of a checkpoint of the store below: its beginning, and its transactions."""
 
 
-@pytest.fixture(autouse=True)
-def pieces() -> Iterator[None]:
-    with small_pieces():
-        yield
-
-
 def filled() -> tuple[Opened, dict[bytes, bytes]]:
     """A store with enough updates for several transactions of a checkpoint."""
-    store = open_store(partitions=3)
+    store = open_store(limits=SMALL_PIECES, partitions=3)
     rows = {b"%02d" % number: b"old" for number in range(24)}
     store.database.map("m").update_many(rows)
     return store, rows
 
 
-def steps_of(store: Opened) -> Iterator[None]:
-    checkpointer: Checkpointer = store.parts.checkpointer
-    return checkpointer.steps(lambda: True, "test")
+def steps_of(store: Opened) -> Generator[None, None, None]:
+    return store.parts.checkpointer.steps(lambda: True, "test")
 
 
 def expect_after_crash(disk: FaultyDisk, rows: dict[bytes, bytes]) -> None:
-    with open_store(disk, seed=2).database as db:
+    with open_store(disk, seed=2, limits=SMALL_PIECES).database as db:
         assert dict(db.map("m")) == rows
     expect_sound(disk)
 
@@ -73,7 +65,7 @@ def test_a_checkpoint_that_is_given_up_leaves_the_rest_to_the_next_one(at: int) 
     steps = steps_of(store)
     for _ in range(at + 1):
         next(steps)
-    steps.close()  # type: ignore[attr-defined]
+    steps.close()
     assert not store.parts.checkpointer.running
     store.database.map("m")[b"05"] = rows[b"05"] = b"new"
     store.database.checkpoint()

@@ -17,7 +17,7 @@ from tidelog.checkpoints.marks import PartitionMark
 from tidelog.engine.api.database import session_of
 from tidelog.engine.data.partition_store import read_marks
 from tidelog.engine.files import manifest as manifests
-from tidelog.engine.store import checkpointer as checkpointers
+from tidelog.engine.system.limits import Limits
 from tidelog.testing import FaultyDisk, SimulatedCrash
 from tidelog.wal.format import FRAME_OVERHEAD
 from tidelog.wal.reader import Scan, read_records
@@ -80,9 +80,8 @@ def test_a_checkpoint_of_nothing_is_one_commit() -> None:
         assert commits(store) == before + 2
 
 
-def test_a_large_checkpoint_is_several_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpointers, "BATCH_UPDATES", 10)
-    with opened(partitions=8) as store:
+def test_a_large_checkpoint_is_several_transactions() -> None:
+    with opened(limits=Limits(batch_updates=10), partitions=8) as store:
         fill(store, 80)
         before = commits(store)
         store.database.checkpoint()
@@ -90,13 +89,10 @@ def test_a_large_checkpoint_is_several_transactions(monkeypatch: pytest.MonkeyPa
         assert len(content(store)) == 80
 
 
-def test_a_checkpoint_that_dies_between_two_transactions_is_made_up_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(checkpointers, "BATCH_UPDATES", 10)
+def test_a_checkpoint_that_dies_between_two_transactions_is_made_up_for() -> None:
 
     def prepared() -> Opened:
-        store = open_store(partitions=8)
+        store = open_store(limits=Limits(batch_updates=10), partitions=8)
         fill(store, 80)
         fill(store, 10, name="gone")
         store.database.checkpoint()
@@ -108,7 +104,7 @@ def test_a_checkpoint_that_dies_between_two_transactions_is_made_up_for(
     disks = cut_short(prepared)
     assert len(disks) > 3
     for disk in disks:
-        with opened(disk, seed=2) as again:
+        with opened(disk, seed=2, limits=Limits(batch_updates=10)) as again:
             assert again.database.maps() == ["others", "users"]
             assert len(content(again, "others")) == 5
             values = list(content(again).values())
@@ -117,13 +113,10 @@ def test_a_checkpoint_that_dies_between_two_transactions_is_made_up_for(
             assert again.parts.kv.entries() == 85 + 8 + 1
 
 
-def test_a_partition_that_was_left_between_two_pieces_is_made_up_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(checkpointers, "PIECE_UPDATES", 10)
+def test_a_partition_that_was_left_between_two_pieces_is_made_up_for() -> None:
 
     def prepared() -> Opened:
-        store = open_store(partitions=1)
+        store = open_store(limits=Limits(piece_updates=10), partitions=1)
         fill(store, 80)
         store.database.checkpoint()
         fill(store, 60, b"w")
@@ -135,19 +128,18 @@ def test_a_partition_that_was_left_between_two_pieces_is_made_up_for(
     assert len(disks) == 7
     for disk in disks:
         expect_sound(disk)
-        with opened(disk, seed=2) as again:
+        with opened(disk, seed=2, limits=Limits(piece_updates=10)) as again:
             values = list(content(again).values())
             assert (values.count(b"w"), values.count(b"v")) == (50, 15)
             again.database.checkpoint()
             assert again.parts.kv.entries() == 65 + 1 + 1
 
 
-def test_a_log_that_ends_below_a_piece_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_ends_below_a_piece_is_refused() -> None:
     # The data file holds what the log lost, so this is no torn tail.
-    monkeypatch.setattr(checkpointers, "PIECE_UPDATES", 10)
 
     def prepared() -> Opened:
-        store = open_store(partitions=1, durability="none")
+        store = open_store(limits=Limits(piece_updates=10), partitions=1, durability="none")
         fill(store, 30)
         return store
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from support.stores import Opened, open_store, opened
+from support.stores import Opened, open_store, opened, took_steps
 from tidelog.affinity.errors import (
     DiskFullError,
     LockTimeoutError,
     NotFoundError,
-    SnapshotExpiredError,
 )
 from tidelog.affinity.partitions import partition_of
 from tidelog.codecs import Msgpack
@@ -23,8 +22,7 @@ from tidelog.engine.commit.entries import Commit, Entry
 from tidelog.engine.commit.puts import Puts
 from tidelog.engine.data.namespaces import Namespace
 from tidelog.engine.data.updates import FewUpdates
-from tidelog.engine.store import checkpointer
-from tidelog.engine.store.checkpointer import Checkpointer
+from tidelog.engine.system.limits import Limits
 from tidelog.testing import check_database
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import TxRecord
@@ -313,7 +311,9 @@ def test_a_drop_waits_for_locks_in_its_map(touch: Reads) -> None:
             b.get(b"k")
 
 
-def test_whoever_waits_for_a_lock_behind_a_drop_does_not_find_the_map() -> None:
+def test_whoever_waits_for_a_lock_behind_a_drop_does_not_find_the_map(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with opened() as store:
         db = store.database
         a = db.map("a")
@@ -327,7 +327,7 @@ def test_whoever_waits_for_a_lock_behind_a_drop_does_not_find_the_map() -> None:
                 asked.set()
             acquire(owner, want, **limits)
 
-        locks.acquire = noted
+        monkeypatch.setattr(locks, "acquire", noted)
         errors: list[BaseException] = []
 
         def late() -> None:
@@ -416,7 +416,7 @@ def test_keys_that_an_older_version_left_without_a_map_go_with_the_next_drop(
 def test_a_recovery_keeps_rows_of_a_map_that_its_replay_has_not_come_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = open_store(partitions=4, checkpoint_bytes=1 << 20)
+    store = open_store(limits=Limits(batch_updates=1), partitions=4, checkpoint_bytes=1 << 20)
     db = store.database
     old, keep = db.map("old"), db.map("keep")
     old[b"k"] = b"1"
@@ -427,20 +427,7 @@ def test_a_recovery_keeps_rows_of_a_map_that_its_replay_has_not_come_to(
     new = db.map("new")
     pairs = {b"%d" % key: b"v" for key in range(40)}
     new.update(pairs)
-    write = Checkpointer._commit
-    monkeypatch.setattr(checkpointer, "BATCH_UPDATES", 1)
-
-    def only_once(self: Checkpointer, *args: Any) -> None:
-        monkeypatch.setattr(Checkpointer, "_commit", fail)
-        write(self, *args)
-
-    def fail(_self: Checkpointer, *_args: Any) -> None:
-        raise SnapshotExpiredError("the checkpoint ends here")
-
-    monkeypatch.setattr(Checkpointer, "_commit", only_once)
-    with pytest.raises(SnapshotExpiredError):
-        db.checkpoint()
-    monkeypatch.setattr(Checkpointer, "_commit", write)
+    assert not took_steps(db, 2, store.environment.limits)  # one transaction, and no other
     found = store.disk.crash("lost")
     session_of(db).abandon()
     with opened(found, checkpoint_bytes=10_000) as again:

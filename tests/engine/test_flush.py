@@ -14,7 +14,7 @@ from tidelog.checkpoints.copies import CopyState
 from tidelog.checkpoints.marks import PartitionMark
 from tidelog.checkpoints.replay import State
 from tidelog.engine.data import flush as flushes
-from tidelog.engine.data.flush import Flush, flush_piece
+from tidelog.engine.data.flush import SWEEP, Flush, Sweep, flush_piece
 from tidelog.engine.data.partition_store import (
     STORE_KEY,
     measure_partition,
@@ -36,7 +36,8 @@ Change = tuple[int, int, bytes, bytes | None]
 class Copy:
     """One partition in a data file, the fold that belongs to it, and what it should hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, sweep: Sweep = SWEEP) -> None:
+        self.sweep = sweep
         self.kv = MemoryKv(FaultyDisk(), "/", 1 << 30)
         self.state = State(b"s" * 16, one_space(1))
         self.mark: PartitionMark | None = None
@@ -59,7 +60,7 @@ class Copy:
         mark = self.mark or PartitionMark.empty()
         for piece in flush.pieces(most):
             with self.kv.write() as txn:
-                mark = flush_piece(txn, piece, mark)
+                mark = flush_piece(txn, piece, mark, sweep=self.sweep)
         self.mark = mark
         self.state.forget_cleared({0: flush.cleared or 0})
 
@@ -90,9 +91,9 @@ class Copy:
         assert self.kv.begin().get(STORE_KEY) is None
 
 
-def moving() -> Copy:
+def moving(sweep: Sweep = SWEEP) -> Copy:
     """A copy that is being brought up to its group."""
-    copy = Copy()
+    copy = Copy(sweep)
     copy.state.apply(0, ADMIT)
     return copy
 
@@ -180,11 +181,8 @@ def test_a_moving_copy_holds_the_newest_of_each_key_in_whatever_order(seed: int)
     assert copy.tombstones() == set()
 
 
-def test_a_flush_looks_through_so_many_pairs_for_tombstones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(flushes, "SWEPT_PAIRS", 10)
-    copy = moving()
+def test_a_flush_looks_through_so_many_pairs_for_tombstones() -> None:
+    copy = moving(Sweep(pairs=10))
     copy.take([(1, n, b"%03d" % n, None if n % 3 else b"v") for n in range(1, 36)])
     copy.state.copies.states[0] = CopyState.OWNING
     lefts = []
@@ -196,9 +194,8 @@ def test_a_flush_looks_through_so_many_pairs_for_tombstones(
     assert lefts == [(17, b"011"), (10, b"021"), (4, b"031"), (0, b"")]
 
 
-def test_a_sweep_begins_anew_at_the_end_of_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flushes, "SWEPT_PAIRS", 10)
-    copy = moving()
+def test_a_sweep_begins_anew_at_the_end_of_the_partition() -> None:
+    copy = moving(Sweep(pairs=10))
     copy.take([(1, n, b"%03d" % n, None) for n in range(1, 16)])
     copy.state.copies.states[0] = CopyState.OWNING
     copy.take([(1, 17, b"000", None)])  # there is no 16: LWM stays below it
@@ -212,9 +209,8 @@ def test_a_sweep_begins_anew_at_the_end_of_the_partition(monkeypatch: pytest.Mon
     assert copy.tombstones() == set()
 
 
-def test_large_values_end_a_sweep_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flushes, "SWEPT_BYTES", 100)
-    copy = moving()
+def test_large_values_end_a_sweep_early() -> None:
+    copy = moving(Sweep(bytes=100))
     copy.take([(1, n, b"%d" % n, bytes(60)) for n in range(1, 6)] + [(1, 6, b"9", None)])
     copy.state.copies.states[0] = CopyState.OWNING
     for following in (b"3", b"5", b""):

@@ -19,7 +19,7 @@ import pytest
 
 import tidelog
 from support.commits import commit_of
-from support.stores import Opened, open_store, opened
+from support.stores import PATH, Opened, open_store, opened
 from tidelog.affinity.errors import (
     AlreadyOpenError,
     CommitUnknownError,
@@ -28,12 +28,13 @@ from tidelog.affinity.errors import (
 )
 from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open as open_real
-from tidelog.engine.commit import committer as commit
 from tidelog.engine.commit.entries import Commit
 from tidelog.engine.data.updates import NoUpdates
 from tidelog.engine.store import store_files
+from tidelog.engine.system.limits import Limits
 from tidelog.engine.system.lmdb_file import LmdbEnvironment
 from tidelog.engine.upkeep.check import check_store
+from tidelog.testing.disk import Around
 from tidelog.wal.reader import load_index
 
 ROOT = Path(tidelog.__file__).parent
@@ -177,9 +178,12 @@ def test_an_interrupt_anywhere_in_a_commit_leaves_all_of_it_or_nothing(
     assert points == counted(durability, work) > 20
 
 
+IMPATIENT = Limits(patience_seconds=0.01)
+
+
 def check_interrupted_twice(durability: Any, work: Callable[[Opened], None], at: int) -> str:
     """Two signals that came together: what is read is what is recovered, or the store stopped."""
-    store = open_store(durability=durability, partitions=2)
+    store = open_store(limits=IMPATIENT, durability=durability, partitions=2)
     table = store.database.map("m")
     table.update_many({b"k": b"old", b"l": b"old"})
     interrupter = Interrupter(at, more=1)
@@ -222,10 +226,9 @@ def check_interrupted_twice(durability: Any, work: Callable[[Opened], None], at:
 @pytest.mark.parametrize("durability", ["always", "none"])
 @pytest.mark.parametrize("work", [put, transact])
 def test_two_interrupts_anywhere_in_a_commit_leave_all_of_it_or_nothing_or_stop_the_store(
-    durability: Any, work: Callable[[Opened], None], monkeypatch: pytest.MonkeyPatch
+    durability: Any, work: Callable[[Opened], None]
 ) -> None:
     """The second one came where the first was being made good, before anything was noted."""
-    monkeypatch.setattr(commit, "PATIENCE", 0.01)
     points = 0
     while check_interrupted_twice(durability, work, points + 1):
         points += 1
@@ -339,7 +342,9 @@ class LateError(TimeoutError):
 
 
 @pytest.mark.parametrize("durability", ["always", "none"])
-def test_an_alarm_behind_the_frame_leaves_a_commit_that_took_effect(durability: Any) -> None:
+def test_an_alarm_behind_the_frame_leaves_a_commit_that_took_effect(
+    durability: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # It was taken for a failed append: an error said "no effect", and the next open had it.
     store = open_store(durability=durability, partitions=1)
     writer = store.parts.writer
@@ -353,7 +358,7 @@ def test_an_alarm_behind_the_frame_leaves_a_commit_that_took_effect(durability: 
         return done
 
     table = store.database.map("m")
-    writer.append = alarmed
+    monkeypatch.setattr(writer, "append", alarmed)
     other = store.database.map("other")  # whose puts take the append as it is now
     armed.set()
     with pytest.raises(LateError):
@@ -417,20 +422,23 @@ def test_an_alarm_in_a_leader_is_raised_in_no_other_thread() -> None:
     session_of(store.database).abandon()
 
 
+def alarm_once() -> Around:
+    """Raise an alarm behind the first operation."""
+    left = [LateError("too late")]
+
+    def alarmed(do: Callable[[], Any]) -> None:
+        do()
+        if left:
+            raise left.pop()
+
+    return alarmed
+
+
 def test_an_alarm_inside_the_sync_of_the_disk_is_no_failure_of_that_sync() -> None:
     # Nothing was written any more, as after an error of the disk.
     store = open_store(partitions=1)
     table = store.database.map("m")
-    file = store.parts.writer._file
-    sync = file.sync
-
-    def alarmed() -> None:
-        file.sync = sync
-        sync()
-        raise LateError("too late")
-
-    file.sync = alarmed
-    with pytest.raises(LateError):
+    with store.around_syncs(alarm_once()), pytest.raises(LateError):
         table[b"k"] = b"v"
     assert table[b"k"] == b"v"
     table[b"later"] = b"1"
@@ -444,16 +452,8 @@ def test_an_alarm_while_a_segment_is_begun_leaves_its_begin_to_the_next_append()
     store = open_store(partitions=1)
     table = store.database.map("m")
     table[b"k"] = b"v"
-    directory = store.parts.writer._directory
-    sync = directory.sync
-
-    def alarmed() -> None:
-        directory.sync = sync
-        sync()
-        raise LateError("too late")
-
-    directory.sync = alarmed
-    with pytest.raises(LateError):
+    during = store.disk.around("sync_directory", f"{PATH}/wal", alarm_once())
+    with during, pytest.raises(LateError):
         store.parts.committer.end_of_log.rotate()
     table[b"later"] = b"1"
     assert store.parts.writer.segment.number == 2

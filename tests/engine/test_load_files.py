@@ -37,8 +37,10 @@ ROWS = {
 }
 
 
-def written(directory: Path, rows: dict[int, list[tuple[bytes, bytes]]] = ROWS) -> LoadFile:
-    return write_file(str(directory / "part-0.mdb"), rows.items(), TIME)
+def written(
+    directory: Path, rows: dict[int, list[tuple[bytes, bytes]]] = ROWS, **sizes: int
+) -> LoadFile:
+    return write_file(str(directory / "part-0.mdb"), rows.items(), TIME, **sizes)
 
 
 def manifest(*files: LoadFile) -> LoadManifest:
@@ -53,12 +55,11 @@ def manifest(*files: LoadFile) -> LoadManifest:
     )
 
 
-def read(directory: Path, file: LoadFile) -> dict[int, list[tuple[bytes, bytes]]]:
+def read(directory: Path, file: LoadFile, **sizes: int) -> dict[int, list[tuple[bytes, bytes]]]:
     check_file(str(directory), file)
+    path = str(directory / file.name)
     return {
-        part.partition: [
-            pair for block in read_part(str(directory / file.name), part) for pair in block
-        ]
+        part.partition: [pair for block in read_part(path, part, **sizes) for pair in block]
         for part in file.partitions
     }
 
@@ -95,12 +96,9 @@ def test_a_manifest_that_was_written_leaves_nothing_open(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("block", [1, 100, load_files.BLOCK_BYTES])
-def test_what_is_written_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
-) -> None:
-    monkeypatch.setattr(load_files, "BLOCK_BYTES", block)
-    file = written(tmp_path)
-    assert read(tmp_path, file) == ROWS
+def test_what_is_written_is_read(tmp_path: Path, block: int) -> None:
+    file = written(tmp_path, block_bytes=block)
+    assert read(tmp_path, file, block_bytes=block) == ROWS
     assert [(part.partition, part.rows) for part in file.partitions] == [
         (3, 3),
         (4, 1),
@@ -114,14 +112,10 @@ def test_what_is_written_is_read(
     assert os.listdir(tmp_path) == [file.name]
 
 
-def test_blocks_and_transactions_change_no_byte_of_what_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_and_transactions_change_no_byte_of_what_is_told(tmp_path: Path) -> None:
     whole = written(tmp_path).partitions
-    monkeypatch.setattr(load_files, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(load_files, "TRANSACTION_BYTES", 5000)
     (tmp_path / "again").mkdir()
-    again = written(tmp_path / "again")
+    again = written(tmp_path / "again", block_bytes=1000, transaction_bytes=5000)
     assert again.partitions == whole
     assert read(tmp_path / "again", again) == ROWS
 
@@ -165,14 +159,12 @@ def test_partitions_without_rows_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("block", [1, 1000])
 def test_keys_that_are_not_ascending_are_refused(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     rows: dict[int, list[tuple[bytes, bytes]]],
     message: str,
     block: int,
 ) -> None:
-    monkeypatch.setattr(load_files, "BLOCK_BYTES", block)
     with pytest.raises(UsageError, match=message):
-        written(tmp_path, rows)
+        written(tmp_path, rows, block_bytes=block)
 
 
 def test_a_file_is_never_written_twice(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.commits import standing_of
 from support.stores import Opened, opened
 from tidelog.affinity.errors import (
     DeadlineError,
@@ -66,21 +67,17 @@ class Locks:
             pass
 
     @contextmanager
-    def put_in_flight(
-        self, key: bytes, monkeypatch: pytest.MonkeyPatch
-    ) -> Iterator[Callable[[], None]]:
+    def put_in_flight(self, key: bytes) -> Iterator[Callable[[], None]]:
         """Hold a put of another thread in its sync until the function that is given is called."""
-        users, file = self.store.database.map("users"), self.store.parts.writer._file
-        sync: Callable[[], None] = file.sync
+        users = self.store.database.map("users")
         syncing, go = threading.Semaphore(0), threading.Semaphore(0)
 
-        def held() -> None:
+        def held(sync: Callable[[], Any]) -> None:
             syncing.release()
             assert go.acquire(timeout=WAIT)
             sync()
 
-        with monkeypatch.context() as patch:
-            patch.setattr(file, "sync", held)
+        with self.store.around_syncs(held):
             thread = threading.Thread(target=lambda: users.__setitem__(key, b"new"))
             thread.start()
             assert syncing.acquire(timeout=WAIT)
@@ -276,7 +273,7 @@ def test_a_lock_is_used_only_after_the_group_in_flight_has_been_applied(
     queue = store.parts.committer.queue
     applied_soon = queue.applied_soon
 
-    with locks.put_in_flight(b"a", monkeypatch) as go:
+    with locks.put_in_flight(b"a") as go:
 
         def waits() -> Any:
             go()
@@ -295,13 +292,13 @@ def test_locks_are_released_with_the_transaction_however_it_ends(locks: Locks) -
     for end in ("commit", "rollback", "error"):
         tx = locks.store.database.transaction(mode="pessimistic")
         tx[users][b"a"] = b"1"
-        assert locks.store.parts.committer.context.standing.locks
+        assert standing_of(locks.store).locks
         if end == "error":
             with pytest.raises(ZeroDivisionError), tx:
                 raise ZeroDivisionError
         else:
             getattr(tx, end)()
-        assert not locks.store.parts.committer.context.standing.locks
+        assert not standing_of(locks.store).locks
         users[b"a"] = b"2"
 
 
@@ -481,7 +478,7 @@ def test_an_interrupt_while_a_group_in_flight_is_waited_for_is_raised_as_it_is(
         applied_soon()
         return Waiter()
 
-    with locks.put_in_flight(b"a", monkeypatch) as go:
+    with locks.put_in_flight(b"a") as go:
         monkeypatch.setattr(committer.queue, "applied_soon", interrupted)
         with pytest.raises(KeyboardInterrupt), store.database.transaction("pessimistic") as tx:
             tx[users][b"a"] = b"never"

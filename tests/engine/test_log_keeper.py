@@ -283,7 +283,6 @@ def test_the_winner_of_a_conflict_is_looked_for_from_the_end_of_the_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The segment was read from its beginning: up to a second, with everybody waiting.
-    monkeypatch.setattr(log_keeper, "LOOK_BACK", (4096, 20_000))
     with opened(partitions=1) as store:
         users = store.database.map("users")
         ids = []
@@ -300,7 +299,8 @@ def test_the_winner_of_a_conflict_is_looked_for_from_the_end_of_the_log(
             return walk(segment, position, limit)
 
         monkeypatch.setattr(log_keeper, "walk", noted)
-        find = partial(keeper.writer_of, 0, header=writer.segment, end=writer.position)
+        end, back = writer.position, (4096, 20_000)
+        find = partial(keeper.writer_of, 0, header=writer.segment, end=end, look_back=back)
         assert [find(100), find(90), find(50)] == [ids[99], ids[89], None]
         assert len(looked) == 5
         assert looked[0] <= 4096

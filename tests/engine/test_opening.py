@@ -60,8 +60,9 @@ def epochs(store: Opened) -> list[int]:
 )
 def test_an_unknown_option_names_the_nearest_one(name: str, near: str | None) -> None:
     disk = FaultyDisk()
+    options: dict[str, Any] = {name: 1}
     with pytest.raises(UsageError, match=f"no option '{name}'") as caught:
-        open_store(disk, **{name: 1})
+        open_with(simulated(1, disk), PATH, **options)
     assert caught.value.hint == (f"Did you mean '{near}'?" if near else "")
     assert disk.paths() == []
 

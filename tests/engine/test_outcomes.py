@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -30,6 +30,7 @@ from tidelog.engine.commit.outcomes import (
     outcome_key,
 )
 from tidelog.engine.data.stored import split_key
+from tidelog.engine.system.limits import Limits
 from tidelog.testing import simulated
 
 ID = bytes(range(16))
@@ -146,16 +147,13 @@ def test_a_transaction_that_failed_was_rolled_back_and_may_try_again_under_its_i
 def test_an_id_is_pending_while_its_transaction_is_on_its_way() -> None:
     with opened() as store:
         seen = []
-        writer = store.parts.writer
-        sync = writer._file.sync
 
-        def noted() -> None:
+        def noted(sync: Callable[[], Any]) -> None:
             seen.append(store.database.outcome(ID))
             sync()
 
-        writer._file.sync = noted
-        commit(store, b"1")
-        writer._file.sync = sync
+        with store.around_syncs(noted):
+            commit(store, b"1")
         # The map was made first, with a sync of its own.
         assert seen == ["rolled_back", "pending"]
         with session_of(store.database).outcomes.pending(None):
@@ -210,10 +208,8 @@ def test_entries_expire_after_their_time() -> None:
         assert store.database.outcome(b"%016d" % 3) == "committed"
 
 
-def test_the_oldest_entries_go_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcomes, "ENTRIES_MAX", 4)
-    monkeypatch.setattr(outcomes, "SWEEP_BATCH", 2)
-    with opened() as store:
+def test_the_oldest_entries_go_where_there_are_too_many() -> None:
+    with opened(limits=Limits(outcomes=4, sweep_outcomes=2)) as store:
         for number in range(9):
             commit(store, b"v", b"%016d" % number)
             store.environment.time.move(1)

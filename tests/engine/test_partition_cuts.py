@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 
-from support.scripts import small_pieces
+from support.scripts import SMALL_PIECES
 from support.stores import Opened, opened
 from tidelog.affinity.errors import ClosedError, CorruptDataError, SnapshotExpiredError
 from tidelog.affinity.partitions import Space, partition_of
@@ -28,12 +27,6 @@ from tidelog.testing.kv import MemoryKv
 from tidelog.tx.counter import PartitionUpdateCounter
 
 PARTITIONS = 3
-
-
-@pytest.fixture(autouse=True)
-def pieces() -> Iterator[None]:
-    with small_pieces():
-        yield
 
 
 def cut(store: Opened, partition: int) -> PartitionCut:
@@ -79,7 +72,7 @@ def some_life(store: Opened, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_cut_has_what_the_maps_had_and_keeps_it(seed: int) -> None:
-    with opened(partitions=PARTITIONS) as store:
+    with opened(limits=SMALL_PIECES, partitions=PARTITIONS) as store:
         some_life(store, seed)
         cuts = [cut(store, partition) for partition in range(PARTITIONS)]
         before = [expected(store, partition) for partition in range(PARTITIONS)]
@@ -98,7 +91,7 @@ def test_a_cut_has_what_the_maps_had_and_keeps_it(seed: int) -> None:
 
 
 def test_a_cut_goes_on_behind_a_key_and_keeps_to_its_limits() -> None:
-    with opened(partitions=1) as store:
+    with opened(limits=SMALL_PIECES, partitions=1) as store:
         some_life(store, 1)
         found = cut(store, 0)
         whole = [pair for block in found.blocks() for pair in block]
@@ -113,7 +106,7 @@ def test_a_cut_goes_on_behind_a_key_and_keeps_to_its_limits() -> None:
 
 
 def test_a_delete_that_is_not_in_the_data_file_yet_is_in_the_cut() -> None:
-    with opened(partitions=1) as store:
+    with opened(limits=SMALL_PIECES, partitions=1) as store:
         users = store.database.map("users")
         users[b"a"] = users[b"c"] = b"1"
         store.database.checkpoint()
@@ -128,7 +121,7 @@ def test_a_delete_that_is_not_in_the_data_file_yet_is_in_the_cut() -> None:
 
 
 def test_a_cut_is_ended_by_its_owner_or_from_outside() -> None:
-    with opened(partitions=1) as store:
+    with opened(limits=SMALL_PIECES, partitions=1) as store:
         some_life(store, 2)
         found, other = cut(store, 0), cut(store, 0)
         reading, read = found.blocks(rows=1), other.blocks(rows=1)
@@ -148,14 +141,16 @@ def test_a_cut_is_ended_by_its_owner_or_from_outside() -> None:
 
 
 def test_a_cut_that_is_forgotten_pins_nothing() -> None:
-    with opened(partitions=1) as store:
+    with opened(limits=SMALL_PIECES, partitions=1) as store:
         some_life(store, 3)
         cut(store, 0)
         assert store.database.statistics().snapshots == 0
 
 
 def test_a_data_file_that_grows_ends_a_cut_and_the_next_one_has_everything() -> None:
-    with opened(partitions=1, map_size=200_000, map_size_max=4_000_000) as store:
+    with opened(
+        limits=SMALL_PIECES, partitions=1, map_size=200_000, map_size_max=4_000_000
+    ) as store:
         numbers = store.database.map("numbers")
         found = cut(store, 0)
         numbers.update_many({b"%04d" % at: bytes(200) for at in range(2000)})

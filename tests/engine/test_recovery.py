@@ -55,6 +55,6 @@ def test_a_segment_that_is_dropped_does_not_come_back() -> None:
     scan = Scan(wal)
     list(scan)
     assert scan.end.dropped_segment == first
-    rewrite_tail(wal, scan.end, scan.end.position)
+    rewrite_tail(wal, scan.end, scan.end.position, 1 << 16)
     left = disk.crash("lost").directory("/store/wal")
     assert segment_numbers(left)[-1] == first - 1

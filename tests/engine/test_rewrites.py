@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from tidelog.engine.api.maps import Map
 from tidelog.engine.api.rewrites import FirstKey, Look, OneKey, RacedError, Rewrite, StaleError
 from tidelog.engine.api.rewriting import FIRST_KEYS
 from tidelog.engine.api.transactions import behind
-from tidelog.engine.commit.entries import Commit
+from tidelog.engine.commit.entries import Commit, Entry
 from tidelog.engine.commit.lock_manager import LockedError
 from tidelog.engine.commit.puts import LonePut, Puts
 from tidelog.engine.data import decisions
@@ -119,7 +119,14 @@ def test_a_rewrite_sees_what_every_kind_of_entry_of_its_group_writes(store: Open
     many = session_of(store.database).commit_of(namespace, [(b"c", b"30"), (b"z", None)])
     assert many is not None
     puts = Puts([(*fields("d", 40), object())], True)
-    group = [LonePut(*fields("a", 10), True), few, many, made["a"][0], made["z"][0], puts]
+    group: list[Entry] = [
+        LonePut(*fields("a", 10), True),
+        few,
+        many,
+        made["a"][0],
+        made["z"][0],
+        puts,
+    ]
     group += [made["b"][0], made["c"][0], made["d"][0]]
     group += [second for _, second in made.values()]
     store.parts.committer.commit_all(group)
@@ -371,10 +378,12 @@ def test_an_interrupt_while_one_is_decided_leaves_nothing_behind(store: Opened) 
         assert counter.lwm == counter.hwm
 
 
-def test_one_whose_group_was_interrupted_begins_again(store: Opened) -> None:
+def test_one_whose_group_was_interrupted_begins_again(
+    store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit_all, calls = store.parts.committer.commit_all, 0
 
-    def unlucky(entries: list[Rewrite]) -> None:
+    def unlucky(entries: Sequence[Rewrite]) -> None:
         nonlocal calls
         calls += 1
         if calls == 1:
@@ -382,7 +391,7 @@ def test_one_whose_group_was_interrupted_begins_again(store: Opened) -> None:
         else:
             commit_all(entries)
 
-    store.parts.committer.commit_all = unlucky
+    monkeypatch.setattr(store.parts.committer, "commit_all", unlucky)
     assert counters(store).incr("n") == 1
     assert calls == 2
 

@@ -13,7 +13,7 @@ from tidelog.affinity.errors import CorruptDataError
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.data import scan as scans
 from tidelog.engine.data.overlay import Overlay, View
-from tidelog.engine.data.scan import Pair, Range, after_prefix, scan
+from tidelog.engine.data.scan import BLOCKS, Blocks, Pair, Range, after_prefix, scan
 from tidelog.engine.data.stored import pack_prefix
 from tidelog.engine.data.updates import Writes
 from tidelog.testing import FaultyDisk, MemoryKv
@@ -22,11 +22,7 @@ NAMESPACES = (15, 16, 17)
 """The one in the middle is scanned; the others are its neighbours."""
 
 
-@pytest.fixture
-def tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scans, "PAIRS_IN_HAND", 8)
-    monkeypatch.setattr(scans, "BLOCK_MIN", 4)
-    monkeypatch.setattr(scans, "BLOCK_LEAST", 1)
+TINY = Blocks(least=1, full=4, in_hand=8)
 
 
 class World:
@@ -83,7 +79,7 @@ class World:
         stop: bytes | None = None,
         *,
         reverse: bool = False,
-        block: int = scans.BLOCK_FIRST,
+        blocks: Blocks = BLOCKS,
     ) -> Iterator[list[Pair]]:
         return scan(
             self.view(),
@@ -91,7 +87,7 @@ class World:
             Range(namespace=16, start=start, stop=stop),
             reverse=reverse,
             writes=self.writes,
-            block=block,
+            blocks=blocks,
         )
 
     def expected(self, start: bytes, stop: bytes | None, reverse: bool) -> list[Pair]:
@@ -129,7 +125,6 @@ def random_world(rng: random.Random, partitions: int) -> World:
     return world
 
 
-@pytest.mark.usefixtures("tiny_blocks")
 @pytest.mark.parametrize("partitions", [1, 3, 16])
 @pytest.mark.parametrize("seed", range(25))
 def test_a_scan_is_what_a_sorted_dict_says(seed: int, partitions: int) -> None:
@@ -139,7 +134,7 @@ def test_a_scan_is_what_a_sorted_dict_says(seed: int, partitions: int) -> None:
     for _ in range(8):
         start, stop = rng.choice(bounds) or b"", rng.choice(bounds)
         reverse, block = rng.random() < 0.5, rng.choice((1, 2, 16))
-        found = flat(world.scan(start, stop, reverse=reverse, block=block))
+        found = flat(world.scan(start, stop, reverse=reverse, blocks=TINY._replace(first=block)))
         assert found == world.expected(start, stop, reverse), (start, stop, reverse)
 
 
@@ -152,8 +147,8 @@ def test_a_long_scan_in_blocks_of_the_real_size(partitions: int, reverse: bool) 
     world.above(16, b"~", b"last")
     blocks = list(world.scan(reverse=reverse))
     assert [pair for block in blocks for pair in block] == world.expected(b"", None, reverse)
-    assert len(blocks[0]) <= 2 * scans.BLOCK_FIRST * partitions
-    assert max(map(len, blocks)) <= 2 * scans.PAIRS_IN_HAND
+    assert len(blocks[0]) <= 2 * BLOCKS.first * partitions
+    assert max(map(len, blocks)) <= 2 * BLOCKS.in_hand
 
 
 @pytest.fixture
@@ -181,7 +176,7 @@ def test_little_is_fetched_beyond_the_end_of_a_range(
                  for first in (64, 65, 66) for _ in range(per_prefix)])  # fmt: skip
     assert flat(world.scan(b"A", b"B", reverse=reverse)) == world.expected(b"A", b"B", reverse)
     # It was up to 128 more in each partition.
-    assert sum(fetched) <= 1.5 * per_prefix + 16 * 2 * scans.BLOCK_LEAST
+    assert sum(fetched) <= 1.5 * per_prefix + 16 * 2 * BLOCKS.least
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -196,14 +191,14 @@ def test_a_wrong_guess_of_the_rest_of_a_range_loses_nothing(reverse: bool) -> No
         assert found == world.expected(start, stop, reverse)
 
 
-@pytest.mark.usefixtures("tiny_blocks")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("count", range(20))
 def test_no_pair_is_lost_at_the_border_of_a_block(count: int, reverse: bool) -> None:
     world = World(1)
     world.below([(16, b"%02d" % number, b"v") for number in range(count)])
     for block in (1, 2, 3, 4):
-        assert flat(world.scan(reverse=reverse, block=block)) == world.expected(b"", None, reverse)
+        found = flat(world.scan(reverse=reverse, blocks=TINY._replace(first=block)))
+        assert found == world.expected(b"", None, reverse)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -217,7 +212,6 @@ def test_a_scan_ends_before_the_marks_and_the_neighbours(partitions: int, revers
     assert len(flat(world.scan(reverse=reverse))) == 2
 
 
-@pytest.mark.usefixtures("tiny_blocks")
 @pytest.mark.parametrize("reverse", [False, True])
 def test_damage_is_found_before_any_pair_of_its_block_is_handed_out(reverse: bool) -> None:
     world = World(1)
@@ -229,12 +223,12 @@ def test_damage_is_found_before_any_pair_of_its_block_is_handed_out(reverse: boo
         txn.put(key, b"w" + stored[1:])
     seen: list[bytes] = []
     with pytest.raises(CorruptDataError, match="'20'"):  # noqa: PT012
-        for block in world.scan(reverse=reverse):
+        for block in world.scan(reverse=reverse, blocks=TINY):
             seen += [user_key for user_key, _ in block]
     assert b"20" not in seen
     assert all(user_key > b"20" if reverse else user_key < b"20" for user_key in seen)
     # What lies elsewhere can be read.
-    assert flat(world.scan(b"30")) == world.expected(b"30", None, False)
+    assert flat(world.scan(b"30", blocks=TINY)) == world.expected(b"30", None, False)
 
 
 @pytest.mark.parametrize(

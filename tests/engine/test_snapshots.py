@@ -10,9 +10,10 @@ import pytest
 
 from support.stores import Opened, opened
 from tidelog.affinity.errors import ClosedError, ForkedError, SnapshotExpiredError
-from tidelog.engine.api import session as sessions, snapshots
+from tidelog.engine.api import snapshots
 from tidelog.engine.api.database import session_of
 from tidelog.engine.store.live_snapshots import LiveSnapshots
+from tidelog.engine.system.limits import Limits
 
 
 @pytest.fixture
@@ -195,18 +196,16 @@ def test_a_snapshot_that_pins_too_much_memory_is_ended_and_younger_ones_are_not(
             assert len(fresh[users][b"a"]) == 30_000
 
 
-def test_a_snapshot_without_waiting_is_refused_where_it_would_cost_much(
-    store: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    users = store.database.map("users")
-    users[b"a"] = b"1"
-    snapshot = session_of(store.database).snapshot_nowait()
-    assert snapshot is not None
-    with snapshot:
-        assert snapshot[users][b"a"] == b"1"
-        users[b"b"] = b"2"
-        monkeypatch.setattr(sessions, "MERGED_NOWAIT_MAX", 10)
-        assert session_of(store.database).snapshot_nowait() is None
-    with store.parts.committer.mutex:
-        assert session_of(store.database).snapshot_nowait() is None
-    assert store.database.statistics().snapshots == 0
+def test_a_snapshot_without_waiting_is_refused_where_it_would_cost_much() -> None:
+    with opened(limits=Limits(merged_nowait_bytes=1000)) as store:
+        users = store.database.map("users")
+        users[b"a"] = b"1"
+        snapshot = session_of(store.database).snapshot_nowait()
+        assert snapshot is not None
+        with snapshot:
+            assert snapshot[users][b"a"] == b"1"
+            users[b"b"] = bytes(1000)
+            assert session_of(store.database).snapshot_nowait() is None
+        with store.parts.committer.mutex:
+            assert session_of(store.database).snapshot_nowait() is None
+        assert store.database.statistics().snapshots == 0

@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 
+from support.commits import standing_of
 from support.stores import opened
 from tidelog.engine.commit.standing import (
     FIRST,
@@ -143,13 +144,13 @@ def test_an_illegal_step_leaves_the_store_as_it_was() -> None:
 def test_a_store_goes_through_its_life() -> None:
     with opened(durability="none") as store:
         context = store.parts.committer.context
-        lives = [context.standing.life]
+        lives = [standing_of(store).life]
         users = store.database.map("users")
-        lives.append(context.standing.life)
-        assert not context.standing.must_queue
+        lives.append(standing_of(store).life)
+        assert not standing_of(store).must_queue
         with store.database.transaction("pessimistic") as tx:
             tx[users][b"a"] = b"1"
-            assert context.standing.locks
-        assert not context.standing.locks
-    assert [*lives, context.standing.life] == [Life.FRESH, Life.OPEN, Life.CLOSED]
+            assert standing_of(store).locks
+        assert not standing_of(store).locks
+    assert [*lives, standing_of(store).life] == [Life.FRESH, Life.OPEN, Life.CLOSED]
     assert context.reason == "the store is closed"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 from support.stores import opened
 from tidelog.engine.store.statistics import Statistics
@@ -42,17 +44,14 @@ def test_figures_follow_what_happens() -> None:
 def test_syncs_are_timed_by_the_clock_of_the_store() -> None:
     with opened() as store:
         users = store.database.map("users")
-        writer = store.parts.writer
-        sync = writer._file.sync
 
-        def slow() -> None:
+        def slow(sync: Callable[[], Any]) -> None:
             store.environment.time.move(0.002)
             sync()
 
-        writer._file.sync = slow
-        for _ in range(200):
-            users[b"a"] = b"v"
-        writer._file.sync = sync
+        with store.around_syncs(slow):
+            for _ in range(200):
+                users[b"a"] = b"v"
         found = store.database.statistics()
         assert round(found.sync_us_median) == round(found.sync_us_max) == 2000
         assert round(found.sync_us_p99) == 2000

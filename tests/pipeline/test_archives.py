@@ -28,9 +28,8 @@ from tidelog.engine.api.database import session_of
 from tidelog.engine.system.disk import RealDisk
 from tidelog.pipeline.data import archives
 from tidelog.pipeline.jobs import compaction, runner as jobs
-from tidelog.pipeline.jobs.compaction import compact
+from tidelog.pipeline.jobs.compaction import FILE_SIZES, FileSizes, compact
 from tidelog.pipeline.jobs.runner import Runner
-from tidelog.pipeline.log import columns
 from tidelog.pipeline.plan.options import parse
 from tidelog.pipeline.plan.reads import read, read_snapshot
 
@@ -431,7 +430,7 @@ def test_a_run_that_fails_leaves_the_folder_as_empty_as_it_was_and_names_it(
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_run_that_finds_no_space_leaves_nothing_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool, first: bool
+    tmp_path: Path, at_once: bool, first: bool
 ) -> None:
     """Under Spark it was a bug of ours, exit code 1, and the new folder stayed."""
     store, archive = tmp_path / "store", tmp_path / "archive"
@@ -442,10 +441,10 @@ def test_a_run_that_finds_no_space_leaves_nothing_of_its_own(
         for number in range(20):
             db.map("stock")[b"%d" % number] = os.urandom(5000)
     before = sorted(archive.rglob("*"))
-    if at_once:  # what does not fit is written in the middle of the work, not at its end
-        monkeypatch.setattr(columns, "BATCH_BYTES", 10_000)
+    # At once: what does not fit is written in the middle of the work, not at its end.
+    sizes = FileSizes(batch=10_000) if at_once else FILE_SIZES
     with files_at_most(12_000), pytest.raises(DiskFullError):
-        compact(str(store), str(archive), HERE)
+        compact(str(store), str(archive), HERE, sizes=sizes)
     assert sorted(archive.rglob("*")) == before
     assert first is not archive.exists()
     compact(str(store), str(archive), HERE)

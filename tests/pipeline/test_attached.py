@@ -20,7 +20,6 @@ from tidelog.pipeline.jobs import audits, runner as jobs
 from tidelog.pipeline.jobs.compaction import compact
 from tidelog.pipeline.jobs.runner import Runner
 from tidelog.pipeline.jobs.wal_stats import wal_stats
-from tidelog.pipeline.plan import reads
 from tidelog.pipeline.plan.options import parse
 from tidelog.pipeline.plan.streams import stream
 
@@ -194,10 +193,7 @@ def test_no_view_shows_a_map_that_was_left_behind(
 # ------------------------------------------------------------------ archives and audits
 
 
-def test_an_archive_cannot_go_on_over_a_load_and_a_new_one_begins_behind_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reads, "TASK_BYTES_MIN", 500)
+def test_an_archive_cannot_go_on_over_a_load_and_a_new_one_begins_behind_it(tmp_path: Path) -> None:
     path, archive, anew = (tmp_path / name for name in ("store", "archive", "anew"))
     load = make_load(tmp_path / "load", ROWS)
     with new_store(path, partitions=4) as db:

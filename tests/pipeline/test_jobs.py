@@ -289,9 +289,8 @@ def test_a_runner_tells_how_far_it_is_and_small_inputs_need_no_jvm(store: Path) 
     assert jobs.engine_for([str(store / "nowhere")]) == "arrow"
 
 
-def test_large_inputs_go_to_spark(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "SMALL_BYTES", 10)
-    assert jobs.engine_for([str(store)]) == "spark"
+def test_large_inputs_go_to_spark(store: Path) -> None:
+    assert jobs.engine_for([str(store)], small_bytes=10) == "spark"
 
 
 class Executors:

@@ -11,7 +11,7 @@ import pytest
 from support.pipelines import new_store, rows
 from tidelog.pipeline.data import archives
 from tidelog.pipeline.jobs import compaction, runner as jobs
-from tidelog.pipeline.jobs.compaction import compact
+from tidelog.pipeline.jobs.compaction import FILE_SIZES, FileSizes, compact
 from tidelog.pipeline.jobs.runner import Runner
 from tidelog.pipeline.log import columns
 from tidelog.pipeline.plan.options import parse
@@ -69,13 +69,12 @@ def test_a_stream_that_begins_with_a_copy_has_batches_of_that_size(
 
 @pytest.mark.slow
 def test_an_archive_and_an_export_are_made_and_read_in_such_batches(
-    stores: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stores: tuple[Path, Path], tmp_path: Path
 ) -> None:
     from pyarrow.parquet import ParquetFile
 
-    monkeypatch.setattr(compaction, "WAITING_BYTES", 8 << 20)
     archive = tmp_path / "archive"
-    compact(str(stores[0]), str(archive), HERE)
+    compact(str(stores[0]), str(archive), HERE, sizes=FileSizes(waiting=8 << 20))
     for view in ("snapshot", "changes"):
         check(sizes(read(parse({"path": str(archive), "view": view}))))
     assert len(rows(archive, "snapshot", columns="key")) == 2_000 + VALUES
@@ -100,7 +99,7 @@ def test_the_base_of_an_archive_is_written_in_such_batches(
 
     monkeypatch.setattr(compaction._Files, "write", written)
     part = read(parse({"path": str(stores[0])}))[0].part
-    list(compaction._write_part(str(tmp_path), (0, part)))  # type: ignore[arg-type]
+    list(compaction._write_part(str(tmp_path), FILE_SIZES, (0, part)))  # type: ignore[arg-type]
     check(seen)
 
 

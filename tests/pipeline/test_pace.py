@@ -12,7 +12,6 @@ import pytest
 from support.pipelines import Row, closed_store, rows
 from tidelog.affinity.errors import UsageError
 from tidelog.pipeline.base.pace import paced
-from tidelog.pipeline.data import snapshots
 from tidelog.pipeline.data.snapshots import Part
 from tidelog.pipeline.plan.options import parse
 from tidelog.pipeline.plan.reads import read
@@ -82,25 +81,22 @@ def parts(path: Path, tasks: int, most: int | None) -> list[Part]:
     return cast("list[Part]", found)
 
 
-def taken(part: Part, clock: Clock) -> list[Row]:
-    batches = part.batches(None, 10, clock.environment)
+def taken(part: Part, clock: Clock, rows: int = 10) -> list[Row]:
+    batches = part.batches(None, rows, clock.environment)
     return [row for batch in batches for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize("tasks", [1, 3, 4])
-def test_the_tasks_of_a_read_share_its_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int
-) -> None:
-    monkeypatch.setattr(snapshots, "BLOCK", 7)
+def test_the_tasks_of_a_read_share_its_bytes(tmp_path: Path, tasks: int) -> None:
     store = closed_store(tmp_path / "s")
     shared = parts(store, tasks, 600)
     assert [part.bytes_per_second for part in shared] == [600 / len(shared)] * len(shared)
     found: list[Row] = []
     for part in shared:
-        blocks = [block for _, _, block in part.pairs()]
+        blocks = [block for _, _, block in part.pairs(7)]
         size = sum(len(key) + len(value) for block in blocks for key, value in block)
         clock = Clock()
-        found += taken(part, clock)
+        found += taken(part, clock, rows=7)
         assert sum(clock.waits) == pytest.approx(size * len(shared) / 600)
         assert len(clock.waits) == len(blocks)
     assert found == rows(store, "snapshot", minPartitions=tasks)

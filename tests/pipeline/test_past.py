@@ -6,7 +6,6 @@ import json
 import random
 import shutil
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,15 +17,16 @@ from hypothesis import given, settings, strategies as st
 import tidelog
 from support.loads import make_load, rows_of as load_rows
 from support.pipelines import Row, content, fill, greatest_closed, new_store, rows, rows_of
+from support.stores import took_steps
 from tidelog.affinity.errors import DiskFullError, SnapshotExpiredError, UsageError
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.data.overlay import Layer, View
 from tidelog.engine.files.recovery import take_over
-from tidelog.engine.store import checkpointer
 from tidelog.engine.store.catalog import Catalog
 from tidelog.engine.store.checkpointer import Checkpointer
 from tidelog.engine.system.environment import KvTransaction
+from tidelog.engine.system.limits import Limits
 from tidelog.pipeline.data import past
 from tidelog.pipeline.jobs.compaction import compact
 from tidelog.pipeline.jobs.runner import Runner
@@ -224,25 +224,11 @@ class Model:
         self.half = {}, set()
 
     def half_checkpoint(self, most: int) -> None:
-        """Take a checkpoint that finds the disk full after some transactions of one update."""
-        commit, done = Checkpointer._commit, 0
-
-        def dying(*args: Any) -> None:
-            nonlocal done
-            if done == most:
-                raise DiskFullError("full")
-            done += 1
-            commit(*args)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(checkpointer, "BATCH_UPDATES", 1)
-            patch.setattr(checkpointer, "PIECE_UPDATES", 2)
-            patch.setattr(Checkpointer, "_commit", dying)
-            numbers, maps = numbers_of(self.db), set(self.data)
-            with suppress(DiskFullError):
-                self.db.checkpoint()
-                self.checkpoint()
-                return
+        """Take a checkpoint that ends after some transactions of one update."""
+        numbers, maps = numbers_of(self.db), set(self.data)
+        if took_steps(self.db, 1 + most, Limits(batch_updates=1, piece_updates=2)):
+            self.checkpoint()
+            return
         self.half = numbers, maps
 
     def may_be_refused(self, place: int) -> bool:

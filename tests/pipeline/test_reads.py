@@ -19,6 +19,7 @@ from support.pipelines import (
     fill,
     flip,
     new_store,
+    parse,
     replayed,
     rows,
     rows_of,
@@ -37,7 +38,6 @@ from tidelog.pipeline.log import columns
 from tidelog.pipeline.log.changes import Wanted, changes
 from tidelog.pipeline.log.logs import Log
 from tidelog.pipeline.plan import reads
-from tidelog.pipeline.plan.options import parse
 from tidelog.pipeline.plan.reads import read
 from tidelog.pipeline.plan.streams import ChangeStream, Stream, WalStream, stream
 from tidelog.wal.format import Frame
@@ -47,11 +47,6 @@ from tidelog.wal.records import RecordType, pack_record_header
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     return closed_store(tmp_path / "store")
-
-
-@pytest.fixture(autouse=True)
-def _small_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reads, "TASK_BYTES_MIN", 500)
 
 
 # ------------------------------------------------------------------ snapshots

@@ -49,14 +49,15 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
     return made
 
 
-@pytest.mark.parametrize(
-    ("package", "registered"), [("json", []), ("no_package_of_this_name", [TidelogSource])]
-)
+@pytest.mark.parametrize(("package", "registered"), [(pytest, []), (None, [TidelogSource])])
 def test_a_format_is_registered_only_where_spark_does_not_find_it(
-    session: Session, monkeypatch: pytest.MonkeyPatch, package: str, registered: list[object]
+    session: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    package: ModuleType | None,
+    registered: list[object],
 ) -> None:
     # Spark warned at every start that the format had replaced a statically registered one.
-    monkeypatch.setattr(sessions, "DISCOVERED", package)
+    monkeypatch.setitem(sys.modules, sessions.DISCOVERED, package)
     made: object = sessions.local_session("local[7]", spark__ui__enabled="false")
     assert made is session
     assert session.registered == registered

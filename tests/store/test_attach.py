@@ -6,23 +6,29 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tidelog
 from support.loads import make_load, rows_of
-from tidelog.engine.upkeep import attaching, load_files
+from tidelog.engine.api.open import open_with
+from tidelog.engine.system.limits import Limits
+from tidelog.engine.system.production import production
 from tidelog.testing import check_database, check_store
 
 ROWS = rows_of(5000, size=20)
 
 WORKER = """
 import sys, threading, tidelog
+from dataclasses import replace
+from tidelog.engine.api.open import open_with
 from tidelog.engine.store import checkpointer
-from tidelog.engine.upkeep import attaching, load_files
+from tidelog.engine.system.limits import Limits
+from tidelog.engine.system.production import production
 name, calls = sys.argv[3], []
-load_files.BLOCK_BYTES, attaching.PIECE_ROWS = 4096, 1
+limits = Limits(load_block_bytes=4096, attach_rows=1)
 step = getattr(checkpointer.Checkpointer, name)
 
 def told(self, *args):
@@ -32,7 +38,7 @@ def told(self, *args):
         print(name, flush=True)
         threading.Event().wait()
 
-with tidelog.open(sys.argv[1]) as db:
+with open_with(replace(production(), limits=limits), sys.argv[1]) as db:
     db.map("users")[b"bob"] = b"y"
     setattr(checkpointer.Checkpointer, name, told)
     db.attach(sys.argv[2])
@@ -60,15 +66,12 @@ def test_a_process_that_is_killed_leaves_nothing_of_a_load(tmp_path: Path, name:
 
 
 @pytest.mark.slow
-def test_others_read_and_write_while_a_load_is_attached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(load_files, "BLOCK_BYTES", 4096)
-    monkeypatch.setattr(attaching, "PIECE_ROWS", 1)
+def test_others_read_and_write_while_a_load_is_attached(tmp_path: Path) -> None:
+    environment = replace(production(), limits=Limits(load_block_bytes=4096, attach_rows=1))
     load = make_load(tmp_path / "load", ROWS)
     attached = threading.Event()
     found: dict[int, int] = {}
-    with tidelog.open(tmp_path / "store", partitions=4, checkpoint_bytes=20_000) as db:
+    with open_with(environment, tmp_path / "store", partitions=4, checkpoint_bytes=20_000) as db:
         users = db.map("users")
 
         def work(client: int) -> None:

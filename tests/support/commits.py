@@ -14,6 +14,7 @@ from support.stores import Opened
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.commit.entries import Commit
 from tidelog.engine.commit.puts import Puts
+from tidelog.engine.commit.standing import Standing
 from tidelog.engine.data.stored import pack_prefix
 from tidelog.engine.data.updates import FewUpdates, Writes
 from tidelog.wal.reader import Scan, read_records
@@ -50,6 +51,11 @@ def error_of(entry: Puts | Commit) -> BaseException | None:
     """The error of a commit, or of the only put of a test."""
     errors = entry.errors.values() if isinstance(entry, Puts) else ()
     return next(iter(errors), entry.error)
+
+
+def standing_of(store: Opened) -> Standing:
+    """The standing of its committer as it is now."""
+    return store.parts.committer.context.standing
 
 
 @dataclass
@@ -100,10 +106,8 @@ class Gate:
 def gated(store: Opened, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """Let commits of other threads queue up behind a sync that does not end by itself."""
     gate = Gate()
-    file = store.parts.writer._file
-    sync = file.sync
 
-    def held() -> None:
+    def held(sync: Callable[[], Any]) -> None:
         gate.entered.release()
         assert gate.open.acquire(timeout=WAIT)
         sync()
@@ -119,8 +123,7 @@ def gated(store: Opened, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
         return added
 
-    with monkeypatch.context() as patch:
-        patch.setattr(file, "sync", held)
+    with monkeypatch.context() as patch, store.around_syncs(held):
         patch.setattr(queue, "add_put", counted(queue.add_put))
         patch.setattr(queue, "add_ticket", counted(queue.add_ticket))
         yield gate

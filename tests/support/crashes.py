@@ -18,7 +18,7 @@ from tidelog.testing.media import OUTCOMES
 from tidelog.testing.plan import FAULTS, MOMENTS, Operation
 
 from .promises import Promise, check_recovered, promise_of
-from .scripts import LIMITS, PARTITIONS, PATH, BrokenInvariant, Run, Step
+from .scripts import LIMITS, PARTITIONS, PATH, SMALL_PIECES, BrokenInvariant, Run, Step
 from .trouble import WatchedDisk, check_killed, play_with_error
 
 
@@ -120,7 +120,7 @@ def kill_everywhere(
 
 def recover(disk: FaultyDisk, _acknowledge: Callable[[object], None]) -> None:
     """Open a store and let go of it: a recovery, as a scenario."""
-    environment = simulated(5, disk)
+    environment = simulated(5, disk, limits=SMALL_PIECES)
     session_of(opens.open_with(environment, PATH, partitions=PARTITIONS, **LIMITS)).abandon()
 
 

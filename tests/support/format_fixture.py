@@ -21,20 +21,19 @@ import json
 import shutil
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import msgpack
 
 import tidelog
 from support.golden_records import OF_COPIES, golden
 from support.loads import make_load, rows_of
+from support.stores import took_steps
 from tidelog import codecs
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.read_only import ReadOnlyDatabase
-from tidelog.engine.store import checkpointer
+from tidelog.engine.system.limits import Limits
 from tidelog.wal.records import split_records
 
 SEGMENT_BYTES = 1 << 17
@@ -82,29 +81,9 @@ def begin(path: Path) -> None:
             filler[number] = bytes([number + 3]) * 25_000
 
 
-class Interrupted(BaseException):
-    """Ends a checkpoint, as the end of its process would."""
-
-
 def cut_short(db: Database) -> None:
     """Take a checkpoint of which only the first transaction gets into the data file."""
-    commits = 0
-    real = checkpointer.Checkpointer._commit
-
-    def commit(self: checkpointer.Checkpointer, *args: Any) -> None:
-        nonlocal commits
-        commits += 1
-        if commits > 1:
-            raise Interrupted
-        real(self, *args)
-
-    with (
-        mock.patch.object(checkpointer, "PIECE_UPDATES", 3),
-        mock.patch.object(checkpointer.Checkpointer, "_commit", commit),
-        suppress(Interrupted),
-    ):
-        db.checkpoint()
-    assert commits == 2
+    assert not took_steps(db, 2, Limits(piece_updates=3))
 
 
 def leave_a_gap(db: Database) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ import tidelog
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.database import Database
 from tidelog.engine.upkeep.load_files import check_file, read_manifest, read_part
-from tidelog.pipeline.plan.options import parse
+from tidelog.pipeline.plan import options
+from tidelog.pipeline.plan.options import Options
 from tidelog.pipeline.plan.reads import Task, read
 
 Row = dict[str, Any]
 
 
-def new_store(path: Path, **options: Any) -> Database:
+def new_store(path: Path, **given: Any) -> Database:
     """Open a store for writing."""
-    db = tidelog.open(path, **options)
+    db = tidelog.open(path, **given)
     assert isinstance(db, Database)
     return db
 
@@ -65,10 +67,15 @@ def rows_of(tasks: Iterable[Task]) -> list[Row]:
     return [row for task in tasks for batch in task.batches() for row in batch.to_pylist()]
 
 
-def rows(path: Path, view: str, **options: Any) -> list[Row]:
-    """Return what a read of a store gives."""
-    given = {name: str(value) for name, value in options.items()}
-    return rows_of(read(parse({"path": str(path), "view": view, **given})))
+def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
+    """Return the options of a read that may have small tasks, so that little makes several."""
+    return replace(options.parse(given, stream=stream), task_bytes_min=500)
+
+
+def rows(path: Path, view: str, **given: Any) -> list[Row]:
+    """Return what a read of a store gives, in small tasks."""
+    texts = {name: str(value) for name, value in given.items()}
+    return rows_of(read(parse({"path": str(path), "view": view, **texts})))
 
 
 def replayed(changes: Iterable[Row]) -> dict[str, dict[bytes, bytes]]:

@@ -121,7 +121,7 @@ def damage(figures: Figures) -> None:
         steps.add("put", changes=steps.changes("a", range(key, key + 1)))
     run.play([Step(kind="open"), *steps.steps])
     promise = promise_of(run)
-    durable = run.store._store.writer.announced
+    durable = session_of(run.store).store.writer.announced
     session_of(run.store).abandon()
     image = disk.crash("lost")
     frames = [f for f in Scan(image.directory(f"{PATH}/wal"), 0) if f.end <= durable]

@@ -46,6 +46,7 @@ from .scripts import (
     NEVER,
     PARTITIONS,
     PATH,
+    SMALL_PIECES,
     BrokenInvariant,
     Given,
     Run,
@@ -130,7 +131,7 @@ def stored_pairs(db: Database) -> dict[bytes, bytes]:
 
 def opened(disk: FaultyDisk, seed: int, kv: str) -> tuple[SimulatedEnvironment, Database]:
     """Open a store that must not be refused."""
-    environment = simulated(seed, disk, kv=kv)
+    environment = simulated(seed, disk, kv=kv, limits=SMALL_PIECES)
     try:
         db = opens.open_with(environment, PATH, partitions=PARTITIONS, **LIMITS)
     except CorruptLogError as error:

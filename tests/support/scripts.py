@@ -10,8 +10,7 @@ Left out: what must hold afterwards (``support.promises``), and where the power 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -24,12 +23,11 @@ from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.snapshots import Snapshot
 from tidelog.engine.api.transactions import behind
 from tidelog.engine.data.decisions import compare_and_set
-from tidelog.engine.files import recovery
-from tidelog.engine.store import checkpointer
+from tidelog.engine.system.limits import Limits
 from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.environment import SimulatedEnvironment
 from tidelog.testing.kv import MemoryKv
-from tidelog.wal import writer
+from tidelog.wal.writer import WriteSizes
 
 PATH = "/store"
 PARTITIONS = 4
@@ -49,18 +47,14 @@ Change = tuple[str, bytes, "bytes | None"]
 """(map, key, value or None for a delete)."""
 
 
-@contextmanager
-def small_pieces() -> Iterator[None]:
-    """Let the engine write in small pieces, so that few bytes make many operations."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer, "PIECE", 1024)
-        patch.setattr(writer, "_ZEROS", bytes(1024))
-        patch.setattr(writer, "FILL_AHEAD", 2048)
-        patch.setattr(writer, "FILL_AHEAD_MAPPED", 4096)
-        patch.setattr(recovery, "COPY_PIECE", 1024)
-        patch.setattr(checkpointer, "BATCH_UPDATES", 4)
-        patch.setattr(checkpointer, "PIECE_UPDATES", 6)
-        yield
+SMALL_PIECES = Limits(
+    log_writes=WriteSizes(piece=1024, ahead=2048, ahead_mapped=4096),
+    copy_bytes=1024,
+    batch_updates=4,
+    piece_updates=6,
+    attach_rows=1,
+)
+"""Let the engine write in small pieces, so that few bytes make many operations."""
 
 
 class BrokenInvariant(AssertionError):  # noqa: N818  # it is no error of the program's own
@@ -166,7 +160,7 @@ class Run:
         acknowledge: Callable[[object], None] = lambda _: None,
     ) -> None:
         self.disk = disk
-        self.environment: SimulatedEnvironment = simulated(seed, disk, kv=kv)
+        self.environment: SimulatedEnvironment = simulated(seed, disk, kv=kv, limits=SMALL_PIECES)
         self.entries: list[Entry] = []
         self.worlds = [World()]
         """The world before each entry, and after the last one."""
@@ -234,14 +228,14 @@ class Run:
 
     def numbers(self) -> list[tuple[int, int]]:
         """Return epoch and HWM of each partition."""
-        state = self.store._store.state
+        state = session_of(self.store).store.state
         return [(epoch, c.hwm) for epoch, c in zip(state.epochs, state.counters, strict=True)]
 
     def _note_numbers(self, entry: Entry, before: list[tuple[int, int]]) -> None:
         for partition, (old, new) in enumerate(zip(before, self.numbers(), strict=True)):
             if new[1] > old[1]:
                 entry.given.append((partition, new[0], old[1] + 1, new[1]))
-        lwms = [counter.lwm for counter in self.store._store.state.counters]
+        lwms = [counter.lwm for counter in session_of(self.store).store.state.counters]
         if any(now < then for now, then in zip(lwms, self.lwms, strict=True)):
             broken("I-9", f"LWM fell from {self.lwms} to {lwms}")
         self.lwms = lwms

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from itertools import islice
 from typing import Any, NamedTuple
 
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.data.stored import checked, pack_trailer, stored_value
+from tidelog.engine.store.opening import OpenStore
+from tidelog.engine.system.limits import LIMITS, Limits
 from tidelog.engine.upkeep.check import check_store
 from tidelog.testing import FaultyDisk, simulated
+from tidelog.testing.disk import Around
 from tidelog.testing.environment import SimulatedEnvironment
 
 PATH = "/store"
@@ -24,31 +28,47 @@ class Opened(NamedTuple):
     disk: FaultyDisk
 
     @property
-    def parts(self) -> Any:
+    def parts(self) -> OpenStore:
         """The parts of the open store, for tests that look inside."""
         return session_of(self.database).store
 
+    def around_syncs(self, call: Around) -> AbstractContextManager[None]:
+        """Hand the syncs of its log to ``call`` meanwhile: see ``FaultyDisk.around``."""
+        return self.disk.around("sync", f"{PATH}/wal/", call)
+
     def reopened(self, *, seed: int = 2, **options: Any) -> Opened:
         """The same disk, opened once more."""
-        return open_store(self.disk, seed=seed, **options)
+        limits = self.environment.limits
+        return open_store(self.disk, seed=seed, limits=limits, **options)
 
 
-def open_store(disk: FaultyDisk | None = None, *, seed: int = 1, **options: Any) -> Opened:
+def open_store(
+    disk: FaultyDisk | None = None, *, seed: int = 1, limits: Limits = LIMITS, **options: Any
+) -> Opened:
     """Open a store of four partitions, or with what ``options`` say."""
     disk = disk if disk is not None else FaultyDisk(seed)
-    environment = simulated(seed, disk)
+    environment = simulated(seed, disk, limits=limits)
     if disk.kind(PATH) is None:
         options.setdefault("partitions", 4)
     return Opened(open_with(environment, PATH, **options), environment, disk)
 
 
 @contextmanager
-def opened(disk: FaultyDisk | None = None, *, seed: int = 1, **options: Any) -> Iterator[Opened]:
+def opened(
+    disk: FaultyDisk | None = None, *, seed: int = 1, limits: Limits = LIMITS, **options: Any
+) -> Iterator[Opened]:
     """Open a store, close it behind the block, and check what it left."""
-    store = open_store(disk, seed=seed, **options)
+    store = open_store(disk, seed=seed, limits=limits, **options)
     yield store
     store.database.close()
     expect_sound(store.disk)
+
+
+def took_steps(db: Database, most: int, limits: Limits) -> bool:
+    """Take a checkpoint up to so many of its steps; tell whether it had no more."""
+    steps = session_of(db).store.checkpointer.steps(lambda: True, "test", limits)
+    with closing(steps):
+        return len(list(islice(steps, most))) < most
 
 
 def expect_sound(disk: FaultyDisk) -> None:

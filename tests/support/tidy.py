@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 # Imports go to the left only; folders in one tuple do not import each other.
 LAYERS = (
@@ -390,6 +391,55 @@ def _is_pause(call: ast.Call) -> bool:
     return moment and (
         call.func.attr == "join" or (fresh and call.func.attr in ("wait", "acquire"))
     )
+
+
+_CONSTANT = re.compile(r"_?[A-Z][A-Z0-9_]+")
+
+
+def find_changed_constants(
+    path: str, source: str, allowed: Mapping[str, str] = MappingProxyType({})
+) -> list[Finding]:
+    """Constants of the package that a test changes; ``allowed`` are ``path:NAME``, with reasons."""
+    advice = "hand it in (`Limits`, or an argument with that default)"
+    return [
+        Finding(path, line, f"changes {name}: {advice}")
+        for line, name in constants_changed(source)
+        if f"{path}:{name}" not in allowed
+    ]
+
+
+def constants_changed(source: str) -> list[tuple[int, str]]:
+    """Lines, and names, of upper-case names of the package that a source gives another value."""
+    bound, found = names_bound(source), []
+    for node in nodes_of(source):
+        if isinstance(node, ast.Call):
+            owner, name = _patched(node)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
+            owner, name = outside_name(node.value, bound) or "", node.attr
+            if not owner.startswith("tidelog."):
+                continue
+        else:
+            continue
+        if isinstance(owner, ast.expr):
+            owner = outside_name(owner, bound) or "tidelog."
+        if owner.startswith("tidelog.") and _CONSTANT.fullmatch(name):
+            found.append((node.lineno, name))
+    return found
+
+
+def _patched(call: ast.Call) -> tuple[ast.expr | str, str]:
+    """What ``setattr``, a method of that name, or ``patch.object`` changes: owner and name."""
+    called = (
+        call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    )
+    texts = [a.value if isinstance(a, ast.Constant) else None for a in call.args[:2]]
+    if called not in ("setattr", "object", "patch") or not texts:
+        return "", ""
+    if isinstance(texts[0], str):
+        owner, _, name = texts[0].rpartition(".")
+        return f"{owner}.", name
+    name = texts[1] if len(texts) > 1 else None
+    return call.args[0], name if isinstance(name, str) else ""
 
 
 # ------------------------------------------------------------------ errors

@@ -14,18 +14,19 @@ from tidelog import aio
 from tidelog.engine.api.open import open_with
 from tidelog.engine.store.opening import OpenStore
 from tidelog.engine.store.statistics import Statistics
+from tidelog.engine.system.limits import LIMITS, Limits
 from tidelog.testing import FaultyDisk, simulated
 
 
 @asynccontextmanager
 async def opened(
-    disk: FaultyDisk | None = None, *, seed: int = 1, **options: Any
+    disk: FaultyDisk | None = None, *, seed: int = 1, limits: Limits = LIMITS, **options: Any
 ) -> AsyncIterator[aio.Database]:
     """Open a store of four partitions, close it behind the block, and check what it left."""
     disk = disk if disk is not None else FaultyDisk(seed)
     if disk.kind(PATH) is None:
         options.setdefault("partitions", 4)
-    async with aio.open_with(simulated(seed, disk), PATH, **options) as db:
+    async with aio.open_with(simulated(seed, disk, limits=limits), PATH, **options) as db:
         yield db
     if not disk.crashed:
         expect_sound(disk)

@@ -27,7 +27,7 @@ from .promises import (
     shown,
     stored_pairs,
 )
-from .scripts import PATH, Entry, Given, Run, Step, Writer, broken
+from .scripts import PATH, SMALL_PIECES, Entry, Given, Run, Step, Writer, broken
 
 T = TypeVar("T")
 ENDLESS = 4000
@@ -180,7 +180,7 @@ def check_killed(run: Run, kv: str = "memory") -> None:
             session_of(run.db).abandon()
     disk.crashed = False
     disk.crash_at(0)
-    run.environment = simulated(7, disk, kv=kv)
+    run.environment = simulated(7, disk, kv=kv, limits=SMALL_PIECES)
     with naming_errors("after a kill"):
         run.floor = sum(entry.state in ("relaxed", "durable") for entry in run.entries)
         run.do(Step(kind="open"))

@@ -21,7 +21,6 @@ from tidelog.affinity.partitions import Space
 from tidelog.engine.codecs import registry as engine_codecs
 from tidelog.engine.codecs.registry import Codec
 from tidelog.engine.data.namespaces import Home, Namespace
-from tidelog.tools.kv import record_files
 from tidelog.tools.kv.export import _write_csv, _write_jsonl
 from tidelog.tools.kv.importing import Fields, pairs_of_records, split_head
 from tidelog.tools.kv.record_files import format_of, numbered_records
@@ -30,13 +29,13 @@ from tidelog.wal.records import NamespaceRecord
 Run = Callable[..., Result]
 
 
-def records(data: bytes, kind: str = "jsonl") -> list[tuple[int, dict[str, Any]]]:
-    return list(numbered_records(io.BytesIO(data), kind))
+def records(data: bytes, kind: str = "jsonl", *most: int) -> list[tuple[int, dict[str, Any]]]:
+    return list(numbered_records(io.BytesIO(data), kind, *most))
 
 
-def refusal(data: bytes, kind: str = "jsonl") -> UsageError:
+def refusal(data: bytes, kind: str = "jsonl", *most: int) -> UsageError:
     with pytest.raises(UsageError) as caught:
-        records(data, kind)
+        records(data, kind, *most)
     return caught.value
 
 
@@ -176,10 +175,9 @@ LINES: list[tuple[str, bytes, str, str]] = [
 
 @pytest.mark.parametrize(("name", "data", "kind", "told"), LINES)
 def test_an_error_names_its_line_and_the_reason(
-    name: str, data: bytes, kind: str, told: str, monkeypatch: pytest.MonkeyPatch
+    name: str, data: bytes, kind: str, told: str
 ) -> None:
-    monkeypatch.setattr(record_files, "LINE_BYTES_MAX", 200)
-    assert told in str(refusal(data, kind))
+    assert told in str(refusal(data, kind, 200))
 
 
 def test_a_record_without_its_key_names_the_option(shop: Path, run: Run) -> None:

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from support.logs import LogBuilder, tx_id
-from tidelog.wal import index as wal_index
 from tidelog.wal.index import SegmentIndex, index_name
 from tidelog.wal.records import IdleRecord, IngestRecord, RollbackRecord, Run, TxRecord
 
@@ -72,11 +71,8 @@ def test_which_transactions_a_segment_may_hold() -> None:
     assert not index.may_contain(tx_id(5, boot=b"boot-two"))
 
 
-def test_with_too_many_prefixes_every_transaction_may_be_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(wal_index, "PREFIXES_MAX", 3)
-    index = SegmentIndex(number=1, first_position=0, end_position=1)
+def test_with_too_many_prefixes_every_transaction_may_be_there() -> None:
+    index = SegmentIndex(number=1, first_position=0, end_position=1, prefixes_max=3)
     for number in range(5):
         assert index.may_contain(bytes(16)) == (number > 3)
         index.add(transaction(bytes([number + 1]) * 16, Run(0, 1, number + 1, 1)))

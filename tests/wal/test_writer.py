@@ -21,18 +21,18 @@ from tidelog.wal.records import IdleRecord, SealRecord, encode_record
 from tidelog.wal.segments import open_segment, seal_at, segment_numbers, used_end
 from tidelog.wal.tail import EndKind
 from tidelog.wal.writer import (
-    FILL_AHEAD,
-    FILL_AHEAD_MAPPED,
     NEXT_NAME,
-    PIECE,
     SEAL_ROOM,
+    WRITE_SIZES,
     LogFailedError,
     LogWriter,
+    WriteSizes,
     create_segment,
     seal_before,
 )
 
 STATE = encode_record(IdleRecord())
+PIECE = WRITE_SIZES.piece
 SEGMENT = 2 * PIECE
 
 
@@ -125,7 +125,9 @@ def test_nothing_is_durable_before_a_sync() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mapped", "ahead"), [(False, FILL_AHEAD), (True, FILL_AHEAD_MAPPED)], ids=["plain", "mapped"]
+    ("mapped", "ahead"),
+    [(False, WRITE_SIZES.ahead), (True, WRITE_SIZES.ahead_mapped)],
+    ids=["plain", "mapped"],
 )
 def test_the_file_grows_ahead_of_the_log(mapped: bool, ahead: int) -> None:
     log = Log(segment_size=8 << 20, mapped=mapped)
@@ -683,11 +685,9 @@ def test_a_writer_that_is_closed_in_a_rotation_closes_the_files_of_both_segments
 # ------------------------------------------------------------------ power cuts
 
 
-def test_what_was_synced_is_there_after_any_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "FILL_AHEAD", 4096)
-
+def test_what_was_synced_is_there_after_any_power_cut() -> None:
     def scenario(disk: FaultyDisk, acknowledge: Callable[[object], None]) -> None:
-        log = Log(disk)
+        log = Log(disk, sizes=WriteSizes(ahead=4096))
         for number in range(12):
             log.append(b"%02d" % number * 20_000)
             if number == 6:

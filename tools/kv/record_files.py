@@ -12,7 +12,7 @@ Invariants:
 
 - A byte order mark in front is no part of the first record.
 - Every error names its line and says what is wrong with it.
-- Memory is bounded by ``LINE_BYTES_MAX``, whatever the file is.
+- Memory is bounded by ``line_bytes_max``, whatever the file is.
 - A field that is there twice is refused: one of its values would be lost.
 
 Left out: what a record means for a map (``kv_import``).
@@ -44,10 +44,12 @@ def format_of(path: str) -> str:
     return _FORMATS.get(path[dot:].lower(), "jsonl") if dot >= 0 else "jsonl"
 
 
-def numbered_records(stream: BinaryIO, kind: str) -> Iterator[Numbered]:
+def numbered_records(
+    stream: BinaryIO, kind: str, line_bytes_max: int = LINE_BYTES_MAX
+) -> Iterator[Numbered]:
     """Yield (line number, record) of a file of form ``jsonl`` or ``csv``."""
-    lines = text_lines(stream)
-    return _csv_records(lines) if kind == "csv" else _json_records(lines)
+    lines = text_lines(stream, line_bytes_max)
+    return _csv_records(lines, line_bytes_max) if kind == "csv" else _json_records(lines)
 
 
 def bad_line(number: int, text: str, hint: str | None = None) -> UsageError:
@@ -57,17 +59,17 @@ def bad_line(number: int, text: str, hint: str | None = None) -> UsageError:
     )
 
 
-def text_lines(stream: BinaryIO) -> Iterator[str]:
+def text_lines(stream: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterator[str]:
     """Yield the lines of a UTF-8 file with their ends, without a byte order mark in front."""
     number = 0
-    while line := stream.readline(LINE_BYTES_MAX + 1):
+    while line := stream.readline(line_bytes_max + 1):
         number += 1
         if number == 1:
             if line.startswith(_WIDE_MARKS):
                 raise bad_line(1, "the file is UTF-16", "Save it as UTF-8.")
             line = line.removeprefix(codecs.BOM_UTF8)
-        if len(line) > LINE_BYTES_MAX:
-            raise bad_line(number, f"it is longer than {LINE_BYTES_MAX:,} bytes")
+        if len(line) > line_bytes_max:
+            raise bad_line(number, f"it is longer than {line_bytes_max:,} bytes")
         try:
             yield line.decode()
         except UnicodeDecodeError as error:
@@ -113,9 +115,9 @@ def _reason(error: Exception) -> str:
 # ------------------------------------------------------------------ CSV
 
 
-def _csv_records(lines: Iterator[str]) -> Iterator[Numbered]:
+def _csv_records(lines: Iterator[str], field_chars_max: int) -> Iterator[Numbered]:
     # Python's own limit of 131,072 characters is less than a value may have.
-    csv.field_size_limit(LINE_BYTES_MAX)
+    csv.field_size_limit(field_chars_max)
     head = next(lines, None)
     if head is None:
         return
