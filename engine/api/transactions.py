@@ -73,9 +73,9 @@ def choice(name: str, value: object, allowed: object) -> Any:
 
 
 def checked_seconds(name: str, value: object) -> float:
-    """Return how long somebody may have to wait, or raise ``UsageError`` for what is no time."""
+    """Return how long somebody may have to wait, or raise ``UsageError`` for what is not a time."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise UsageError(f"{name}={value!r} is no number", hint="Give seconds, as in 2.5.")
+        raise UsageError(f"{name}={value!r} is not a number", hint="Give seconds, as in 2.5.")
     if not 0 <= value <= SECONDS_MAX:
         raise UsageError(
             f"{name} is not within 0 and {SECONDS_MAX:,.0f} seconds",
@@ -364,7 +364,7 @@ class Transaction:
         return read_view(view, namespace, partition, full_key)
 
     def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
-        """Return a function that sets an encoded key, or deletes it where the value is None."""
+        """Return a function that sets an encoded key, or deletes it if the value is None."""
         namespace.check_alive()
         self._database.check_writable()
         prefixes, number = namespace.prefixes, namespace.id
@@ -418,7 +418,7 @@ class Transaction:
         return rewrite
 
     def pop_first(self, namespace: Namespace) -> Pair | None:
-        """Delete the first key and return the encoded pair, None where there is none."""
+        """Delete the first key and return the encoded pair, None if there is none."""
         with closing(self.blocks(namespace, b"", None, False, 1)) as blocks:  # type: ignore[type-var]  # a generator
             block = next(blocks, None)
         if block is None:
@@ -507,7 +507,7 @@ class Transaction:
         return self.receipt.tx_id if self.receipt else self._given_id
 
     def to_commit(self) -> Commit | None:
-        """Return the commit of this transaction; None where it wrote nothing."""
+        """Return the commit of this transaction; None if it wrote nothing."""
         writes = self._writes
         details: dict[str, Any] | None = None
         if self._given_id is not None:
@@ -532,10 +532,10 @@ class Transaction:
             self._lock(KeyLock(key))
 
     def check(self, commit: Commit, group: Sequence[Entry]) -> None:
-        """Raise what speaks against this commit; called under the mutex, in commit order.
+        """Raise the error that prevents this commit; called under the mutex, in commit order.
 
-        ``ConflictError`` where something read has changed, ``NotFoundError`` where a map that was
-        read has been dropped, ``SnapshotExpiredError`` where the snapshot of its reads has ended.
+        ``ConflictError`` if something read has changed, ``NotFoundError`` if a map that was
+        read has been dropped, ``SnapshotExpiredError`` if the snapshot of its reads has ended.
         Sets the receipt of a commit under an id that is committed already.
         """
         database = self._database

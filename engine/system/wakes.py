@@ -5,7 +5,7 @@ the thread that leads the next group: those before it are back in the queue when
 
 A chain is a map object over a list iterator, so that each step is one call into C that no other
 thread and no signal cuts in two.  As a class it costs 140 ns more to make than the bare objects
-(270 in the place of 130), and 30 ns more per thread that is woken (70 in the place of 40); to be
+(270 instead of 130), and 30 ns more per thread that is woken (70 instead of 40); to be
 woken takes a thread some 10 us.  A thread that commits alone makes none.
 
 Left out: who is in the chain (``engine.commit.queue``).
