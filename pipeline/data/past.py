@@ -10,7 +10,7 @@ Invariants:
   newer, even by a part of a checkpoint, and a map that was there and whose rows have been removed.
 - A vector ends where its last number moved.  Maps have the names that they had there, and one that
   is dropped behind it is there.  A time has all that was committed or dropped by then; names count
-  with the number that follows, or where none does, as they are now.
+  with the number that follows, or if none does, as they are now.
 - The rows of a load count from their numbers on, under the first name that their map gets.
 
 Left out: what a newest cut shows (``snapshots``), and archives, which have cuts of their own.
@@ -45,8 +45,8 @@ from ..base.times import text_of, time_of
 from ..log.logs import Cut, Log, check_partitions
 
 _ARCHIVE = (
-    "An archive has older data, as long as it is begun and carried on before the log goes: "
-    "`tidelog spark compact`."
+    "An archive has older data, if `tidelog spark compact` ran before that part of the log was "
+    "dropped."
 )
 
 Numbers = list[int]
@@ -152,7 +152,7 @@ def moment(log: Log, newest: Cut, text: str, *, whole: bool) -> tuple[Cut, Past]
 
 
 def _given(log: Log, newest: Cut, text: str) -> Numbers:
-    """Return the numbers of a vector; where it has none, the newest."""
+    """Return the numbers of a vector; if it has none, the newest."""
     wanted = vectors.given(text, log.store_id, log.history_id)
     counters = newest.state.counters
     check_partitions(log.path, wanted, range(len(counters)))
@@ -176,7 +176,7 @@ class _Base:
     """Those of several updates, in the order of the log."""
 
     def check(self, numbers: Numbers) -> None:
-        """Raise ``SnapshotExpiredError`` where the data file shows more than some numbers."""
+        """Raise ``SnapshotExpiredError`` if the data file shows more than some numbers."""
         for partition, (seen, wanted) in enumerate(zip(self.seen, numbers, strict=True)):
             if wanted < seen:
                 raise SnapshotExpiredError(
@@ -209,7 +209,7 @@ class _Base:
             raise SnapshotExpiredError(
                 f"{self.log.path} has no checkpoint {text}: its data file is that of checkpoint "
                 f"{state.position}, the only one there is",
-                hint="The view meta tells the id, as checkpoint_id.",
+                hint="The column checkpoint_id of the view meta has its id.",
             )
         numbers = [
             self.ahead.get(p, counter.highest_applied + 1) - 1
@@ -224,8 +224,8 @@ class _Base:
         manifest = log.source.manifest
         if manifest is not None and manifest.copied and time > newest:
             raise UsageError(
-                f"{log.path} is a copy, which ends at {text_of(newest)}, wanted was "
-                f"{text_of(time)}: the store may have gone on",
+                f"{log.path} is a copy, which ends at {text_of(newest)}, but {text_of(time)} was "
+                "asked for: the store may have gone on",
                 hint="Read a newer copy, or the store.",
             )
         try:
@@ -284,9 +284,9 @@ class _Base:
             yield frame.position, record
 
     def check_known(self, cut: Cut) -> None:
-        """Raise where the log does not tell whether maps were dropped right behind a cut.
+        """Raise if the log does not tell whether maps were dropped right behind a cut.
 
-        That is so where its last number lies in a part of the log that has gone.
+        That is so if its last number lies in a part of the log that has gone.
         """
         head = self.log.earliest()
         if cut.position != head.position or not any(n for _, n in head.vector().values()):

@@ -354,9 +354,9 @@ def test_numbers_below_the_checkpoint_are_refused(world: World) -> None:
 
 
 def test_what_the_store_has_not_reached_is_refused(world: World) -> None:
-    with pytest.raises(UsageError, match=f"has come to number {world.high[1]}, wanted was"):
+    with pytest.raises(UsageError, match=f"has come to number {world.high[1]}, but"):
         shown(world.copy, {1: world.high[1] + 1})
-    with pytest.raises(UsageError, match="4 partitions, no 9"):
+    with pytest.raises(UsageError, match="4 partitions, and no partition 9"):
         shown(world.copy, {9: 1})
     with pytest.raises(UsageError, match="belongs to store"):
         rows(world.copy, "snapshot", asOf=json.dumps({"v": 1, "store": "00", "p": {}}))
