@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePosixPath
@@ -540,6 +540,91 @@ def find_missing_paths(
         Finding(path, line, f"{name} does not exist")
         for line, name in paths_named(path, source, folders)
         if not exists(name) and not exists(f"{name}.py")
+    ]
+
+
+# ------------------------------------------------------------------ prose
+
+# What is written in the wrong way, and how it is written instead.  An error, a docstring and a
+# comment are read by people who were not there: plain words, a condition with *if*.
+_BEFORE = r"(?<![Tt]here )\b(?:is|are|was|were) "
+STILTED: Mapping[str, str] = {
+    _BEFORE + r"no (?!longer\b|more\b|less\b)\w+": "say `is not a`",
+    _BEFORE + r"none\b": "say what is expected, and what was given",
+    r"(?:``\w+``|\bNone|\b[Rr]aises?|\b[Ee]mpty) where\b": "say `if` for a condition",
+    r"\bwhere (?:there (?:is|are|was|were)|nobody|nothing|none|needed)\b": "say `if`",
+    r"\bin the place of\b": "say `instead of`, or `replaces`",
+    r"\bspeaks? against\b": "say `prevents`",
+    r"\bof nobody\b": "say who is missing",
+    r"\bso many-th\b": "say `every n-th`",
+    r"\bwanted (?:was|were)\b": "say `but ... was asked for`",
+    r"\bWho comes\b": "say who: `threads that arrive`",
+}
+
+
+def prose_of(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of every string and every comment, with each run of blanks as one."""
+    for node in nodes_of(source):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, " ".join(node.value.split())
+    for number, line in enumerate(source.splitlines(), 1):
+        if line.lstrip().startswith("#"):
+            yield number, line.strip()
+
+
+def find_stilted_prose(path: str, source: str) -> list[Finding]:
+    """Turns of phrase that readers stumble over."""
+    return [
+        Finding(path, line, f"{match.group()!r}: {advice}")
+        for line, text in prose_of(source)
+        for pattern, advice in STILTED.items()
+        for match in re.finditer(pattern, text)
+    ]
+
+
+NAME_SPAN = re.compile(r"``([A-Za-z_][\w.]*)``")
+IN_PARENTHESES = re.compile(r"\([^()]*\)")
+
+
+def names_defined(path: str, source: str) -> frozenset[str]:
+    """What a docstring elsewhere may call by name: the module, its classes and their members."""
+    parts = dotted(path).split(".")
+    ends = range(1, len(parts) + 1)
+    found = {".".join(parts[start:end]) for end in ends for start in range(end)}
+    for node in nodes_of(source):
+        if isinstance(node, ast.ClassDef):
+            found |= {node.name, *(f"{node.name}.{name}" for name in _names_bound_in(node))}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(f"{parts[-1]}.{node.name}")
+    return frozenset(found)
+
+
+def _names_bound_in(tree: ast.AST) -> set[str]:
+    """Functions, classes, variables and attributes that are given a name somewhere in a tree."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr if isinstance(node, ast.Attribute) else node.id)
+    return found
+
+
+def names_told(docstring: str) -> Iterator[str]:
+    """Names that the head of a module tells: what is left out, and whatever is in parentheses."""
+    for paragraph in docstring.split("\n\n"):
+        left_out = paragraph.lstrip().startswith("Left out")
+        for part in [paragraph] if left_out else IN_PARENTHESES.findall(paragraph):
+            yield from NAME_SPAN.findall(part)
+
+
+def find_unknown_names(path: str, source: str, known: Container[str]) -> list[Finding]:
+    """Names in the head of a module that are nowhere in the package, and not in the module."""
+    own = _names_bound_in(parsed(source))
+    return [
+        Finding(path, 1, f"{name}: no such module, class or member; correct it, or list the word")
+        for name in names_told(ast.get_docstring(parsed(source)) or "")
+        if name not in known and name not in own
     ]
 
 
