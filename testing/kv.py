@@ -39,7 +39,7 @@ from .kv_cursor import MemoryCursor, Tree
 from .media import Inode, NameChange, Write
 
 LOCK_FILE = "lock.mdb"
-KEY_BYTES_MAX = 511
+LMDB_KEY_BYTES_MAX = 511
 """That of LMDB."""
 
 _MAGIC = b"TLMEMKV1"
@@ -210,8 +210,8 @@ class MemoryTransaction:
     def put(self, key: bytes, value: bytes) -> bool:
         """Set ``key``; ``KvFullError`` if the map has no room for it."""
         self._check_writable()
-        if not 0 < len(key) <= KEY_BYTES_MAX:
-            raise ValueError(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {len(key)}")
+        if not 0 < len(key) <= LMDB_KEY_BYTES_MAX:
+            raise ValueError(f"a key has 1 to {LMDB_KEY_BYTES_MAX} bytes, not {len(key)}")
         self._own()
         old = self.tree.get(key)
         self._size += len(value) - len(old) if old is not None else _entry_size(key, value)

@@ -16,12 +16,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ..api import maps
 from ..api.items import Items
+from ..data.driving import drive, taken
 from ..data.namespaces import Namespace
 from ..data.operations import KEYS_AT_ONCE
 from ..data.requests import (
     Compute,
     Count,
-    GetMany,
     Iteration,
     Keys,
     Operation,
@@ -30,14 +30,12 @@ from ..data.requests import (
     Request,
     Take,
 )
-from .maps import drive, taken
 
 T = TypeVar("T")
 
 SyncMap = maps.Map[Any, Any]
-
-
 _LONG = frozenset((PopFirst, Keys, Count, Compute))
+"""Requests whose answer others would have to wait for too long."""
 
 
 class Place(Protocol):
@@ -111,12 +109,5 @@ class Beneath:
         """Return the answer to a request of an operation."""
         if isinstance(request, Take):
             return taken(request.source, request.most)
-        run = self._place.scan if _takes_long(request) else self._place.read
+        run = self._place.scan if type(request) in _LONG else self._place.read
         return run(partial(maps.answer, request, self._mapping))
-
-
-def _takes_long(request: Request) -> bool:
-    """Tell whether others would have to wait too long for an answer."""
-    if isinstance(request, GetMany):
-        return len(request.keys) > KEYS_AT_ONCE
-    return type(request) in _LONG

@@ -35,16 +35,11 @@ from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
 from ...affinity.errors import ReadOnlyError, UsageError
 from ..api import database as databases, open as opens, snapshots
 from ..api.attempts import ATTEMPTS, check_callable
+from ..api.choices import Durability, Isolation, Mode, choice
 from ..api.database import session_of
 from ..api.inside import Blocks
 from ..api.session import StoreSession
-from ..api.transactions import (
-    Durability,
-    Isolation,
-    Mode,
-    Transaction as SyncTransaction,
-    choice,
-)
+from ..api.transaction_session import TransactionSession
 from ..codecs import registry as codecs_module
 from ..commit.entries import Commit, Receipt
 from ..data.namespaces import check_name, not_copied
@@ -190,7 +185,7 @@ class Database:
         plain write is refused in the task that is in the block; others are free.
         """
         self.workers.check()
-        inner = SyncTransaction(
+        inner = TransactionSession(
             self.writer(),
             mode=mode,
             isolation=isolation,

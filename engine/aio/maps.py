@@ -24,7 +24,6 @@ from collections.abc import (
     Iterable,
     Mapping,
 )
-from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 import trio
@@ -363,30 +362,6 @@ class Map(Generic[K, V]):
             return backing.pages(way(backing.namespace))
 
         return Items(begin)
-
-
-async def drive(operation: Operation[T], answer: Callable[[Request], Awaitable[Any]]) -> T:
-    """Carry out an operation: await the answer to each request, and return its result."""
-    send, found = operation.send, None
-    while True:
-        try:
-            request = send(found)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        found = await answer(request)
-
-
-async def taken(source: Source, most: int) -> list[Any]:
-    """Return the next of what a caller gave, up to ``most`` of them."""
-    if not isinstance(source, AsyncIterator):
-        return list(islice(source, most))
-    found: list[Any] = []
-    async for one in source:
-        found.append(one)
-        if len(found) == most:
-            break
-    return found
 
 
 def check_home(mapping: object, home: Home) -> None:

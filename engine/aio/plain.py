@@ -21,9 +21,9 @@ import trio
 from trio.lowlevel import current_task
 
 from ...affinity.errors import DeadlockError
+from ..api.choices import Isolation
 from ..api.rewrites import Rewrite
 from ..api.rewriting import begins_again, has_to_wait
-from ..api.transactions import Isolation
 from ..commit.lock_manager import LockedError
 from ..data.namespaces import Namespace
 from ..data.operations import Encoded

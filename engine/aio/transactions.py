@@ -26,10 +26,12 @@ import trio
 from trio.lowlevel import Task, checkpoint_if_cancelled, current_task
 
 from ...affinity.errors import ClosedError, ForkedError, UsageError
-from ..api import snapshots, transactions
+from ..api import snapshots
+from ..api.choices import Durability, Isolation, Mode
 from ..api.inside import Blocks
 from ..api.maps import map_of
 from ..api.session import StoreSession
+from ..api.transaction_session import TransactionSession
 from ..commit.entries import Commit, Receipt
 from ..commit.lock_manager import LockedError
 from ..data.namespaces import Home, Namespace, not_copied
@@ -68,10 +70,10 @@ class Store(Place, Protocol):
 
     def transaction(
         self,
-        mode: transactions.Mode = "optimistic",
+        mode: Mode = "optimistic",
         *,
-        isolation: transactions.Isolation = "serializable",
-        durability: transactions.Durability | None = None,
+        isolation: Isolation = "serializable",
+        durability: Durability | None = None,
         id: bytes | None = None,
         tag: str | None = None,
         deadline: float | None = None,
@@ -124,7 +126,7 @@ class Transaction:
     def __init__(
         self,
         store: Store,
-        inner: transactions.Transaction,
+        inner: TransactionSession,
         *,
         pessimistic: bool,
         plain_writes: bool = False,
@@ -166,7 +168,7 @@ class Transaction:
 
     def backing(self, namespace: Namespace) -> Inside:
         """Return the backing of a map inside this transaction; what ``aio`` itself builds on."""
-        return Inside(self._inner[map_of(namespace, self._inner)], self)
+        return Inside(self._inner.map_inside(map_of(namespace, self._inner)), self)
 
     @property
     def is_open(self) -> bool:

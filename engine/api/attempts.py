@@ -17,7 +17,9 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackTyp
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from ...affinity.errors import ConflictError, TidelogError, UsageError
-from .transactions import Transaction, TransactionSource, checked_seconds
+from .choices import checked_seconds
+from .transaction_session import TransactionSession, TransactionSource
+from .transactions import Transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -209,7 +211,8 @@ def attempts(
     retries = Retries("with", count, deadline, options, database.now)
     while True:
         plan = retries.next()
-        transaction = Transaction(database, deadline=plan.left, **plan.options)
+        session = TransactionSession(database, deadline=plan.left, **plan.options)
+        transaction = Transaction(session)
         try:
             yield Attempt(retries, transaction)
         finally:

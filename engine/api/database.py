@@ -28,10 +28,12 @@ from ..store.place import place_of
 from ..store.statistics import Statistics, collect
 from ..system.disk_errors import translated_disk
 from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
+from .choices import Durability, Isolation, Mode
 from .maps import Map, map_of
 from .session import StoreSession
 from .snapshots import Snapshot
-from .transactions import Durability, Isolation, Mode, Transaction
+from .transaction_session import TransactionSession
+from .transactions import Transaction
 
 if TYPE_CHECKING:
     from ..upkeep.backup import BackupReport
@@ -175,19 +177,11 @@ class Database:
         ``tx[map]`` is a ``UsageError``, unless ``plain_writes`` says that it is meant.
         """
         self._check_open()
-        session = self._session
-        return Transaction(
-            session,
-            mode,
-            isolation,
-            durability,
-            id,
-            tag,
-            deadline,
-            lock_timeout,
-            False,
+        inner = TransactionSession(
+            self._session, mode, isolation, durability, id, tag, deadline, lock_timeout, False,
             plain_writes,
-        )  # positional: as keywords they would cost as much again
+        )  # fmt: skip  # positional: as keywords they would cost as much again
+        return Transaction(inner)
 
     def run(
         self,

@@ -38,7 +38,7 @@ from ..data.requests import (
     Take,
     Together,
 )
-from ..data.scan import Pair
+from ..data.scan import BLOCK_FIRST, Pair
 from ..data.stored import KEY_BYTES_MAX
 from .items import Items
 
@@ -252,11 +252,10 @@ class Map(MutableMapping[K, V]):
     def __iter__(self) -> Iterator[K]:
         """Iterate over the keys in order."""
         # A generator, unlike what `keys` goes over: it can be closed.
-        way: Iteration[K] = operations.keys(self.namespace, None)
-        low, high, reverse, _, size, of_block = way
-        assert of_block is not None, "keys have a codec"
-        for block in self._session.blocks(self.namespace, low, high, reverse, size):
-            yield from of_block(block)
+        decode = self.namespace.decode_key
+        for block in self._session.blocks(self.namespace, b"", None, False, BLOCK_FIRST):
+            for key, _ in block:
+                yield decode(key)
 
     def __len__(self) -> int:
         """Count the keys: O(n), a scan of the whole map."""
@@ -331,6 +330,8 @@ def answer(request: Request, mapping: Map[Any, Any]) -> Any:
     if isinstance(request, PutMany):
         return session.set_many(namespace, request.pairs)
     match request:
+        case Compute(work):
+            return work()
         case Has(key):
             return mapping._read(key) is not None
         case Count(most):
@@ -346,8 +347,6 @@ def answer(request: Request, mapping: Map[Any, Any]) -> Any:
         case Take(source, most):
             assert not isinstance(source, AsyncIterator), "the face has refused it"
             return list(islice(source, most))
-        case Compute(work):
-            return work()
 
 
 def _count(blocks: Iterator[list[Pair]], most: int | None) -> int:
@@ -363,18 +362,19 @@ def iterate(way: Iteration[T], mapping: Map[Any, Any]) -> Items[T]:
     """Return an iteration over a map, of which nothing has been read yet."""
     low, high, reverse, limit, size, of_block = way
     blocks = mapping._session.blocks(mapping.namespace, low, high, reverse, size)
-    found: Iterator[Any] = chain.from_iterable(
-        blocks if of_block is None else map(of_block, blocks)
-    )
-    if limit is None:
-        return Items(found, blocks)
-    return Items(_limited(found, limit, blocks))
+    if limit is not None:
+        blocks = _limited(blocks, limit)
+    found: Any = blocks if of_block is None else map(of_block, blocks)
+    return Items(chain.from_iterable(found), blocks)
 
 
-def _limited(values: Iterator[T], limit: int, blocks: Iterator[Any]) -> Iterator[T]:
-    """Yield the first ``limit`` values, and let go of the snapshot that they are from."""
+def _limited(blocks: Iterator[list[Pair]], left: int) -> Iterator[list[Pair]]:
+    """Yield blocks with ``left`` pairs in all, and let go of the snapshot that they are from."""
     try:
-        yield from islice(values, limit)
+        while left > 0 and (block := next(blocks, None)) is not None:
+            del block[left:]  # in its place: a fork takes from a snapshot what it has handed out
+            left -= len(block)
+            yield block
     finally:
         blocks.close()  # type: ignore[attr-defined]  # a generator always has it
 

@@ -21,9 +21,9 @@ from ..store.place import place_of
 from ..system.disk_errors import translated_disk
 from ..system.environment import Environment
 from ..system.production import production
+from .choices import Durability, choice
 from .database import Database
 from .session import StoreSession
-from .transactions import Durability, choice
 
 if TYPE_CHECKING:
     from .read_only import ReadOnlyDatabase

@@ -21,10 +21,11 @@ from ..data.namespaces import Namespace
 from ..data.overlay import Overlay
 from ..data.scan import Pair
 from ..system.forks import free
+from .choices import Durability
 from .inside import Blocks
 from .rewrites import FirstKey, Look, OneKey, RacedError, Rewrite, StaleError
 from .snapshots import Snapshot
-from .transactions import Durability, Transaction
+from .transaction_session import TransactionSession
 
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ class RewritingSource(Protocol):
 
     def transaction(
         self, mode: Literal["pessimistic"], *, plain_writes: Literal[True]
-    ) -> Transaction:
+    ) -> TransactionSession:
         """Begin a transaction."""
 
 
@@ -154,7 +155,7 @@ class Rewriting:
 
     # -------------------------------------------------------------- under locks
 
-    def _wait(self, work: Callable[[Transaction], T]) -> T:
+    def _wait(self, work: Callable[[TransactionSession], T]) -> T:
         """Return ``work(tx)`` of a pessimistic transaction; codecs may write plainly in it."""
         while True:
             try:

@@ -48,12 +48,13 @@ from ..store.open_state import OpenState
 from ..store.opening import OpenStore
 from ..system.forks import free
 from .attempts import ATTEMPTS, run
+from .choices import Durability, Isolation, Mode
 from .inside import Blocks
 from .maps import Map, map_of
 from .rewrites import Rewrite
 from .rewriting import Rewriting
 from .snapshots import Snapshot
-from .transactions import Durability, Isolation, Mode, Transaction
+from .transaction_session import TransactionSession
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -137,14 +138,14 @@ class StoreSession:
         deadline: float | None = None,
         lock_timeout: float | None = None,
         plain_writes: bool = False,
-    ) -> Transaction:
+    ) -> TransactionSession:
         """Begin a transaction, as ``Database.transaction`` does."""
         self.open_state.check()
-        return Transaction(
+        return TransactionSession(
             self, mode, isolation, durability, id, tag, deadline, lock_timeout, False, plain_writes
         )  # positional: as keywords they would cost as much again
 
-    def commit_transaction(self, transaction: Transaction) -> Receipt:
+    def commit_transaction(self, transaction: TransactionSession) -> Receipt:
         """Commit what a transaction wrote; waits for locks that are in the way."""
         self.open_state.check()
         commit = transaction.to_commit()
@@ -156,7 +157,7 @@ class StoreSession:
         with self.outcomes.pending(commit.tx_id):
             return self._commit_at_last(transaction, commit)
 
-    def _commit_at_last(self, transaction: Transaction, commit: Commit) -> Receipt:
+    def _commit_at_last(self, transaction: TransactionSession, commit: Commit) -> Receipt:
         """Commit behind the locks that are in the way, and when the data file has grown."""
         while True:
             try:

@@ -3,31 +3,29 @@
 There is no thread for commits.  A thread that commits while nobody else does leads a group of its
 own: it checks what it brought, writes it as one frame, syncs once and applies it.  Threads that
 arrive meanwhile queue.  Behind the sync the first of them leads: it takes all that is queued (puts
-first, for nothing but a lock can refuse one), carries that in the same way, and the others wait
-until they are told.  An example with three threads that put into a durable store::
+first, for nothing but a lock can refuse one) and carries that in the same way.  An example: threads
+A, B and C put into one partition of a durable store whose syncs take a millisecond.
 
-    thread A                     thread B                 thread C               the log
-    nobody leads: takes the
-    mutex, gives a the number
-    1, appends, gives the mutex                                                  frame 1: a
-    up, syncs: 1 ms ...          A leads: queues b,
-                                 is named next leader,
-                                 waits                    A leads: queues c,
-                                                          waits                  synced: frame 1
-    takes the mutex, applies a,
-    hands the lead on to B,
-    wakes B; its put returns     is woken: takes the mutex
-                                 and b, c from the queue,
-    puts d: B leads, queues,     numbers 2, 3, appends,
-    is named next leader,        syncs: 1 ms ...                                 frame 2: b, c
-    waits                                                                        synced: frame 2
-                                 applies b and c, hands
-                                 the lead on to A, wakes
-                                 C; its put returns       is woken, wakes A;
-    is woken, leads d                                     its put returns        frame 3: d
+======= === ============================================================== ===============
+ time    by  what happens                                                   the log
+======= === ============================================================== ===============
+0.00 ms  A   finds nobody, and leads.  Under the mutex it gives ``a``       frame 1: a
+             number 1 and appends; it syncs without the mutex
+0.10     B   finds A leading, queues ``b``, waits on a lock of its own
+0.20     C   queues ``c``, waits
+1.02     A   has synced.  Under the mutex it applies ``a`` and names B the  a is durable
+             next leader; it wakes B, and its put returns
+1.05     B   takes ``b`` and ``c`` from the queue, gives them numbers 2     frame 2: b, c
+             and 3, appends, syncs
+1.10     A   wants to put ``d``, finds B leading, queues, waits
+2.07     B   applies ``b`` and ``c``, names A the next leader, wakes C;     b, c are durable
+             its put returns
+2.08     C   wakes A; its put returns
+2.09     A   leads with ``d``                                               frame 3: d
+======= === ============================================================== ===============
 
-So four puts took three frames and three syncs; with more threads each sync serves all who came
-during the one before.
+Four puts took three frames and three syncs.  With 32 threads nearly all of them are in the queue
+when a sync ends, and one frame has some 31 puts.
 
 What is durable when, and what a crash leaves:
 

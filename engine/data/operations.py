@@ -55,8 +55,8 @@ KEYS_AT_ONCE = 64
 
 Encoded = list[tuple[bytes, "bytes | None"]]
 
-_KEY: Callable[[Pair], bytes] = itemgetter(0)
-_VALUE: Callable[[Pair], bytes] = itemgetter(1)
+_KEY: Callable[[tuple[Any, Any]], Any] = itemgetter(0)
+_VALUE: Callable[[tuple[Any, Any]], Any] = itemgetter(1)
 
 # ------------------------------------------------------------------ one key
 
@@ -129,7 +129,7 @@ def update_many(namespace: Namespace, pairs: Mapping[Any, Any] | Iterable[Any]) 
 def _encoded(namespace: Namespace, pairs: list[tuple[Any, Any]]) -> Encoded:
     if namespace.plain and pairs:
         # What may be stored as it is costs few calls for all of it.
-        keys, values = zip(*pairs, strict=True)
+        keys, values = list(map(_KEY, pairs)), list(map(_VALUE, pairs))
         plain = {*map(type, keys), *map(type, values)} == {bytes}
         if (
             plain

@@ -2,6 +2,7 @@
 
 Keys and values are encoded here.  The comment behind each request says what its answer is.  A
 request does not say where it is answered: in this thread, in another one, or in another process.
+``Together``, ``Take`` and ``Compute`` are for the face itself, and never leave its process.
 
 An *operation* is a generator that yields requests and returns its result.  An *iteration* is not
 asked for: it is a range, and what to make of the blocks of pairs that a session finds there.

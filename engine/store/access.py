@@ -29,7 +29,7 @@ the store's lock can be shared         alone: a writer would have to lock that f
                                        without its lock file
 somebody holds the store's lock        ``AlreadyOpenError``: a writer, who does not know about us
 there is no lock file, and the medium  alone: nobody can write here at all; LMDB without its lock
-cannot be written (``EROFS``)          file
+cannot be written (EROFS)              file
 anything else                          ``DiskError``
 ====================================== ==========================================================
 

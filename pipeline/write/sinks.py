@@ -41,7 +41,7 @@ from ...affinity.errors import (
 from ...affinity.partitions import Space, partition_of
 from ...engine.api.database import Database, session_of
 from ...engine.api.open import open as open_store
-from ...engine.api.transactions import Transaction
+from ...engine.api.transactions import Transaction, behind
 from ...engine.data.namespaces import Namespace
 from ...engine.system.layout import MANIFEST_NAME, STAGING_NAME
 from ...engine.system.production import production
@@ -292,7 +292,7 @@ def _apply(
 
 def _setter(tx: Transaction, namespace: Namespace) -> Any:
     """Return what sets an encoded key, and refuses what the map's codecs would not read."""
-    put = tx.setter(namespace)
+    put = behind(tx).setter(namespace)
 
     def checked(key: bytes, value: bytes | None) -> None:
         namespace.check_encoded(key, value)

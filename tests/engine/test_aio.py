@@ -275,6 +275,10 @@ async def test_an_iteration_that_ends_early_lets_go_of_its_snapshot() -> None:
         assert await snapshots() == 0
         with pytest.raises(StopAsyncIteration):
             await anext(items)
+        unused = numbers.items()
+        await unused.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await anext(unused)
 
         async def failing() -> None:
             async with numbers.items() as rows:

@@ -301,6 +301,22 @@ async def test_a_transaction_belongs_to_one_task_and_one_block() -> None:
                 raise AssertionError
 
 
+async def test_a_few_pairs_are_set_in_the_loop_and_many_beside_it() -> None:
+    """Even one went through a worker thread."""
+    async with opened() as db:
+        money = await accounts(db)
+        async with db.transaction() as tx:
+            mine = tx[money]
+            await mine.ensure()
+            with gated(db.workers, "run") as gate:
+                gate.open()
+                await mine.update_many({f"{number}": number for number in range(64)})
+                assert gate.calls == 0
+                await mine.update_many({f"{number}": -number for number in range(65)})
+                assert gate.calls == 2  # encoded there, and put there
+        assert await money.get_many(["0", "64"]) == {"0": 0, "64": -64}
+
+
 # ------------------------------------------------------------------ pessimistic
 
 

@@ -603,9 +603,7 @@ def test_keys_that_are_none_of_their_codec_are_refused(tmp_path: Path) -> None:
     # Such a load was attached, and its map could not be read.
     load = make_load(tmp_path / "load", {b"12345": b"1"}, key_codec=("i64", 1))
     with tidelog.open(tmp_path / "s", partitions=4) as db:
-        with pytest.raises(
-            CodecError, match="keys that do not decode as i64, the codec"
-        ):
+        with pytest.raises(CodecError, match="keys that do not decode as i64, the codec"):
             db.attach(load)
         assert db.maps() == []
     assert check_store(tmp_path / "s") == []

@@ -19,7 +19,7 @@ from tidelog.affinity.errors import (
 from tidelog.engine.api import attempts as attempts_module
 from tidelog.engine.api.attempts import ATTEMPTS, PAUSE_FIRST, PAUSE_MAX, plan
 from tidelog.engine.api.database import session_of
-from tidelog.engine.api.transactions import Transaction
+from tidelog.engine.api.transactions import Transaction, behind
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_what_can_be_retried_is_and_the_value_is_returned(store: Opened) -> None
 
 def test_arguments_and_options_reach_the_transaction(store: Opened) -> None:
     def work(tx: Any, one: int, two: int) -> tuple[int, int, str]:
-        return one, two, tx._rule.row
+        return one, two, behind(tx)._rule.row
 
     assert store.database.run(work, 1, 2, mode="pessimistic", isolation="read_committed") == (
         1,
@@ -262,7 +262,7 @@ def rows_of(store: Opened, attempts: int, **options: Any) -> list[str]:
     with pytest.raises(ConflictError):  # noqa: PT012
         for attempt in store.database.attempts(attempts, **options):
             with attempt as tx:
-                rows.append(tx._rule.row)
+                rows.append(behind(tx)._rule.row)
                 raise conflict()
     return rows
 
@@ -283,7 +283,7 @@ def test_a_transaction_that_always_met_others_gets_through_with_locks(store: Ope
 
     def work(tx: Any) -> None:
         seen.append(tx[users][b"n"])
-        if tx._rule.row == "A":
+        if behind(tx)._rule.row == "A":
             users[b"n"] = b"%d" % len(seen)  # as somebody else would
         tx[users][b"n"] += b"!"
 
@@ -338,7 +338,7 @@ def test_no_transaction_is_left_open(store: Opened, monkeypatch: pytest.MonkeyPa
         except TidelogError:
             continue
     assert len(made) == 1 + 3 + 4
-    assert not any(tx._open for tx in made)
+    assert not any(behind(tx).is_open for tx in made)
 
 
 async def an_async_function(tx: Any) -> None:

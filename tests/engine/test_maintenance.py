@@ -11,10 +11,10 @@ import pytest
 
 from support.real_stores import opened, run_python
 from tidelog.affinity.errors import DiskError
+from tidelog.engine.api.choices import Durability
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.maps import Map
 from tidelog.engine.api.open import open_with
-from tidelog.engine.api.transactions import Durability
 from tidelog.engine.store.maintenance import CHECKPOINT_PAUSE
 from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.environment import SimulatedEnvironment

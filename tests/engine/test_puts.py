@@ -8,6 +8,7 @@ import pytest
 
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.partitions import partition_of
+from tidelog.engine.api.transactions import behind
 from tidelog.engine.commit.lock_manager import LockedError
 from tidelog.engine.commit.puts import Put, Puts
 from tidelog.errors import CommitUnknownError, ConflictError, DiskFullError
@@ -56,10 +57,10 @@ def test_a_transaction_behind_them_in_the_group_is_checked_against_them() -> Non
             tx = store.database.transaction()
             tx[data].get(key)
             tx[data][b"result"] = key
-            commit = tx.prepare()
+            commit = behind(tx).prepare()
             assert commit is not None
             store.parts.committer.commit_all([Puts(fields_of(store), True), commit])
-            tx.end(commit.receipt)
+            behind(tx).end(commit.receipt)
             assert isinstance(commit.error, ConflictError) == conflict
         assert data[b"result"] == b"absent"
 

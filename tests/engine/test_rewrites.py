@@ -15,6 +15,7 @@ from tidelog.engine.api.database import session_of
 from tidelog.engine.api.maps import Map
 from tidelog.engine.api.rewrites import FirstKey, Look, OneKey, RacedError, Rewrite, StaleError
 from tidelog.engine.api.rewriting import FIRST_KEYS
+from tidelog.engine.api.transactions import behind
 from tidelog.engine.commit.entries import Commit
 from tidelog.engine.commit.lock_manager import LockedError
 from tidelog.engine.commit.puts import LonePut, Puts
@@ -135,11 +136,11 @@ def test_a_rewrite_does_not_see_a_transaction_that_was_committed_earlier(store: 
     mapping["n"] = 10
     tx = store.database.transaction(id=tx_id)
     tx[mapping]["n"] = 99
-    repeated = tx.prepare()
+    repeated = behind(tx).prepare()
     assert repeated is not None
     (made,) = increments(store, "n", 1)
     store.parts.committer.commit_all([repeated, made])
-    tx.end(repeated.receipt)
+    behind(tx).end(repeated.receipt)
     assert (made.choice.result, mapping["n"]) == (11, 11)
 
 
@@ -150,10 +151,10 @@ def test_a_transaction_behind_one_in_its_group_is_checked_against_it(store: Open
         tx = store.database.transaction()
         tx[mapping].get(key)
         tx[mapping]["result"] = key
-        commit = tx.prepare()
+        commit = behind(tx).prepare()
         assert commit is not None
         store.parts.committer.commit_all([*increments(store, "n", 1), commit])
-        tx.end(commit.receipt)
+        behind(tx).end(commit.receipt)
         assert isinstance(commit.error, ConflictError) == conflict
     assert mapping["result"] == "absent"
 

@@ -22,7 +22,8 @@ from tidelog.affinity.errors import (
     UsageError,
 )
 from tidelog.engine.api.database import session_of
-from tidelog.engine.api.transactions import TAG_BYTES_MAX
+from tidelog.engine.api.transaction_session import TAG_BYTES_MAX
+from tidelog.engine.api.transactions import behind
 from tidelog.tx.validation import READ_RULES
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import TxRecord
@@ -237,13 +238,13 @@ def test_an_interrupted_transaction_waits_for_no_lock(store: Opened) -> None:
     with store.database.transaction("pessimistic") as holder:
         holder[users][b"a"] = b"2"
         tx = store.database.transaction("pessimistic")
-        tx.interrupt()
+        behind(tx).interrupt()
         with pytest.raises(RolledBackError):
             tx[users][b"a"] = b"3"
         tx.rollback()
         other = store.database.transaction("pessimistic")
         other[users][b"b"] = b"3"
-        other.interrupt()
+        behind(other).interrupt()
         with pytest.raises(RolledBackError):
             other[users].get(b"a")
         other.rollback()

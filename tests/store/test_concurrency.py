@@ -28,10 +28,10 @@ from support.histories import (
 )
 from support.real_stores import expect_sound
 from tidelog.codecs import I64, Str
+from tidelog.engine.api.choices import Durability, Isolation, Mode
 from tidelog.engine.api.database import Database
 from tidelog.engine.api.maps import Map
 from tidelog.engine.api.open import open as open_store
-from tidelog.engine.api.transactions import Durability, Isolation, Mode
 from tidelog.errors import TransactionError
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import TxRecord

@@ -18,12 +18,12 @@ import trio
 from support.stores import PATH
 from tidelog import aio
 from tidelog.codecs import I64, Bytes, Msgpack, Str, Tuple
-from tidelog.engine.aio.maps import drive, taken
 from tidelog.engine.api import maps
+from tidelog.engine.api.choices import Mode
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.items import Items
 from tidelog.engine.api.open import open_with
-from tidelog.engine.api.transactions import Mode
+from tidelog.engine.data.driving import drive, taken
 from tidelog.engine.data.requests import (
     Compute,
     GetMany,

@@ -49,7 +49,10 @@ class Tracer:
     def run(self, work: Callable[[], object]) -> None:
         """Do some work under this tracer."""
         before = sys.gettrace()
-        sys.settrace(self._call)
+        # CPython borrows the function while it prepares a call of it; a finalizer that runs then,
+        # and is interrupted, would free it by its `settrace(None)`.
+        traced = self._call
+        sys.settrace(traced)
         try:
             work()
         finally:

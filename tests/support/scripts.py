@@ -19,9 +19,10 @@ import pytest
 
 from tidelog.affinity.errors import CommitUnknownError, ConflictError, TidelogError
 from tidelog.engine.api import open as opens
+from tidelog.engine.api.choices import Durability, Mode
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.snapshots import Snapshot
-from tidelog.engine.api.transactions import Durability, Mode
+from tidelog.engine.api.transactions import behind
 from tidelog.engine.data.decisions import compare_and_set
 from tidelog.engine.files import recovery
 from tidelog.engine.store import checkpointer
@@ -355,7 +356,7 @@ def _group(run: Run, step: Step) -> bool:
         tx = run.store.transaction(durability=step.durability)
         _change(tx, run, (change,))
         transactions.append(tx)
-    commits = [commit for tx in transactions if (commit := tx.to_commit()) is not None]
+    commits = [commit for tx in transactions if (commit := behind(tx).to_commit()) is not None]
     session_of(run.store).commit_group(commits)
     for commit in commits:
         if commit.error is not None:

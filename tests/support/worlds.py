@@ -17,8 +17,8 @@ from typing import Any
 
 import trio
 
+from tidelog.engine.api.choices import Durability
 from tidelog.engine.api.database import Database
-from tidelog.engine.api.transactions import Durability
 from tidelog.engine.system.environment import Stream
 from tidelog.testing import World, check_store, open_with, simulated
 from tidelog.testing.node import Node

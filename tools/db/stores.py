@@ -28,10 +28,10 @@ from ...affinity.errors import (
     UsageError,
 )
 from ...engine.api import open as opens
+from ...engine.api.choices import Durability
 from ...engine.api.database import Database, session_of
 from ...engine.api.maps import Map
 from ...engine.api.read_only import ReadOnlyDatabase
-from ...engine.api.transactions import Durability
 from ...engine.codecs.registry import Codec, codec_named
 from ...engine.files import manifest as manifests
 from ...engine.store.place import owner_of

@@ -1,0 +1,31 @@
+"""What a caller chooses by a word or a number: mode, isolation, durability, seconds."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from ...affinity.errors import UsageError
+from ..commit.lock_manager import SECONDS_MAX
+
+Mode = Literal["optimistic", "pessimistic"]
+Isolation = Literal["serializable", "repeatable_read", "read_committed"]
+Durability = Literal["always", "interval", "none"]
+
+
+def choice(name: str, value: object, allowed: object) -> Any:
+    """Return ``value`` if the literal type ``allowed`` has it, else raise ``UsageError``."""
+    if value not in get_args(allowed):
+        raise UsageError(f"{name}={value!r} is not one of {', '.join(get_args(allowed))}")
+    return value
+
+
+def checked_seconds(name: str, value: object) -> float:
+    """Return how long somebody may have to wait, or raise ``UsageError`` for what is no time."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise UsageError(f"{name}={value!r} is no number", hint="Give seconds, as in 2.5.")
+    if not 0 <= value <= SECONDS_MAX:
+        raise UsageError(
+            f"{name} is not within 0 and {SECONDS_MAX:,.0f} seconds",
+            hint="A year has 31,536,000.",
+        )
+    return value
