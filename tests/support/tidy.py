@@ -587,16 +587,20 @@ IN_PARENTHESES = re.compile(r"\([^()]*\)")
 
 
 def names_defined(path: str, source: str) -> frozenset[str]:
-    """What a docstring elsewhere may call by name: the module, its classes and their members."""
+    """What a docstring elsewhere may call by name: module, classes, members and functions."""
     parts = dotted(path).split(".")
     ends = range(1, len(parts) + 1)
-    found = {".".join(parts[start:end]) for end in ends for start in range(end)}
-    for node in nodes_of(source):
-        if isinstance(node, ast.ClassDef):
-            found |= {node.name, *(f"{node.name}.{name}" for name in _names_bound_in(node))}
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.add(f"{parts[-1]}.{node.name}")
-    return frozenset(found)
+    modules = {".".join(parts[start:end]) for end in ends for start in range(end)}
+    module_names = [".".join(parts[start:]) for start in range(len(parts))]
+    classes = [node for node in nodes_of(source) if isinstance(node, ast.ClassDef)]
+    members = {f"{owner.name}.{name}" for owner in classes for name in _names_bound_in(owner)}
+    functions = {
+        f"{module}.{node.name}"
+        for node in parsed(source).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for module in module_names
+    }
+    return frozenset(modules | {owner.name for owner in classes} | members | functions)
 
 
 def _names_bound_in(tree: ast.AST) -> set[str]:
