@@ -4,6 +4,29 @@ The option ``asOf`` names the cut, in the end as numbers by partition: of each k
 version at or below them is shown.  What the data file shows already has to lie below the cut, for
 of what it replaced it knows nothing.
 
+An example with two partitions, and a checkpoint that has number 2 of partition 0 and number 1 of
+partition 1.  The data file shows a=1, b=1 and x=1; the log goes on behind it::
+
+    09:00  partition 0, number 1: a=1      in the data file
+    09:01  partition 0, number 2: b=1      in the data file
+           partition 1, number 1: x=1      in the data file
+    09:02  partition 0, number 3: a=2      one transaction
+           partition 1, number 2: x=2
+    09:05  partition 0, number 4: b is deleted
+
+======================= ============= ============================================================
+``asOf``                numbers       shown
+======================= ============= ============================================================
+the checkpoint's id     0: 2, 1: 1    a=1, b=1, x=1
+09:04                   0: 3, 1: 2    a=2, b=1, x=2
+``{"0": 3}``            0: 3, 1: 2    the same: of a partition that is not named, the newest
+``{"0": 3, "1": 1}``    0: 2, 1: 1    a=1, b=1, x=1: the numbers split a transaction, so they are
+                                      lowered until none is (with ``consistency=partition`` they
+                                      stay, and a=2 is shown beside x=1)
+``{"0": 1}``            refused       ``SnapshotExpiredError``: the data file has number 2 already,
+                                      and cannot tell whether there was a *b* before
+======================= ============= ============================================================
+
 Invariants:
 
 - Whatever cannot be shown as it was is a ``SnapshotExpiredError``: a partition whose data file is
@@ -54,6 +77,9 @@ Numbers = list[int]
 
 Parts = dict[int, tuple[int, int]]
 """First and last number of a transaction, by partition."""
+
+Told = NamespaceRecord | DropNamespaceRecord | NumberedRecord
+"""What the log behind a cut tells about maps, and what ends that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,30 +279,44 @@ class _Base:
     def _behind(
         self, cut: Cut, time: int | None
     ) -> tuple[dict[int, NamespaceRecord], dict[int, int]]:
-        """Return the maps of a cut, and where in the log behind it maps are dropped."""
-        everything = cut.state.namespaces
-        found = {number: record for number, record in everything.items() if not record.hidden}
-        named: dict[int, NamespaceRecord] = {}
+        """Return the maps of a cut, and where in the log behind it maps are dropped.
+
+        A map that was hidden at the cut is there under its first name, whenever it gets that.
+        """
+        behind = self._told(cut.position)
+        counted = 0 if time is None else counted_with(time, [record for _, record in behind])
+        known = cut.state.namespaces
+        found = {number: record for number, record in known.items() if not record.hidden}
         dropped: dict[int, int] = {}
-        # Whether no number has moved since a time, and nothing else has ended it.
-        still = time is not None
-        for frame, record in self._records(cut.position):
-            if isinstance(record, NamespaceRecord) and not record.hidden:
-                if record.id in everything and everything[record.id].hidden:
-                    found.setdefault(record.id, record)
-                elif still:
-                    named[record.id] = record
-            elif isinstance(record, DropNamespaceRecord):
-                dropped.setdefault(record.id, frame)
-                if still and record.time <= (time or 0):
-                    found |= named
+        for place, (position, record) in enumerate(behind):
+            if isinstance(record, DropNamespaceRecord):
+                dropped.setdefault(record.id, position)
+                if place < counted:
                     found.pop(record.id, None)
-                    named.clear()
-                else:
-                    still = False
-            elif isinstance(record, NumberedRecord):
-                still = False
-        return (found | named if still else found), dropped
+            elif isinstance(record, NamespaceRecord):
+                if record.id in known and known[record.id].hidden:
+                    found.setdefault(record.id, record)
+                elif place < counted:
+                    found[record.id] = record
+        return found, dropped
+
+    def _told(self, start: int) -> list[tuple[int, Told]]:
+        """Return positions and records of names and drops behind a position.
+
+        Of the records with update numbers, the first one is among them.
+        """
+        told: list[tuple[int, Told]] = []
+        numbered = False
+        for position, record in self._records(start):
+            if isinstance(record, NumberedRecord):
+                if numbered:
+                    continue
+                numbered = True
+            if isinstance(record, Told) and not (
+                isinstance(record, NamespaceRecord) and record.hidden
+            ):
+                told.append((position, record))
+        return told
 
     def _records(self, start: int) -> Iterator[tuple[int, object]]:
         """Yield position and record of what lies behind a position."""
@@ -303,6 +343,33 @@ class _Base:
             "removed what was dropped before",
             hint=f"asOf=latest shows what is left. {_ARCHIVE}",
         )
+
+
+def counted_with(time: int, told: Sequence[Told]) -> int:
+    """Return how many of the records behind the cut of a time count with that time.
+
+    The cut ends where the last number moved that was committed by then.  Records of the catalog
+    behind it may still be older than the time, but only a drop says when it was.  The cases, for
+    the time 10:00 and a map that is called *a* at the cut:
+
+    = ================================================= ====== ================================
+    A nothing behind the cut                            0      *a*
+    B name b, the end of the log                        all    *b*: as it is called now
+    C name b, a number                                  0      *a*: the name came with the number
+    D name b, a drop at 09:59, name c, a number         2      *b*, without the map of the drop
+    E name b, a drop at 09:59, name c, the end          all    *c*, without the map of the drop
+    F name b, a drop at 10:01, the end                  0      *a*, with the map of the drop
+    G name b, a drop at 09:59, name c, a drop at 10:01  2      *b*, without the map of the first
+    = ================================================= ====== ================================
+    """
+    counted = 0
+    for place, record in enumerate(told, 1):
+        if isinstance(record, NamespaceRecord):
+            continue
+        if not isinstance(record, DropNamespaceRecord) or record.time > time:
+            return counted
+        counted = place
+    return len(told)
 
 
 def _base(log: Log, newest: Cut) -> _Base:
