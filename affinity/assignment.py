@@ -5,7 +5,7 @@ What holds of the rows that ``assign`` returns:
 - each has min(backups + 1, members, 7) members, and no hole;
 - two members differ by at most one in the copies they hold, and in the partitions whose primary
   they are; with zones of unlike sizes, a zone that is too small for its share holds what it can;
-- a row has no two members of one zone where there are zones enough, else as few as there can be;
+- a row has no two members of one zone if there are zones enough, else as few as there can be;
 - no rows that are as even have fewer copies on members that did not hold them before; zones may
   cost some more;
 - a member that stays keeps its replica index, unless its row gets another primary;
@@ -109,7 +109,7 @@ def _before(
     if len(previous) != partitions:
         raise PlacementError(
             f"there are {len(previous)} previous rows of {partitions} partitions",
-            hint="Give one row for each partition, an empty one where there was none.",
+            hint="Give one row for each partition, an empty one if it had none.",
         )
     numbers: dict[Member | None, int | None] = {
         member: number for number, member in enumerate(known)

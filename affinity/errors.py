@@ -6,7 +6,7 @@ program may want to look at is kept as attributes too.  Nothing here is raised f
 Tidelog itself: those stay ``AssertionError`` and the like.
 
 ``UsageError``        the call is wrong: fix the input
-``TransactionError``  this transaction did not take effect: run it again where ``retryable``
+``TransactionError``  this transaction did not take effect: run it again if ``retryable``
 ``StorageError``      the disk, or what is on it: free space, repair, restore
 ``ClusterError``      members of a cluster: what one says cannot be true beside what another says
 """
@@ -135,7 +135,7 @@ class TransactionError(TidelogError):
 class ConflictError(TransactionError):
     """Something this transaction read was changed by another one that committed first.
 
-    ``key`` is the encoded key; ``winner`` the id of the transaction that changed it, or None where
+    ``key`` is the encoded key; ``winner`` the id of the transaction that changed it, or None if
     it is no longer known.  It is looked up in the log when it is first read.
     """
 
@@ -159,7 +159,7 @@ class ConflictError(TransactionError):
 
     @property
     def winner(self) -> bytes | None:
-        """The id of the transaction that changed the key, or None where that is not known."""
+        """The id of the transaction that changed the key, or None if that is not known."""
         winner = self._winner
         if callable(winner):
             self._winner = winner = winner()
@@ -285,7 +285,7 @@ class CorruptLogError(StorageError):
 class CorruptDataError(StorageError):
     """A stored value, a counter or a file of the store does not match its checksum.
 
-    Where it is about one value, ``map`` is the name of its map and ``key`` its encoded key.
+    If it is about one value, ``map`` is the name of its map and ``key`` its encoded key.
     """
 
     code = "TL-STO-005"

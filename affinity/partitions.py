@@ -52,7 +52,7 @@ def check_spaces(spaces: Sequence[Space], partitions: int) -> None:
     following = 0
     for space in spaces:
         if space.first != following or space.partitions < 1 or space.backups < 0:
-            raise ValueError(f"{space!r} does not begin at partition {following}, or has none")
+            raise ValueError(f"{space!r} does not begin at partition {following}, or is empty")
         following += space.partitions
     if following != partitions:
         raise ValueError(f"spaces of {following} partitions in a store of {partitions}")

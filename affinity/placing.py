@@ -3,14 +3,14 @@
 Begins with the copies that stay, which may leave holes in rows, and members above or below their
 quota.  Ends with full rows and every member at its quota, in five steps:
 
-1. where rows have become shorter, members below their quota take back places that they had;
+1. if rows have become shorter, members below their quota take back places that they had;
 2. a hole goes to a member below its quota, in the order of rendezvous hashing;
-3. where none of those may take it, to another one, and a *chain* ends at one below its quota: each
+3. if none of those may take it, to another one, and a *chain* ends at one below its quota: each
    member of a chain takes, in some row, the place of the one before it;
 4. members below their quota take over from members above theirs, row by row;
 5. what is left goes along chains.
 
-A place costs one where its new member did not hold it before, and gives one back where it leaves a
+A place costs one if its new member did not hold it before, and gives one back if it leaves a
 member that did not.  Each step takes the cheapest way there is, which makes them the successive
 shortest paths of a minimum-cost flow (Ahuja, Magnanti and Orlin, "Network Flows", 1993, chapter 9):
 no other way has fewer new copies, unless rows become shorter or there are zones.  Zones may cut a
@@ -198,7 +198,7 @@ class Placing:
     def _pass_on(self, chain: list[int]) -> None:
         """Let each member of a chain take a place of the one before it, the last one first.
 
-        Where zones leave no such place any more, what was done so far stays as it is.
+        If zones leave no such place any more, what was done so far stays as it is.
         """
         for member, other in reversed([*pairwise(chain)]):
             if self._may_exchange(member, other):
@@ -214,7 +214,7 @@ class Placing:
                     return
 
     def _may_exchange(self, member: int, other: int) -> bool:
-        """Whether a member may have the larger quota of another one in the place of its own."""
+        """Whether a member may swap its quota for the larger one of another."""
         larger = self._quotas[other] > self._quotas[member]
         return larger and self._zones[other] == self._zones[member]
 

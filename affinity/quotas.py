@@ -1,6 +1,6 @@
 """Quotas: how many copies each member shall hold, so that all hold nearly the same.
 
-Members are numbers here, and so are zones.  Where there are zones, a row has at most ``zone_limit``
+Members are numbers here, and so are zones.  If there are zones, a row has at most ``zone_limit``
 copies in one of them: one if there are zones enough, else as few as there can be.
 
 Invariants of quotas: their sum is the number of all copies; those of two members differ by at most

@@ -1,6 +1,6 @@
 """Roles: which member of each row is its primary, and which replica index each of them gets.
 
-A primary stays primary where it can.  Where members hold unequal numbers of primaries, a role is
+A primary stays primary if it can.  If members hold unequal numbers of primaries, a role is
 handed on inside a row, first in rows that change anyway: there it costs no copy and no cycle.
 
 Members and rows are numbers.  A row as it was is a list by replica index, None for an empty place.
@@ -36,7 +36,7 @@ class Roles:
         """Return the primary of a row before roles are handed on."""
         if places[0] is not None and places[0] in row:
             return places[0]
-        # A member without a copy is primary only where nobody has one.
+        # A member without a copy is primary only if nobody has one.
         stay = [member for member in places if member is not None and member in row]
         return min(stay or row, key=lambda member: len(self._primary_of[member]))
 
@@ -115,7 +115,7 @@ class Roles:
 
 
 def _laid_out(before: Places, row: Sequence[int], primary: int) -> list[int]:
-    """Return a row by replica index; who stays keeps its place, except where the primary changes.
+    """Return a row by replica index; who stays keeps its place, except if the primary changes.
 
     The old primary goes to a place that becomes free, so that the two do not just change places.
     Who stood beyond the end of the row moves up.

@@ -58,7 +58,7 @@ class PartitionRow(Generic[Member]):
 class PartitionTable(Generic[Member]):
     """The rows of partitions 0, 1, 2, ... in order; it never changes.
 
-    ``PlacementError`` for a row that stands in the place of another partition.
+    ``PlacementError`` for a row that is given for another partition.
     """
 
     __slots__ = ("rows",)
@@ -68,7 +68,7 @@ class PartitionTable(Generic[Member]):
         for partition, row in enumerate(self.rows):
             if row.partition != partition:
                 raise PlacementError(
-                    f"{row} stands in the place of partition {partition}",
+                    f"{row} was given for partition {partition}",
                     hint="Give the rows of all partitions, in order of number, from 0.",
                 )
 
@@ -85,7 +85,7 @@ class PartitionTable(Generic[Member]):
     def taking(self, sent: PartitionTable[Member]) -> PartitionTable[Member]:
         """Return this table with what is newer in another one; rows that stay are the same objects.
 
-        Partitions that only one of the tables has are kept, and taken.  ``DivergedError`` where a
+        Partitions that only one of the tables has are kept, and taken.  ``DivergedError`` if a
         partition has one version with two rows.
         """
         return PartitionTable(

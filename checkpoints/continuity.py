@@ -6,13 +6,13 @@ nothing of checkpoints, so it can begin at any segment: the STATE there is its b
 Invariants:
 
 - A STATE says what was applied before the frame that holds it.  Its HWM covers numbers that the
-  records behind it in the same frame bring, so it is no proof that they were in the log before.
+  records behind it in the same frame bring, so it does not prove that they were in the log before.
 - An update number belongs to one record, in the epoch of its time; commit times never fall within
   an epoch of a partition.  A PREPARE has numbers, what ends it has none of its own.  A new epoch
   may give out again what lies behind its beginning.
-- Numbers that no record has are no contradiction: a write that failed leaves some.
+- Numbers that no record has are not a contradiction: a write that failed leaves some.
 
-Left out: damage (``wal.reader``), and the data file (``engine.check``).
+Left out: damage (``wal.reader``), and the data file (``engine.upkeep.check``).
 """
 
 from __future__ import annotations

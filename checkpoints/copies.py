@@ -18,7 +18,7 @@ OPEN epoch 2                            3       3     \\-            \\-
 
 Invariants:
 
-- A settle list has no effect before its OPEN; a newer list takes the place of one without.
+- A settle list has no effect before its OPEN; a newer list replaces one without.
 - A pending transaction ends once: with its updates taken over, or with its numbers closed.
 - CLEAR and ADMIT drop what is pending, for a copy that was away decides nothing.
 

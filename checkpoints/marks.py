@@ -14,7 +14,7 @@ Invariants:
 - An epoch table is sorted; a counter belongs to the last epoch that starts at or below it.  An
   epoch in which no number survives leaves no entry.
 
-Left out: the checksum around a mark, which is that of every stored value (``engine.stored``).
+Left out: the checksum around a mark, which is that of every stored value (``engine.data.stored``).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PartitionMark:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PartitionMark:
-        """Return the mark in ``data``; ``CorruptDataError`` where there is none."""
+        """Return the mark in ``data``; ``CorruptDataError`` if there is none."""
         (
             position, counter, epochs, count, digest, written, state, admission, sealed, pending,
             tombstones, swept, *_
@@ -138,7 +138,7 @@ class StoreMark:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StoreMark:
-        """Return the mark in ``data``; ``CorruptDataError`` where there is none."""
+        """Return the mark in ``data``; ``CorruptDataError`` if there is none."""
         store_id, position, time, namespaces, following, dropped, *_ = _fields(data, 6, "store")
         return cls(
             store_id=store_id,

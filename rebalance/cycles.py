@@ -32,7 +32,7 @@ def without_cycles(row: list[Member | None], goal: list[Member | None]) -> list[
 
 
 def _cycle(start: int, row: list[Member | None], goal: list[Member | None]) -> list[int]:
-    """Return the replica indexes of the cycle through ``start``; none where there is no cycle."""
+    """Return the replica indexes of the cycle through ``start``; none if there is no cycle."""
     cycle = [start]
     while True:
         member = row[cycle[-1]]

@@ -2,7 +2,7 @@
 
 A migration is told by six fields.  The *source* is the member that holds the replica index which
 the migration fills or empties, the *destination* is the member that gets it.  Each has the replica
-index before and after, -1 where it holds no copy.  Which of them there are, and which hold a copy
+index before and after, -1 if it holds no copy.  Which of them there are, and which hold a copy
 before and after, decides the type:
 
 ======================= =========== ========== ================= =======================
@@ -19,7 +19,7 @@ CLEAR                   s           -1         none
 
 Invariants:
 
-- where both are there, the destination takes the place of the source;
+- if both are there, the destination takes the place of the source;
 - a destination that holds a copy goes to a hotter replica index, a source that stays to a colder
   one, and never to the one that the destination has left.
 
@@ -62,7 +62,7 @@ _TYPES: dict[tuple[bool, bool, bool, bool], MigrationType] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration(Generic[Member]):
-    """One step of a plan; replica indexes are 0 to 6, and -1 where a member holds no copy.
+    """One step of a plan; replica indexes are 0 to 6, and -1 if a member holds no copy.
 
     ``PlacementError``, which is a ``ValueError``, for fields that fit none of the types.
     """
@@ -77,7 +77,7 @@ class Migration(Generic[Member]):
     def __post_init__(self) -> None:
         if not self._is_possible():
             raise PlacementError(
-                f"no migration is {self._fields()}",
+                f"these fields do not make a migration: {self._fields()}",
                 hint="The table in the docstring of the module says which fields go together.",
             )
 

@@ -18,10 +18,10 @@ P8   a member at a colder j   another member                       what makes j 
 
 P8 follows a chain: the member that the goal wants at c stands at x; then c becomes x.  It ends
 
-a) where the goal wants nobody at x.  The one wanted at c goes there (SHIFT_UP), and whoever stood
+a) if the goal wants nobody at x.  The one wanted at c goes there (SHIFT_UP), and whoever stood
    at c goes to an empty place of its own (SHIFT_UP_AND_SHIFT_DOWN) or is pushed out.  It is pushed
    out only if each prefix of the row keeps the replicas that it must have, else P9 goes first;
-b) where the goal wants a member without a copy at x: MOVE it in, so that x is free;
+b) if the goal wants a member without a copy at x: MOVE it in, so that x is free;
 c) back at i: a ring, made by parking (P9).  Its coldest member goes to its place, and whoever
    stood there is parked at the next empty place behind it.
 
@@ -31,8 +31,8 @@ P9 gains a copy first, at e, the hottest empty place that the goal fills:
 - it stands at a colder place: SHIFT_UP;
 - it stands at a hotter place j: j becomes the hotter end of the chain that begins there.  If the
   member wanted at j has no copy, and the one that stands there is not the one wanted at e, MOVE it
-  in.  Else it goes to j, and whoever stood there is parked at e (SHIFT_DOWN where it had no copy,
-  SHIFT_UP_AND_SHIFT_DOWN where it had one).
+  in.  Else it goes to j, and whoever stood there is parked at e (SHIFT_DOWN if it had no copy,
+  SHIFT_UP_AND_SHIFT_DOWN if it had one).
 
 What holds after each step, in this order or in that of ``prioritize``, and in every plan that
 follows where a step fails:
@@ -66,7 +66,7 @@ def plan_migrations(current: Row[Member], target: Row[Member]) -> list[Migration
     """Return the migrations, in order, that lead a row to its goal without the goal's cycles.
 
     Both rows are by replica index, None for an empty place, up to seven long.  At most seven
-    migrations come back, none where the row is at its goal.  ``PlacementError``, which is a
+    migrations come back, none if the row is at its goal.  ``PlacementError``, which is a
     ``ValueError``, for a goal with an empty place in front of a member, a goal without anybody for
     a row that has a primary, a member that stands twice in either row, and more than seven places.
     """

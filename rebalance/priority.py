@@ -16,7 +16,7 @@ from .migration import Migration
 def prioritize(migrations: Sequence[Migration[Member]]) -> list[Migration[Member]]:
     """Return the migrations of one row in the order in which they shall run.
 
-    In the order of the list, each that adds a copy and takes nobody's place walks towards the
+    In the order of the list, each that adds a copy and takes no member's place walks towards the
     front, and stops behind the first one that must run before it.  All others keep their order.
     """
     ordered: list[Migration[Member]] = []
@@ -30,7 +30,7 @@ def prioritize(migrations: Sequence[Migration[Member]]) -> list[Migration[Member
 
 
 def adds_copy(migration: Migration[Member]) -> bool:
-    """Whether a migration fills an empty place and takes nobody's: COPY, or SHIFT_UP of its own."""
+    """Whether a migration fills an empty place and takes none from a member: COPY or SHIFT_UP."""
     return migration.source is None
 
 

@@ -84,8 +84,8 @@ def crash_points(
     """Yield a ``CrashPoint`` for each operation that changes the disk x moment x outcome.
 
     ``start`` is the disk that the scenario begins with (an empty one by default), ``step`` takes
-    every so many-th operation only, beginning with the one after ``first`` others, so that several
-    calls can share the work.  Raises ``AssertionError`` where the scenario is not
+    only every ``step``-th operation, beginning with the one after ``first`` others, so that several
+    calls can share the work.  Raises ``AssertionError`` if the scenario is not
     repeatable, or survives its own power cut and goes on to acknowledge.
     """
     changing = [operation for operation in recorded(scenario, start, seed) if operation.changes]

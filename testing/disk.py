@@ -65,7 +65,7 @@ class FaultyDisk:
     # ---------------------------------------------------------------- the Disk port
 
     def kind(self, path: str) -> str | None:
-        """Return ``directory``, ``file``, or None where nothing is."""
+        """Return ``directory``, ``file``, or None if nothing is there."""
         self._check_power()
         node = self.node(path)
         if node is None:
@@ -90,7 +90,7 @@ class FaultyDisk:
         return FaultyDirectory(self, normal(path), self.folder(path), read_only)
 
     def lock(self, path: str, *, shared: bool = False) -> LockHandle:
-        """Create the file where needed and lock it; ``BlockingIOError`` where it is locked."""
+        """Create the file if needed and lock it; ``BlockingIOError`` if it is locked."""
         path = normal(path)
         return self.perform("lock", path, lambda: self._lock(path, shared))
 
@@ -210,7 +210,7 @@ class FaultyDisk:
     ) -> T:
         """Number an operation and do it, or do what the plan has in store for it.
 
-        ``partly`` does a part of the action (none of it or all where it is atomic), ``spoil`` what
+        ``partly`` does a part of the action (none of it or all if it is atomic), ``spoil`` what
         a failure leaves behind.
         """
 
@@ -261,14 +261,14 @@ class FaultyDisk:
         return node
 
     def folder(self, path: str) -> Folder:
-        """Return the directory at ``path``; ``OSError`` where there is none."""
+        """Return the directory at ``path``; ``OSError`` if there is none."""
         node = self.node(path)
         if isinstance(node, Folder):
             return node
         raise disk_error(errno.ENOENT if node is None else errno.ENOTDIR, path)
 
     def file(self, path: str) -> Inode:
-        """Return the file at ``path``; ``OSError`` where there is none."""
+        """Return the file at ``path``; ``OSError`` if there is none."""
         node = self.node(path)
         if isinstance(node, Inode):
             return node
@@ -347,7 +347,7 @@ class FaultyDisk:
         return lock
 
     def unlock(self, lock: FaultyLock) -> None:
-        """Give up a lock, where the disk still knows it."""
+        """Give up a lock, if the disk still knows it."""
         held = self._locks.get(lock.inode, [])
         if lock in held:
             held.remove(lock)

@@ -137,7 +137,7 @@ class Schedule:
         return task
 
     def seconds_left(self) -> float:
-        """Return the seconds until something is due; infinite where nothing ever is."""
+        """Return the seconds until something is due; infinite if nothing ever is."""
         waiting = self._until(inf)
         return max(0.0, waiting[0].due - self._time.steady_s()) if waiting else inf
 

@@ -69,7 +69,7 @@ class FaultyFile:
         return len(self._inode.cached)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write all of ``data`` at ``offset``, growing the file where needed."""
+        """Write all of ``data`` at ``offset``, growing the file if needed."""
         self._check(writing=True)
         write = Write(offset, bytes(data))
 
@@ -138,7 +138,7 @@ class FaultyDirectory:
         return self._disk.perform("open_write", self._at(name), lambda: self._open(name, True))
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file, replacing ``new`` where it exists."""
+        """Rename a file, replacing ``new`` if it exists."""
         self._check_writable(old)
         self._disk.perform("rename", self._at(old), lambda: self._rename(old, new))
 

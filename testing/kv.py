@@ -5,7 +5,8 @@ Invariants:
 - It answers as py-lmdb does, the odd parts included: an iterator from a cursor without a position
   starts at an end, ``getmulti`` leaves out what is missing, ``putmulti(append=True)`` skips what
   does not sort behind the last key.
-- A commit is one operation of the disk, atomic and durable; one that changed nothing is none.
+- A commit is one operation of the disk, atomic and durable; one that changed nothing is not
+  an operation of the disk.
 - As with LMDB, the file's name is durable only once its directory was synced, what ``open`` and
   ``copy`` write only once the file was, and damage inside a value goes unnoticed.
 - A transaction sees the state at its begin and its own changes.
@@ -207,7 +208,7 @@ class MemoryTransaction:
         return cast("bytes | None", self.tree.get(key, default))
 
     def put(self, key: bytes, value: bytes) -> bool:
-        """Set ``key``; ``KvFullError`` where the map has no room for it."""
+        """Set ``key``; ``KvFullError`` if the map has no room for it."""
         self._check_writable()
         if not 0 < len(key) <= LMDB_KEY_BYTES_MAX:
             raise ValueError(f"a key has 1 to {LMDB_KEY_BYTES_MAX} bytes, not {len(key)}")
@@ -277,7 +278,7 @@ class MemoryTransaction:
 def copy_into(disk: FaultyDisk, path: str, content: bytes) -> None:
     """Write ``content`` as the data file of the directory ``path``, as LMDB's copy does: unsynced.
 
-    Raises ``DiskError`` where there is such a file already, or no such directory.
+    Raises ``DiskError`` if there is such a file already, or no such directory.
     """
     target = posixpath.join(normal(path), DATA_FILE)
 
@@ -326,7 +327,7 @@ def _format(tree: Tree) -> bytes:
 
 def _parse(content: bytes, path: str) -> Tree:
     if len(content) < _HEADER.size or not content.startswith(_MAGIC):
-        raise CorruptDataError(f"{path} is no store of MemoryKv ({len(content)} bytes)")
+        raise CorruptDataError(f"{path} is not a store of MemoryKv ({len(content)} bytes)")
     count = _HEADER.unpack_from(content)[1]
     position = _HEADER.size
     pairs: list[tuple[bytes, bytes]] = []

@@ -3,7 +3,7 @@
 Invariants:
 
 - It never remembers a place, only a key, so that changes of its transaction cannot mislead it.
-- An iterator begins at the item, or at an end where there is none, and moves its cursor along.
+- An iterator begins at the item, or at an end if there is none, and moves its cursor along.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class MemoryCursor:
     """A position in the keys of a transaction.
 
     After a step that found nothing the cursor shows no item, but still knows where it was: at
-    ``_at``, or behind the last key where ``_behind`` is true.  Where LMDB's next step depends on
+    ``_at``, or behind the last key if ``_behind`` is true.  If LMDB's next step depends on
     how its pages are filled, after a ``getmulti`` that missed its last key, this one refuses it.
     """
 
@@ -55,7 +55,7 @@ class MemoryCursor:
         return self._move_to(len(self._tree()) - 1)
 
     def next(self) -> bool:
-        """Move to the next key, or to the first where there is no position."""
+        """Move to the next key, or to the first if there is no position."""
         tree = self._defined_tree()
         if self._behind:
             self._found = False
@@ -66,7 +66,7 @@ class MemoryCursor:
         return self._found
 
     def prev(self) -> bool:
-        """Move to the previous key, or to the last where there is no position."""
+        """Move to the previous key, or to the last if there is no position."""
         tree = self._defined_tree()
         if self._behind or self._at is None:
             self._move_to(len(tree) - 1)
@@ -83,15 +83,15 @@ class MemoryCursor:
         return found
 
     def key(self) -> bytes:
-        """Return the key, empty where there is no item."""
+        """Return the key, empty if there is no item."""
         return self.item()[0]
 
     def value(self) -> bytes:
-        """Return the value, empty where there is no item."""
+        """Return the value, empty if there is no item."""
         return self.item()[1]
 
     def item(self) -> tuple[bytes, bytes]:
-        """Return key and value, both empty where there is no item."""
+        """Return key and value, both empty if there is no item."""
         tree = self._tree()
         if self._found and self._at is not None and self._at not in tree:
             # It was deleted under the cursor, which now stands on the next one.
@@ -101,13 +101,13 @@ class MemoryCursor:
         return self._at, tree[self._at]
 
     def iternext(self, keys: bool = True, values: bool = True) -> Iterator[object]:
-        """Iterate from the item on, or from the first key where there is none."""
+        """Iterate from the item on, or from the first key if there is none."""
         if not self._found:
             self.first()
         return self._iterate(keys, values, forward=True)
 
     def iterprev(self, keys: bool = True, values: bool = True) -> Iterator[object]:
-        """Iterate from the item backwards, or from the last key where there is none."""
+        """Iterate from the item backwards, or from the last key if there is none."""
         if not self._found:
             self.last()
         return self._iterate(keys, values, forward=False)

@@ -4,7 +4,7 @@ Invariants:
 
 - A host that is down hears nothing and says nothing: those who were connected to it are not told,
   and find a reset when they send to it after it came back.
-- Where a process went and its machine stayed, its system closes the connections: their other ends
+- If a process went and its machine stayed, its system closes the connections: their other ends
   see an end, or a reset, as the seed has it.
 
 Left out: a connection that gives up by itself behind a cut (TCP takes a quarter of an hour: put a
@@ -29,7 +29,7 @@ from .ways import Ways
 PORT_FIRST = 49_152
 """The first port for who does not choose one."""
 CONNECT_S_MAX = 127.0
-"""Seconds after which a system gives up where nobody answers."""
+"""Seconds after which a system gives up if nobody answers."""
 
 
 class SimulatedNetwork:
@@ -163,7 +163,7 @@ class Endpoint:
         return stream
 
     def leave(self, *, silent: bool) -> None:
-        """Be gone, with all that this process had; ``silent`` where its machine went down."""
+        """Be gone, with all that this process had; ``silent`` if its machine went down."""
         self._left = True
         self._host.up = not silent
         for listener in list(self._host.listeners.values()):

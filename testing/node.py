@@ -75,7 +75,7 @@ class Node:
     def start(self) -> None:
         """Start the program; the process before it must have ended."""
         if self._nursery is None:
-            raise RuntimeError("a node is started while its world runs")
+            raise RuntimeError("a node can be started only while its world runs")
         if self._process is not None:
             raise RuntimeError(f"{self.name} has a process that has not ended")
         self.starts += 1
@@ -96,7 +96,7 @@ class Node:
         self._nursery.start_soon(self._live, self._process)
 
     def kill(self, outcome: str | None = None) -> None:
-        """End the process at once; where none runs nothing happens.
+        """End the process at once; if none runs nothing happens.
 
         ``outcome`` says what stays of what the disk had not synced: ``kept`` is a process that was
         killed on a machine that runs on; ``lost``, ``torn`` and ``reordered`` are power cuts, of

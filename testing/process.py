@@ -3,13 +3,14 @@
 Invariants:
 
 - A killed process does nothing any more that anybody could see: its disk and its network are dead
-  before its tasks are cancelled, and what they do or raise while they end is nobody's.
+  before its tasks are cancelled, and what they do or raise while they end is ignored.
 - Shields do not protect tasks from a kill; a task that goes on all the same is an error.
 - ``run`` keeps the order and the limits of the real one.  Its work happens at one instant, some
   time after it was begun and some time before the result is there.
 
-Left out: threads.  A program must hand what blocks to ``run``, and use no ``tidelog.aio``, whose
-threads no seed decides about.  What the next start finds is the business of ``node``.
+Left out: threads.  A program must hand what blocks to ``Environment.run``, and not use
+``tidelog.aio``, whose threads no seed decides about.  What the next start finds is the business
+of ``node``.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ OPEN, CLOSED, RESET, GONE = "open", "closed", "reset", "gone"
 """States of an end; all but ``open`` are for good.  ``gone``: with the process that had it."""
 
 EXPECTED = frozenset({"data", "connected"})
-"""What is answered by a reset where nobody expects it."""
+"""What is answered by a reset if nobody expects it."""
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class Turn:
         self._taken = False
 
     def __enter__(self) -> None:
-        """Take it; ``trio.BusyResourceError`` where another task has it."""
+        """Take it; ``trio.BusyResourceError`` if another task has it."""
         if self._taken:
             raise trio.BusyResourceError(f"another task is {self._what} this stream")
         self._taken = True
@@ -132,7 +132,7 @@ class SimulatedStream:
                 self._send_piece(piece)
 
     async def receive(self, bytes_max: int = 65_536) -> bytes:
-        """Wait for some bytes; empty where the peer has closed its end."""
+        """Wait for some bytes; empty if the peer has closed its end."""
         if bytes_max < 1:
             raise ValueError("bytes_max must be at least 1")
         with self._receiving:

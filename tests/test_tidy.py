@@ -6,6 +6,7 @@ each rule is shown a source that breaks it.
 
 from __future__ import annotations
 
+import ast
 import functools
 import os
 import tomllib
@@ -131,6 +132,11 @@ CHANGED = {
     "tests/wal/test_format.py:FORMAT_VERSION": "the header of a format that does not exist yet",
 }
 
+# What the heads of modules name beside modules, classes and their members.
+WORDS = frozenset(
+    ["ENOSPC", "MDB_meta", "MDB_node", "MDB_page", "arrow", "b64", "import", "interval", "s"]
+)
+
 # A package of its own in the wheel, by which Spark finds the other one.
 DISCOVERY = "pipeline/discovery/pyspark_tidelog"
 
@@ -222,6 +228,17 @@ def outside_of_environment(path: str, source: str) -> list[Finding]:
 def below_the_tools(path: str, source: str) -> list[Finding]:
     outside = tidy.layer_of(path) in ("testing", "pipeline", "tools")
     return [] if outside else tidy.find_locks_in_python(path, source)
+
+
+@functools.cache
+def names_in_package() -> frozenset[str]:
+    """What the head of any module may name."""
+    names = (tidy.names_defined(path, text) for path, text in package_sources().items())
+    return WORDS.union(*names)
+
+
+def unknown_names(path: str, source: str) -> list[Finding]:
+    return tidy.find_unknown_names(path, source, names_in_package())
 
 
 def missing_paths(path: str, source: str) -> list[Finding]:
@@ -361,6 +378,19 @@ def test_every_path_in_a_document_exists() -> None:
     expect_none(f for path in documents() for f in missing_paths(path, text_of(path)))
 
 
+def test_errors_docstrings_and_comments_are_plain_english() -> None:
+    expect_none_in_package(tidy.find_stilted_prose)
+
+
+def test_every_name_in_the_head_of_a_module_exists() -> None:
+    expect_none_in_package(unknown_names)
+
+
+def test_every_listed_word_is_in_the_head_of_a_module() -> None:
+    heads = (ast.get_docstring(tidy.parsed(text)) or "" for text in package_sources().values())
+    assert WORDS - {name for head in heads for name in tidy.names_told(head)} == set()
+
+
 # ------------------------------------------------------------------ the rules find what they should
 
 
@@ -373,6 +403,7 @@ OUTSIDE, BROAD, LOCKS = outside_of_environment, with_places, below_the_tools
 CONSTANTS = tidy.find_changed_constants
 NAMES, CODES = tidy.find_misnamed_exceptions, tidy.find_wrong_codes
 RUN, MACHINE, PATHS = tidy.find_sleeps_and_skips, tidy.find_machine_paths, missing_paths
+PROSE, HEAD = tidy.find_stilted_prose, unknown_names
 
 BAD: list[tuple[str, Rule, str, str]] = [
     # name, rule, path, source
@@ -452,6 +483,22 @@ BAD: list[tuple[str, Rule, str, str]] = [
     ("missing folder", PATHS, "README.md", "`tests/surprise/` has them"),
     ("missing pattern", PATHS, "README.md", "`tests/*/surprise/*.txt` are scripts"),
     ("dead link", PATHS, "docs/x.md", "[there](surprise.md#part)"),
+    ("is no", PROSE, "wal/x.py", "raise E(f'{path} is no store')"),
+    ("is no, in a docstring", PROSE, "wal/x.py", "def f():\n '''Raise for what is no\n map.'''"),
+    ("is no, in a comment", PROSE, "wal/x.py", "# what is no map\nx = 1"),
+    ("is none", PROSE, "engine/x.py", "raise E(f'a limit of {n} is none')"),
+    ("error where", PROSE, "engine/x.py", "'''``KeyError`` where a key is missing.'''"),
+    ("None where", PROSE, "engine/x.py", "'''The key; None where the map is empty.'''"),
+    ("where there is", PROSE, "tools/x.py", "help='Make it where there is no store.'"),
+    ("in the place of", PROSE, "tx/x.py", "'''In short, one in the place of another.'''"),
+    ("speaks against", PROSE, "tx/x.py", "'''Raise what speaks against it.'''"),
+    ("of nobody", PROSE, "pipeline/x.py", "'''A batch of nobody.'''"),
+    ("so many-th", PROSE, "testing/x.py", "'''Take every so many-th one.'''"),
+    ("wanted was", PROSE, "pipeline/x.py", "raise E(f'ends at {end}, wanted was {time}')"),
+    ("who comes", PROSE, "engine/x.py", "'''Who comes meanwhile waits.'''"),
+    ("gone module", HEAD, "wal/x.py", "'''Text.\n\nLeft out: this (``surprise``).'''"),
+    ("gone module of a layer", HEAD, "wal/x.py", "'''Text.\n\nLeft out: ``engine.tail``.'''"),
+    ("gone module, above", HEAD, "wal/x.py", "'''Does what (``surprise``) does not.'''"),
 ]
 
 
@@ -477,6 +524,17 @@ GOOD: list[tuple[str, Rule, str, str]] = [
     ("file of a store", PATHS, "docs/x.md", "`wal/0000000000000001.log` and `data/x`"),
     ("in a fence", PATHS, "docs/x.md", "```text\n`wal/surprise.py`\n```"),
     ("link up", PATHS, "docs/x.md", "[tests](../tests/test_tidy.py)"),
+    (
+        "there is no",
+        PROSE,
+        "wal/x.py",
+        "raise E('there is no store, it is no longer there')",
+    ),
+    ("a place", PROSE, "wal/x.py", "'''Return where the log ends.'''"),
+    ("a variable", PROSE, "wal/x.py", "where = None"),
+    ("a module", HEAD, "wal/x.py", "'''Text.\n\nLeft out: this (``tail``), ``wal.tail``.'''"),
+    ("a class", HEAD, "wal/x.py", "'''Text.\n\nLeft out: ``LogWriter``, ``LogWriter.sync``.'''"),
+    ("its own function", HEAD, "wal/x.py", "'''Text (``f``).'''\ndef f(): ..."),
     ("web address", MACHINE, "docs/x.md", "http://example.org/home/" + "me"),
 ]
 

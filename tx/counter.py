@@ -113,7 +113,7 @@ class PartitionUpdateCounter:
         return hwm
 
     def apply_one(self, number: int) -> None:
-        """Apply one number: ``update(number - 1, 1)``, at half the cost where it is the next."""
+        """Apply one number: ``update(number - 1, 1)``, at half the cost if it is the next."""
         if (
             type(number) is int
             and number == self._lwm + 1
@@ -224,7 +224,7 @@ class PartitionUpdateCounter:
         self._ranges = None
 
     def to_bytes(self) -> bytes:
-        """Return the state for ``from_bytes()``; ``max_ranges`` is no part of it."""
+        """Return the state for ``from_bytes()``; ``max_ranges`` is not part of it."""
         numbers = [number for pair in self.out_of_order for number in pair]
         head = _HEAD.pack(_VERSION, self._lwm, self._hwm, len(numbers) // 2)
         body = head + struct.pack(f"<{len(numbers)}q", *numbers)

@@ -238,7 +238,7 @@ class LockTable:
         held = self._held.get(owner)
         if held is not None and held.count >= self._locks_per_owner_max:
             raise TransactionTooLargeError(
-                f"transaction {owner} holds {held.count} locks, as many as one may",
+                f"transaction {owner} holds {held.count} locks, which is the limit",
                 hint="Do less in one transaction, or lock a range instead of its keys.",
             )
 

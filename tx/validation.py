@@ -27,9 +27,9 @@ Invariants:
 
 - a range read covers what its caller was given and no more: up to and including the last key
   given out, or its whole range once it was exhausted (keys are given out by blocks);
-- own writes are no reads: a key that is read after it was written is not recorded.
+- own writes are not reads: a key that is read after it was written is not recorded.
 
-Left out: taking the locks (``locks``), and who finds what others committed (``engine.overlay``).
+Left out: taking the locks (``locks``), and who finds what others committed (``data.overlay``).
 Backward validation after Kung and Robinson, "On optimistic methods for concurrency control", 1981.
 """
 
@@ -93,7 +93,7 @@ def read_rule(mode: str, isolation: str) -> ReadRule:
     if rule is None:
         modes, levels = (", ".join(dict.fromkeys(names)) for names in zip(*READ_RULES, strict=True))
         raise UsageError(
-            f"no transaction is {mode!r} and {isolation!r}",
+            f"a transaction cannot be {mode!r} and {isolation!r}",
             hint=f"Modes are {modes}; isolation levels are {levels}.",
         )
     return rule

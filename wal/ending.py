@@ -41,7 +41,7 @@ class Standing:
     """Where a walk stopped in ``segment``, and what was known then.
 
     ``following`` is the next segment that exists, of whatever number.  ``unread`` is that segment
-    as it must have been, where its header is unreadable.  ``durable`` is w so far, ``before`` the
+    as it must have been, if its header is unreadable.  ``durable`` is w so far, ``before`` the
     last valid frame.  ``indexed`` tells whether an index of the segment says that it ends here,
     ``alone`` that nobody asked for the segments behind it.
     """

@@ -2,10 +2,10 @@
 
 Invariants:
 
-- Nothing is created, changed or locked, and access times stay as they are where the system lets us.
+- Nothing is created, changed or locked, and access times stay as they are if the system lets us.
 - Only regular files are opened: a FIFO would block, a symbolic link may lead out of the store.
 
-Left out: everything that writes (``engine.disk``).
+Left out: everything that writes (``engine.system.disk``).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ReadOnlyFile:
 class ReadOnlyDirectory:
     """A directory whose regular files can be listed and read, and nothing else.
 
-    Raises ``NotFoundError`` for a path that is no directory.
+    Raises ``NotFoundError`` for a path that is not a directory.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

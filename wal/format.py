@@ -194,7 +194,7 @@ class Frame(NamedTuple):
 def parse_frame_header(
     data: bytes, offset: int = 0, magic: bytes = FRAME_MAGIC
 ) -> FrameHeader | None:
-    """Return the frame header at ``offset`` of ``data``, or None where there can be none.
+    """Return the frame header at ``offset`` of ``data``, or None if there can be none.
 
     None means: too few bytes, no magic, a length of 0 or beyond ``PAYLOAD_MAX``.
     """

@@ -5,7 +5,7 @@ Owns the file ``<number>.idx``, which can be deleted at any time: who misses it 
 Invariants:
 
 - An index never denies what its segment holds; it may promise what the segment does not.
-- A damaged index, one of another segment or of a later version is none at all.
+- A damaged index, one of another segment, or one of a later version counts as missing.
 
 The file is the magic ``TLI\\x01``, a CRC-32C of what follows, and a msgpack array.  Transaction ids
 are 16 bytes; the filter keeps the lowest and highest second half per first half, for automatic ids
@@ -61,9 +61,9 @@ class SegmentIndex:
     """What a segment holds.
 
     ``counters`` maps a partition to its lowest and highest update number by epoch, as a list of
-    (epoch, lowest, highest) in log order.  ``oldest`` and ``newest`` are commit times, None where
-    nothing has a time.  ``prefixes`` is the filter, None where it says nothing.  ``log_id`` is that
-    of the segment, empty where the index does not tell.  With more first halves of ids than
+    (epoch, lowest, highest) in log order.  ``oldest`` and ``newest`` are commit times, None if
+    nothing has a time.  ``prefixes`` is the filter, None if it says nothing.  ``log_id`` is that
+    of the segment, empty if the index does not tell.  With more first halves of ids than
     ``prefixes_max`` the filter says that any id may be there.
     """
 
@@ -186,7 +186,7 @@ class SegmentIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SegmentIndex | None:
-        """Return the index in the content of an index file, or None where it is not whole."""
+        """Return the index in the content of an index file, or None if it is not whole."""
         body = data[_HEAD:]
         if data[:_HEAD] != INDEX_MAGIC + crc32c(body).to_bytes(4, "little"):
             return None

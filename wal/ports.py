@@ -41,13 +41,13 @@ class LogFile(ReadableFile, Protocol):
 
     @property
     def mapping(self) -> WritableBytes | None:
-        """The bytes of a mapped file, to be written in place; None where there is no mapping.
+        """The bytes of a mapped file, to be written in place; None if there is no mapping.
 
         Valid until the file grows, is cut or closed.
         """
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write all of ``data`` at ``offset``, growing the file where needed."""
+        """Write all of ``data`` at ``offset``, growing the file if needed."""
 
     def sync(self) -> None:
         """Make every earlier write of this file durable (fdatasync)."""
@@ -72,7 +72,7 @@ class Directory(ReadableDirectory, Protocol):
     def create(self, name: str, *, mapped: bool = False) -> LogFile:
         """Create a file that must not exist yet, and open it.
 
-        A ``mapped`` file is written through a mapping where it has bytes already: cheaper writes,
+        A ``mapped`` file is written through a mapping if it has bytes already: cheaper writes,
         dearer syncs.  It behaves the same otherwise.
         """
 
@@ -80,7 +80,7 @@ class Directory(ReadableDirectory, Protocol):
         """Open an existing regular file for reading and writing; ``mapped`` as for ``create``."""
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file, replacing ``new`` where it exists."""
+        """Rename a file, replacing ``new`` if it exists."""
 
     def unlink(self, name: str) -> None:
         """Remove a file."""

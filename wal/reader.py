@@ -48,7 +48,7 @@ class Scan:
     with another one behind them for whose number ``wanted`` is false are passed over unread.
     ``alone`` says that the directory shows one segment of a log that may have others.
 
-    Iterating raises ``HistoryTruncatedError`` where a live writer drops a segment that is being
+    Iterating raises ``HistoryTruncatedError`` if a live writer drops a segment that is being
     read, ``FormatVersionError`` for a segment of a later version, and ``OSError``; a damaged log
     raises nothing, for its valid part may be what the caller came for.
     """
@@ -97,7 +97,7 @@ class Scan:
         numbers = self._files.numbers()
         if not numbers:
             return nowhere(None, self._start, self._durable)
-        # The oldest one first: it tells the log's id where no list of ids was given.
+        # The oldest one first: it tells the log's id if no list of ids was given.
         first = self._files.open(numbers[0])
         if isinstance(first, Segment) and self._anywhere:
             return first, first.first_position
@@ -241,7 +241,7 @@ def _decoded(frame: Frame, parts: tuple[int, int, memoryview]) -> Record:
 
 
 def load_index(directory: ReadableDirectory, number: int) -> SegmentIndex | None:
-    """Return the index beside a segment, or None where there is none that can be used."""
+    """Return the index beside a segment, or None if there is none that can be used."""
     try:
         file = directory.open_read(index_name(number))
         try:
@@ -257,7 +257,7 @@ def load_index(directory: ReadableDirectory, number: int) -> SegmentIndex | None
 
 
 def _log_id_of(directory: ReadableDirectory, number: int) -> bytes | None:
-    """Return the id of the log that a segment belongs to; None where it cannot be read."""
+    """Return the id of the log that a segment belongs to; None if it cannot be read."""
     try:
         segment = open_segment(directory, number)
     except (CorruptLogError, FileNotFoundError):
@@ -274,7 +274,7 @@ def find_transaction(
     log_ids: Sequence[tuple[bytes, int]] | None = None,
     durable: int = 0,
 ) -> tuple[Frame, TxRecord | RollbackRecord] | None:
-    """Return the last record of a transaction with its frame, or None where the log has none.
+    """Return the last record of a transaction with its frame, or None if the log has none.
 
     ``start_position`` is where the search begins, by default with the first segment.  Segments
     whose index denies the transaction are not read.  Raises ``CorruptLogError`` for a

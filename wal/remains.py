@@ -11,7 +11,7 @@ Invariants:
   elsewhere is left out, and told.
 - Files are opened for reading only.
 
-Left out: whether a hole was ever durable, and what it held (``engine.salvage``).
+Left out: whether a hole was ever durable, and what it held (``engine.upkeep.salvage``).
 """
 
 from __future__ import annotations

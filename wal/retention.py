@@ -32,7 +32,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionLimits:
-    """How much log is kept beyond what is needed; None is no limit, 0 keeps nothing more.
+    """How much log is kept beyond what is needed; None means no limit, 0 keeps nothing more.
 
     A segment is past its time as soon as one of the limits says so.
     """

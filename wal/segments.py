@@ -5,8 +5,8 @@ Invariants:
 - A frame leaves this module only if its CRC is right for the position that it lies at.
 - Memory is bounded by ``CHUNK_BYTES`` or the largest frame; a length that the file cannot hold
   allocates nothing.
-- Searching is linear in the length of the file but for bytes that look like headers of frames
-  and are none.
+- Searching is linear in the length of the file but for bytes that only look like headers of
+  frames.
 
 Left out: the order of segments (``reader``), and what their end means (``tail``).
 """
@@ -82,7 +82,7 @@ def open_segment(directory: ReadableDirectory, number: int) -> Segment:
     """Open a segment and check its header.
 
     Raises ``CorruptLogError`` for a damaged header, ``FormatVersionError`` for one of a later
-    version, ``FileNotFoundError`` where there is no such segment.
+    version, ``FileNotFoundError`` if there is no such segment.
     """
     file = directory.open_read(segment_name(number))
     try:
@@ -161,7 +161,7 @@ def probe(segment: Segment, position: int, magic: bytes = FRAME_MAGIC) -> Probe:
 
 
 def seal_at(segment: Segment, position: int) -> SealRecord | None:
-    """Return the seal at a position, or None where there is none that can be trusted."""
+    """Return the seal at a position, or None if there is none that can be trusted."""
     found = probe(segment, position, SEAL_MAGIC).frame
     return decode_seal(found.payload) if found else None
 

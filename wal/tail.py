@@ -147,7 +147,7 @@ class End:
     ``position`` is where valid frames end, and where a log that is not refused goes on;
     ``segment`` and ``offset`` are what to look at, offset 0 for a header.  ``durable`` is w, or
     for a refused log something that proves it.  ``expected`` and ``found`` are the stored and the
-    computed CRC where there was a frame to check.  ``before`` and ``after`` are the nearest valid
+    computed CRC if there was a frame to check.  ``before`` and ``after`` are the nearest valid
     frames.  A torn tail is ``dropped_bytes`` long and holds ``dropped_frames`` that would have
     been valid; ``dropped_segment`` is the number of an unreadable last segment.  Of a refused log
     ``lost`` and ``transactions`` tell what the valid frames around show to be missing (at most:

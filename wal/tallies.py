@@ -16,7 +16,7 @@ class MapTally:
     value_bytes: int = 0
 
     def add(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Count updates: ``keys[i]`` got ``values[i]``, or was deleted where that is None."""
+        """Count updates: ``keys[i]`` got ``values[i]``, or was deleted if that is None."""
         deletes = values.count(None)
         self.puts += len(keys) - deletes
         self.deletes += deletes

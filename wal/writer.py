@@ -8,7 +8,7 @@ Invariants:
 - Nothing is appended to a segment before the seal of the one before it is durable.
 - An append that fails leaves ``position`` as it was; the next one overwrites what it left behind.
   One that is cut short by a signal stays in doubt until ``make_whole`` has done so: a frame
-  that nobody counts with would come back where the process dies before the next one.
+  that nobody counts with would come back if the process dies before the next one.
 - A change of segments that was cut short, by an error or by Ctrl-C at whatever line, is carried on
   by the next one: each of its steps may be done twice, and nothing is appended meanwhile.
 - After a failed sync nothing is ever written or synced again: ``failure`` is set for good.
@@ -141,10 +141,10 @@ class LogWriter:
         return self._header
 
     def append(self, payload: bytes) -> bool:
-        """Write one frame at the end; False, and nothing done, where it needs a new segment.
+        """Write one frame at the end; False, and nothing done, if it needs a new segment.
 
         A segment that holds nothing but its STATE frame takes any length.  Raises ``OSError``
-        where nothing was appended, ``LogFailedError`` after a failed sync.
+        if nothing was appended, ``LogFailedError`` after a failed sync.
         """
         if self.failure is not None:
             raise LogFailedError from self.failure
@@ -183,7 +183,7 @@ class LogWriter:
     def make_whole(self) -> None:
         """Write the frame of an append whole that a signal cut short; done twice it does the same.
 
-        Raises ``OSError`` where that fails: nobody knows how much of it is there.
+        Raises ``OSError`` if that fails: nobody knows how much of it is there.
         """
         frame = self._doubt
         if frame is not None:
@@ -210,7 +210,7 @@ class LogWriter:
                 self._file.write(self._filled, self._zeros[: size + SEAL_ROOM])
                 self._filled += size
         finally:
-            # A file that has grown has another mapping, also where it then grew no further.
+            # A file that has grown has another mapping, also if it then grew no further.
             self._bytes = self._file.mapping
 
     def sync(self) -> int:
@@ -337,7 +337,7 @@ def write_seal(file: LogFile, header: SegmentHeader, following: SegmentHeader, e
 
 
 def seal_before(directory: Directory, last: SegmentHeader) -> None:
-    """Seal the segment before the last one, where a crash has come before that.
+    """Seal the segment before the last one, if a crash has come before that.
 
     Else the absence of the last one would look one day as if it had never been there.  Raises
     ``OSError``.

@@ -52,7 +52,7 @@ class Place(Protocol):
 
 
 class SyncPages(Generic[T]):
-    """The pages of a synchronous iteration, which runs in the place of its map."""
+    """The pages of a synchronous iteration, which runs at the place of its map."""
 
     def __init__(self, place: Place, items: Items[T]) -> None:
         self._place = place

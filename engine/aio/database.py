@@ -135,7 +135,7 @@ class Database:
         value: codecs_module.ValueCodec[Any] | None = None,
         create: bool = True,
     ) -> Map[Any, Any]:
-        """Return the map ``name``, which is made where there is none, when it is first used.
+        """Return the map ``name``, which is made if there is none, when it is first used.
 
         That is also when a ``CodecError`` comes, and with ``create=False`` a ``NotFoundError``;
         ``await map.ensure()`` does it now.
@@ -156,7 +156,7 @@ class Database:
         return self.database.maps()
 
     async def drop(self, name: str) -> None:
-        """Remove a map and everything in it; ``NotFoundError`` where there is none."""
+        """Remove a map and everything in it; ``NotFoundError`` if there is none."""
         self.inside.check_change(current_task(), f"dropping the map {name!r}")
         await self.workers.run(partial(self._handle().drop, name))
 

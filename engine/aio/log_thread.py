@@ -161,7 +161,7 @@ class LogThread:
 
     def _run(self) -> None:
         puts, commits = self._puts, self._commits
-        # The loop has gone where a program ended without closing: nobody is left to be told.
+        # The loop has gone if a program ended without closing: nobody is left to be told.
         with suppress(trio.RunFinishedError):
             while True:
                 while puts or commits:
@@ -242,6 +242,6 @@ def _wake_tasks(puts: list[Put], commits: list[tuple[Commit | Rewrite, Task]]) -
 def wrong_loop() -> UsageError:
     """Return the error for a call from another thread than that of the loop."""
     return UsageError(
-        "a store of `tidelog.aio` is used in the Trio loop that opened it",
+        "a store of `tidelog.aio` can be used only in the Trio loop that opened it",
         hint="Use its `.database`, which threads may share, or open with `tidelog.open`.",
     )

@@ -51,7 +51,9 @@ class Snapshot:
 
     def _taken(self) -> snapshots.Snapshot:
         if self._inner is None:
-            raise UsageError("a snapshot is taken by its `async with` block")
+            raise UsageError(
+                "this snapshot has not been taken yet", hint="Use it in an `async with` block."
+            )
         return self._inner
 
     async def __aenter__(self) -> Snapshot:

@@ -181,7 +181,7 @@ class Transaction:
         """Begin; a pessimistic transaction waits for its turn if many are running."""
         self._workers.check()
         if self._begun:
-            raise UsageError("a transaction is used once", hint="Begin a new one.")
+            raise UsageError("a transaction can be used only once", hint="Begin a new one.")
         if self._waits:
             await self._workers.take_place(self, self._inner.lock_timeout)
         self._begun = True
@@ -267,7 +267,9 @@ class Transaction:
     def _alone(self) -> Iterator[None]:
         self._workers.check()
         if not self._begun:
-            raise UsageError("a transaction is used in its `async with` block")
+            raise UsageError(
+                "the transaction has not begun", hint="Use it in its `async with` block."
+            )
         if self._busy:
             raise UsageError(
                 "another task is using the transaction", hint="Begin one in each task."

@@ -6,7 +6,7 @@ chosen: who has lost twice meets others on these keys all the time, and waits fo
 ``Retries`` decides, for the loop of threads here as for that of tasks in ``aio.attempts``.  It
 neither waits nor runs anything.
 
-Left out: what makes an error ``retryable``; each class of error says so.
+Left out: what makes an error retryable; each class of error says so.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def check_has_run(work: Callable[..., object], result: object) -> None:
     if isinstance(result, CoroutineType):
         result.close()  # or it complains that nobody has awaited it
         raise UsageError(
-            f"{work!r} is an async function, none of which has run",
+            f"{work!r} is an async function; nothing of it has run",
             hint="Give a plain function, or open the store with `tidelog.aio`.",
         )
     if inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
         raise UsageError(
-            f"{work!r} is a generator function, none of which has run",
+            f"{work!r} is a generator function; nothing of it has run",
             hint="Give a function that does its work and returns: `return`, not `yield`.",
         )
 
@@ -149,7 +149,7 @@ def _tell_attempts(error: TidelogError, number: int) -> None:
     error.args = (f"{error}; that was after {number} attempt{'s' if number > 1 else ''}",)
     if isinstance(error, ConflictError):
         error.hint = (
-            'Give `mode="pessimistic"`, which waits for others where this one met them, allow '
+            'Give `mode="pessimistic"`, which waits for others instead of failing, allow '
             "more attempts, or let fewer write the same keys at once."
         )
 

@@ -20,9 +20,9 @@ def choice(name: str, value: object, allowed: object) -> Any:
 
 
 def checked_seconds(name: str, value: object) -> float:
-    """Return how long somebody may have to wait, or raise ``UsageError`` for what is no time."""
+    """Return how long somebody may have to wait, or raise ``UsageError`` for what is not a time."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise UsageError(f"{name}={value!r} is no number", hint="Give seconds, as in 2.5.")
+        raise UsageError(f"{name}={value!r} is not a number", hint="Give seconds, as in 2.5.")
     if not 0 <= value <= SECONDS_MAX:
         raise UsageError(
             f"{name} is not within 0 and {SECONDS_MAX:,.0f} seconds",

@@ -49,7 +49,7 @@ log = logging.getLogger("tidelog.store")
 class Database:
     """An open store; made by ``tidelog.open``.  May be shared by threads; its transactions may not.
 
-    Use it in a ``with`` block, or ``close`` it.  Where nobody refers to it any more, nor to a map,
+    Use it in a ``with`` block, or ``close`` it.  If nobody refers to it any more, nor to a map,
     snapshot, transaction or iteration of it, it lets go of the store with a ``ResourceWarning``.
     """
 
@@ -101,7 +101,7 @@ class Database:
         value: codecs.ValueCodec[Any] | None = None,
         create: bool = True,
     ) -> Map[Any, Any]:
-        """Return the map ``name``, making it where there is none.
+        """Return the map ``name``, making it if there is none.
 
         Without codecs those recorded at its first use hold (``bytes`` for a new map); other ones
         are a ``CodecError``.  With ``create=False`` a map that is not there is a ``NotFoundError``.
@@ -115,7 +115,7 @@ class Database:
         return self._session.catalog.names()
 
     def drop(self, name: str) -> None:
-        """Remove a map and everything in it; ``NotFoundError`` where there is none.
+        """Remove a map and everything in it; ``NotFoundError`` if there is none.
 
         Its space is given back at the next checkpoint.  Handles of the map stop working, and
         transactions that wrote to it, or read it at level ``serializable``, do not commit any more
@@ -138,7 +138,7 @@ class Database:
 
         The rows go straight into the data file, whatever their number, while others read and
         write; they become visible all at once, durable.  The directory is only read.  Raises
-        ``UsageError`` where there is such a map or the load is for other partitions,
+        ``UsageError`` if there is such a map or the load is for other partitions,
         ``NotFoundError``, ``CodecError``, ``CorruptDataError``, ``DiskError``, ``DiskFullError``;
         nothing of the load is left in the store then.
         """
@@ -285,7 +285,7 @@ class Database:
 
         Closing twice is fine, and what an interrupt left undone is done then.  Open snapshots and
         transactions end.  If the disk fails, what was acknowledged as durable still is, the store
-        is let go of, and the error is raised; where it says so, all that was committed is durable.
+        is let go of, and the error is raised; if it says so, all that was committed is durable.
         """
         self._session.close()
 

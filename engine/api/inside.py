@@ -35,7 +35,7 @@ class Block(Protocol):
 class Blocks(dict[Hashable, tuple["ref[Block]", ...]]):
     """The open transaction blocks of a store, by the thread or task that is inside.
 
-    Empty where nobody is: a plain write looks at no more than that.
+    Empty if nobody is: a plain write looks at no more than that.
     """
 
     def enter(self, who: Hashable, block: Block) -> None:

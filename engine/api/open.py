@@ -1,7 +1,7 @@
 """``tidelog.open``: from a path and options to the handle that the user gets.
 
 Left out: how a directory becomes an open store (``opening``), what the handles do (``database``,
-``reading``).
+``read_only``).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def open(
     codecs: Iterable[Any] = (),
     **limits: Any,
 ) -> Database | ReadOnlyDatabase:
-    """Open the store in the directory ``path``, making it where there is none.
+    """Open the store in the directory ``path``, making it if there is none.
 
     ``partitions`` (1 to 32,768, default 16) is fixed when a store is made.  ``durability``:
     ``always`` acknowledges a commit after its sync, ``interval`` syncs every ``sync_interval``
@@ -138,7 +138,7 @@ def open_with(
 
 
 def _at_last(environment: Environment, opening: Callable[[], T]) -> T:
-    """Open a store, also where this process has lost its files and not closed them yet.
+    """Open a store, also if this process has lost its files and not closed them yet.
 
     That is so if several signals came one behind the other while it was opened or closed: the last
     one kept what the first had broken off from being closed, and the files are the collector's.
@@ -173,12 +173,12 @@ def _open_reading(
 
 
 def _given(codecs: Iterable[Any]) -> list[Codec[Any]]:
-    """Return the codecs that a caller gave; ``UsageError`` for what is no list of codecs."""
+    """Return the codecs that a caller gave; ``UsageError`` for what is not a list of codecs."""
     try:
         items = iter(codecs)
     except TypeError:
         raise UsageError(
-            f"codecs={codecs!r} is no list of codecs", hint="Give a list: `codecs=[...]`."
+            f"codecs={codecs!r} is not a list of codecs", hint="Give a list: `codecs=[...]`."
         ) from None
     return [as_codec(codec) for codec in items]
 

@@ -79,8 +79,8 @@ log = logging.getLogger("tidelog.store")
 class ReadStatistics:
     """How a store looks from a reading process.  Positions and sizes in bytes.
 
-    ``position`` is what is shown, ``checkpoint_position`` where its base began: the writer keeps
-    the log from there on.  ``oldest_snapshot_seconds`` is None where no snapshot is open.
+    ``position`` is what is shown; its base began at ``checkpoint_position``: the writer keeps the
+    log from there on.  ``oldest_snapshot_seconds`` is None if no snapshot is open.
     """
 
     position: int
@@ -126,7 +126,7 @@ class ReadOnlyDatabase(Unwritable):
     """A store that is open for reading; made by ``tidelog.open(path, read_only=True)``.
 
     May be shared by threads.  Use it in a ``with`` block, or ``close`` it: the writer keeps log and
-    space for it until then.  Where nobody refers to it any more it lets go, with a
+    space for it until then.  If nobody refers to it any more it lets go, with a
     ``ResourceWarning``.
     """
 
@@ -197,7 +197,7 @@ class ReadOnlyDatabase(Unwritable):
             return base.position
 
     def _newest(self, base: Base | None) -> Base:
-        """Return the newest base, grown from the one before where its checkpoint still holds."""
+        """Return the newest base, grown from the one before if its checkpoint still holds."""
         for _ in range(REFRESH_ATTEMPTS):
             manifest = self.access.manifest()
             try:
@@ -286,7 +286,7 @@ class ReadOnlyDatabase(Unwritable):
         value: ValueCodec[V] | None = None,
         create: bool = False,
     ) -> Map[Any, Any]:
-        """Return the map ``name``; ``NotFoundError`` where there is none yet, whatever ``create``.
+        """Return the map ``name``; ``NotFoundError`` if there is none yet, whatever ``create``.
 
         Codecs need not be given; other ones than those recorded are a ``CodecError``.
         """
@@ -310,7 +310,7 @@ class ReadOnlyDatabase(Unwritable):
                     self._namespaces[record.id] = namespace
                 return namespace
         raise NotFoundError(
-            f"there is no map {name!r}", hint="Maps are made where the store is open for writing."
+            f"there is no map {name!r}", hint="Open the store for writing to make it."
         )
 
     def maps(self) -> list[str]:

@@ -14,7 +14,7 @@ Invariants:
   before is good for as long as readers read by the same transaction of LMDB; if they do not any
   more and no layer has the key, the rewrite is *stale* and begins again.
 - Only codecs that come with Tidelog run under the mutex.  One of a user's own may do anything, use
-  the store too; where its decision does not stand, the rewrite *raced*, and has to lock its key.
+  the store too; if its decision does not stand, the rewrite *raced*, and has to lock its key.
 - What a decision raises ends its own rewrite and no other one.
 
 Left out: what is decided (``decisions``), what to do about the stale and the raced (``rewriting``).
@@ -158,7 +158,7 @@ class Look:
 
 
 class FirstKey:
-    """The first key of a map, to be deleted; ``result`` is its pair, None where there is none.
+    """The first key of a map, to be deleted; ``result`` is its pair, None if there is none.
 
     It knows the first pairs of a snapshot, and finds under the mutex what became of them since.
     """
@@ -179,7 +179,7 @@ class FirstKey:
         """Find the first key and delete it."""
         look = self._look
         try:
-            look.snapshot.view()  # where it has ended, layers may have been merged
+            look.snapshot.view()  # if it has ended, layers may have been merged
         except StorageError as error:
             look.used_up = True
             raise StaleError("the snapshot has ended") from error
@@ -253,7 +253,7 @@ class Rewrite:
     def prepare(self, context: CommitContext, group: Sequence[Entry], time: int) -> bytes | None:
         """Decide, check for locks and a stop, reserve the number and return the record.
 
-        The record is empty where nothing is to be written.
+        The record is empty if nothing is to be written.
         """
         choice, values = self.choice, newest_values(group)
         try:

@@ -1,6 +1,6 @@
 """Carries out decisions about single keys of the store itself: ``m.incr(key)`` and its like.
 
-Each is a rewrite in the queue of commits.  Where a pessimistic transaction has locked the key, or
+Each is a rewrite in the queue of commits.  If a pessimistic transaction has locked the key, or
 the codec of the values must not run under the mutex, it is done in a pessimistic transaction of its
 own, which waits for its turn.  Either way it never ends in a conflict.
 
@@ -30,7 +30,7 @@ from .transaction_session import TransactionSession
 T = TypeVar("T")
 
 FIRST_KEYS = 32
-"""First keys of a map that ``popitem`` looks at; more where others pop at the same time."""
+"""First keys of a map that ``popitem`` looks at; more if others pop at the same time."""
 
 FIRST_KEYS_MAX = 512
 
@@ -138,7 +138,7 @@ class Rewriting:
         self._kept = None
 
     def pop_first(self, namespace: Namespace) -> Pair | None:
-        """Delete the first key and return the encoded pair, None where there is none."""
+        """Delete the first key and return the encoded pair, None if there is none."""
         self._database.check_outside(namespace)
         while True:
             made = self.first(namespace)

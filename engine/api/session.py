@@ -5,9 +5,9 @@ transaction, an iteration, refers to the session and keeps the store open.
 
 Invariants:
 
-- Nothing that the session owns refers to it, but weakly: nobody's last handle is found by the
-  garbage collector only.
-- Where nobody refers to the session any more, it lets go of the store, with a ``ResourceWarning``.
+- Nothing that the session owns refers to it, but weakly: the last handle goes with its last
+  reference, and does not wait for the garbage collector.
+- If nobody refers to the session any more, it lets go of the store, with a ``ResourceWarning``.
 
 Left out: commits (``committer``), background work (``maintenance``), outcomes (``known_outcomes``),
 the end (``ending``).
@@ -301,7 +301,7 @@ class StoreSession:
     def commit_of(
         self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]
     ) -> Commit | None:
-        """Return a commit that sets or deletes encoded keys, None where there are none."""
+        """Return a commit that sets or deletes encoded keys, None if there are none."""
         parts = _by_partition(namespace, pairs)
         if not parts:
             return None
@@ -320,7 +320,7 @@ class StoreSession:
         return self.rewriting.rewriter(namespace)
 
     def pop_first(self, namespace: Namespace) -> Pair | None:
-        """Delete the first key and return the encoded pair, None where there is none."""
+        """Delete the first key and return the encoded pair, None if there is none."""
         return self.rewriting.pop_first(namespace)
 
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:

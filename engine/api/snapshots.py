@@ -97,7 +97,7 @@ class Snapshot(Unwritable):
         return map_of(namespace, self)
 
     def check_shows(self, namespace: Namespace) -> None:
-        """Raise ``SnapshotExpiredError`` where some rows of a load may be in this snapshot."""
+        """Raise ``SnapshotExpiredError`` if some rows of a load may be in this snapshot."""
         if self.position < namespace.since:
             raise SnapshotExpiredError(
                 f"the map {namespace.name!r} was attached after the snapshot was taken"

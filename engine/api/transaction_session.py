@@ -331,7 +331,7 @@ class TransactionSession:
         return read_view(view, namespace, partition, full_key)
 
     def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
-        """Return a function that sets an encoded key, or deletes it where the value is None."""
+        """Return a function that sets an encoded key, or deletes it if the value is None."""
         namespace.check_alive()
         self._database.check_writable()
         prefixes, number = namespace.prefixes, namespace.id
@@ -385,7 +385,7 @@ class TransactionSession:
         return rewrite
 
     def pop_first(self, namespace: Namespace) -> Pair | None:
-        """Delete the first key and return the encoded pair, None where there is none."""
+        """Delete the first key and return the encoded pair, None if there is none."""
         with closing(self.blocks(namespace, b"", None, False, 1)) as blocks:  # type: ignore[type-var]  # a generator
             block = next(blocks, None)
         if block is None:
@@ -474,7 +474,7 @@ class TransactionSession:
         return self.receipt.tx_id if self.receipt else self._given_id
 
     def to_commit(self) -> Commit | None:
-        """Return the commit of this transaction; None where it wrote nothing."""
+        """Return the commit of this transaction; None if it wrote nothing."""
         writes = self._writes
         details: dict[str, Any] | None = None
         if self._given_id is not None:
@@ -499,10 +499,10 @@ class TransactionSession:
             self._lock(KeyLock(key))
 
     def check(self, commit: Commit, group: Sequence[Entry]) -> None:
-        """Raise what speaks against this commit; called under the mutex, in commit order.
+        """Raise the error that prevents this commit; called under the mutex, in commit order.
 
-        ``ConflictError`` where something read has changed, ``NotFoundError`` where a map that was
-        read has been dropped, ``SnapshotExpiredError`` where the snapshot of its reads has ended.
+        ``ConflictError`` if something read has changed, ``NotFoundError`` if a map that was
+        read has been dropped, ``SnapshotExpiredError`` if the snapshot of its reads has ended.
         Sets the receipt of a commit under an id that is committed already.
         """
         database = self._database

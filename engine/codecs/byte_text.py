@@ -1,6 +1,6 @@
 """Bytes as text: as people type them, and as JSON holds them.
 
-``utf8:text``, ``hex:6162`` and ``b64:YWI=`` stand for bytes; printed they are ``{"s": text}`` where
+``utf8:text``, ``hex:6162`` and ``b64:YWI=`` stand for bytes; printed they are ``{"s": text}`` if
 they are printable UTF-8, else ``{"b64": ...}``.  In errors long text is shortened.
 """
 
@@ -57,7 +57,7 @@ def has_prefix(text: str) -> bool:
 
 
 def shown_bytes(data: bytes) -> dict[str, str]:
-    """Return bytes as they are printed: ``s`` where they are printable text, else ``b64``."""
+    """Return bytes as they are printed: ``s`` if they are printable text, else ``b64``."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -80,6 +80,6 @@ def bytes_shown(shown: object) -> bytes:
 
 
 def inline_bytes(data: bytes) -> str:
-    """Return bytes as people read them, and as ``parse_bytes`` takes them where not text."""
+    """Return bytes as people read them, and as ``parse_bytes`` takes them if not text."""
     text = shown_bytes(data).get("s")
     return f"hex:{data.hex()}" if text is None or has_prefix(text) else text

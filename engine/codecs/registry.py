@@ -236,7 +236,7 @@ _CODECS_OF_TYPES: dict[type, str] = {
 def as_codec(codec: ValueCodec[T]) -> Codec[T]:
     """Return an object that has what ``ValueCodec`` or ``KeyCodec`` ask for as a ``Codec``.
 
-    Raises ``CodecError`` where something is missing or the name is that of a built-in codec.
+    Raises ``CodecError`` if something is missing or the name is that of a built-in codec.
     """
     if not isinstance(codec, Codec):
         codec = _codec_of(codec)

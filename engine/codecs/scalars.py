@@ -38,7 +38,7 @@ def refused(codec: str, reason: str, path: str = "$") -> CodecError:
 
 
 def damaged(codec: str, reason: str) -> CodecError:
-    """Return the error for bytes that are no value of a codec."""
+    """Return the error for bytes that are not a value of a codec."""
     return CodecError(
         f"{codec}: the bytes are not an encoded value: {reason}",
         hint="They were written with another codec, or are damaged.",
@@ -119,7 +119,7 @@ def decode_i64(data: bytes) -> int:
 
 
 def encode_float(value: float) -> bytes:
-    """Return the IEEE 754 double, big-endian; an int is taken where a double holds it exactly."""
+    """Return the IEEE 754 double, big-endian; an int is taken if a double holds it exactly."""
     if type(value) is not float:
         value = _plain_float(value)
     return _pack_double(value)

@@ -93,7 +93,7 @@ def number_of(tx_id: bytes) -> int:
 
 
 def born(tx_id: bytes, store_id: bytes) -> int | None:
-    """Return a time that no commit under an id is older than; None where the id does not tell."""
+    """Return a time that no commit under an id is older than; None if the id does not tell."""
     if is_automatic(tx_id) or is_dated(tx_id, store_id):
         return int.from_bytes(tx_id[:6], "big") * 1000
     return None

@@ -8,7 +8,7 @@ before it, and the thread of the next leader last (``wakes``).
 Invariants:
 
 - ``next_leader`` is not None exactly while the standing says ``named``.
-- The main thread is no link of the chain: a signal may take it away, and then nobody would wake
+- The main thread is not a link of the chain: a signal may take it away, and then nobody would wake
   those behind it.  The leader wakes it directly.
 - Nobody is woken twice, and to wake the next of a chain is safe for anybody at any time.
 - All of it is for holders of the commit mutex, but ``chain.left`` and ``chain.wake_next``.

@@ -89,7 +89,7 @@ LIVES: Mapping[tuple[Life, LifeStep], Life] = {
     # come at once, and a close, a failed sync or an interrupt may come before either of them.
     (Life.FRESH, "commence"): Life.OPEN,
     **{(life, "commence"): life for life in Life if life not in (Life.RECOVERING, Life.FRESH)},
-    # J: a close has begun.  Again where one that was interrupted begins once more.
+    # J: a close has begun.  Again if one that was interrupted begins once more.
     **{(life, "end"): Life.ENDING for life in _WORKING},
     **{(life, "end"): life for life in _STOPPED},
     # K: nothing is taken any more.  What had stopped before says still why.

@@ -1,6 +1,6 @@
 """What ``incr``, ``pop``, ``setdefault``, ``compare_and_set`` and ``del`` make of a key's value.
 
-A *decision* is a function from the encoded value of a key (None where there is none) to what the
+A *decision* is a function from the encoded value of a key (None if there is none) to what the
 caller is told and what the key holds from then on: bytes, None for a delete, or ``KEEP``.
 
 Invariants:
@@ -35,11 +35,11 @@ New = bytes | None | Literal[Keep.KEEP]
 Decide = Callable[[bytes | None], tuple[Any, New]]
 
 MISSING: Any = object()
-"""In the place of a default: there is none."""
+"""Stands for a default that was not given."""
 
 
 def incr(namespace: Namespace, key: Any, delta: int) -> Decide:
-    """Add to an integer, taken as 0 where there is none; tell the sum."""
+    """Add to an integer, taken as 0 if there is none; tell the sum."""
     encode, decode = namespace.encode_value, namespace.decode_value
 
     def decide(data: bytes | None) -> tuple[int, New]:
@@ -52,7 +52,7 @@ def incr(namespace: Namespace, key: Any, delta: int) -> Decide:
 
 
 def pop(namespace: Namespace, key: Any, default: Any = MISSING) -> Decide:
-    """Delete a key and tell its value; where there is none, ``default`` or ``KeyError``."""
+    """Delete a key and tell its value; if there is none, ``default`` or ``KeyError``."""
     decode = namespace.decode_value
 
     def decide(data: bytes | None) -> tuple[Any, New]:
@@ -66,7 +66,7 @@ def pop(namespace: Namespace, key: Any, default: Any = MISSING) -> Decide:
 
 
 def delete(key: Any) -> Decide:
-    """Delete a key; ``KeyError`` where there is none."""
+    """Delete a key; ``KeyError`` if there is none."""
 
     def decide(data: bytes | None) -> tuple[None, New]:
         if data is None:
@@ -77,7 +77,7 @@ def delete(key: Any) -> Decide:
 
 
 def setdefault(namespace: Namespace, default: Any) -> Decide:
-    """Tell the value of a key, setting it first where there is none."""
+    """Tell the value of a key, setting it first if there is none."""
     encode, decode = namespace.encode_value, namespace.decode_value
 
     def decide(data: bytes | None) -> tuple[Any, New]:

@@ -133,7 +133,7 @@ class Flush:
 
 
 def _tombstones_above(state: CopyState, counter: PartitionUpdateCounter) -> int | None:
-    """Return above which number deletes leave a tombstone; None where none does.
+    """Return above which number deletes leave a tombstone; None if none does.
 
     In a copy that is being brought up all do.  Else all numbers up to LWM are there, so nothing
     older comes behind these; without a gap LWM is the highest of all.
@@ -208,7 +208,7 @@ def _is_pending(namespace: int) -> bool:
 
 
 def _write_pending(txn: KvTransaction, piece: Piece, before: PartitionMark) -> None:
-    """Put what is pending in the place of what was."""
+    """Replace what was pending by what is pending now."""
     prefix = pack_prefix(piece.flush.partition, PENDING)
     while before.pending:
         cursor = txn.cursor()
@@ -250,7 +250,7 @@ def _replace(
     stored: list[bytes],
     old: list[Pair],
 ) -> PartitionMark:
-    """Put updates in the place of the old pairs; deletes leave nothing."""
+    """Replace the old pairs by the updates; deletes leave nothing."""
     if TRAILER_SIZE in map(len, stored):
         # Empty values or deletes.
         deletes = set(compress(keys, map(is_tombstone, stored)))
@@ -273,7 +273,7 @@ def _merge(
     updates: dict[bytes, bytes],
     old: list[Pair],
 ) -> PartitionMark:
-    """Do the same where older updates may still come, or newer ones may be there already."""
+    """Do the same if older updates may still come, or newer ones may be there already."""
     known = dict(old)
     if not flush.owning:
         for key, value in old:

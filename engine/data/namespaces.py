@@ -87,7 +87,7 @@ class Namespace:
         """The position of the log below which no snapshot may show it: rows were on their way."""
 
     def check_encoded(self, key: bytes, value: bytes | None) -> None:
-        """Raise where bytes from outside, no value for a delete, are none that the codecs made.
+        """Raise if bytes from outside are not what the codecs make; a delete has no value.
 
         That is ``KeyTooLargeError``, ``ValueTooLargeError`` or ``CodecError``.
         """
@@ -103,8 +103,8 @@ class Namespace:
                 self.decode_value(value)
         except Exception as error:
             raise CodecError(
-                f"key {key!r} of {self.name!r} is no {self.key_codec.name}, or its value no "
-                f"{self.value_codec.name}: {error}",
+                f"key {key!r} of {self.name!r} does not decode as {self.key_codec.name}, or its "
+                f"value not as {self.value_codec.name}: {error}",
                 hint="Write keys and values as the codecs of the map encode them.",
             ) from error
 
@@ -162,7 +162,7 @@ def named(error: CorruptDataError, namespace: Namespace) -> CorruptDataError:
 
 
 def decoded_key(codec: Codec[Any], key: bytes) -> str:
-    """Return an encoded key as errors show it: decoded where that can be done."""
+    """Return an encoded key as errors show it: decoded if that can be done."""
     try:
         return repr(codec.decode(key))
     except CodecError:
@@ -202,7 +202,7 @@ def bound(
 def check_codecs(
     namespace: Namespace, key: ValueCodec[Any] | None, value: ValueCodec[Any] | None
 ) -> None:
-    """Raise ``CodecError`` where codecs are given that are not those of the namespace."""
+    """Raise ``CodecError`` if codecs are given that are not those of the namespace."""
     for asked, recorded in ((key, namespace.key_codec), (value, namespace.value_codec)):
         if asked is None:
             continue
@@ -227,7 +227,7 @@ def no_map(name: str, names: Sequence[str]) -> NotFoundError:
 def check_name(name: object) -> str:
     """Return the name of a map, or raise ``UsageError`` for what cannot be one."""
     if not isinstance(name, str) or not name or not name.isprintable():
-        raise UsageError(f"{name!r} is no name for a map", hint="Use printable text.")
+        raise UsageError(f"{name!r} is not a name for a map", hint="Use printable text.")
     if len(name.encode()) > NAME_BYTES_MAX:
         raise UsageError(
             f"the name of a map has at most {NAME_BYTES_MAX} bytes, not {len(name.encode())}"

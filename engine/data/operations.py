@@ -179,7 +179,7 @@ def has_any() -> Operation[bool]:
 def between(
     namespace: Namespace, start: Any, stop: Any, *, reverse: bool, limit: int | None
 ) -> Iteration[tuple[Any, Any]]:
-    """Go over the pairs from ``start`` (included) to ``stop`` (not); None is no bound."""
+    """Go over the pairs from ``start`` (included) to ``stop`` (not); None means no bound."""
     if not namespace.key_codec.ordered and not (start is stop is None):
         raise CodecError(
             f"codec {namespace.key_codec.name} does not keep the order of keys",
@@ -188,21 +188,21 @@ def between(
     low = b"" if start is None else namespace.encode_key(start)
     high = None if stop is None else namespace.encode_key(stop)
     if limit is not None and limit < 0:
-        raise UsageError(f"limit={limit} is negative", hint="Give 0 or more; None is no limit.")
+        raise UsageError(f"limit={limit} is negative", hint="Give 0 or more, or None for no limit.")
     size = BLOCK_FIRST if limit is None else min(max(limit, 1), BLOCK_FIRST)
     of_block = None if namespace.plain else _pairs_of_block(namespace)
     return Iteration(low, high, reverse, limit, size, of_block)
 
 
 def items(namespace: Namespace, prefix: Any) -> Iteration[tuple[Any, Any]]:
-    """Go over the pairs whose key begins with a prefix; None is no prefix."""
+    """Go over the pairs whose key begins with a prefix; None means all."""
     low, high = (b"", None) if prefix is None else namespace.key_codec.prefix_range(prefix)
     of_block = None if namespace.plain else _pairs_of_block(namespace)
     return Iteration(low, high, False, None, BLOCK_FIRST, of_block)
 
 
 def keys(namespace: Namespace, prefix: Any) -> Iteration[Any]:
-    """Go over the keys that begin with a prefix; None is no prefix."""
+    """Go over the keys that begin with a prefix; None means all."""
     low, high = (b"", None) if prefix is None else namespace.key_codec.prefix_range(prefix)
     decode = namespace.decode_key
     return Iteration(
@@ -257,6 +257,6 @@ def _checked(pairs: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
 
 def _no_pair(found: object) -> UsageError:
     return UsageError(
-        f"a {type(found).__name__} was given where key and value are wanted",
+        f"a pair of key and value is needed, not {type(found).__name__}",
         hint="Give a mapping, or an iterable of pairs: `[(key, value), ...]`.",
     )

@@ -136,7 +136,7 @@ class Overlay:
     """The chain of layers and the view that readers take.
 
     The view is the whole chain, and the only place where it is kept: every change makes a new one
-    and puts it in the place of the old one at the very end.  So a thread that is interrupted in a
+    and replaces the old one by it at the very end.  So a thread that is interrupted in a
     change leaves the chain as it was, or as it was to be.
     """
 

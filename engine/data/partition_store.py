@@ -56,7 +56,7 @@ def mark_key(partition: int) -> bytes:
 
 
 def checked_get(txn: KvTransaction, full_key: bytes) -> bytes | None:
-    """Return the stored value of a key after checking it, or None where there is surely none."""
+    """Return the stored value of a key after checking it, or None if there is surely none."""
     stored = txn.get(full_key)
     if stored is None:
         check_neighbours(txn, full_key)
@@ -234,10 +234,10 @@ def verify_partitions(
             continue
         keys += count + tombstones + mark.pending
         if count != mark.count:
-            problems.append(f"partition {partition} holds {count} keys where {mark.count} belong")
+            problems.append(f"partition {partition} holds {count} keys, its mark says {mark.count}")
         elif tombstones != mark.tombstones:
             problems.append(
-                f"partition {partition} holds {tombstones} deletes where {mark.tombstones} belong"
+                f"partition {partition} holds {tombstones} deletes, its mark says {mark.tombstones}"
             )
         elif digest != mark.digest:
             problems.append(f"partition {partition}: the digest of its {count} pairs is wrong")

@@ -1,7 +1,7 @@
 """Plain reads of whatever stands behind a view: the hot path of maps outside of transactions.
 
 Owns the functions that ``Database`` and ``ReadOnlyDatabase`` hand to their maps, and what stands
-in the place of a view once nothing may be read any more.
+in place of a view once reading is no longer allowed.
 
 Invariants:
 
@@ -76,13 +76,13 @@ def closed_view(error: Callable[[], TidelogError]) -> View:
 
 
 def failed(source: Viewed, error: Exception) -> TidelogError:
-    """Return why a read failed; raises it at once where the store was closed meanwhile."""
+    """Return why a read failed; raises it at once if the store was closed meanwhile."""
     assert source.view.layers is not None
     return read_error(error)
 
 
 def _check_alive(source: Viewed, namespace: Namespace) -> None:
-    """Raise where the store was closed, or else where the map was dropped."""
+    """Raise if the store was closed, or else if the map was dropped."""
     assert source.view.layers is not None
     namespace.check_alive()
 
@@ -138,7 +138,7 @@ def getter(
 def read_view(
     view: View, namespace: Namespace | None, partition: int, full_key: bytes
 ) -> bytes | None:
-    """Return the user's value of a key in a view, checked; None where there is none.
+    """Return the user's value of a key in a view, checked; None if there is none.
 
     ``namespace``, that of the key, is for errors.
     """

@@ -61,7 +61,7 @@ _FIRST = itemgetter(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """A range of user keys of one namespace: ``start`` included, ``stop`` not; None is no bound."""
+    """A range of user keys of one namespace: ``start`` included, ``stop`` not; None: no bound."""
 
     namespace: int
     start: bytes = b""
@@ -92,7 +92,7 @@ BLOCKS = Blocks()
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
-    """Return the first key behind all that begin with ``prefix``, or None where there is none."""
+    """Return the first key behind all that begin with ``prefix``, or None if there is none."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
 
@@ -356,7 +356,7 @@ class _Stretch:
         return key in self._pairs
 
     def end(self, size: int, reverse: bool) -> bytes | None:
-        """Return the last of the next ``size`` keys; None where there are no more than these."""
+        """Return the last of the next ``size`` keys; None if there are no more than these."""
         if len(self) <= size:
             return None
         return self._keys[self._last - size if reverse else self._first + size - 1]

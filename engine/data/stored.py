@@ -92,7 +92,7 @@ flags_of: Callable[[bytes], int] = itemgetter(FLAGS)
 
 
 def stored_value(value: bytes | None, epoch: int, counter: int, time: int) -> bytes:
-    """Return the stored form of a value, or of a delete where it is None; without its check."""
+    """Return the stored form of a value, or of a delete if it is None; without its check."""
     if value is None:
         return pack_trailer(TOMBSTONE, epoch, counter, time)
     return value + pack_trailer(0, epoch, counter, time)
@@ -142,7 +142,7 @@ def user_value(full_key: bytes, stored: bytes) -> bytes | None:
 
 
 def present(pairs: Iterable[Pair]) -> list[Pair]:
-    """Return the pairs of the data file that are no deletes; raises as ``user_value`` does."""
+    """Return the pairs of the data file that are not deletes; raises as ``user_value`` does."""
     found = []
     for pair in pairs:
         if user_value(*pair) is not None:
@@ -200,7 +200,7 @@ def split_key(full_key: bytes) -> tuple[int, int, bytes]:
 
 
 def shown_key(key: bytes) -> str:
-    """Return a key as errors show it: text where it is some, else hex."""
+    """Return a key as errors show it: text if it is some, else hex."""
     try:
         text = key.decode()
     except UnicodeDecodeError:

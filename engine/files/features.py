@@ -16,7 +16,7 @@ from .manifest import Manifest
 
 
 def check_features(path: str, manifest: Manifest, wal: ReadableDirectory, *, write: bool) -> None:
-    """Raise where a store at ``path`` must not be opened for reading, or for writing.
+    """Raise if a store at ``path`` must not be opened for reading, or for writing.
 
     ``UsageError`` for the store of a cluster's member, which alone may have several spaces;
     ``FormatVersionError`` for features with which this version may read only, if it is to write, or

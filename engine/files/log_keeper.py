@@ -3,7 +3,7 @@
 Invariants:
 
 - A segment goes only when ``wal.retention`` says so; its space is offered to the writer as a
-  *spare* (renamed, so that it is no part of the log any more) or given back.
+  *spare* (renamed, so that it is not part of the log any more) or given back.
 - The index of a segment that this opening wrote alone comes from counters that are known anyway:
   it costs nothing per commit.  One that was begun by an earlier opening is read for its index.
 - Slots of reading processes that died are freed by their lock.
@@ -174,7 +174,7 @@ class LogKeeper:
     def sealed(self, header: SegmentHeader, end: int) -> None:
         """Hear of a segment that is full; called by the writer, under the commit mutex.
 
-        Called again where it was interrupted, it does what is left to do.
+        Called again if it was interrupted, it does what is left to do.
         """
         if self._start.number > header.number:
             return
@@ -356,7 +356,7 @@ class LogKeeper:
     def first_number(self, prefix: bytes) -> int | None:
         """Return the number from which on automatic ids with a prefix can only be in the kept log.
 
-        None where the log does not show it.  Numbers rise as the log does.
+        None if the log does not show it.  Numbers rise as the log does.
         """
         start = self._start
         for number in [*(info.number for info in self._sealed_below(start.number)), start.number]:

@@ -48,7 +48,7 @@ class OneSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSource:
-    """A log to look into.  ``manifest`` is None where no store is known; ``notes`` say why."""
+    """A log to look into.  ``manifest`` is None if no store is known; ``notes`` say why."""
 
     path: str
     kind: Literal["store", "folder", "segment"]
@@ -85,7 +85,7 @@ class LogSource:
 def find_log(path: str) -> LogSource:
     """Return the log at a path.
 
-    Raises ``NotFoundError`` where there is none, ``UsageError`` for what is no file or folder,
+    Raises ``NotFoundError`` if there is none, ``UsageError`` for what is not a file or folder,
     and what a damaged manifest or segment header raises.
     """
     if os.path.isdir(path):
@@ -150,7 +150,7 @@ def _segment(path: str) -> LogSource:
             number = parse_segment_header(head, 0).number
         except CorruptLogError as error:
             raise UsageError(
-                f"{path} is no segment of a log, by name or by content",
+                f"{path} is not a segment of a log, neither by name nor by content",
                 hint="Name a store, a folder of segments or a segment.",
             ) from error
     return LogSource(path=path, kind="segment", directory=OneSegment(directory, name, number))

@@ -114,11 +114,11 @@ def _check_types(manifest: Manifest) -> None:
     ids = (manifest.store_id, manifest.history_id, manifest.log_id)
     for text in (*ids, *(log for log, _ in manifest.logs)):
         if len(bytes.fromhex(text)) != _ID_SIZE:
-            raise ValueError(f"{text!r} is no id")
+            raise ValueError(f"{text!r} is not an id")
     masks = (manifest.compatible, manifest.read_only, manifest.required)
     for number in (manifest.partitions, manifest.clean_end or 0, *masks):
         if type(number) is not int or number < 0:
-            raise ValueError(f"{number!r} is no number")
+            raise ValueError(f"{number!r} is not a number")
     if not manifest.logs or not 1 <= manifest.partitions <= PARTITIONS_MAX:
         raise ValueError(f"{manifest.partitions} partitions and {len(manifest.logs)} logs")
     for truth in (manifest.copied, manifest.rebuild):

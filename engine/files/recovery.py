@@ -86,7 +86,7 @@ def take_over(
 ) -> int:
     """Put updates into the newest layer of a view, and return how many those were.
 
-    ``size`` is what they cost beside their overhead, in bytes.  A late update is put only where the
+    ``size`` is what they cost beside their overhead, in bytes.  A late update is put only if the
     view has nothing newer.  What was cleared goes from all layers; what the data file has of
     ``cleared`` partitions counts for nothing here, and the next checkpoint removes it.
     """
@@ -200,7 +200,7 @@ class OutdatedDataError(CorruptDataError):
 
 
 def check_rows(state: State) -> None:
-    """Raise ``OutdatedDataError`` where the fold has named a load whose rows it did not bring."""
+    """Raise ``OutdatedDataError`` if the fold has named a load whose rows it did not bring."""
     names = state.without_rows()
     if names:
         raise OutdatedDataError(
@@ -225,7 +225,7 @@ def _apply_frame(replayed: Replayed, frame: Frame) -> None:
 def rewrite_tail(directory: Directory, end: End, durable: int, piece_bytes: int) -> None:
     """Write what lies between ``durable`` and the end again, cut what follows, and sync both.
 
-    Raises ``CorruptLogError``, with nothing written, where the last segment is not the one that
+    Raises ``CorruptLogError``, with nothing written, if the last segment is not the one that
     the log was seen to end in: whatever it holds was not looked at.
     """
     numbers = segment_numbers(directory)

@@ -1,18 +1,48 @@
 """The files of a store that this process does not write: who else may be there, and what they need.
 
 Owns the slot that tells a writer which part of the log is still needed, the proof that no writer
-can exist where there can be no slot, and LMDB opened for reading.
+can exist if there can be no slot, and LMDB opened for reading.
+
+A process that reads beside a writer, in the order of time; positions of the log are in bytes::
+
+    the writer                            the reader
+    a checkpoint at 4096: the data file
+    has what the log has below 4096
+                                          makes readers/812-5f3c, locked and empty: keep everything
+                                          opens LMDB, whose mark says 4096, and reads the log from
+                                          there on
+                                          writes 4096 into its slot
+    a checkpoint at 9000: the slot says
+    4096, so no log above that is dropped
+                                          reads a newer base, at 9000, and writes 9000
+    drops the log below 9000
+                                          closes: the slot is unlocked and gone
+
+Had the slot been made behind the second step, the writer could have dropped 4096 to 9000 between
+the two, and the reader would have a base without the log behind it.
+
+The ways to open the files of a store, tried from the top:
+
+====================================== ==========================================================
+a slot can be made in ``readers/``     beside a writer, if there is one; LMDB with its lock file
+the store's lock can be shared         alone: a writer would have to lock that file first; LMDB
+                                       without its lock file
+somebody holds the store's lock        ``AlreadyOpenError``: a writer, who does not know about us
+there is no lock file, and the medium  alone: nobody can write here at all; LMDB without its lock
+cannot be written (EROFS)              file
+anything else                          ``DiskError``
+====================================== ==========================================================
 
 Invariants:
 
 - The slot is taken, and says "everything", before anything else is opened; it is only ever raised.
   So whatever the writer drops at the same time lies below the checkpoint that is found then.
-- LMDB is opened without its lock file only while the store's own lock is held shared, or where
-  there is none on a medium that cannot be written: beside a live writer that would read wrong data
-  without any error.
+- LMDB is opened without its lock file only while the store's own lock is held shared, or if a
+  medium that cannot be written has none: beside a live writer that would read wrong data without
+  any error.
 - Nothing but ``readers/`` and LMDB's lock file is touched.
 
-Left out: what is read (``reading``, ``check``, ``backup``).
+Left out: what is read (``read_only``, ``check``, ``backup``).
 """
 
 from __future__ import annotations
@@ -45,7 +75,7 @@ class Slot:
 
     def raise_to(self, position: int) -> None:
         """Say that nothing below ``position`` is needed any more."""
-        # Where there is no space for it, the slot goes on asking for too much, which is safe.
+        # If there is no space for it, the slot goes on asking for too much, which is safe.
         with contextlib.suppress(OSError):
             self._lock.write(b"%020d\n" % position)
 
@@ -104,7 +134,7 @@ class ReadAccess:
             self.slot.raise_to(position)
 
     def another_slot(self) -> Slot | None:
-        """Take one more slot, for work with needs of its own; None where no slots are needed."""
+        """Take one more slot, for work with needs of its own; None if no slots are needed."""
         return None if self.slot is None else self._new_slot()
 
     def close(self) -> None:
@@ -113,7 +143,7 @@ class ReadAccess:
         self._leave()
 
     def _enter(self) -> None:
-        """Take a slot; where that is impossible, hold the store's own lock instead."""
+        """Take a slot; if that is impossible, hold the store's own lock instead."""
         try:
             self.slot = self._new_slot()
         except OSError as error:

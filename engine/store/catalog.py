@@ -48,7 +48,7 @@ class Catalog:
     def map(
         self, name: str, key: Codec | None, value: Codec | None, *, create: bool = True
     ) -> Namespace:
-        """Return the namespace of a name; where there is none ``create`` makes it."""
+        """Return the namespace of a name; if there is none ``create`` makes it."""
         check_name(name)
         with self._naming:
             record = self._record_of(name)
@@ -81,9 +81,9 @@ class Catalog:
         return self._store.committer.context.name_of(number)
 
     def drop(self, name: str, lock_timeout: float) -> None:
-        """Remove a map; ``NotFoundError`` where there is none.
+        """Remove a map; ``NotFoundError`` if there is none.
 
-        ``LockTimeoutError`` where somebody keeps locks in it for ``lock_timeout`` seconds.
+        ``LockTimeoutError`` if somebody keeps locks in it for ``lock_timeout`` seconds.
         """
         while True:
             try:
@@ -94,7 +94,7 @@ class Catalog:
                 continue
 
     def _dropped(self, name: str, lock_timeout: float) -> bool:
-        """Drop a map; False, and nothing done, where another one has got its name meanwhile."""
+        """Drop a map; False, and nothing done, if another one has got its name meanwhile."""
         locks = self._store.locks
         with self._naming:
             wanted = self._existing(name).id
@@ -135,7 +135,7 @@ class Catalog:
         committer.commit(commit)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a map another name; ``UsageError`` where that is taken."""
+        """Give a map another name; ``UsageError`` if that is taken."""
         with self._naming:
             record = self._existing(old)
             self.check_free(new)
@@ -145,7 +145,7 @@ class Catalog:
                 namespace.name = new
 
     def check_free(self, name: str) -> None:
-        """Raise ``UsageError`` where a map has a name, or none may have it."""
+        """Raise ``UsageError`` if a map has the name, or no map may have it."""
         if self._record_of(check_name(name)) is not None:
             raise UsageError(
                 f"there is a map {name!r} already", hint="Give another name, or drop that map."
@@ -154,7 +154,7 @@ class Catalog:
     # -------------------------------------------------------------- hidden maps
 
     def make_hidden(self, load: bytes, key: Version, value: Version) -> Namespace:
-        """Make a map for a load; raises ``CodecError`` where nobody knows its codecs."""
+        """Make a map for a load; raises ``CodecError`` if nobody knows its codecs."""
         with self._naming:
             record = NamespaceRecord(
                 id=self._store.state.next_namespace,

@@ -4,9 +4,9 @@ One checkpoint, step by step, and what a crash leaves:
 
 1. Seal the overlay at a position P of the log (O(1), under the commit mutex).
 2. Sync the log up to P: LMDB never holds what the synced log does not (I-3).
-3. Write the partitions in order, several to a transaction (``batch_updates`` each), every one
-   with its mark at P; a large one in pieces (``piece_updates``), of which the last moves the mark.
-   Where a map was dropped, all namespaces that are in no catalog go with the last piece.
+3. Write the partitions in order, several to a transaction (`batch_updates` of them each), every one
+   with its mark at P; a large one in pieces (`piece_updates`), of which the last moves the mark.
+   If a map was dropped, all namespaces that are in no catalog go with the last piece.
    A crash between two transactions leaves partitions at different marks; replay goes by each
    partition's own, and brings again what a piece holds already.
 4. Write the store's mark with the last transaction: now every partition counts as being at P.
@@ -164,7 +164,7 @@ class Checkpointer:
         free(self._lock)
 
     def run(self, reason: str) -> int:
-        """Take a checkpoint now; return its position.  Raises ``StorageError`` where it fails."""
+        """Take a checkpoint now; return its position.  Raises ``StorageError`` if it fails."""
         self.run_while(_always, reason)
         return self.position
 
@@ -181,7 +181,7 @@ class Checkpointer:
         Only the lock of checkpoints is held meanwhile, so that anything else may happen.  Whoever
         does not want the rest closes the iterator: what was written counts for its partitions, and
         the next checkpoint does the rest.  ``limits`` are those of the store if none are given.
-        Raises ``StorageError`` where it fails.
+        Raises ``StorageError`` if it fails.
         """
         with self._lock:
             if not needed():
@@ -234,7 +234,7 @@ class Checkpointer:
         """Write rows that no record holds, by full key and in its order, in one transaction.
 
         A record below ``position``, durable, has closed their numbers.  Positions and counters of
-        the marks stay as they are.  ``check`` raises where nothing may be written any more.
+        the marks stay as they are.  ``check`` raises if nothing may be written any more.
         """
         with self._lock:
             check()

@@ -47,7 +47,7 @@ def create_store(environment: Environment, path: str, partitions: int) -> None:
     """Lay out a new, empty store; the manifest comes last and makes it one."""
     disk = environment.disk
     # The first one is there, but maybe not durably: whoever made it may have died at once. Nobody
-    # but its owner can make it durable where the directory around it may not be read.
+    # but its owner can make it durable if the directory around it may not be read.
     with contextlib.suppress(PermissionError):
         disk.make_directory(path)
     for name in STORE_FOLDERS:
@@ -79,7 +79,7 @@ def create_store(environment: Environment, path: str, partitions: int) -> None:
 
 
 def check_no_remains(disk: Disk, path: str, create: bool) -> None:
-    """Refuse to make a store where an older one may have lost its manifest, or other files lie."""
+    """Refuse to make a store if an older one may have lost its manifest, or other files lie."""
     names = set(disk.directory(path, read_only=True).names())
     if MANIFEST_NAME in names:
         return

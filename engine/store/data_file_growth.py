@@ -133,7 +133,7 @@ class MapGrowth:
         return txn
 
     def grow(self) -> None:
-        """Double the map; ``DiskFullError`` where it has its greatest size already."""
+        """Double the map; ``DiskFullError`` if it has its greatest size already."""
         size = self._kv.map_size()
         if size >= self._map_size_max:
             raise DiskFullError(
@@ -156,7 +156,7 @@ class MapGrowth:
             self.let_through()
 
     def let_through(self) -> None:
-        """Let readers read without a gate: behind growth, and where an interrupt left one."""
+        """Let readers read without a gate: behind growth, and if an interrupt left one."""
         gate = self._overlay.view.txn
         # Before the mutex: its holder may be the one who waits at the gate.
         txn = gate.txn() if isinstance(gate, Gate) else None
@@ -177,6 +177,6 @@ class MapGrowth:
 
 
 def check_open(txn: KvTransaction) -> None:
-    """Raise ``GrowingError`` where a read through ``txn`` would wait; for holders of the mutex."""
+    """Raise ``GrowingError`` if a read through ``txn`` would wait; for holders of the mutex."""
     if isinstance(txn, Gate) and txn.shut:
         raise GrowingError(txn)

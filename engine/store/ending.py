@@ -98,7 +98,7 @@ class Ending:
         self._leaving = True
         self._maintenance.stop()
         try:
-            # Also where the end of `_end` was not reached: whose commit is in the log is told so.
+            # Also if the end of `_end` was not reached: whose commit is in the log is told so.
             self._committer.end(self._state.closed_error)
         finally:
             self._shut()
@@ -170,6 +170,6 @@ def _but_committed(failure: DiskError | DiskFullError) -> DiskError | DiskFullEr
     """Return the error of a close that failed when the log had everything, durably."""
     return type(failure)(
         f"{failure}; the store is closed, and everything that was committed is durable in its log",
-        hint="The next open finds all of it there. "
-        "It wants what this close wanted: free some space, or check the disk.",
+        hint="The next open finds all of it. "
+        "It needs what this close needed: free some space, or check the disk.",
     )

@@ -102,7 +102,7 @@ def _id_prefix(files: StoreFiles) -> bytes:
 
 
 def _settle(store: OpenStore) -> None:
-    """Close gaps, and raise epochs where they must be; log both.
+    """Close gaps, and raise epochs if they must be; log both.
 
     Hidden maps go: nobody is left who could complete them.
     """

@@ -25,7 +25,7 @@ from ..system.lmdb_file import open_here
 
 
 def place_of(path: str | os.PathLike[str], what: str = "the path of a store") -> str:
-    """Return the absolute path of a store; ``UsageError`` for what is meant to be no directory."""
+    """Return the absolute path of a store; ``UsageError`` for what cannot be one of a directory."""
     given = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(given, str):
         raise UsageError(
@@ -41,21 +41,21 @@ def place_of(path: str | os.PathLike[str], what: str = "the path of a store") ->
         )
     if given == ":memory:":
         raise UsageError(
-            "a store is a directory, there is none in memory",
+            "a store is a directory, and cannot be in memory",
             hint="Name a temporary directory, as `tempfile.TemporaryDirectory()` makes one.",
         )
     return os.path.abspath(given)
 
 
 def check_place(environment: Environment, path: str) -> None:
-    """Raise where a store cannot keep its promises: no directory, or a network file system."""
+    """Raise if a store cannot keep its promises: no directory, or a network file system."""
     kind = environment.disk.kind(path)
     if kind not in (None, "directory"):
         raise UsageError(f"{path} is not a directory", hint="Name the directory of a store.")
     network = environment.disk.network_file_system(path)
     if network is not None:
         raise UnsupportedError(
-            f"{path} is on a network file system ({network}), where locks and syncs mean less",
+            f"{path} is on a network file system ({network}), which does not keep locks and syncs",
             hint="Put the store on a local disk.",
         )
 
@@ -110,7 +110,7 @@ def owner_of(environment: Environment, path: str) -> int | None:
 
 
 def read_manifest(environment: Environment, path: str) -> Manifest:
-    """Return the manifest of the store at ``path``; ``NotFoundError`` where there is no store."""
+    """Return the manifest of the store at ``path``; ``NotFoundError`` if there is no store."""
     try:
         directory = environment.disk.directory(path, read_only=True)
         return manifests.read(directory)
@@ -134,5 +134,5 @@ def no_manifest(path: str) -> CorruptDataError:
     """Return the error for a directory that lacks nothing of a store but its manifest."""
     return CorruptDataError(
         f"{path} holds data but no manifest",
-        hint="Restore the manifest from a backup; a copy that has not ended is no store.",
+        hint="Restore the manifest from a backup; delete a copy that never finished.",
     )

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- Where the overlay is twice as full as it may be, the replay waits for a checkpoint.
+- If the overlay is twice as full as it may be, the replay waits for a checkpoint.
 - No error of the thread beside the replay is lost: what a checkpoint of the replay itself would
   meet again may pass there, all else is raised where the store is opened.
 
@@ -32,7 +32,7 @@ class Relief:
         self._ended = False
 
     def look(self) -> None:
-        """Have a checkpoint taken if the overlay is full; wait for it where it is twice as full."""
+        """Have a checkpoint taken if the overlay is full; wait for it if it is twice as full."""
         if self._error is not None:
             raise self._error
         if self._overlay.bytes >= 2 * self._limit:

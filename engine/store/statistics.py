@@ -15,7 +15,7 @@ class Statistics:
 
     ``sync_*`` are over the newest 1,024 syncs of the log, ``group_size_mean`` is transactions per
     group.  ``log_held_by`` maps each kept segment to what holds it back, ``pins`` names to
-    positions; ``oldest_snapshot_seconds`` is None where no snapshot is open.
+    positions; ``oldest_snapshot_seconds`` is None if no snapshot is open.
     """
 
     position: int

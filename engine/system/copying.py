@@ -27,7 +27,7 @@ def copy_file(
 ) -> int:
     """Copy the first ``size`` bytes of a file (all by default), durably but for its name.
 
-    Returns how many bytes that were.  Raises ``OSError``; also where the file is shorter.
+    Returns how many bytes that were.  Raises ``OSError``; also if the file is shorter.
     """
     original = source.open_read(name)
     try:

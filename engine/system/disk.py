@@ -12,7 +12,7 @@ Invariants:
 - Errors leave as ``OSError``; the engine translates them.
 - The child of a fork holds no lock: the descriptor, which keeps it alive, is closed at once.
 
-Left out: which files there are (``wal``, ``engine.manifest``), retries (there are none: after a
+Left out: which files there are (``wal``, ``files.manifest``), retries (there are none: after a
 failed sync nobody can tell what is on the disk), and every file that LMDB keeps for itself.
 """
 
@@ -82,7 +82,7 @@ class RealFile:
         return os.fstat(self._fd).st_size
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write all of ``data`` at ``offset``, growing the file where needed."""
+        """Write all of ``data`` at ``offset``, growing the file if needed."""
         written = os.pwrite(self._fd, data, offset)
         if written != len(data):
             self._write_rest(offset, data, written)
@@ -116,7 +116,7 @@ class RealFile:
 
 
 class MappedFile(RealFile):
-    """An open regular file, written through a mapping where it has bytes already.
+    """An open regular file, written through a mapping if it has bytes already.
 
     A copy into the mapping costs a quarter of a system call, but a sync of what it dirtied costs
     more: this is for stores that sync rarely.  Writes beyond the end grow the file with
@@ -142,7 +142,7 @@ class MappedFile(RealFile):
         return self._map
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write all of ``data`` at ``offset``, growing the file where needed."""
+        """Write all of ``data`` at ``offset``, growing the file if needed."""
         end = offset + len(data)
         if end > self._mapped or self._map is None:
             super().write(offset, data)
@@ -212,7 +212,7 @@ class RealDirectory:
         return self._log_file(name, os.O_RDWR, mapped)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file, replacing ``new`` where it exists."""
+        """Rename a file, replacing ``new`` if it exists."""
         self._check_writable(old)
         os.rename(old, new, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
@@ -312,7 +312,7 @@ class RealDisk:
     """This machine's file system."""
 
     def kind(self, path: str) -> str | None:
-        """Return ``directory``, ``file``, ``other``, or None where nothing is."""
+        """Return ``directory``, ``file``, ``other``, or None if nothing is there."""
         try:
             mode = os.stat(path).st_mode
         except (FileNotFoundError, NotADirectoryError):
@@ -332,7 +332,7 @@ class RealDisk:
         except FileExistsError:
             if not os.path.isdir(path):
                 raise
-        # Also where it existed: the process that made it may have died before this line.
+        # Also if it existed: the process that made it may have died before this line.
         parent = RealDirectory(os.path.dirname(os.path.abspath(path)))
         try:
             parent.sync()
@@ -348,7 +348,7 @@ class RealDisk:
         return RealDirectory(path, read_only=read_only)
 
     def lock(self, path: str, *, shared: bool = False) -> LockHandle:
-        """Create the file where needed and lock it; ``BlockingIOError`` where it is locked."""
+        """Create the file if needed and lock it; ``BlockingIOError`` if it is locked."""
         operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
         while True:
             with no_fork:
@@ -398,7 +398,7 @@ def _open_lock(path: str, shared: bool) -> int:
     try:
         return os.open(path, flags, FILE_MODE)
     except OSError as error:
-        # A shared lock can be taken where nothing may be written: a read-only medium.
+        # A shared lock can be taken even if nothing may be written: a read-only medium.
         if not shared or error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
     return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -44,7 +44,7 @@ class Disk(Protocol):
     """The file system: directories to work in, and locks between processes."""
 
     def kind(self, path: str) -> str | None:
-        """Return ``directory``, ``file``, ``other``, or None where nothing is."""
+        """Return ``directory``, ``file``, ``other``, or None if nothing is there."""
 
     def make_directory(self, path: str) -> None:
         """Create a directory (mode 0700) that may exist already, durably."""
@@ -56,7 +56,7 @@ class Disk(Protocol):
         """Open an existing directory."""
 
     def lock(self, path: str, *, shared: bool = False) -> LockHandle:
-        """Create the file where needed and lock it; ``BlockingIOError`` where it is locked."""
+        """Create the file if needed and lock it; ``BlockingIOError`` if it is locked."""
 
     def network_file_system(self, path: str) -> str | None:
         """Return the name of the network file system that holds ``path``, or None."""
@@ -201,7 +201,7 @@ class Stream(Protocol):
 
     One task at a time may send and one may receive, else ``trio.BusyResourceError``.  What the peer
     or the way to it does is an ``OSError``, mostly a ``ConnectionError``; a stream that was closed
-    at this end raises ``trio.ClosedResourceError``, also where a task was waiting.
+    at this end raises ``trio.ClosedResourceError``, also if a task was waiting.
     """
 
     @property
@@ -215,7 +215,7 @@ class Stream(Protocol):
         """
 
     async def receive(self, bytes_max: int = 65_536) -> bytes:
-        """Wait for some bytes; empty where the peer has closed its end."""
+        """Wait for some bytes; empty if the peer has closed its end."""
 
     def close(self) -> None:
         """Close this end, without waiting; closing twice is fine.
@@ -242,10 +242,10 @@ class Network(Protocol):
     """The way to other processes, for code under Trio."""
 
     async def listen(self, address: Address) -> Listener:
-        """Listen at an address of this machine; ``OSError`` where that cannot be."""
+        """Listen at an address of this machine; ``OSError`` if that cannot be."""
 
     async def connect(self, address: Address) -> Stream:
-        """Connect; ``OSError`` where nobody listens, or nobody answered in the system's time."""
+        """Connect; ``OSError`` if nobody listens, or nobody answered in the system's time."""
 
 
 def not_reached(_point: str) -> None:
@@ -286,5 +286,5 @@ class Environment:
     finalizes: bool = False
     """Whether open stores are closed at the end of this process, and let go of when they are lost.
 
-    Not where a test drops a handle to have a crash: such a store belongs to no process.
+    Not if a test drops a handle to have a crash: such a store belongs to no process.
     """

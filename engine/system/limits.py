@@ -1,4 +1,4 @@
-"""The inner sizes and times of the engine that are no options: how much is done at a time.
+"""The inner sizes and times of the engine that are not options: how much is done at a time.
 
 Users have no reason to change any of these.  Tests and simulations shrink them, so that few bytes
 make many pieces: they come with the ``Environment``, and whoever needs one takes it from there when

@@ -7,8 +7,8 @@ Invariants:
 - The child of a fork leaves what its parent opened alone, and may open the same files for itself.
 - The file is measured against its own meta pages before LMDB opens it: LMDB dies by a signal on a
   truncated file and takes an empty one for an empty store.  A file is longer than these say, or
-  what is missing is no part of its trees.
-- A commit that failed is a ``DiskFullError`` only where nothing of the file was lost: no space, and
+  what is missing is not part of its trees.
+- A commit that failed is a ``DiskFullError`` only if nothing of the file was lost: no space, and
   no page that was written before is missing on the disk.  Everything else is a ``DiskError``.
 
 Left out: what keys and values mean (``partition_store``).
@@ -264,7 +264,7 @@ class LmdbEnvironment:
         """Let the file be as long as its meta page says.
 
         LMDB counts pages at the end that a transaction took and gave back, and does not write
-        them.  Where this cannot be done, or a crash comes before it, the next open takes a closer
+        them.  If this cannot be done, or a crash comes before it, the next open takes a closer
         look at the file.
         """
         needed = self.size_used()
@@ -319,7 +319,7 @@ class LmdbEnvironment:
 def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvironment:
     """Open the LMDB file in the directory ``path``, after a look at its structure.
 
-    Raises ``CorruptDataError`` where the file is shorter than its meta pages say or is no LMDB
+    Raises ``CorruptDataError`` if the file is shorter than its meta pages say or is not an LMDB
     file, ``FormatVersionError`` for the data format of another LMDB.
     """
     file = os.path.join(path, DATA_FILE)
@@ -389,7 +389,7 @@ def _open(path: str, file: str, map_size: int, *, read_only: bool, lock: bool) -
 def _fits_in_memory(file: str) -> bool:
     """Tell whether it pays to have the kernel read more of a file than is asked for.
 
-    A scan of a cold file takes five times as long without.  Where not all of it stays in memory,
+    A scan of a cold file takes five times as long without.  If not all of it stays in memory,
     what is read ahead of single gets would drive out what is needed.
     """
     try:
@@ -451,7 +451,7 @@ def mapped(fd: int) -> mmap.mmap:
 def _check_structure(file: str, pages: bool) -> None:
     try:
         if not stat.S_ISREG(os.lstat(file).st_mode):  # reading a FIFO would never end
-            raise CorruptDataError(f"{file} is no regular file")
+            raise CorruptDataError(f"{file} is not a regular file")
         with open(file, "rb") as stream:
             head = stream.read(2 * _PAGE)
             # Only now: a writer beside us lets the file grow before its meta page says so.
@@ -482,7 +482,7 @@ def _check_structure(file: str, pages: bool) -> None:
         if newest is None or txn_id > newest[0]:
             newest = (txn_id, last_page, free, main)
     if newest is None:
-        raise CorruptDataError(f"{file} is no LMDB file ({size} bytes, no valid meta page)")
+        raise CorruptDataError(f"{file} is not an LMDB file ({size} bytes, no valid meta page)")
     count = newest[1] + 1
     needed = count * _PAGE
     if size >= needed and not (pages and needed <= CHECKED_BYTES_MAX):
@@ -495,5 +495,5 @@ def _check_structure(file: str, pages: bool) -> None:
         if size >= needed:
             raise
         raise CorruptDataError(
-            f"{file} has {size} bytes where its meta page needs {needed}: {error}"
+            f"{file} has {size} bytes, but its meta page needs {needed}: {error}"
         ) from error

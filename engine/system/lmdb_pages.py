@@ -95,7 +95,7 @@ class _Walk:
             self._page(tree.root, tree.depth, None, None)
         if self._entries != tree.entries:
             raise CorruptDataError(
-                f"the data file holds {self._entries} keys where its meta page says {tree.entries}"
+                f"the data file holds {self._entries} keys, its meta page says {tree.entries}"
             )
 
     def check_free(self, lists: list[bytes]) -> None:

@@ -1,6 +1,6 @@
 """What can still be read of a damaged LMDB file: a walk through its tree that goes on past damage.
 
-Owns ``Remains``.  Where a page or a node is damaged, the run of keys that it may have held is told,
+Owns ``Remains``.  If a page or a node is damaged, the run of keys that it may have held is told,
 and the walk goes on behind it; LMDB itself would end the process, or the search.
 
 Invariants:
@@ -9,7 +9,7 @@ Invariants:
 - A page whose keys lie outside of the run that leads to it is not believed.
 - Pairs come as they stand: whether they are as they were written is for the caller to check.
 
-Left out: what a sound file looks like (``kv_pages``, whose layout this is), and what keys mean.
+Left out: what a sound file looks like (``lmdb_pages``, whose layout this is), and what keys mean.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Pair = tuple[bytes, bytes]
 
 
 class LostRun(NamedTuple):
-    """A run of keys that cannot be read: from ``low`` to before ``high``, None where there is none.
+    """A run of keys that cannot be read: from ``low`` to before ``high``, None if there is none.
 
     With ``key`` only the value of that key is lost.
     """
@@ -149,7 +149,7 @@ class Remains:
                 self._lose(number, "a node is damaged", before, after)
 
     def _leaf_node(self, number: int, place: int) -> tuple[bytes, bytes | None] | None:
-        """Return key and value; None for the value, or for all, where they cannot be read."""
+        """Return key and value; None for the value, or for all, if they cannot be read."""
         if not HEADER.size <= place <= PAGE - NODE.size:
             return None
         at = number * PAGE + place

@@ -94,7 +94,7 @@ class RealStream:
             await self._stream.send_all(data)
 
     async def receive(self, bytes_max: int = 65_536) -> bytes:
-        """Wait for some bytes; empty where the peer has closed its end."""
+        """Wait for some bytes; empty if the peer has closed its end."""
         with _system_errors():
             return bytes(await self._stream.receive_some(bytes_max))
 
@@ -112,7 +112,7 @@ def _first_attempt(error: OSError) -> OSError:
 
 @contextmanager
 def _system_errors() -> Iterator[None]:
-    """Raise what the system said in the place of Trio's name for it."""
+    """Raise what the system said instead of Trio's name for it."""
     try:
         yield
     except trio.BrokenResourceError as error:

@@ -5,7 +5,7 @@ Invariants:
 - Whoever makes, wakes or stops a task may be interrupted by a signal at any line.
 - What goes wrong with the work once is told, and does not end it.
 
-Left out: what is done (``Database.maintain`` most of all).
+Left out: what is done (``store.maintenance`` most of all).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def attach(
 ) -> Namespace:
     """Make a load a map called ``name``, or as the load says; return its namespace.
 
-    One at a time.  ``check`` raises where the store may not be written any more.  Raises
+    One at a time.  ``check`` raises if the store may not be written any more.  Raises
     ``UsageError``, ``NotFoundError``, ``CodecError``, ``CorruptDataError``, ``DiskError``.
     """
     with translated_disk(f"reading the load in {directory}"):
@@ -67,7 +67,7 @@ def attach(
         catalog.check_free(name)
         for file in manifest.files:
             check_file(directory, file)
-    catalog.drop_hidden()  # left behind where the disk was too full for the one that failed
+    catalog.drop_hidden()  # left behind if the disk was too full for the one that failed
     try:
         namespace = catalog.make_hidden(manifest.id, manifest.key_codec, manifest.value_codec)
         _check_keys(directory, manifest, namespace)
@@ -75,7 +75,7 @@ def attach(
         store.checkpointer.run("attach")
         catalog.publish(namespace, name)
     except BaseException:
-        with suppress(TidelogError):  # what went wrong may speak against this, too
+        with suppress(TidelogError):  # what went wrong may prevent this, too
             catalog.drop_hidden()
         raise
     return namespace
@@ -92,8 +92,8 @@ def _check_keys(directory: str, manifest: LoadManifest, namespace: Namespace) ->
                 namespace.check_encoded(key[:KEY_BYTES_MAX], None)
             except CodecError as error:
                 raise CodecError(
-                    f"the load in {directory} has keys that are no {manifest.key_codec[0]}, as its "
-                    f"manifest says, such as {key!r}",
+                    f"the load in {directory} has keys that do not decode as "
+                    f"{manifest.key_codec[0]}, the codec in its manifest, such as {key!r}",
                     hint="Make the load anew, with the codecs that its keys and values have.",
                 ) from error
 
@@ -107,7 +107,7 @@ def _write_rows(
 ) -> None:
     """Take numbers for all rows, and write these into the data file under them."""
     record, position = _ingest(store, manifest, namespace)
-    # Closed at once where something goes wrong, and with it the file that is being read.
+    # Closed at once if something goes wrong, and with it the file that is being read.
     limits = store.environment.limits
     stamped = _stamped(directory, manifest, record, namespace, limits.load_block_bytes)
     with closing(pieces_of(stamped, limits)) as pieces:

@@ -10,7 +10,7 @@ Invariants:
 - A copy is consistent at the position that is reported, and everything in it is synced.
 - It shares no bytes with the store: nothing is ever hard-linked.
 - A crash, an error or a check that fails leaves no manifest, so nobody takes a copy that failed for
-  a store.  Where we can, nothing of it is left: the next try may go to the same place.
+  a store.  If we can, nothing of it is left: the next try may go to the same place.
 - The original is not changed, and works on.
 
 A copy keeps the ids of its store until it is opened for writing: then it gets a log and a history
@@ -108,7 +108,7 @@ def back_up(source: BackupSource, directory: str, *, verify: bool) -> BackupRepo
     """Copy a store into ``directory``, which must not exist yet or be empty.
 
     Raises ``UsageError`` for a directory that cannot be used, ``DiskError``, ``DiskFullError``,
-    and ``CorruptDataError`` where the copy does not verify.
+    and ``CorruptDataError`` if the copy does not verify.
     """
     environment = source.environment
     start = environment.monotonic()

@@ -115,7 +115,7 @@ class Inspection:
 def check_store(path: str | os.PathLike[str], environment: Environment | None = None) -> list[str]:
     """Return what is wrong with the store at ``path``, as sentences; the empty list means nothing.
 
-    Raises ``NotFoundError`` where there is no store, ``AlreadyOpenError`` for one that is open in
+    Raises ``NotFoundError`` if there is no store, ``AlreadyOpenError`` for one that is open in
     this process (use ``check_open_store``), and ``DiskError``.
     """
     place = os.path.abspath(os.fspath(path))
@@ -231,7 +231,7 @@ class _Check:
         return not findings
 
     def run(self) -> None:
-        """Check everything that is on disk; raises ``StorageError`` where that cannot go on."""
+        """Check everything that is on disk; raises ``StorageError`` if that cannot go on."""
         mark, marks = read_marks(self._txn)
         store_id = bytes.fromhex(self._manifest.store_id)
         if mark is not None and mark.store_id != store_id:
@@ -488,7 +488,7 @@ class _Check:
         return self._state.spaces[0] if record is None else self._state.space_of(record)
 
     def _place(self, full_key: bytes) -> str:
-        """Return a full key as the user knows it: map and key, where these can be told."""
+        """Return a full key as the user knows it: map and key, if these can be told."""
         if len(full_key) < PREFIX_SIZE:
             return f"key {shown_key(full_key)}"
         partition, number, key = split_key(full_key)
@@ -522,7 +522,7 @@ class _Check:
                 self.found.note(f"key {key.hex()} lies outside of the partitions")
                 more = cursor.next()
             elif namespace == 0 and key not in (STORE_KEY, mark_key(partition)):
-                self.found.note(f"key {key.hex()} is no mark")
+                self.found.note(f"key {key.hex()} is not a mark")
                 more = cursor.next()
             elif namespace == 0:
                 more = cursor.next()
@@ -565,7 +565,7 @@ class _Check:
 
 
 def shape(counter: PartitionUpdateCounter) -> tuple[int, list[tuple[int, int]]]:
-    """Return what is applied; HWM may be higher where reservations never reached the log."""
+    """Return what is applied; HWM may be higher if reservations never reached the log."""
     return counter.lwm, counter.out_of_order
 
 

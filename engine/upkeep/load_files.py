@@ -7,7 +7,7 @@ order, numbered 1, 2, ... in each partition, each value with its check.
 Invariants:
 
 - The manifest is written last and replaced as a whole, and all that it names is durable by then: a
-  directory without one is no load.
+  directory without one is not a load.
 - A partition is in one file only, and no key comes twice.
 - A file that passes ``check_file`` is, byte for byte, what was written; only then may LMDB read it,
   which a damaged page could end by a signal.
@@ -215,11 +215,11 @@ def _validate(manifest: LoadManifest, rows: int) -> None:
     parts = [part for file in manifest.files for part in file.partitions]
     names = [file.name for file in manifest.files]
     if len(manifest.id) != _ID_SIZE or not 1 <= manifest.partitions <= PARTITIONS_MAX:
-        raise ValueError("its id or the number of partitions is none")
+        raise ValueError("its id or its number of partitions is not valid")
     if len({part.partition for part in parts}) < len(parts) or len(set(names)) < len(names):
         raise ValueError("a partition, or a file, is in it twice")
     if not all(0 <= part.partition < manifest.partitions for part in parts):
-        raise ValueError("a partition is none of the store's")
+        raise ValueError("a partition has a number that the store does not have")
     if any(os.path.basename(name) != name or name in ("", ".", "..") for name in names):
         raise ValueError("a file is not in the directory")
     if not all(part.rows > 0 and 0 <= part.digest < _DIGEST_MAX for part in parts):
@@ -254,7 +254,7 @@ def read_manifest(directory: str) -> LoadManifest:
     except FileNotFoundError as error:
         raise NotFoundError(
             f"there is no load in {directory}",
-            hint=f"What wrote it has not come to {MANIFEST_NAME}, its last file: run it again.",
+            hint=f"Run its job again: it did not get as far as {MANIFEST_NAME}, the last file.",
         ) from error
     except UnicodeDecodeError as error:
         raise CorruptDataError(
@@ -280,7 +280,7 @@ def write_file(
     """Write partitions, and the rows of each, into a new file; both come in ascending order.
 
     It is durable but for its name.  Raises ``UsageError`` for a key that comes twice or out of
-    order, and where the file is there already.
+    order, and if the file is there already.
     """
     if os.path.lexists(path):
         raise UsageError(f"{path} is there already", hint="Name a file that is not there yet.")
@@ -395,7 +395,7 @@ def _size_and_crc(path: str) -> tuple[int, int]:
 def read_part(path: str, part: LoadPart, *, block_bytes: int = BLOCK_BYTES) -> Iterator[list[Pair]]:
     """Yield the keys and values of one partition of a file that ``check_file`` has passed.
 
-    Raises ``CorruptDataError`` for a block that is not as it was written, and at the end where the
+    Raises ``CorruptDataError`` for a block that is not as it was written, and at the end if the
     blocks are not all that the manifest tells of; ``FormatVersionError`` for values of a later
     version.
     """
@@ -431,7 +431,7 @@ def read_part(path: str, part: LoadPart, *, block_bytes: int = BLOCK_BYTES) -> I
         part.digest,
     ):
         raise CorruptDataError(
-            f"partition {part.partition} of {path} is not what the manifest tells of: "
-            f"{rows} rows, not {part.rows}, or others",
+            f"partition {part.partition} of {path} is not what the manifest says: "
+            f"{rows} rows instead of {part.rows}, or other rows",
             hint=ANEW,
         )

@@ -1,20 +1,20 @@
 """What is left of a damaged store, and what is not: for ``tidelog db salvage``.
 
-Log and data file are read past all damage (``wal.remains``, ``kv_remains``) and laid over each
+Log and data file are read past all damage (``wal.remains``, ``lmdb_remains``) and laid over each
 other: of each key the newest update that anything holds.
 
 Invariants:
 
 - The damaged store is only read; nobody may have it open for writing meanwhile.
 - What comes out was committed: a pair or frame that does not match its checksum is never used.
-- What may be missing or outdated is told: maps and keys where they are known, else the update
+- What may be missing or outdated is told: maps and keys if they are known, else the update
   numbers of a partition, or a run of keys.  Nothing else is lost.
 - A torn tail may never have been durable, and a recovery would cut it.  Here it counts as lost, and
   what is whole behind it is used: each transaction is there as a whole or not at all.
 
-How the two help each other: a value that is damaged in the data file is taken from the log, where
+How the two help each other: a value that is damaged in the data file is taken from the log, if
 every update of its partition since is in the log; numbers that a damaged log lacks are in the data
-file, where its mark counts them.
+file, if its mark counts them.
 
 Left out: ids of transactions, the ledger and update numbers.  The new store begins anew.
 """
@@ -107,7 +107,7 @@ class Lost:
 def salvage(path: str) -> Salvaged:
     """Return what is left of the store in a directory.
 
-    Raises ``NotFoundError`` where there is nothing of a store, and ``CorruptDataError`` where
+    Raises ``NotFoundError`` if there is nothing of a store, and ``CorruptDataError`` if
     neither manifest nor log tell how many partitions it has.
     """
     lost: list[Lost] = []
@@ -506,7 +506,7 @@ class Salvaged:
         have = _counter()
         _unite(have, self._log.numbers[partition])
         for load in self._log.loads:
-            if load.namespace != namespace:  # the numbers of its rows are no updates of this key
+            if load.namespace != namespace:  # the numbers of its rows are not updates of this key
                 for run in load.runs:
                     if run.partition == partition:
                         _add(have, run.first - 1, run.count)

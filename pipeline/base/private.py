@@ -28,7 +28,7 @@ def make_folder(path: str) -> None:
 
 
 def new_file(path: str) -> BinaryIO:
-    """Open a new file for writing, in the place of one that is there."""
+    """Open a new file for writing, replacing one that is there."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.fdopen(os.open(path, flags, FILE_MODE), "wb")
 
@@ -46,7 +46,7 @@ def is_name(name: object) -> bool:
 def open_plain(path: str, folder: str, name: str) -> BinaryIO:
     """Open a file in a folder below a path for reading; neither may be a symbolic link.
 
-    ``OSError`` where it is no regular file.
+    ``OSError`` if it is not a regular file.
     """
     inside = os.open(
         os.path.join(path, folder), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -58,7 +58,7 @@ def open_plain(path: str, folder: str, name: str) -> BinaryIO:
         os.close(inside)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError("it is no regular file")
+        raise OSError("it is not a regular file")
     return os.fdopen(file, "rb")
 
 

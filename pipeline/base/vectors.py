@@ -40,9 +40,9 @@ def encode(store_id: bytes, history_id: bytes, vector: Vector) -> dict[str, Any]
 
 
 def decode(data: Mapping[str, Any], store_id: bytes, history_id: bytes) -> dict[int, Number]:
-    """Return the vector of a JSON object; ``UsageError`` where it is none, or of another store."""
+    """Return the vector of a JSON object; ``UsageError`` if it is not one of this store."""
     if data.get("v") != 1 or not isinstance(data.get("p"), dict):
-        raise UsageError(f"no offset of Tidelog: {json.dumps(data)[:200]}", hint=_HINT)
+        raise UsageError(f"this is not an offset of Tidelog: {json.dumps(data)[:200]}", hint=_HINT)
     for name, own in (("store", store_id), ("history", history_id)):
         if data.get(name) != own.hex():
             raise UsageError(
@@ -63,7 +63,7 @@ def numbers(fields: Mapping[str, Any]) -> dict[int, Number]:
     try:
         return {int(partition): _number(value) for partition, value in fields.items()}
     except (TypeError, ValueError) as error:
-        raise UsageError(f"no update numbers by partition: {fields}", hint=_HINT) from error
+        raise UsageError(f"not update numbers by partition: {fields}", hint=_HINT) from error
 
 
 def _number(value: Any) -> Number:

@@ -150,7 +150,7 @@ class Archive:
             if number > self.high[partition][1]:
                 raise UsageError(
                     f"{self.path} ends at number {self.high[partition][1]} of partition "
-                    f"{partition}, wanted was {number}",
+                    f"{partition}, but {number} was asked for",
                     hint=_COMPACT,
                 )
         edge = self.stretches[0].low if default == "earliest" else self.high
@@ -181,7 +181,7 @@ class Archive:
     def names_by(self, time: int) -> dict[int, str]:
         """Return the names of the maps that were there at a time.
 
-        Names have no time of their own, and count with the number that follows: or, where none
+        Names have no time of their own, and count with the number that follows: or, if none
         does, with the last number of all.
         """
         counted: list[Event] = []
@@ -282,7 +282,7 @@ def is_archive(path: str) -> bool:
 def load(path: str) -> Archive:
     """Return what an archive holds.
 
-    Raises ``CorruptDataError`` where its account is damaged, ``FormatVersionError`` for an archive
+    Raises ``CorruptDataError`` if its account is damaged, ``FormatVersionError`` for an archive
     of another version.
     """
     place = os.path.join(path, NAME)
@@ -302,7 +302,7 @@ def load(path: str) -> Archive:
         archive = _archive_of(path, fields)
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
         raise CorruptDataError(
-            f"{place} is no account of an archive: {error!r}", hint=_RESTORE
+            f"{place} is not an account of an archive: {error!r}", hint=_RESTORE
         ) from error
     return archive
 
@@ -374,12 +374,12 @@ def moment(archive: Archive, text: str | None, *, whole: bool) -> Moment:
     if text.isdecimal():
         raise UsageError(
             f"{archive.path} is an archive, which has no checkpoints: asOf={text}",
-            hint="A store has one, and hot copies. A time has dashes, such as 2026-11-22.",
+            hint="Stores and hot copies have one. A time has dashes, such as 2026-11-22.",
         )
     time = time_of(text)
     if time > archive.time:
         raise UsageError(
-            f"{archive.path} ends at {text_of(archive.time)}, wanted was {text}",
+            f"{archive.path} ends at {text_of(archive.time)}, but {text} was asked for",
             hint=_COMPACT,
         )
     if archive.base is not None and time < archive.base.time:
@@ -389,7 +389,7 @@ def moment(archive: Archive, text: str | None, *, whole: bool) -> Moment:
 
 def _before(archive: Archive, time: int, text: str) -> HistoryTruncatedError:
     return HistoryTruncatedError(
-        f"{archive.path} holds the data from {text_of(time)} on, wanted was {text}",
+        f"{archive.path} holds the data from {text_of(time)} on, but {text} was asked for",
         hint="The log had been trimmed when the archive was begun.",
     )
 

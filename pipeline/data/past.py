@@ -4,13 +4,36 @@ The option ``asOf`` names the cut, in the end as numbers by partition: of each k
 version at or below them is shown.  What the data file shows already has to lie below the cut, for
 of what it replaced it knows nothing.
 
+An example with two partitions, and a checkpoint that has number 2 of partition 0 and number 1 of
+partition 1.  The data file shows a=1, b=1 and x=1; the log goes on behind it::
+
+    09:00  partition 0, number 1: a=1      in the data file
+    09:01  partition 0, number 2: b=1      in the data file
+           partition 1, number 1: x=1      in the data file
+    09:02  partition 0, number 3: a=2      one transaction
+           partition 1, number 2: x=2
+    09:05  partition 0, number 4: b is deleted
+
+======================= ============= ============================================================
+``asOf``                numbers       shown
+======================= ============= ============================================================
+the checkpoint's id     0: 2, 1: 1    a=1, b=1, x=1
+09:04                   0: 3, 1: 2    a=2, b=1, x=2
+``{"0": 3}``            0: 3, 1: 2    the same: of a partition that is not named, the newest
+``{"0": 3, "1": 1}``    0: 2, 1: 1    a=1, b=1, x=1: the numbers split a transaction, so they are
+                                      lowered until none is (with ``consistency=partition`` they
+                                      stay, and a=2 is shown beside x=1)
+``{"0": 1}``            refused       ``SnapshotExpiredError``: the data file has number 2 already,
+                                      and cannot tell whether there was a *b* before
+======================= ============= ============================================================
+
 Invariants:
 
 - Whatever cannot be shown as it was is a ``SnapshotExpiredError``: a partition whose data file is
   newer, even by a part of a checkpoint, and a map that was there and whose rows have been removed.
 - A vector ends where its last number moved.  Maps have the names that they had there, and one that
   is dropped behind it is there.  A time has all that was committed or dropped by then; names count
-  with the number that follows, or where none does, as they are now.
+  with the number that follows, or if none does, as they are now.
 - The rows of a load count from their numbers on, under the first name that their map gets.
 
 Left out: what a newest cut shows (``snapshots``), and archives, which have cuts of their own.
@@ -45,8 +68,8 @@ from ..base.times import text_of, time_of
 from ..log.logs import Cut, Log, check_partitions
 
 _ARCHIVE = (
-    "An archive has older data, as long as it is begun and carried on before the log goes: "
-    "`tidelog spark compact`."
+    "An archive has older data, if `tidelog spark compact` ran before that part of the log was "
+    "dropped."
 )
 
 Numbers = list[int]
@@ -54,6 +77,9 @@ Numbers = list[int]
 
 Parts = dict[int, tuple[int, int]]
 """First and last number of a transaction, by partition."""
+
+Told = NamespaceRecord | DropNamespaceRecord | NumberedRecord
+"""What the log behind a cut tells about maps, and what ends that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +178,7 @@ def moment(log: Log, newest: Cut, text: str, *, whole: bool) -> tuple[Cut, Past]
 
 
 def _given(log: Log, newest: Cut, text: str) -> Numbers:
-    """Return the numbers of a vector; where it has none, the newest."""
+    """Return the numbers of a vector; if it has none, the newest."""
     wanted = vectors.given(text, log.store_id, log.history_id)
     counters = newest.state.counters
     check_partitions(log.path, wanted, range(len(counters)))
@@ -176,7 +202,7 @@ class _Base:
     """Those of several updates, in the order of the log."""
 
     def check(self, numbers: Numbers) -> None:
-        """Raise ``SnapshotExpiredError`` where the data file shows more than some numbers."""
+        """Raise ``SnapshotExpiredError`` if the data file shows more than some numbers."""
         for partition, (seen, wanted) in enumerate(zip(self.seen, numbers, strict=True)):
             if wanted < seen:
                 raise SnapshotExpiredError(
@@ -209,7 +235,7 @@ class _Base:
             raise SnapshotExpiredError(
                 f"{self.log.path} has no checkpoint {text}: its data file is that of checkpoint "
                 f"{state.position}, the only one there is",
-                hint="The view meta tells the id, as checkpoint_id.",
+                hint="The column checkpoint_id of the view meta has its id.",
             )
         numbers = [
             self.ahead.get(p, counter.highest_applied + 1) - 1
@@ -224,8 +250,8 @@ class _Base:
         manifest = log.source.manifest
         if manifest is not None and manifest.copied and time > newest:
             raise UsageError(
-                f"{log.path} is a copy, which ends at {text_of(newest)}, wanted was "
-                f"{text_of(time)}: the store may have gone on",
+                f"{log.path} is a copy, which ends at {text_of(newest)}, but {text_of(time)} was "
+                "asked for: the store may have gone on",
                 hint="Read a newer copy, or the store.",
             )
         try:
@@ -253,30 +279,44 @@ class _Base:
     def _behind(
         self, cut: Cut, time: int | None
     ) -> tuple[dict[int, NamespaceRecord], dict[int, int]]:
-        """Return the maps of a cut, and where in the log behind it maps are dropped."""
-        everything = cut.state.namespaces
-        found = {number: record for number, record in everything.items() if not record.hidden}
-        named: dict[int, NamespaceRecord] = {}
+        """Return the maps of a cut, and where in the log behind it maps are dropped.
+
+        A map that was hidden at the cut is there under its first name, whenever it gets that.
+        """
+        behind = self._told(cut.position)
+        counted = 0 if time is None else counted_with(time, [record for _, record in behind])
+        known = cut.state.namespaces
+        found = {number: record for number, record in known.items() if not record.hidden}
         dropped: dict[int, int] = {}
-        # Whether no number has moved since a time, and nothing else has ended it.
-        still = time is not None
-        for frame, record in self._records(cut.position):
-            if isinstance(record, NamespaceRecord) and not record.hidden:
-                if record.id in everything and everything[record.id].hidden:
-                    found.setdefault(record.id, record)
-                elif still:
-                    named[record.id] = record
-            elif isinstance(record, DropNamespaceRecord):
-                dropped.setdefault(record.id, frame)
-                if still and record.time <= (time or 0):
-                    found |= named
+        for place, (position, record) in enumerate(behind):
+            if isinstance(record, DropNamespaceRecord):
+                dropped.setdefault(record.id, position)
+                if place < counted:
                     found.pop(record.id, None)
-                    named.clear()
-                else:
-                    still = False
-            elif isinstance(record, NumberedRecord):
-                still = False
-        return (found | named if still else found), dropped
+            elif isinstance(record, NamespaceRecord):
+                if record.id in known and known[record.id].hidden:
+                    found.setdefault(record.id, record)
+                elif place < counted:
+                    found[record.id] = record
+        return found, dropped
+
+    def _told(self, start: int) -> list[tuple[int, Told]]:
+        """Return positions and records of names and drops behind a position.
+
+        Of the records with update numbers, the first one is among them.
+        """
+        told: list[tuple[int, Told]] = []
+        numbered = False
+        for position, record in self._records(start):
+            if isinstance(record, NumberedRecord):
+                if numbered:
+                    continue
+                numbered = True
+            if isinstance(record, Told) and not (
+                isinstance(record, NamespaceRecord) and record.hidden
+            ):
+                told.append((position, record))
+        return told
 
     def _records(self, start: int) -> Iterator[tuple[int, object]]:
         """Yield position and record of what lies behind a position."""
@@ -284,9 +324,9 @@ class _Base:
             yield frame.position, record
 
     def check_known(self, cut: Cut) -> None:
-        """Raise where the log does not tell whether maps were dropped right behind a cut.
+        """Raise if the log does not tell whether maps were dropped right behind a cut.
 
-        That is so where its last number lies in a part of the log that has gone.
+        That is so if its last number lies in a part of the log that has gone.
         """
         head = self.log.earliest()
         if cut.position != head.position or not any(n for _, n in head.vector().values()):
@@ -303,6 +343,33 @@ class _Base:
             "removed what was dropped before",
             hint=f"asOf=latest shows what is left. {_ARCHIVE}",
         )
+
+
+def counted_with(time: int, told: Sequence[Told]) -> int:
+    """Return how many of the records behind the cut of a time count with that time.
+
+    The cut ends where the last number moved that was committed by then.  Records of the catalog
+    behind it may still be older than the time, but only a drop says when it was.  The cases, for
+    the time 10:00 and a map that is called *a* at the cut:
+
+    = ================================================= ====== ================================
+    A nothing behind the cut                            0      *a*
+    B name b, the end of the log                        all    *b*: as it is called now
+    C name b, a number                                  0      *a*: the name came with the number
+    D name b, a drop at 09:59, name c, a number         2      *b*, without the map of the drop
+    E name b, a drop at 09:59, name c, the end          all    *c*, without the map of the drop
+    F name b, a drop at 10:01, the end                  0      *a*, with the map of the drop
+    G name b, a drop at 09:59, name c, a drop at 10:01  2      *b*, without the map of the first
+    = ================================================= ====== ================================
+    """
+    counted = 0
+    for place, record in enumerate(told, 1):
+        if isinstance(record, NamespaceRecord):
+            continue
+        if not isinstance(record, DropNamespaceRecord) or record.time > time:
+            return counted
+        counted = place
+    return len(told)
 
 
 def _base(log: Log, newest: Cut) -> _Base:

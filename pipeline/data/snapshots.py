@@ -77,7 +77,7 @@ class Part:
     tx_ids: bool = False
     """Whether to look the transactions up in the log, all of which is read for that."""
     past: Past | None = None
-    """The cut to show, where that is older than the position."""
+    """The cut to show, if that is older than the position."""
     bytes_per_second: float | None = None
     """How much of keys and stored values to read, at most."""
 
@@ -191,7 +191,7 @@ def pin(path: str) -> tuple[Log, Cut]:
 
 
 def check_closed(path: str) -> None:
-    """Raise ``AlreadyOpenError`` where a writer has a store open."""
+    """Raise ``AlreadyOpenError`` if a writer has a store open."""
     try:
         RealDisk().lock(os.path.join(path, LOCK_NAME), shared=True).release()
     except BlockingIOError as error:
@@ -279,7 +279,7 @@ def _blocks(view: View, partition: int, wanted: Range, rows: int) -> Iterator[li
 def _bounded(pairs: Iterator[Pair], rows: int) -> Iterator[list[Pair]]:
     """Yield blocks of at most so many pairs, each of which ends where ``BLOCK_BYTES`` are there.
 
-    Pairs are taken a few at a time, and one at a time where they are large.
+    Pairs are taken a few at a time, and one at a time if they are large.
     """
     block: list[Pair] = []
     size, few = 0, min(rows, _FEW)

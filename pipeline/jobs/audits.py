@@ -8,7 +8,7 @@ Invariants:
 - What is compared is what a reader of that copy would get: the data file under the log behind it,
   every value checked.
 - Keys are compared with update number, commit time and value, by namespace id, so that renames
-  are no differences.
+  are not differences.
 - Memory: ``verify`` holds the partitions that differ, one map at a time; ``replay_check`` the keys
   and values of the partitions of its task.
 """
@@ -82,14 +82,14 @@ def verify(paths: Sequence[str], runner: Runner, *, tasks: int = 4) -> list[Row]
 def verify_archives(paths: Sequence[str], runner: Runner) -> list[Row]:
     """Return the files of archives that are not what was written.
 
-    A row has ``archive``, ``file``, and ``problem``.  Raises ``CorruptDataError`` where the account
-    of an archive is damaged, and ``UsageError`` for what is none.
+    A row has ``archive``, ``file``, and ``problem``.  Raises ``CorruptDataError`` if the account
+    of an archive is damaged, and ``UsageError`` for what is not an archive.
     """
     work = []
     for path in paths:
         if not archives.is_archive(path):
             raise UsageError(
-                f"{path} is no archive", hint="Verify archives, and copies of a store, apart."
+                f"{path} is not an archive", hint="Verify archives, and copies of a store, apart."
             )
         archive = archives.load(path)
         alone = replace(archive, base=None, events=(), maps={})
@@ -119,7 +119,7 @@ def _by_partitions(pinned: Sequence[tuple[Log, Cut]], tasks: int) -> list[_Copie
 
 
 def _differences(copies: _Copies) -> Iterator[Row]:
-    """Yield the keys that differ: first by fingerprints, then by keys where those differ."""
+    """Yield the keys that differ: first by fingerprints, then by keys if those differ."""
     prints = [_fingerprints(part) for part in copies.parts]
     places = {place for found in prints for place in found}
     for place in sorted(places):
@@ -183,14 +183,17 @@ def replay_check(older: str, newer: str, runner: Runner, *, tasks: int = 4) -> l
     """Return every key for which the older copy and the changes since do not give the newer one.
 
     A row has ``partition``, ``namespace``, ``key``, ``replayed`` and ``found``: update numbers, or
-    None for an absent key.  Raises ``HistoryTruncatedError`` where the log of the newer copy does
+    None for an absent key.  Raises ``HistoryTruncatedError`` if the log of the newer copy does
     not go back to the older one, and as ``verify`` does.
     """
     before, after = snapshots.pin(older), snapshots.pin(newer)
     _check_same_store(before[0], after[0])
     log, end = after
     if before[0].history_id != log.history_id:
-        raise UsageError(f"{older} and {newer} have different histories: none leads to the other")
+        raise UsageError(
+            f"{older} and {newer} have different histories: neither continues the other",
+            hint="Name two states of one history, the older one first.",
+        )
     low, high = before[1].vector(), end.vector()
     end.check_reaches(low, newer)
     start = log.before(low).position
@@ -252,7 +255,7 @@ def _updates(work: _Replay) -> Iterator[tuple[bytes, int, bytes | None]]:
 
 
 def _check_attached(work: _Replay, record: IngestRecord) -> None:
-    """Raise ``HistoryTruncatedError`` where rows that are still there came from files meanwhile."""
+    """Raise ``HistoryTruncatedError`` if rows that are still there came from files meanwhile."""
     _, newer = work.copies.parts
     between = any(
         work.low[run.partition][1] < run.first <= work.high[run.partition][1] for run in record.runs

@@ -80,7 +80,7 @@ class _Written:
 
     files: dict[int, File]
     time: int = 0
-    """The time of the newest change, in microseconds; 0 where there is none."""
+    """The time of the newest change, in microseconds; 0 if there is none."""
     catalog: list[int] = field(default_factory=list)
     """Positions of frames."""
 
@@ -95,18 +95,20 @@ def compact(
 ) -> Row:
     """Carry what the log at ``store`` has become since the last time into an archive.
 
-    Makes the archive, in a new folder, where there is none.  Returns ``rows`` and ``files`` that
+    Makes the archive, in a new folder, if there is none.  Returns ``rows`` and ``files`` that
     are new, and ``vector``: how far the archive goes, by partition.  Raises ``UsageError`` for an
-    archive of another store, ``HistoryTruncatedError`` where the log was trimmed behind the
+    archive of another store, ``HistoryTruncatedError`` if the log was trimmed behind the
     archive's end, or a map was attached since, ``DiskFullError`` and ``DiskError``, and
-    ``AlreadyOpenError`` beside another run, or where a new archive needs the data of a store that
+    ``AlreadyOpenError`` beside another run, or if a new archive needs the data of a store that
     is open.
     """
     log = Log(store)
     made = not os.path.isdir(archive)
     make_folder(archive)
     if any(not name.startswith(_OWN) for name in os.listdir(archive)):
-        raise UsageError(f"{archive} holds what is no archive's", hint="Name a new folder.")
+        raise UsageError(
+            f"{archive} has files that do not belong to an archive", hint="Name a new folder."
+        )
     try:
         lock = RealDisk().lock(os.path.join(archive, LOCK_NAME))
     except BlockingIOError as error:
@@ -194,7 +196,7 @@ def _renamed(archive: Archive, cut: Cut) -> bool:
 
 
 def _begun(log: Log, path: str, start: Cut, runner: Runner, sizes: FileSizes) -> Archive:
-    """Return a new archive, with the data of the store where the log does not begin at nothing."""
+    """Return a new archive, with the data of the store if the log does not begin at nothing."""
     archive = Archive(
         path=path,
         store_id=log.store_id,

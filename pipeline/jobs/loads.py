@@ -1,4 +1,4 @@
-"""The job ``load``: rows of Parquet, CSV or JSON lines become a load (``engine.load_files``).
+"""The job ``load``: rows of Parquet, CSV or JSON lines become a load (``upkeep.load_files``).
 
 Rows are placed by the hash of their key, brought together by partition, and sorted: by Spark, or
 in the memory of this process (engine ``arrow``).  Both give the same load, ids and files aside.
@@ -47,7 +47,7 @@ def load(
 ) -> LoadManifest:
     """Make a load of a file, or of the files of a folder, whose columns have keys and values.
 
-    ``given`` are the options of the sink; ``replace`` puts the load in the place of another one.
+    ``given`` are the options of the sink; ``replace`` lets it take the place of another load.
     With ``onConflict=last`` the greatest value of a key counts, byte by byte, for rows have no
     order.  Raises ``UsageError`` for rows that cannot be loaded, ``NotFoundError``.
     """
@@ -86,7 +86,7 @@ def _format_of(source: str) -> Format:
     form = found.pop() if len(found) == 1 else None
     if form is None:
         raise UsageError(
-            f"{source} has no files, or of different kinds, or of another than Parquet, CSV, JSON",
+            f"{source} does not hold files of one kind, which is Parquet, CSV or JSON",
             hint=f"Name a file, or a folder of files, that end in {', '.join(_FORMATS)}.",
         )
     return form

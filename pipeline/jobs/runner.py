@@ -7,7 +7,7 @@ the same answer.
 Invariants:
 
 - An error of Tidelog, or of the operating system, in an executor is raised as it is in the driver.
-- A task's memory is bounded by a batch of rows, but where its job says so.
+- A task's memory is bounded by a batch of rows, unless its job says otherwise.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def export(
 
     One file per task; a folder under its name is whole.  In ``jsonl`` bytes are ``{"s": text}`` or
     ``{"b64": ...}``, in ``csv`` base64.  Returns how many rows, and the names of the files.
-    Raises ``UsageError`` where the folder is there already.
+    Raises ``UsageError`` if the folder is there already.
     """
     if form not in get_args(Format):
         raise UsageError(f"there is no format {form!r}", hint=", ".join(get_args(Format)))

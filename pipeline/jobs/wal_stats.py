@@ -4,9 +4,9 @@ A task reads one slice of a log and returns counts of it, which are merged as th
 
 Invariants:
 
-- Any number of tasks gives the same rows, but for hot keys where there are too many keys to count
+- Any number of tasks gives the same rows, but for hot keys if there are too many keys to count
   each: their counts then differ within the error that stands beside them.
-- Updates of internal maps are records, and use up numbers; they are no updates of a map, belong to
+- Updates of internal maps are records, and use up numbers; they are not updates of a map, belong to
   no transaction, and no hot key is one of theirs.
 - Memory grows with segments, maps, gaps and runs of closed numbers, not with the log.
 

@@ -77,7 +77,7 @@ class Wanted:
         return name.startswith(HIDDEN) or self.namespace in (None, name)
 
     def borders(self) -> tuple[list[int], list[int]]:
-        """Return the two borders by partition; where nothing is wanted no number lies between."""
+        """Return the two borders by partition; if nothing is wanted no number lies between."""
         everywhere = range(max(self.high, default=-1) + 1)
         chosen = self.high.keys() & self.low.keys()
         if self.partitions is not None:
@@ -326,7 +326,7 @@ class _Updates:
         values = cache(lambda: pa.array(self._values, pa.binary()))
 
         def op() -> pa.Array:
-            # Arrow looks for modules that may know the type where it has to find one by itself.
+            # Arrow looks for modules that may know the type if it has to find one by itself.
             put, delete = (pa.scalar(text, pa.string()) for text in (self._put, "delete"))
             if values().null_count:
                 return pc.if_else(values().is_valid(), put, delete)

@@ -90,7 +90,7 @@ class Cut:
             partition, wanted = behind
             raise UsageError(
                 f"partition {partition} of {path} has come to number "
-                f"{self.state.counters[partition].lwm}, wanted was {wanted[1]}",
+                f"{self.state.counters[partition].lwm}, but {wanted[1]} was asked for",
                 hint="The store was replaced or its tail was lost: begin anew.",
             )
 
@@ -218,7 +218,7 @@ def check_partitions(path: str, wanted: Iterable[int], here: Collection[int]) ->
     """Raise ``UsageError`` for a partition that a store does not have."""
     for partition in wanted:
         if partition not in here:
-            raise UsageError(f"{path} has {len(here)} partitions, no {partition}")
+            raise UsageError(f"{path} has {len(here)} partitions, and no partition {partition}")
 
 
 class Log:
@@ -241,7 +241,7 @@ class Log:
 
     @contextmanager
     def _segment(self, number: int) -> Iterator[Segment]:
-        """Open a segment for a block; ``HistoryTruncatedError`` where it has gone."""
+        """Open a segment for a block; ``HistoryTruncatedError`` if it has gone."""
         try:
             segment = open_segment(self.source.directory, number)
         except FileNotFoundError as error:
@@ -310,7 +310,7 @@ class Log:
     def extent(self, *, permissive: bool) -> tuple[int, int]:
         """Return where the kept log begins, and where its durable part ends.
 
-        ``permissive``: where the last segment is damaged, the end of its last valid frame.
+        ``permissive``: if the last segment is damaged, the end of its last valid frame.
         """
         numbers = self._numbers()
         with self._segment(numbers[0]) as segment:
@@ -337,7 +337,7 @@ class Log:
     def border(self, position: int, end: int) -> int:
         """Return the first border of frames at or behind a position; ``end`` is the last one.
 
-        ``HistoryTruncatedError`` where the kept log begins above the position.
+        ``HistoryTruncatedError`` if the kept log begins above the position.
         """
         for number in reversed(self._numbers()):
             with self._segment(number) as segment:
@@ -351,7 +351,7 @@ class Log:
     def at(self, vector: Vector) -> Cut:
         """Return the lowest cut at which every partition has come at least as far as a vector.
 
-        ``HistoryTruncatedError`` where the kept log begins above it, ``UsageError`` where the log
+        ``HistoryTruncatedError`` if the kept log begins above it, ``UsageError`` if the log
         does not reach it.
         """
         cut = self.before(vector, short=True)
@@ -378,7 +378,8 @@ class Log:
         kept = {p: n for p, (_, n) in cut.vector().items() if n > vector.get(p, (0, n))[1]}
         wanted = {p: vector[p][1] for p in kept}
         raise HistoryTruncatedError(
-            f"the log of {self.path} is kept from update numbers {kept} on, wanted were {wanted}",
+            f"the log of {self.path} is kept from update numbers {kept} on, but {wanted} were "
+            "asked for",
             hint=_KEEP_MORE,
         )
 
@@ -392,7 +393,7 @@ class Log:
     def until(self, time: int) -> Cut:
         """Return the highest cut below which all was committed before a time, microseconds UTC.
 
-        Times never fall along a log.  ``HistoryTruncatedError`` where the kept log begins later.
+        Times never fall along a log.  ``HistoryTruncatedError`` if the kept log begins later.
         """
         for cut in self._heads():
             if cut.state.time < time:
@@ -400,7 +401,7 @@ class Log:
         if any(counter.lwm for counter in cut.state.counters):
             raise HistoryTruncatedError(
                 f"the log of {self.path} is kept from {cut.state.time} on, in microseconds UTC, "
-                f"wanted was {time}",
+                f"but {time} was asked for",
                 hint=_KEEP_MORE,
             )
         return cut

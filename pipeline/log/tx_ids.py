@@ -29,7 +29,7 @@ class TxIds:
     """The transactions of some partitions, in a log up to a position."""
 
     def __init__(self, path: str, position: int, partitions: Collection[int]) -> None:
-        """Read the log; raises ``CorruptLogError`` where it is damaged."""
+        """Read the log; raises ``CorruptLogError`` if it is damaged."""
         self._firsts = {partition: array("q") for partition in partitions}
         self._ends = {partition: array("q") for partition in partitions}
         self._ids = {partition: bytearray() for partition in partitions}
@@ -56,7 +56,7 @@ class TxIds:
             raise corrupt_record(error, frame.segment, frame.offset) from error
 
     def of(self, partition: int, numbers: Iterable[int]) -> list[bytes | None]:
-        """Return the id of the transaction that made each update; None where the log has gone."""
+        """Return the id of the transaction that made each update; None if the log has gone."""
         firsts, ends, ids = self._firsts[partition], self._ends[partition], self._ids[partition]
         found: list[bytes | None] = []
         for number in numbers:

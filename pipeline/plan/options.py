@@ -124,7 +124,7 @@ def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
         given_too = [texts[name.lower()][0] for name in names if name.lower() in texts]
         if len(given_too) > 1:
             raise UsageError(
-                f"{' and '.join(given_too)} speak of one thing", hint="Give one of them."
+                f"{' and '.join(given_too)} exclude each other", hint="Give one of them."
             )
     if options.bases and len(options.bases) != len(options.paths):
         raise UsageError(
@@ -176,9 +176,12 @@ def parse_load(given: Mapping[str, str]) -> LoadOptions:
         ("target", "target", _one_of(Target)),
     ]
     fields = _fields(texts, known, "a load")
-    for name, needed in (("namespace", "the map"), ("partitions", "how many the store has")):
+    for name, needed in (
+        ("namespace", "name of the map"),
+        ("partitions", "partition count of the store"),
+    ):
         if name not in fields:
-            raise UsageError(f"the option {name} is missing", hint=f"A load is told {needed}.")
+            raise UsageError(f"the option {name} is missing", hint=f"Give the {needed}.")
     return LoadOptions(**fields)
 
 
@@ -194,7 +197,7 @@ def _texts(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
             hint="Make a view: CREATE TEMPORARY VIEW name USING tidelog OPTIONS (path '...').",
         )
     if "paths" in texts and "path" in texts:
-        raise UsageError("path and paths speak of one thing", hint="Give one of them.")
+        raise UsageError("path and paths exclude each other", hint="Give one of them.")
     if "paths" in texts:
         texts["path"] = texts.pop("paths")
     return texts

@@ -70,7 +70,7 @@ class Task:
     """The columns that are wanted, in this order; None is all of them."""
     wanted: Wanted | None = None
     names: Mapping[int, str] = field(default_factory=dict)
-    """Names of maps by id, for what lies behind damage, where nothing else tells them."""
+    """Names of maps by id, for what lies behind damage, if nothing else tells them."""
     damage: frozenset[tuple[int, int]] = frozenset()
     """Segment and offset of what was found unreadable when the changes were planned."""
 
@@ -285,9 +285,9 @@ def _archived_changes(options: Options, chosen: tuple[str, ...] | None) -> list[
 
 
 def _archive(path: str, options: Options) -> Archive:
-    """Return what an archive holds, where it has what is asked of it."""
+    """Return what an archive holds, if it has what is asked of it."""
     if not archives.is_archive(path):
-        raise UsageError(f"{path} is no archive", hint="Read archives and stores apart.")
+        raise UsageError(f"{path} is not an archive", hint="Read archives and stores apart.")
     if options.view not in ("snapshot", "changes"):
         raise UsageError(
             f"{path} is an archive, which has no view {options.view!r}",
@@ -350,7 +350,7 @@ def change_tasks(
 ) -> list[Task]:
     """Return the tasks that read what lies between two vectors; ``cut`` holds the second.
 
-    What became of maps lies between two vectors where some number lies that is above the first,
+    What became of maps lies between two vectors if some number lies that is above the first,
     and below or at the second, behind it.
     """
     here = cut.vector()
@@ -411,7 +411,7 @@ def start_of(log: Log, options: Options, default: str) -> dict[int, Number]:
 def kept(
     log: Log, options: Options, wanted: dict[int, Number], earliest: Vector
 ) -> dict[int, Number]:
-    """Return a vector that the kept log still reaches, or raise where it does not."""
+    """Return a vector that the kept log still reaches, or raise if it does not."""
     try:
         log.before(wanted)
     except HistoryTruncatedError as error:
@@ -421,13 +421,13 @@ def kept(
 
 
 def skipped(log: Log, options: Options, error: HistoryTruncatedError) -> dict[int, Number]:
-    """Return where the kept log begins, and tell what is skipped; raise where that is no good."""
+    """Return where the kept log begins, and tell what is skipped; raise if nothing may be."""
     _skip(options, error)
     return log.earliest().vector()
 
 
 def _skip(options: Options, error: HistoryTruncatedError) -> None:
-    """Tell what is skipped, or raise where that is no good."""
+    """Tell what is skipped, or raise if nothing may be."""
     if options.fail_on_data_loss:
         raise error
     _log.warning("history.skipped %s", error, extra={"event": "history.skipped"})

@@ -212,13 +212,13 @@ class ChangeStream:
         log = self._logs[place]
         if not self._options.bases:
             raise UsageError(
-                f"the query over {log.path} began with a copy of it, and has not come behind that",
+                f"the query over {log.path} began with a copy of it, and has not read all of it",
                 hint="Set initialSnapshot as before.",
             )
         copy, cut = snapshots.pin(self._options.bases[place])
         if (copy.store_id, copy.history_id) != (log.store_id, log.history_id):
             raise UsageError(
-                f"{copy.path} is no copy of {log.path}, or has a history of its own by now",
+                f"{copy.path} is not a copy of {log.path}, or it has a history of its own by now",
                 hint="Begin with a hot copy that nobody has opened for writing.",
             )
         return cut
@@ -228,7 +228,7 @@ class ChangeStream:
         options, cut = self._options, self._base(place)
         if cut.vector() != high:
             raise SnapshotExpiredError(
-                f"{options.bases[place]} is another copy than the one that the query began with",
+                f"{options.bases[place]} is not the copy that the query began with",
                 hint="Put that one in its place, or begin anew.",
             )
         if options.namespace is not None and options.namespace not in cut.names.values():

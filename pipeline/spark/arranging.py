@@ -30,7 +30,7 @@ def arrange(frame: DataFrame, partitions: int, files: int | None = None) -> Data
     wanted = files or 2 * frame.sparkSession.sparkContext.defaultParallelism
     tasks = min(wanted, partitions)
     # Bytes in front of the key and not a column of their own: Spark compares the first eight bytes
-    # of the first column by themselves, and all columns one by one only where these are the same.
+    # of the first column by themselves, and all columns one by one only if these are the same.
     full_key = "concat(to_binary(lpad(hex(partition), 4, '0'), 'hex'), key)"
     return (
         frame.select("key", "value", partition_of("key", partitions).alias("partition"))

@@ -1,4 +1,4 @@
-"""The base classes of PySpark's data sources; where PySpark is missing, plain objects.
+"""The base classes of PySpark's data sources; if PySpark is missing, plain objects.
 
 So everything else here can be imported without it.
 """

@@ -149,7 +149,7 @@ class _Reader(DataSourceReader):
         return {**self.__dict__, "_planned": None}
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Read one task; Spark calls this with None where there is none."""
+        """Read one task; Spark calls this with None if there is none."""
         return _batches(partition)
 
 
@@ -371,7 +371,7 @@ def snapshot_vector(frame: DataFrame) -> dict[str, dict[int, int]]:
     """Return the cut that a snapshot shows: the last update number of each partition, by path.
 
     ``frame`` is what ``load()`` has returned, without a schema of the caller's.  As JSON the
-    numbers of a path are a value for ``asOf`` and ``startingCounters``.  ``UsageError`` where
+    numbers of a path are a value for ``asOf`` and ``startingCounters``.  ``UsageError`` if
     ``frame`` is nothing of that kind, or its read could not be planned.
     """
     for field in frame.schema.fields:
@@ -379,8 +379,8 @@ def snapshot_vector(frame: DataFrame) -> dict[str, dict[int, int]]:
             cuts = json.loads(field.metadata[_CUTS])
             return {path: {int(p): n for p, n in cut.items()} for path, cut in cuts.items()}
     raise UsageError(
-        "no cut is known of this DataFrame",
-        hint="It has to be what load() of the view snapshot returned: no selection of it, and "
+        "the cut of this DataFrame is not known",
+        hint="Give what load() of the view snapshot returned, not a selection of it, and load it "
         "without a schema. `show()` tells whether the store can be read.",
     )
 

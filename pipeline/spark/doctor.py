@@ -1,4 +1,4 @@
-"""Whether Spark can work here, and what to do where it cannot.
+"""Whether Spark can work here, and what to do if it cannot.
 
 The first check that fails is told in words; those that need it are left out.
 
@@ -27,7 +27,7 @@ _INSTALL = "Install the extra: pip install 'tidelog[spark]'."
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that Spark needs: what was found, and what to do where it is not right."""
+    """One thing that Spark needs: what was found, and what to do if it is not right."""
 
     name: str
     found: str

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _BASE = "base"
-"""What stands in the place of an operation beside data that was there before."""
+"""What stands for an operation beside data that was there before."""
 
 
 def partition_of(key: Column | str, partitions: int) -> Column:
@@ -42,7 +42,7 @@ def with_preimages(changes: DataFrame, base: DataFrame) -> DataFrame:
     """Tell for each change what it replaced, at the cost of a shuffle.
 
     ``changes`` has all columns of its view, and begins at the cut of the snapshot ``base``
-    (``snapshot_vector``).  It gets a column ``preimage``, null where there was no value.  With
+    (``snapshot_vector``).  It gets a column ``preimage``, null if there was no value.  With
     ``changeFormat=cdf`` it gets the rows of Delta Lake instead: ``insert``, ``update_preimage``
     and ``update_postimage``, and ``delete`` with the value that was deleted.
 

@@ -21,7 +21,7 @@ def local_session(master: str = "local[*]", **conf: str) -> SparkSession:
     """Return a session on this machine that knows the format ``tidelog``.
 
     Spark starts its workers with the ``python3`` of PATH otherwise, which is not that of a virtual
-    environment.  ``conf`` are settings of Spark with ``__`` in the place of dots.
+    environment.  ``conf`` are settings of Spark with ``__`` instead of dots.
     """
     from pyspark.sql import SparkSession
 

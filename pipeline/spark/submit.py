@@ -32,7 +32,7 @@ def submit_command(
 ) -> list[str]:
     """Return the arguments of a process that runs a script; ``program`` is ``spark-submit``.
 
-    ``interpreter`` is that of driver and workers where there is no archive of an environment.
+    ``interpreter`` is that of driver and workers if there is no archive of an environment.
     """
     command = [program]
     if master is not None:
@@ -72,7 +72,7 @@ def find_program() -> str:
 
 
 def check_unpacked(archive: str) -> None:
-    """Raise ``UsageError`` where the driver would not find the interpreter of an archive."""
+    """Raise ``UsageError`` if the driver would not find the interpreter of an archive."""
     if not os.path.exists(os.path.join(ENVIRONMENT, "bin", "python")):
         raise UsageError(
             f"the driver needs {archive} unpacked here, for it plans reads with ./{ENVIRONMENT}",

@@ -9,7 +9,7 @@ What each death leaves:
 
 Invariants:
 
-- Whatever a directory has beside its manifest and the files named there is no part of a load.
+- Whatever a directory has beside its manifest and the files named there is not part of a load.
 - An attempt has a file of its own; only the files of attempts that were told of get names.
 
 Left out: two jobs that write one directory at once.  Nothing here knows Spark.
@@ -54,8 +54,8 @@ COLUMNS = {"key": "binary", "value": "binary"}
 _PART = re.compile(r"part-[0-9a-f]{32}-[0-9]{5}\.mdb")
 _OTHERS = (MANIFEST_NAME, NEW_MANIFEST_NAME, STAGING_NAME)
 _ARRANGE = (
-    "Of rows with the same key keep one, or set onConflict=last (`--on-conflict last`); a frame is "
-    "brought into order by `tidelog.pipeline.spark.arranging.arrange`."
+    "Keep one row per key, or set onConflict=last (`--on-conflict last`). A frame is sorted by "
+    "`tidelog.pipeline.spark.arranging.arrange`."
 )
 
 Row = tuple[int, bytes, bytes]
@@ -65,7 +65,7 @@ Row = tuple[int, bytes, bytes]
 class LoadWriter:
     """One job that writes a load: made where the job begins, and handed to its tasks.
 
-    Raises ``UsageError`` where the directory has a load that is not to be replaced, or files of
+    Raises ``UsageError`` if the directory has a load that is not to be replaced, or files of
     somebody else.
     """
 
@@ -96,7 +96,7 @@ class LoadWriter:
             raise
 
     def commit(self, staged: Sequence[LoadFile]) -> LoadManifest:
-        """Make a load of what was staged, in the place of the one that is there."""
+        """Make a load of what was staged, replacing the one that is there."""
         self._check_place()
         found: set[int] = set()
         for part in (part for file in staged for part in file.partitions):
@@ -154,7 +154,7 @@ class LoadWriter:
         foreign = sorted(n for n in names if n not in _OTHERS and not _PART.fullmatch(n))
         if foreign:
             raise UsageError(
-                f"{path} has files that are none of a load: {', '.join(foreign[:3])}",
+                f"{path} has files that do not belong to a load: {', '.join(foreign[:3])}",
                 hint="Name a folder that is not there yet.",
             )
 

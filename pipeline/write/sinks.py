@@ -15,7 +15,7 @@ Invariants:
 
 - No update number is reserved and no lock taken while rows are staged.
 - The ledger's row is in the very transaction that it tells of.
-- A writer's batches ascend; the ledger keeps its newest one, for each partition where those are
+- A writer's batches ascend; the ledger keeps its newest one, for each partition if those are
   committed one by one.
 
 Nothing here knows Spark.
@@ -62,7 +62,7 @@ Rows = dict[tuple[str, bytes], "bytes | None"]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch as its writer numbers it; a batch of nobody cannot be told from its repetition."""
+    """A batch as its writer numbers it; without a writer a repeated batch is not recognised."""
 
     writer: str | None
     number: int = 0
@@ -85,7 +85,7 @@ def check(columns: Mapping[str, str], options: WriteOptions, *, replace: bool) -
         )
     if replace and (options.namespace is None or options.atomicity == "partition"):
         raise UsageError(
-            "what is to be replaced has to be one map, at once",
+            "only one map can be replaced, in one transaction",
             hint="Set the option namespace, and leave out atomicity=partition.",
         )
     wanted = dict(COLUMNS)
@@ -137,7 +137,7 @@ def commit(
 ) -> None:
     """Commit what was staged, unless the ledger knows the batch; remove the staging area.
 
-    ``replace`` removes everything else from the map.  Raises ``AlreadyOpenError`` where another
+    ``replace`` removes everything else from the map.  Raises ``AlreadyOpenError`` if another
     process writes the store, ``UsageError`` for rows that cannot be written,
     ``TransactionTooLargeError``.
     """
@@ -174,7 +174,7 @@ def commit(
 
 
 def _check_size(groups: Sequence[tuple[bytes, Rows]], most: int | None) -> None:
-    """Raise ``TransactionTooLargeError`` before the first transaction where any has too many."""
+    """Raise ``TransactionTooLargeError`` before the first transaction if any has too many."""
     largest = max((len(rows) for _, rows in groups), default=0)
     if most is not None and largest > most:
         raise TransactionTooLargeError(
@@ -205,20 +205,20 @@ def _opened(path: str) -> Iterator[Database]:
     try:
         db = open_store(path, create=False)
     except AlreadyOpenError as error:
-        error.add_note("Spark commits from its driver, which has to be the only one that writes.")
+        error.add_note("Spark commits from its driver: no other process may write to the store.")
         raise
     with db:
         yield db
 
 
 def _rows(path: str, staged: Sequence[Staged], options: WriteOptions) -> Rows:
-    """Return the rows of files, later ones last; raises where a key comes twice."""
+    """Return the rows of files, later ones last; raises if a key comes twice."""
     rows: Rows = {}
     for one in staged:
         for name, key, value in _read(path, one, options.namespace):
             if options.on_conflict == "fail" and (name, key) in rows:
                 raise UsageError(
-                    f"key {key!r} of {name!r} comes twice in one batch, in no order",
+                    f"key {key!r} of {name!r} comes twice in one batch, in no known order",
                     hint="Reduce the batch to one row per key, or set onConflict=last.",
                 )
             rows[name, key] = value
@@ -267,7 +267,7 @@ def _by_partition(rows: Rows, space: Space) -> list[tuple[bytes, Rows]]:
 def _apply(
     tx: Transaction, db: Database, rows: Rows, batch: Batch, part: bytes, replaced: str | None
 ) -> int | None:
-    """Write rows, and the ledger's row, in one transaction; nothing where it is there already.
+    """Write rows, and the ledger's row, in one transaction; nothing if it is there already.
 
     Return the writer's newest batch in that case.
     """

@@ -91,7 +91,7 @@ def test_a_table_has_a_stamp_and_the_sum_of_its_versions() -> None:
 
 
 def test_rows_stand_in_the_place_of_their_partition() -> None:
-    with pytest.raises(PlacementError, match="stands in the place of partition 0"):
+    with pytest.raises(PlacementError, match="was given for partition 0"):
         PartitionTable([row_of(1, 0, "A")])
 
 

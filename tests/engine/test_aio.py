@@ -702,5 +702,5 @@ async def test_what_cannot_be_run_or_loaded_is_refused() -> None:
             await users.load([], batch=wrong)
         for act in (users.load, users.update_many):
             for given in no_pairs:
-                with pytest.raises(UsageError, match="where key and value are wanted"):
+                with pytest.raises(UsageError, match="a pair of key and value is needed"):
                     await act(given)

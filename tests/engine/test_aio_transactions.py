@@ -283,7 +283,7 @@ async def test_a_transaction_belongs_to_one_task_and_one_block() -> None:
     async with opened() as db:
         money = await accounts(db)
         outside = db.transaction()
-        with pytest.raises(UsageError, match="block"):
+        with pytest.raises(UsageError, match="has not begun"):
             await outside[money].get("ada")
         await outside.rollback()
         async with db.transaction() as tx:

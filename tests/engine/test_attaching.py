@@ -396,8 +396,8 @@ def test_a_load_that_does_not_fit_is_refused(load: str, tmp_path: Path) -> None:
         before = store.parts.writer.position
         for directory, name, error, text in (
             (load, None, UsageError, "there is a map 'cities' already"),
-            (load, "", UsageError, "is no name for a map"),
-            (load, "\0hidden", UsageError, "is no name for a map"),
+            (load, "", UsageError, "is not a name for a map"),
+            (load, "\0hidden", UsageError, "is not a name for a map"),
             (wide, "new", UsageError, "for 5 partitions, the store has 4"),
             (unknown, "new", CodecError, "nobody's"),
             (str(tmp_path / "empty"), "new", NotFoundError, "there is no load"),
@@ -605,7 +605,7 @@ def test_keys_that_are_none_of_their_codec_are_refused(tmp_path: Path) -> None:
     # Such a load was attached, and its map could not be read.
     load = make_load(tmp_path / "load", {b"12345": b"1"}, key_codec=("i64", 1))
     with tidelog.open(tmp_path / "s", partitions=4) as db:
-        with pytest.raises(CodecError, match="keys that are no i64, as its manifest says"):
+        with pytest.raises(CodecError, match="keys that do not decode as i64, the codec"):
             db.attach(load)
         assert db.maps() == []
     assert check_store(tmp_path / "s") == []

@@ -370,7 +370,7 @@ def test_a_function_of_which_nothing_runs_is_refused_before_anything_is_committe
     store: Opened, work: Callable[..., object]
 ) -> None:
     """An empty transaction was committed, and a coroutine or a generator came back."""
-    with pytest.raises(UsageError, match="none of which has run") as caught:
+    with pytest.raises(UsageError, match="nothing of it has run") as caught:
         store.database.run(work, id=bytes(16))
     assert caught.value.hint
     assert store.database.outcome(bytes(16)) == "rolled_back"

@@ -371,7 +371,7 @@ LIES: list[tuple[Callable[[Tamper], None], str]] = [
     (beside_the_mark, "outside of the partitions"),
     (more_partitions, "3 partitions or more"),
     (short_key, "does not match its checksum"),
-    (no_mark, "is no mark"),
+    (no_mark, "is not a mark"),
     (counted_wrong, "its mark says"),
     (ahead_in_numbers, "but the log has"),
     (other_epochs, "epochs of the checkpoint are not those of the log"),
@@ -541,7 +541,7 @@ def test_a_damaged_manifest_is_told(store: Path) -> None:
 def test_a_data_file_that_cannot_be_opened_is_told(store: Path) -> None:
     os.truncate(store / "data/data.mdb", 8192)
     (problem,) = check_store(store)
-    assert "8192 bytes where its meta page needs" in problem
+    assert "8192 bytes, but its meta page needs" in problem
     assert os.listdir(store / "readers") == []
 
 

@@ -231,9 +231,9 @@ async def many_at_once(world: World) -> Changed:
     for pairs, kind, said in (
         (broken([("new", 1)]), ZeroDivisionError, "broken"),
         ([("new", 1), (7, 1)], CodecError, "str: $: int is not supported"),
-        ([("new", 1), 5], UsageError, "a int was given where key and value are wanted"),
-        ([("new", 1), (1, 2, 3)], UsageError, "a tuple was given where key and value are wanted"),
-        (5, UsageError, "a int was given where key and value are wanted"),
+        ([("new", 1), 5], UsageError, "a pair of key and value is needed, not int"),
+        ([("new", 1), (1, 2, 3)], UsageError, "a pair of key and value is needed, not tuple"),
+        (5, UsageError, "a pair of key and value is needed, not int"),
     ):
         await refused(m.update_many(pairs), kind, said)
     said = "bytes: $: str is not supported"
@@ -256,9 +256,9 @@ async def loads(world: World) -> Changed:
     assert await many.load(((n, 0) for n in range(300)), batch=100) == 300
     pairs = [("d", 1), ("e", 1), ("f", 1)]
     await refused(empty.load(broken(pairs), batch=2), ZeroDivisionError, "broken")
-    said = "a NoneType was given where key and value are wanted"
+    said = "a pair of key and value is needed, not NoneType"
     await refused(empty.load([("g", 1), ("h", 1), None], batch=2), UsageError, said)
-    await refused(empty.load(5), UsageError, "a int was given where key and value are wanted")
+    await refused(empty.load(5), UsageError, "a pair of key and value is needed, not int")
     for batch in (0, -1, True, 1.5):
         said = f"batch={batch!r} is not a positive whole number"
         await refused(empty.load(pairs, batch=batch), UsageError, said)

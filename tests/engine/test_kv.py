@@ -109,7 +109,7 @@ def test_a_meta_page_that_counts_more_pages_than_any_file_has_is_damage(tmp_path
         content[page * 4096 + 136 : page * 4096 + 144] = b"\xfe" * 8
         # Behind the magic: version, address, map size, two trees of 48 bytes, last page.
     file.write_bytes(content[: len(content) - 4096])
-    with pytest.raises(CorruptDataError, match="where its meta page needs"):
+    with pytest.raises(CorruptDataError, match="but its meta page needs"):
         check_structure(str(file))
 
 
@@ -127,7 +127,7 @@ def test_a_file_of_another_format_is_named_as_such(tmp_path: Path) -> None:
 
 def test_random_bytes_are_no_store(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(random.Random(1).randbytes(20_000))
-    with pytest.raises(CorruptDataError, match="no LMDB file"):
+    with pytest.raises(CorruptDataError, match="not an LMDB file"):
         opened(tmp_path)
 
 

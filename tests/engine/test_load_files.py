@@ -236,7 +236,7 @@ def test_a_partition_that_the_manifest_tells_otherwise_is_damage(tmp_path: Path)
         replace(part, partition=2),
         replace(part, partition=5000),
     ):
-        with pytest.raises(CorruptDataError, match="not what the manifest tells of"):
+        with pytest.raises(CorruptDataError, match="not what the manifest says"):
             list(read_part(str(tmp_path / file.name), other))
 
 
@@ -257,7 +257,7 @@ def test_a_load_holds_no_deletes_and_no_values_of_a_later_version(
 
     monkeypatch.setattr(load_files, "stored_run", flagged_run)
     file = written(tmp_path)
-    with pytest.raises(refusal, match=r"later version|is not what the manifest tells of"):
+    with pytest.raises(refusal, match=r"later version|is not what the manifest says"):
         read(tmp_path, file)
 
 

@@ -76,5 +76,5 @@ def test_a_folder_without_segments_is_no_log(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_segment_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no segment")
-    with pytest.raises(UsageError, match="is no segment of a log"):
+    with pytest.raises(UsageError, match="is not a segment of a log"):
         find_log(str(tmp_path / "text"))

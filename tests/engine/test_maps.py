@@ -720,7 +720,7 @@ def test_what_is_no_pair_is_refused(codec: Any, wrong: Any) -> None:
     with opened() as store:
         users = store.database.map("users", key=codec, value=codec)
         for act in (users.update_many, users.load):
-            with pytest.raises(UsageError, match="where key and value are wanted"):
+            with pytest.raises(UsageError, match="a pair of key and value is needed"):
                 act(wrong)
         assert len(users) == 0
 

@@ -138,7 +138,7 @@ def test_a_directory_of_other_files_is_left_alone() -> None:
     assert disk.paths() == [f"{PATH}/notes.txt"]  # no lock either
 
 
-@pytest.mark.parametrize(("path", "says"), [("", "is empty"), (":memory:", "none in memory")])
+@pytest.mark.parametrize(("path", "says"), [("", "is empty"), (":memory:", "cannot be in memory")])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_a_path_that_means_no_directory_is_refused(path: str, says: str, read_only: bool) -> None:
     """An empty one made a store of the current directory, and `:memory:` one of that name."""
@@ -158,7 +158,7 @@ def test_wrong_partitions_and_codecs_leave_nothing_behind_and_nothing_open() -> 
         with pytest.raises(UsageError, match="partitions="):
             open_with(simulated(1, disk), PATH, partitions=wrong)
     wrong = 5
-    with pytest.raises(UsageError, match="no list of codecs"):
+    with pytest.raises(UsageError, match="not a list of codecs"):
         open_with(simulated(1, disk), PATH, codecs=wrong)
     assert disk.kind(PATH) is None
     with opened(disk) as store:

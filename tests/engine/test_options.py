@@ -116,8 +116,8 @@ def test_options_take_whole_seconds_and_no_limit_of_age() -> None:
 @pytest.mark.parametrize(
     ("path", "options", "says", "hint"),
     [
-        ("x.tl", {"codecs": Str}, "no list of codecs", "codecs=[...]"),
-        ("x.tl", {"codecs": None}, "no list of codecs", "codecs=[...]"),
+        ("x.tl", {"codecs": Str}, "not a list of codecs", "codecs=[...]"),
+        ("x.tl", {"codecs": None}, "not a list of codecs", "codecs=[...]"),
         ("x.tl", {"codecs": [1]}, "int is not a codec", "name, version"),
         ("x.tl", {"codecs": "str"}, "str is not a codec", "name, version"),
         (b"x.tl", {}, "not bytes", "os.fsdecode"),

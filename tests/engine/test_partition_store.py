@@ -339,7 +339,7 @@ def test_the_check_says_what_is_wrong() -> None:
         "partition 5:",
     ]
     assert "does not match its checksum" in problems[0]
-    assert "holds 19 keys where 20 belong" in problems[1]
+    assert "holds 19 keys, its mark says 20" in problems[1]
     assert "the digest of its 20 pairs is wrong" in problems[2]
 
 

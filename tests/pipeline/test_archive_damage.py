@@ -112,7 +112,7 @@ def test_a_file_that_is_not_what_was_written_is_named(
 
 def test_a_whole_archive_passes_and_what_is_none_is_refused(archive: Path, tmp_path: Path) -> None:
     assert audits.verify_archives([str(archive), str(archive)], HERE) == []
-    with pytest.raises(UsageError, match="is no archive"):
+    with pytest.raises(UsageError, match="is not an archive"):
         audits.verify_archives([str(archive), str(tmp_path)], HERE)
 
 

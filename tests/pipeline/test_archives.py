@@ -463,18 +463,18 @@ def test_what_is_no_archive_of_this_store_is_refused(
         compact(str(tmp_path / "other"), str(archive), HERE)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    with pytest.raises(UsageError, match="no archive's"):
+    with pytest.raises(UsageError, match="do not belong to an archive"):
         compact(str(store), str(tmp_path / "full"), HERE)
     with pytest.raises(SnapshotExpiredError, match="its checkpoint is at") as raised:
         rows(store, "snapshot", asOf="2020-01-01")
     assert "tidelog spark compact" in raised.value.hint
     both = json.dumps([str(archive), str(store)])
-    with pytest.raises(UsageError, match="is no archive"):
+    with pytest.raises(UsageError, match="is not an archive"):
         read(parse({"path": both, "view": "changes"}))
     for view in ("wal", "meta"):
         with pytest.raises(UsageError, match="has no view"):
             rows(archive, view)
-    with pytest.raises(UsageError, match="4 partitions, no 9"):
+    with pytest.raises(UsageError, match="4 partitions, and no partition 9"):
         rows(archive, "snapshot", partitions="9")
     with pytest.raises(UsageError, match="ends at number"):
         rows(archive, "snapshot", asOf='{"0": 1000000}')
@@ -496,5 +496,5 @@ def test_two_runs_at_once_are_refused(whole: tuple[Path, Path, list[Row]]) -> No
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"v": 9}', '{"v": 2, "store": "zz"}'])
 def test_a_damaged_account_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / archives.NAME).write_text(text)
-    with pytest.raises(CorruptDataError, match="no account of an archive"):
+    with pytest.raises(CorruptDataError, match="not an account of an archive"):
         rows(tmp_path, "changes")

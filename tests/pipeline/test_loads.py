@@ -184,7 +184,7 @@ def test_a_load_that_came_meanwhile_is_not_replaced(tmp_path: Path) -> None:
 
 def test_a_folder_with_files_of_others_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").touch()
-    with pytest.raises(UsageError, match=r"none of a load: data\.mdb"):
+    with pytest.raises(UsageError, match=r"do not belong to a load: data\.mdb"):
         writer(tmp_path, replace=True)
 
 
@@ -241,7 +241,7 @@ def test_the_target_says_which_options_there_are(tmp_path: Path) -> None:
         ({"partitions": 0}, "a number from 1 to 32,768"),
         ({"partitions": "0-3"}, "option partitions"),
         ({"keyCodec": "nonsense"}, "codec nonsense"),
-        ({"namespace": ""}, "no name for a map"),
+        ({"namespace": ""}, "not a name for a map"),
         ({"atomicity": "batch"}, "a load has no option 'atomicity'"),
     ],
 )
@@ -340,7 +340,7 @@ def test_a_key_that_comes_twice_fails_or_keeps_its_greatest_value(tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("rows.txt", "key,value", "of another than"),
+        ("rows.txt", "key,value", "does not hold files of one kind"),
         ("rows.csv", "key,other\na,b\n", "no column value"),
         ("rows.csv", "key,value\na\n", "cannot be read as csv"),
         ("rows.jsonl", '{"key": "a", "value": 5}\n', "cannot be read as jsonl"),

@@ -47,7 +47,7 @@ def test_a_table_of_sparks_catalog_is_refused_with_what_to_do() -> None:
         ({"path": "/s", "partitions": "0-999999999"}, False, "more than 32,768 partitions"),
         ({"path": "/s", "partitions": f"{'9' * 5000}"}, False, "more than 32,768 partitions"),
         ({"path": "/s", "partitions": "7-3"}, False, "7-3 ends before it begins"),
-        ({"path": "/s", "paths": '["/a"]'}, False, "path and paths speak of one thing"),
+        ({"path": "/s", "paths": '["/a"]'}, False, "path and paths exclude each other"),
         ({"path": "/s", "batchRows": "0"}, False, "option batchRows='0': at least 1"),
         ({"path": "/s", "view": "wal", "mode": "LAX"}, False, "FAILFAST or PERMISSIVE"),
         ({"path": "/s", "view": "changes", "failOnDataLoss": "no"}, False, "true or false"),

@@ -34,7 +34,13 @@ from tidelog.pipeline.log.logs import Log
 from tidelog.pipeline.plan.options import parse
 from tidelog.pipeline.plan.reads import read
 from tidelog.wal.reader import read_records
-from tidelog.wal.records import DropNamespaceRecord, Run, TxRecord
+from tidelog.wal.records import (
+    DropNamespaceRecord,
+    NamespaceRecord,
+    RollbackRecord,
+    Run,
+    TxRecord,
+)
 
 PARTITIONS = 4
 COLUMNS = "namespace,key,value,partition,counter,tx_id,commit_ts"
@@ -103,6 +109,33 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def random_cut(world: World, seed: int) -> dict[int, int]:
     rng = random.Random(seed)
     return {p: rng.randint(world.low[p], world.high[p]) for p in world.low}
+
+
+def test_the_example_of_the_module_is_as_it_says(tmp_path: Path) -> None:
+    a, b, x = (_key_of(partition, place) for partition, place in ((0, 0), (0, 1), (1, 0)))
+    with new_store(tmp_path / "s", partitions=2) as db:
+        db.map("m")[a] = b"1"
+        db.map("m").update_many({b: b"1", x: b"1"})
+        checkpoint = db.checkpoint()
+        db.map("m").update_many({a: b"2", x: b"2"})
+        time = session_of(db).store.state.time
+        del db.map("m")[b]
+        db.backup(tmp_path / "copy", verify=False)
+    first, later = {a: b"1", b: b"1", x: b"1"}, {a: b"2", b: b"1", x: b"2"}
+    cuts = {str(checkpoint): first, text_of(time): later, '{"0": 3}': later}
+    cuts['{"0": 3, "1": 1}'] = first
+    for asked, pairs in cuts.items():
+        assert as_maps(rows(tmp_path / "copy", "snapshot", asOf=asked)) == {"m": pairs}
+    split = shown(tmp_path / "copy", {0: 3, 1: 1}, consistency="partition")
+    assert split == {"m": {**later, x: b"1"}}
+    with pytest.raises(SnapshotExpiredError, match="number 1 of partition 0"):
+        shown(tmp_path / "copy", {0: 1})
+
+
+def _key_of(partition: int, place: int) -> bytes:
+    """One of the keys that lie in a partition of two."""
+    keys = (b"%d" % number for number in range(100))
+    return [key for key in keys if partition_of(key, Space(0, 2)) == partition][place]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -340,9 +373,9 @@ def test_numbers_below_the_checkpoint_are_refused(world: World) -> None:
 
 
 def test_what_the_store_has_not_reached_is_refused(world: World) -> None:
-    with pytest.raises(UsageError, match=f"has come to number {world.high[1]}, wanted was"):
+    with pytest.raises(UsageError, match=f"has come to number {world.high[1]}, but"):
         shown(world.copy, {1: world.high[1] + 1})
-    with pytest.raises(UsageError, match="4 partitions, no 9"):
+    with pytest.raises(UsageError, match="4 partitions, and no partition 9"):
         shown(world.copy, {9: 1})
     with pytest.raises(UsageError, match="belongs to store"):
         rows(world.copy, "snapshot", asOf=json.dumps({"v": 1, "store": "00", "p": {}}))
@@ -580,6 +613,31 @@ def test_a_time_has_the_names_of_now_where_nothing_was_committed_since(tmp_path:
         for asked in (json.dumps(numbers), checkpoint):
             found = as_maps(rows(tmp_path / copy, "snapshot", asOf=asked))
             assert found == {"a": {b"k": b"1"}}
+
+
+NAME = NamespaceRecord(
+    id=16, name="b", key_codec="bytes", key_version=1, value_codec="bytes", value_version=1
+)
+NUMBER = RollbackRecord(tx_id=bytes(16), time=1_001, runs=(), reason="failed")
+EARLY, LATE = (DropNamespaceRecord(id=17, time=time) for time in (999, 1_001))
+
+
+@pytest.mark.parametrize(
+    ("told", "counted"),
+    [
+        pytest.param([], 0, id="A"),
+        pytest.param([NAME], 1, id="B"),
+        pytest.param([NAME, NUMBER], 0, id="C"),
+        pytest.param([NAME, EARLY, NAME, NUMBER], 2, id="D"),
+        pytest.param([NAME, EARLY, NAME], 3, id="E"),
+        pytest.param([NAME, LATE], 0, id="F"),
+        pytest.param([NAME, EARLY, NAME, LATE], 2, id="G"),
+    ],
+)
+def test_a_time_has_the_names_and_drops_that_the_table_counts_with_it(
+    told: list[past.Told], counted: int
+) -> None:
+    assert past.counted_with(1_000, told) == counted
 
 
 def test_two_maps_of_one_name_are_never_mixed(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_snapshot_of_some_partitions_or_one_map(store: Path) -> None:
     assert sorted(map(repr, stock)) == sorted(
         repr(row) for row in everything if row["namespace"] == "stock"
     )
-    with pytest.raises(UsageError, match="no 4"):
+    with pytest.raises(UsageError, match="no partition 4"):
         rows(store, "snapshot", partitions="4")
     with pytest.raises(UsageError, match="no map 'stok'"):
         rows(store, "snapshot", namespace="stok")
@@ -607,14 +607,14 @@ def test_another_copy_is_not_taken_for_the_one_that_a_query_began_with(
     end = following.latest(start, None)
     with tidelog.open(path) as db:
         db.backup(tmp_path / "later")
-    with pytest.raises(SnapshotExpiredError, match="another copy"):
+    with pytest.raises(SnapshotExpiredError, match="not the copy"):
         beginning(path, tmp_path / "later").tasks(start, end)
-    with pytest.raises(UsageError, match="no copy of"):
+    with pytest.raises(UsageError, match="not a copy of"):
         beginning(path, store).latest(start, None)
     with pytest.raises(UsageError, match="began with a copy"):
         ChangeStream(parse({"path": str(path), "view": "changes"}, stream=True)).latest(start, None)
     for rival in ("startingCounters", "startingTimestamp"):
-        with pytest.raises(UsageError, match="speak of one thing"):
+        with pytest.raises(UsageError, match="exclude each other"):
             beginning(path, copy, **{rival: "earliest" if rival[8] == "C" else "2026-01-01"})
     with pytest.raises(UsageError, match="1 stores, and 2 copies"):
         beginning(path, copy, initialSnapshot=json.dumps([str(copy), str(copy)]))

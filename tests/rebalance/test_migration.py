@@ -123,7 +123,7 @@ def test_the_table_has_every_type() -> None:
 def test_fields_that_do_not_go_together_are_refused(
     s: str | None, ss: Indexes, d: str | None, dd: Indexes
 ) -> None:
-    with pytest.raises(PlacementError, match="no migration is source"):
+    with pytest.raises(PlacementError, match="do not make a migration: source"):
         migration(s, ss, d, dd)
 
 

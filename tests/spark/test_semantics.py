@@ -115,7 +115,7 @@ def test_a_snapshot_is_pinned_by_load_and_tells_its_cut(
     assert late.count() == len(KEYS) + 1
     given = spark.read.format("tidelog").option("path", str(store)).schema("key binary").load()
     for frame in (late, given, early.select("value")):
-        with pytest.raises(UsageError, match="no cut is known"):
+        with pytest.raises(UsageError, match="the cut of this DataFrame is not known"):
             snapshot_vector(frame)
 
 

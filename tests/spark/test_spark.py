@@ -133,7 +133,7 @@ def test_a_thousand_partitions_are_read_by_few_tasks(spark: SparkSession, tmp_pa
     [
         ("snapshot", {"nonsense": "1"}, "Its options are view, path, columns"),
         ("lag", {}, "There are snapshot, changes, wal, meta"),
-        ("changes", {"startingCounters": '{"9": 1}'}, "has 4 partitions, no 9"),
+        ("changes", {"startingCounters": '{"9": 1}'}, "has 4 partitions, and no partition 9"),
     ],
 )
 def test_bad_options_say_what_is_right(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePosixPath
@@ -432,14 +432,16 @@ def _patched(call: ast.Call) -> tuple[ast.expr | str, str]:
     called = (
         call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     )
-    texts = [a.value if isinstance(a, ast.Constant) else None for a in call.args[:2]]
+    texts = [
+        a.value if isinstance(a, ast.Constant) and isinstance(a.value, str) else None
+        for a in call.args[:2]
+    ]
     if called not in ("setattr", "object", "patch") or not texts:
         return "", ""
-    if isinstance(texts[0], str):
+    if texts[0] is not None:
         owner, _, name = texts[0].rpartition(".")
         return f"{owner}.", name
-    name = texts[1] if len(texts) > 1 else None
-    return call.args[0], name if isinstance(name, str) else ""
+    return call.args[0], (texts[1] if len(texts) > 1 else None) or ""
 
 
 # ------------------------------------------------------------------ errors
@@ -590,6 +592,95 @@ def find_missing_paths(
         Finding(path, line, f"{name} does not exist")
         for line, name in paths_named(path, source, folders)
         if not exists(name) and not exists(f"{name}.py")
+    ]
+
+
+# ------------------------------------------------------------------ prose
+
+# What is written in the wrong way, and how it is written instead.  An error, a docstring and a
+# comment are read by people who were not there: plain words, a condition with *if*.
+_BEFORE = r"(?<![Tt]here )\b(?:is|are|was|were) "
+STILTED: Mapping[str, str] = {
+    _BEFORE + r"no (?!longer\b|more\b|less\b)\w+": "say `is not a`",
+    _BEFORE + r"none\b": "say what is expected, and what was given",
+    r"(?:``\w+``|\bNone|\b[Rr]aises?|\b[Ee]mpty) where\b": "say `if` for a condition",
+    r"\bwhere (?:there (?:is|are|was|were)|nobody|nothing|none|needed)\b": "say `if`",
+    r"\bin the place of\b": "say `instead of`, or `replaces`",
+    r"\bspeaks? against\b": "say `prevents`",
+    r"\bof nobody\b": "say who is missing",
+    r"\bso many-th\b": "say `every n-th`",
+    r"\bwanted (?:was|were)\b": "say `but ... was asked for`",
+    r"\bWho comes\b": "say who: `threads that arrive`",
+}
+
+
+def prose_of(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of every string and every comment, with each run of blanks as one."""
+    for node in nodes_of(source):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, " ".join(node.value.split())
+    for number, line in enumerate(source.splitlines(), 1):
+        if line.lstrip().startswith("#"):
+            yield number, line.strip()
+
+
+def find_stilted_prose(path: str, source: str) -> list[Finding]:
+    """Turns of phrase that readers stumble over."""
+    return [
+        Finding(path, line, f"{match.group()!r}: {advice}")
+        for line, text in prose_of(source)
+        for pattern, advice in STILTED.items()
+        for match in re.finditer(pattern, text)
+    ]
+
+
+NAME_SPAN = re.compile(r"``([A-Za-z_][\w.]*)``")
+IN_PARENTHESES = re.compile(r"\([^()]*\)")
+
+
+def names_defined(path: str, source: str) -> frozenset[str]:
+    """What a docstring elsewhere may call by name: module, classes, members and functions."""
+    parts = dotted(path).split(".")
+    ends = range(1, len(parts) + 1)
+    modules = {".".join(parts[start:end]) for end in ends for start in range(end)}
+    module_names = [".".join(parts[start:]) for start in range(len(parts))]
+    classes = [node for node in nodes_of(source) if isinstance(node, ast.ClassDef)]
+    members = {f"{owner.name}.{name}" for owner in classes for name in _names_bound_in(owner)}
+    functions = {
+        f"{module}.{node.name}"
+        for node in parsed(source).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for module in module_names
+    }
+    return frozenset(modules | {owner.name for owner in classes} | members | functions)
+
+
+def _names_bound_in(tree: ast.AST) -> set[str]:
+    """Functions, classes, variables and attributes that are given a name somewhere in a tree."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr if isinstance(node, ast.Attribute) else node.id)
+    return found
+
+
+def names_told(docstring: str) -> Iterator[str]:
+    """Names that the head of a module tells: what is left out, and whatever is in parentheses."""
+    for paragraph in docstring.split("\n\n"):
+        left_out = paragraph.lstrip().startswith("Left out")
+        for part in [paragraph] if left_out else IN_PARENTHESES.findall(paragraph):
+            yield from NAME_SPAN.findall(part)
+
+
+def find_unknown_names(path: str, source: str, known: Container[str]) -> list[Finding]:
+    """Names in the head of a module that are nowhere in the package, and not in the module."""
+    own = _names_bound_in(parsed(source))
+    return [
+        Finding(path, 1, f"{name}: no such module, class or member; correct it, or list the word")
+        for name in names_told(ast.get_docstring(parsed(source)) or "")
+        if name not in known and name not in own
     ]
 
 

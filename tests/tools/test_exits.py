@@ -206,7 +206,7 @@ def test_a_tag_that_is_not_utf8_is_wrong_usage(run: Run, shop: Path) -> None:
 def test_an_argument_that_begins_with_a_dash_names_the_dashes(run: Run, shop: Path) -> None:
     done = run("kv", "put", shop, "numbers", "-5", "five")
     assert done.exit_code == 2
-    assert "if -5 is no option, give -- in front of it and what follows" in done.stderr
+    assert "if -5 is not an option, give -- in front of it and what follows" in done.stderr
     assert run("kv", "put", shop, "numbers", "--", "-5", "five").exit_code == 0
     assert run("kv", "get", shop, "numbers", "--", "-5").stdout == "five\n"
     assert " -- " not in run("kv", "scan", shop, "numbers", "--limt", "5").stderr
@@ -218,4 +218,4 @@ def test_a_link_that_leads_nowhere_is_no_store(more: list[str], run: Run, tmp_pa
     (tmp_path / "link.tl").symlink_to("nowhere")
     done = run("kv", "put", tmp_path / "link.tl", "m", "a", "1", *more)
     assert done.exit_code == 2
-    assert "is a symbolic link to nowhere, where nothing is" in done.stderr
+    assert "is a symbolic link to nowhere, which does not exist" in done.stderr

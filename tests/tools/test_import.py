@@ -165,11 +165,11 @@ def test_a_csv_file_needs_no_option(shop: Path, tmp_path: Path, run: Run) -> Non
 LINES: list[tuple[str, bytes, str, str]] = [
     ("UTF-8", b'{"key": 1}\n{"key": "\xff"}\n', "jsonl", "line 2: it is not UTF-8"),
     ("UTF-8 in CSV", b"key,value\na,b\nc,\xff\n", "csv", "line 3: it is not UTF-8"),
-    ("a field twice", b'{"a": 1, "b": 2, "a": 3}', "jsonl", "line 1: no JSON: the field 'a'"),
+    ("a field twice", b'{"a": 1, "b": 2, "a": 3}', "jsonl", "line 1: not JSON: the field 'a'"),
     ("a field twice inside", b'{"a": {"b": 1, "b": 2}}', "jsonl", "the field 'b' is there twice"),
     ("a column twice", b"a,b,a\n1,2,3\n", "csv", "line 1: the head line names the field 'a' twice"),
     ("a long line", b'{"key": "' + b"x" * 300 + b'"}', "jsonl", "line 1: it is longer than 200"),
-    ("no end", b'{"key": "abc', "jsonl", "line 1: no JSON: Unterminated string"),
+    ("no end", b'{"key": "abc', "jsonl", "line 1: not JSON: Unterminated string"),
 ]
 
 

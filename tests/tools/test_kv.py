@@ -322,7 +322,7 @@ def test_what_an_import_makes_of_records(
 
 
 BAD_LINES: list[tuple[str, str, list[str], str]] = [
-    ("no JSON", '{"key": "a", "value": 1}\n{"key"', [], "line 2: no JSON"),
+    ("no JSON", '{"key": "a", "value": 1}\n{"key"', [], "line 2: not JSON"),
     ("no object", '{"key": "a", "value": 1}\n[1]', [], "line 2: a JSON object is needed"),
     ("no key", '{"key": "a", "value": 1}\n{"kye": "b"}', [], "line 2: there is no field 'key'"),
     ("wrong type", '{"key": "a", "value": 1}\n{"key": 5, "value": 1}', [], "line 2: str"),
@@ -330,9 +330,9 @@ BAD_LINES: list[tuple[str, str, list[str], str]] = [
         "CSV fields",
         "key,value\na,1\nb",
         ["--format", "csv"],
-        "line 3: 1 fields, where the head line has 2",
+        "line 3: 1 fields; the head line has 2",
     ),
-    ("CSV value", "key,value\na,1\nb,x", ["--format", "csv"], "line 3: 'x' is no value"),
+    ("CSV value", "key,value\na,1\nb,x", ["--format", "csv"], "line 3: 'x' is not a value"),
 ]
 
 

@@ -522,7 +522,7 @@ def test_lengths_that_do_not_add_up_are_undecodable() -> None:
     with pytest.raises(UndecodableRecordError, match="too few"):
         list(split_records(data + bytes(RECORD_OVERHEAD - 1)))
     huge = pack_record_header(0xFFFFFFFF, 1, 0)
-    with pytest.raises(UndecodableRecordError, match="4294967295 bytes where 0 are left"):
+    with pytest.raises(UndecodableRecordError, match="4294967295 bytes, of which 0 are left"):
         list(split_records(huge))
 
 

@@ -6,7 +6,7 @@ Invariants:
   nothing but ``readers/`` and LMDB's lock file.
 - ``backup``, ``compact`` and ``salvage`` write a new directory and leave the store as it is, but
   that the first two recover one that was not closed.
-- Where one of them fails, the directory can be used for the next try.
+- If one of them fails, the directory can be used for the next try.
 
 Left out: the log alone (``wal``), and single keys (``kv``).
 """
@@ -104,7 +104,7 @@ def show_info(settings: Settings, document: dict[str, Any]) -> None:
 def verify(ctx: click.Context, store: str, form: str) -> None:
     """Check STORE: log, data file and counters against each other, every value and every record.
 
-    Ends with 0 where nothing is wrong and with 3 for any problem, each of which is printed.
+    Ends with 0 if nothing is wrong and with 3 for any problem, each of which is printed.
     """
     settings = settings_of(ctx)
     check_store(store)
@@ -212,8 +212,8 @@ def salvage(ctx: click.Context, store: str, directory: str, form: str) -> None:
     """Write what can be read of a damaged STORE into a new store in DIRECTORY.
 
     \b
-    Tells everything that is lost. Ends with 0 where all that the store held is in the new one,
-    with 3 where something is not. STORE stays as it is; nobody may have it open for writing.
+    Tells everything that is lost. Ends with 0 if all that the store held is in the new one,
+    with 3 if something is not. STORE stays as it is; nobody may have it open for writing.
     """
     settings = settings_of(ctx)
     if not os.path.lexists(store):

@@ -66,7 +66,7 @@ def inspected(path: str) -> Iterator[Inspection]:
 def check_version(path: str) -> None:
     """Raise ``FormatVersionError`` for a store of a later version; other faults are not looked at.
 
-    The check of a whole store reports any fault as a problem, but this is none of the store's.
+    The check of a whole store reports any fault as a problem, but this one is not the store's.
     """
     try:
         ReadAccess(production(), path, Options().map_size).close()
@@ -205,7 +205,7 @@ def _position_in(path: str) -> int:
 
 
 def writer_pid(environment: Environment, path: str) -> int | None:
-    """Return the process that has the store open for writing, or None where none is known."""
+    """Return the process that has the store open for writing, or None if none is known."""
     if not _locked(os.path.join(path, LOCK_NAME)):
         return None
     return owner_of(environment, path)

@@ -7,7 +7,7 @@ Invariants:
 - A command never makes a store or a map unless it was told to.
 - A map whose codecs are not installed here can still be read, as bytes.
 
-Left out: the log (``engine.log_source``) and what LMDB holds (``inspection``).
+Left out: the log (``files.log_source``) and what LMDB holds (``inspection``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ AnyMap = Map[Any, Any]
 
 
 def is_store(path: str) -> bool:
-    """Tell whether a path has the manifest of a store; ``OSError`` where that cannot be seen."""
+    """Tell whether a path has the manifest of a store; ``OSError`` if that cannot be seen."""
     try:
         os.stat(os.path.join(path, MANIFEST_NAME))
     except (FileNotFoundError, NotADirectoryError):
@@ -67,7 +67,7 @@ def check_link(path: str) -> None:
     """Raise ``UsageError`` for a symbolic link that leads nowhere: nothing can be made there."""
     if os.path.islink(path) and not os.path.exists(path):
         raise UsageError(
-            f"{path} is a symbolic link to {os.readlink(path)}, where nothing is",
+            f"{path} is a symbolic link to {os.readlink(path)}, which does not exist",
             hint="Make that directory, or name another path.",
         )
 
@@ -96,7 +96,7 @@ def _holds_data(path: str) -> bool:
 
 
 def check_new_directory(path: str) -> None:
-    """Raise ``RefusedError`` where something is that a command would write over."""
+    """Raise ``RefusedError`` if a command would write over something."""
     if os.path.lexists(path) and not (os.path.isdir(path) and _holds_no_file(path)):
         if _holds_data(path) and not is_store(path):
             raise RefusedError(
@@ -174,7 +174,7 @@ def _remove_empty(path: str) -> None:
 
 
 def map_like(db: Database, record: NamespaceRecord) -> AnyMap:
-    """Return the map of a record in another store, made where needed; its codecs may be unknown."""
+    """Return the map of a record in another store, made if needed; its codecs may be unknown."""
     stand_ins = {codec.name: codec for codec in _placeholders(record)}
 
     def codec(name: str, version: int) -> Codec[Any]:
@@ -198,7 +198,7 @@ def reading(path: str, codecs: Sequence[Codec[Any]] = ()) -> Iterator[ReadOnlyDa
 def recover(path: str) -> None:
     """Recover a store that was not closed: its last commits may not be known to be durable yet.
 
-    Beside a writer there is nothing to recover; where nothing can be written, what is left out
+    Beside a writer there is nothing to recover; if nothing can be written, what is left out
     of a copy is told.
     """
     check_store(path)
@@ -220,9 +220,9 @@ def recover(path: str) -> None:
 
 @contextmanager
 def without_writer(path: str) -> Iterator[None]:
-    """Keep writers away; ``AlreadyOpenError`` where there is one.
+    """Keep writers away; ``AlreadyOpenError`` if there is one.
 
-    A store without a lock has no writer; none is made in it.
+    A store without a lock file has no writer; no lock file is made.
     """
     environment = production()
     if not os.path.isfile(os.path.join(path, LOCK_NAME)):
@@ -249,7 +249,7 @@ def writing(
     durability: Durability = "always",
     partitions: int | None = None,
 ) -> Iterator[Database]:
-    """Open a store for writing, making it only where ``create`` says so."""
+    """Open a store for writing, making it only if ``create`` says so."""
     if create:
         check_link(path)
     else:
@@ -264,12 +264,12 @@ def writing(
     try:
         db.close()
     except StorageError as error:
-        raise ClosingError(f"what was told is committed; closing failed: {error}") from error
+        raise ClosingError(f"what was printed is committed; closing failed: {error}") from error
 
 
 @contextmanager
 def reading_map(path: str, name: str) -> Iterator[tuple[ReadOnlyDatabase, AnyMap]]:
-    """Open a store for reading with one of its maps, as bytes where its codecs are unknown."""
+    """Open a store for reading with one of its maps, as bytes if its codecs are unknown."""
     with reading(path) as db:
         check_map(db, name)
         try:
@@ -284,7 +284,7 @@ def reading_map(path: str, name: str) -> Iterator[tuple[ReadOnlyDatabase, AnyMap
 
 
 def check_map(db: Database | ReadOnlyDatabase, name: str) -> None:
-    """Raise ``NotFoundError`` where the store has no such map."""
+    """Raise ``NotFoundError`` if the store has no such map."""
     names = db.maps()
     if name not in names:
         known = ", ".join(names[:8]) or "none"

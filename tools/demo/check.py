@@ -8,7 +8,7 @@ What has to hold after the kill:
 - every other move is there whole or not at all, and ``db.outcome`` says which;
 - nothing else has changed, and the total population is what it was.
 
-Left out: who moved whom (``demo_worker``), and how the store is read (``demo``).
+Left out: who moved whom (``worker``), and how the store is read (``cli``).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Steps: load the cities, let a child process move people between them from severa
 with SIGKILL while it does, open the store again, and compare all of it with the model that this
 process kept.  Ends with 3 if anything contradicts the model.
 
-Left out: the proof itself (``demo_check``), the child (``demo_worker``), the data (``demo_data``).
+Left out: the proof itself (``check``), the child (``worker``), the data (``data``).
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def show_log(ctx: click.Context, path: str, model: Model) -> None:
 
 
 def busiest_city(model: Model) -> int | None:
-    """Return the city that most moves touched, or None where there were none."""
+    """Return the city that most moves touched, or None if there were none."""
     touched: dict[int, int] = {}
     for move in model.begun.values():
         for number in (move.source, move.target):

@@ -3,7 +3,7 @@
 Owns the form of a city in the store: ``cities`` maps its id to a record, ``by_country`` maps
 (country, -population, id) to its name, so that a scan of a country gives its largest cities first.
 
-Left out: what is done with them (``demo``, ``demo_worker``).
+Left out: what is done with them (``cli``, ``worker``).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ note of the move under the transaction's id.  The child tells its parent ``B id 
 before it commits and ``A id`` once the commit is acknowledged, each in one write to a pipe, which
 outlives it.
 
-Left out: who kills it, and the proof (``demo``, ``demo_check``).
+Left out: who kills it, and the proof (``cli``, ``check``).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Invariants:
 
 - A command that fails makes neither a store nor a map.
 
-Left out: import and export (``kv_import``, ``kv_export``).
+Left out: import and export (``importing``, ``export``).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def skip_damaged_option(command: F) -> F:
     return click.option(
         "--skip-damaged",
         is_flag=True,
-        help="Go on past damaged values: each is told, and the command ends with 3.",
+        help="Go on past damaged values: each is named, and the command ends with 3.",
     )(command)
 
 
@@ -86,7 +86,7 @@ class Skipped:
 
 
 def leave_skipped(ctx: click.Context, skipped: Skipped | None) -> None:
-    """End the command with 3 where it went past damaged values."""
+    """End the command with 3 if it went past damaged values."""
     if skipped is not None and skipped.count:
         tell_beside(f"skipped {skipped.count} damaged values")
         ctx.exit(Exit.FOUND)
@@ -99,7 +99,7 @@ def leave_skipped(ctx: click.Context, skipped: Skipped | None) -> None:
 @click.option("--raw", is_flag=True, help="Print the stored bytes of the value, and nothing else.")
 @json_options
 def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
-    """Print the value of KEY; ends with 4 where there is none."""
+    """Print the value of KEY; ends with 4 if there is none."""
     with reading_map(store, map_name) as (db, mapping), db.snapshot() as snapshot:
         namespace = mapping.namespace
         encoded = parse_value(key, namespace.key_codec, "key")
@@ -263,7 +263,7 @@ def pairs_of(
 
 
 def pair_document(mapping: AnyMap, key: bytes, value: bytes | None) -> dict[str, Any]:
-    """Return what ``--json`` prints of a key and, where given, its value."""
+    """Return what ``--json`` prints of a key and, if given, its value."""
     namespace = mapping.namespace
     fields: dict[str, Any] = {"v": SCHEMA, "type": "pair", "map": namespace.name}
     fields |= shown_pair_part("key", key, namespace.key_codec)
@@ -280,7 +280,7 @@ def pair_document(mapping: AnyMap, key: bytes, value: bytes | None) -> dict[str,
 @click.argument("map_name", metavar="MAP")
 @click.argument("key")
 @click.argument("value")
-@click.option("--create", is_flag=True, help="Make the store and the map where there is none.")
+@click.option("--create", is_flag=True, help="Make the store and the map if they do not exist.")
 @click.option("--key-codec", help="Codec of the keys of a new map.  [default: str]")
 @click.option("--value-codec", help="Codec of the values of a new map.  [default: msgpack]")
 @click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Of a new store.")
@@ -339,7 +339,7 @@ def put(
 @store_argument()
 @click.argument("map_name", metavar="MAP")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
-@click.option("--ignore-missing", is_flag=True, help="Keys that are not there are no error.")
+@click.option("--ignore-missing", is_flag=True, help="Pass over keys that are not there.")
 @click.option("--tag", help="Text that the log keeps with the transaction.")
 @json_options
 @click.pass_context
@@ -422,7 +422,7 @@ def map_for_writing(
     codecs: tuple[Codec[Any], Codec[Any]],
     given: tuple[object, object],
 ) -> AnyMap:
-    """Return a map of an open store, making it only where ``create`` says so.
+    """Return a map of an open store, making it only if ``create`` says so.
 
     Codecs that were given have to be those of a map that is there.
     """

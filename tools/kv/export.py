@@ -8,7 +8,7 @@ Invariants:
 - Both forms keep every byte: an import of them makes the same map, given the same codecs.
 - An export is one snapshot; a file of it appears whole or not at all.
 
-Left out: reading such files (``kv_import``).
+Left out: reading such files (``importing``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .record_files import format_of
 @store_argument()
 @click.argument("map_name", metavar="MAP")
 @click.option("-o", "--output", type=PATH, help="Write this file; - is standard output.")
-@click.option("--force", is_flag=True, help="Replace the file where there is one.")
+@click.option("--force", is_flag=True, help="Replace the file if there is one.")
 @click.option(
     "--format",
     "kind",
@@ -112,7 +112,7 @@ def opened_for_writing(output: str | None, force: bool, store: str) -> Iterator[
 
 
 def _check_place(output: str, force: bool, store: str) -> None:
-    """Raise where a file must not be written: over another thing, or into the store."""
+    """Raise if a file must not be written: over another thing, or into the store."""
     if os.path.lexists(output) and not force:
         raise RefusedError(f"{output} exists already", hint="Give --force to replace it.")
     if os.path.isdir(output):

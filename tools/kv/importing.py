@@ -12,7 +12,7 @@ Invariants:
 - Loading the same records again gives the same map, so an import that stopped can be resumed with
   ``--skip``, or from the start.
 
-Left out: the forms of files (``record_files``), and writing them (``kv_export``).
+Left out: the forms of files (``record_files``), and writing them (``export``).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Fields:
     metavar="NAME",
     help="Field that is the value.  [default: value, else the whole record]",
 )
-@click.option("--create", is_flag=True, help="Make the store where there is none.")
+@click.option("--create", is_flag=True, help="Make the store if it does not exist.")
 @click.option("--key-codec", help="Codec of the keys of a new map.  [default: str]")
 @click.option("--value-codec", help="Codec of the values of a new map.  [default: msgpack]")
 @click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Of a new store.")
@@ -116,7 +116,7 @@ def import_records(
     skip: int,
     form: str,
 ) -> None:
-    """Load the records of FILE (or of standard input) into a map, making the map where needed.
+    """Load the records of FILE (or of standard input) into a map, making the map if needed.
 
     \b
     Each batch of records is one transaction. An import that stops says how many records are
@@ -201,7 +201,7 @@ class Loading:
         db.sync()
 
     def _begun(self, db: Database, codecs: Codecs, part: list[Pair]) -> AnyMap:
-        """Commit the first batch; a map that is made for it goes again where that fails."""
+        """Commit the first batch; a map that is made for it goes again if that fails."""
         new = self._name not in db.maps()
         mapping = map_for_writing(db, self._name, True, *codecs)
         try:
@@ -217,7 +217,7 @@ class Loading:
         """Begin."""
 
     def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
-        """Make durable what is loaded, and tell how much that is, where something failed."""
+        """Make durable what is loaded, and tell how much that is, if something failed."""
         if kind is None:
             return
         try:
@@ -402,7 +402,7 @@ class MissingFieldError(UsageError):
 
 
 def _field_hint(error: UsageError, namespace: Namespace) -> str | None:
-    """Return what to do about a record that cannot be loaded; None where the line is to blame."""
+    """Return what to do about a record that cannot be loaded; None if the line is to blame."""
     if isinstance(error, MissingFieldError):
         return error.hint
     if isinstance(error, CodecError):

@@ -5,17 +5,17 @@ Owns the way from bytes to records with the numbers of their lines.
 ==========  ==================================================================================
 JSON lines  one object per line; blank lines count as lines and as nothing else
 CSV         a head line with the names of the fields, then one record per line, as RFC 4180 and
-            Excel write it; where the head line has no comma, ``;`` or a tab separates its fields
+            Excel write it; if the head line has no comma, ``;`` or a tab separates its fields
 ==========  ==================================================================================
 
 Invariants:
 
-- A byte order mark in front is no part of the first record.
+- A byte order mark in front is not part of the first record.
 - Every error names its line and says what is wrong with it.
 - Memory is bounded by ``line_bytes_max``, whatever the file is.
 - A field that is there twice is refused: one of its values would be lost.
 
-Left out: what a record means for a map (``kv_import``).
+Left out: what a record means for a map (``importing``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 from ...affinity.errors import UsageError
 
 LINE_BYTES_MAX = 64 << 20
-"""A line that is longer is refused: it is no record."""
+"""A line that is longer is refused: it is not a record."""
 
 Numbered = tuple[int, dict[str, Any]]
 
@@ -39,7 +39,7 @@ _WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def format_of(path: str) -> str:
-    """Return the form that the ending of a file's name means; JSON lines where it means none."""
+    """Return the form that the ending of a file's name means; JSON lines if it means none."""
     dot = path.rfind(".")
     return _FORMATS.get(path[dot:].lower(), "jsonl") if dot >= 0 else "jsonl"
 
@@ -88,7 +88,7 @@ def _json_records(lines: Iterator[str]) -> Iterator[Numbered]:
         try:
             record = json.loads(line, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
-            raise bad_line(number, f"no JSON: {_reason(error)}") from error
+            raise bad_line(number, f"not JSON: {_reason(error)}") from error
         if not isinstance(record, dict):
             raise bad_line(number, f"a JSON object is needed, not {type(record).__name__}")
         yield number, record
@@ -106,7 +106,7 @@ def _repeated(names: Iterator[str]) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a line is no JSON; its place in the line, for the line itself is named."""
+    """Return why a line is not JSON; its place in the line, for the line itself is named."""
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at character {error.pos + 1}"
     return str(error)
@@ -129,11 +129,11 @@ def _csv_records(lines: Iterator[str], field_chars_max: int) -> Iterator[Numbere
             if not row:
                 continue
             if len(row) != len(names):
-                text = f"{len(row)} fields, where the head line has {len(names)}"
+                text = f"{len(row)} fields; the head line has {len(names)}"
                 raise bad_line(rows.line_num, text)
             yield rows.line_num, dict(zip(names, row, strict=True))
     except csv.Error as error:
-        raise bad_line(rows.line_num, f"no CSV: {error}") from error
+        raise bad_line(rows.line_num, f"not CSV: {error}") from error
 
 
 def _check_names(names: list[str]) -> None:

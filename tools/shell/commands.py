@@ -209,7 +209,7 @@ class RootGroup(LazyGroup):
 def _interrupt_code(error: BaseException) -> Exit | None:
     """Return the exit code of the interrupt behind an error, which click has turned into its own.
 
-    None where there was none.
+    None if there was none.
     """
     behind: BaseException | None = error
     while behind is not None:

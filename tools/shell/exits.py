@@ -103,7 +103,7 @@ _SYSTEM_HINTS: dict[Exit, str] = {
     Exit.PERMISSION: "Run it as the owner of the files, or where they can be written.",
     Exit.NOT_FOUND: "Check the path.",
     Exit.USAGE: "Check the path.",
-    Exit.REFUSED: "Choose another path, or give --force where the command has it.",
+    Exit.REFUSED: "Choose another path, or give --force if the command has it.",
     Exit.DISK: "Check the disk and the space on it.",
 }
 
@@ -113,7 +113,7 @@ _DAMAGE_HINT = (
     "`tidelog db salvage STORE DIR`."
 )
 
-# Where the hint of the library speaks of the API, the command line has another one.
+# If the hint of the library speaks of the API, the command line has another one.
 _HINTS: dict[type[errors.TidelogError], str] = {
     errors.AlreadyOpenError: "End that process; commands that only read work beside it.",
     errors.TransactionTooLargeError: "Give a smaller --batch.",
@@ -159,7 +159,7 @@ def exit_code(error: BaseException) -> Exit:
 
 
 def error_lines(error: BaseException, where: str | None) -> Iterator[str]:
-    """Yield what happened with its code, where, and what to do; the latter two where known."""
+    """Yield what happened with its code, where, and what to do; the latter two if known."""
     if isinstance(error, click.UsageError):
         yield f"{error.format_message()}  [TL-CLI-000]"
         if error.ctx is not None:
@@ -181,15 +181,15 @@ def error_lines(error: BaseException, where: str | None) -> Iterator[str]:
 
 
 def _dashes_hint(error: click.UsageError, ctx: click.Context) -> str:
-    """Return how to give an argument that begins with a dash, where one was taken for an option."""
+    """Return how to give an argument that begins with a dash, if one was taken for an option."""
     takes_arguments = any(isinstance(param, click.Argument) for param in ctx.command.params)
     if not isinstance(error, click.NoSuchOption) or error.possibilities or not takes_arguments:
         return ""
-    return f"; if {error.option_name} is no option, give -- in front of it and what follows"
+    return f"; if {error.option_name} is not an option, give -- in front of it and what follows"
 
 
 def _with_store(hint: str, where: str | None) -> str:
-    """Return a hint with the store that the command is about, where it is one, in its commands."""
+    """Return a hint with the store that the command is about, if it is one, in its commands."""
     if not where or where.endswith(".log"):
         return hint
     return re.sub(r"\bSTORE\b", lambda _match: shlex.quote(where), hint)

@@ -7,7 +7,7 @@ Invariants:
 
 - Tables, colour and progress bars appear on a terminal only; without one a table is lines with
   tabs, and progress is a line each ten seconds.
-- ``NO_COLOR`` and ``FORCE_COLOR`` count where ``--color`` is ``auto``.
+- ``NO_COLOR`` and ``FORCE_COLOR`` count if ``--color`` is ``auto``.
 - rich is imported only for what a terminal shows.
 
 Left out: which exit code an error has (``exits``), and what commands print (each command).
@@ -64,7 +64,7 @@ def wants_color(settings: Settings, stream: TextIO) -> bool:
 
 
 def show_error(settings: Settings, error: BaseException) -> None:
-    """Write what went wrong to stderr: three lines, and the traceback where it was asked for."""
+    """Write what went wrong to stderr: three lines, and the traceback if it was asked for."""
     if settings.debug:
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
     color = wants_color(settings, sys.stderr)
@@ -81,7 +81,7 @@ def note(settings: Settings, text: str) -> None:
 
 
 def tell_beside(text: str) -> None:
-    """Write a line to stderr; where nobody takes it, the command goes on."""
+    """Write a line to stderr; if nobody takes it, the command goes on."""
     with suppress(OSError):
         click.echo(text, err=True)
 
@@ -242,7 +242,7 @@ def _bar(settings: Settings, what: str, total: int | None) -> Iterator[Advance]:
 
 
 class _Lines:
-    """Progress where nobody watches a bar: a line now and then."""
+    """Progress if nobody watches a bar: a line now and then."""
 
     def __init__(self, what: str, total: int | None) -> None:
         self._what = what

@@ -13,7 +13,7 @@ anything else    what the codec of the map makes of it: text for ``str`` and ``b
                  a JSON array for ``tuple``
 ===============  ==============================================================================
 
-Printed bytes are ``{"s": text}`` where they are printable UTF-8, else ``{"b64": ...}``.
+Printed bytes are ``{"s": text}`` if they are printable UTF-8, else ``{"b64": ...}``.
 
 Invariants:
 
@@ -53,7 +53,7 @@ def parse_value(text: str, codec: Codec[Any], what: str) -> bytes:
 
 
 def check_given(data: bytes, codec: Codec[Any], name: str, hint: str) -> None:
-    """Raise ``CodecError`` where bytes that the caller gave are none that a codec writes.
+    """Raise ``CodecError`` if bytes that the caller gave are not what a codec writes.
 
     The codec's own error speaks of what is stored, which here may well be in order.
     """
@@ -75,7 +75,8 @@ def value_of_text(text: str, codec: Codec[Any], what: str) -> Any:
         return parse(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{quoted(text)} is no {what} for codec {codec.name}: {error}", hint=_HINTS[codec.name]
+            f"{quoted(text)} is not a {what} for codec {codec.name}: {error}",
+            hint=_HINTS[codec.name],
         ) from error
 
 
@@ -210,7 +211,7 @@ def shown_time(microseconds: int) -> str:
 
 
 def parse_time(text: str) -> int:
-    """Return a time in microseconds UTC: ISO 8601 (UTC where it names no zone), or Unix seconds."""
+    """Return a time in microseconds UTC: ISO 8601 (UTC if it names no zone), or Unix seconds."""
     if re.fullmatch(r"\d{1,20}(\.\d+)?", text):
         return round(float(text) * MICROSECONDS)
     try:

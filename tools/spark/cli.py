@@ -67,7 +67,7 @@ def _runner(
         raise UsageError("this needs pyarrow", hint="pip install 'tidelog[spark]'")
     chosen = engine
     if engine == "auto":
-        # What would go to Spark for its size is done here, and slower, where there is none.
+        # What would go to Spark for its size is done here, and slower, if there is no Spark.
         found = importlib.util.find_spec("pyspark") is not None
         chosen = jobs.engine_for(paths) if found else "arrow"
     with progress(settings_of(ctx), what) as advance:
@@ -95,7 +95,7 @@ def _show(
 def doctor(master: str, no_session: bool, form: str) -> None:
     """Check what Spark needs: Java, packages, interpreters, workers.
 
-    Ends with 3 where something is missing; the table says what to do.
+    Ends with 3 if something is missing; the table says what to do.
     """
     ctx = click.get_current_context()
     checks = list(doctors.examine(None if no_session else master))
@@ -251,7 +251,7 @@ def load(
                 raise UsageError(f"there is a map {name!r} already", hint="Name another one.")
     if partitions is None:
         raise UsageError(
-            "it is not said how many partitions the store has",
+            "the number of partitions of the store is missing",
             hint="Give --partitions, or --attach STORE.",
         )
     options = {
@@ -286,7 +286,7 @@ def load(
 @engine_options
 @json_options
 def verify(copies: tuple[str, ...], tasks: int, engine: str, master: str, form: str) -> None:
-    """Compare copies of a store, key by key where they differ.
+    """Compare copies of a store, key by key if they differ.
 
     Of archives, of which there may be one, look at every byte of every file.
     """

@@ -101,7 +101,7 @@ def make_filter(source: LogSource, given: dict[str, Any]) -> Filter:
     tx = texts["tx"]
     if tx is not None and re.fullmatch(r"[0-9a-fA-F]{1,32}", tx) is None:
         raise UsageError(
-            f"{quoted(tx)} is no id of a transaction", hint="Give up to 32 hexadecimal digits."
+            f"{quoted(tx)} is not an id of a transaction", hint="Give up to 32 hexadecimal digits."
         )
     times = {name: parse_time(texts[name]) for name in ("since", "until") if texts[name]}
     places = {
@@ -113,7 +113,7 @@ def make_filter(source: LogSource, given: dict[str, Any]) -> Filter:
         raise UsageError("--key and --prefix exclude each other")
     for name in ("key", "prefix"):
         if given[name] is not None:
-            parse_bytes(given[name])  # what is no bytes is no key of any map
+            parse_bytes(given[name])  # what is not bytes is not a key of any map
     return Filter(
         map=given["map"],
         named_now=named_now(source, given["map"]) if given["map"] else frozenset(),
@@ -156,7 +156,7 @@ def select(scan: Scan, chosen: Filter, names: Names) -> Iterator[Wanted]:
 
 
 def check_found(chosen: Filter, names: Names, count: int) -> None:
-    """Raise ``NotFoundError`` where a named map or transaction is nowhere in the log."""
+    """Raise ``NotFoundError`` if a named map or transaction is nowhere in the log."""
     if count:
         return
     if chosen.map is not None and chosen.map not in names.seen and not chosen.internal:
@@ -249,7 +249,7 @@ class Ended:
 
 
 def print_records(records: Iterable[Wanted], names: Names, form: str, ended: Ended) -> int:
-    """Print records in a form, with the end of the log where it was reached; return how many."""
+    """Print records in a form, with the end of the log if it was reached; return how many."""
     count = 0
     documents = []
     for entry, updates in records:
@@ -277,7 +277,7 @@ def verify(ctx: click.Context, path: str, form: str) -> None:
     """Read every byte of the log at PATH and tell whether it is whole.
 
     Ends with 0 for a whole log, a torn tail included (nobody was told that it was durable), with
-    3 for damage, and with 8 where a later version of tidelog is needed.
+    3 for damage, and with 8 if a later version of tidelog is needed.
     """
     from ...checkpoints.continuity import Continuity
 

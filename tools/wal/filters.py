@@ -3,10 +3,10 @@
 Invariants:
 
 - Filters compose: a record has to satisfy all that are given, and so has each update shown of it.
-- A segment is passed over only where its index, or its position, says that it holds nothing
+- A segment is passed over only if its index, or its position, says that it holds nothing
   wanted; without an index it is read.
 
-Left out: reading the log (``engine.log_source``) and printing (``wal_records``).
+Left out: reading the log (``files.log_source``) and printing (``records``).
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Filter:
         return (self.since or 0) <= time and (self.until is None or time < self.until)
 
     def _wants_part(self, record: AnyRecord, names: Names) -> bool:
-        """What of the update-wise filters can be said of a record that is no transaction."""
+        """What of the update-wise filters can be said of a record that is not a transaction."""
         if not self.about_updates or isinstance(record, WithUpdates | BadRecord):
             return True
         if isinstance(record, RollbackRecord | CommitRecord):
@@ -169,7 +169,7 @@ class Filter:
         return low <= update.key and (high is None or update.key < high)
 
     def _range(self, codec: Codec[Any] | None) -> KeyRange | None:
-        """The wanted keys of a map; None where the text is no key of its codec."""
+        """The wanted keys of a map; None if the text is not a key of its codec."""
         try:
             return key_range(codec, self.key, self.prefix)
         except (UsageError, CodecError):

@@ -8,7 +8,7 @@ Invariants:
 - Every record of a valid frame has a form, also one that does not decode or is not known.
 - Bytes are exact (``s`` or ``b64``); what the recorded codecs make of them stands beside them.
 
-Left out: which records are wanted (``wal_filters``).
+Left out: which records are wanted (``filters``).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Names:
         return frozenset(number for number, record in self._records.items() if record.name == name)
 
     def name(self, number: int) -> str | None:
-        """Return the name of a namespace, or None where the log has not said it."""
+        """Return the name of a namespace, or None if the log has not said it."""
         record = self._records.get(number)
         return record.name if record else _INTERNAL.get(number)
 
@@ -150,12 +150,12 @@ class Names:
         return self._records.get(number)
 
     def key_codec(self, number: int) -> Codec[Any] | None:
-        """Return the codec of its keys, or None where that is not known here."""
+        """Return the codec of its keys, or None if that is not known here."""
         record = self._records.get(number)
         return self._codec(record.key_codec, record.key_version) if record else None
 
     def value_codec(self, number: int) -> Codec[Any] | None:
-        """Return the codec of its values, or None where that is not known here."""
+        """Return the codec of its values, or None if that is not known here."""
         record = self._records.get(number)
         return self._codec(record.value_codec, record.value_version) if record else None
 
@@ -204,7 +204,7 @@ TYPE_NAMES = (*_TYPES.values(), "unknown", "undecodable")
 
 
 def time_of(record: AnyRecord) -> int | None:
-    """Return the time of a record in microseconds, or None where it has none."""
+    """Return the time of a record in microseconds, or None if it has none."""
     time = getattr(record, "time", None)
     return time if isinstance(time, int) else None
 

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- The index beside a segment is used where there is one; else the segment is read.
+- The index beside a segment is used if there is one; else the segment is read.
 - A segment that cannot be read has a row that says why.
 
 Left out: what holds a segment back (``inspection``).

@@ -1,6 +1,6 @@
 """What all bodies of records share: runs of numbers, updates, ids, and how they are checked.
 
-Records are msgpack arrays.  Where many rows of the same numbers stand in one, they stand flat:
+Records are msgpack arrays.  If many rows of the same numbers stand in one, they stand flat:
 ``[partition, epoch, first, count, partition, ...]`` and not as arrays in an array.
 
 Invariants:
@@ -27,7 +27,7 @@ UNDECODABLE = (
     AttributeError,
     msgpack.UnpackException,
 )
-"""What a body that is none raises while it is taken apart."""
+"""What taking a body apart raises if it is not a body."""
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ def flatten(rows: Iterable[Iterable[T]]) -> list[T]:
 
 def check_numbers(flat: Sequence[int], width: int) -> None:
     """Raise unless a flat list holds whole numbers from 0 on, in rows of ``width``."""
-    # What is no number has no sum, and what is no whole number gives it its own type.
+    # What is not a number has no sum; what is not a whole number gives it its own type.
     if len(flat) % width or (flat and (type(sum(flat)) is not int or min(flat) < 0)):
         raise ValueError(f"{flat!r} does not hold groups of {width} numbers")
 

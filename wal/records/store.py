@@ -112,7 +112,7 @@ class StateRecord:
     """First record of each segment: what a reader needs that starts here.
 
     ``epochs``, ``lwms`` and ``hwms`` have one entry per partition; ``ranges`` maps a partition to
-    its out-of-order ranges as (start, delta), where there are any.  ``epoch_tables`` has the epoch
+    its out-of-order ranges as (start, delta), if there are any.  ``epoch_tables`` has the epoch
     table of each partition that ever had a second epoch, as (epoch, first number).  ``spaces``
     divide the partitions; one that a namespace names is its place in that list.
     """

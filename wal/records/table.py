@@ -140,7 +140,7 @@ def encode_seal(seal: SealRecord) -> bytes:
 
 
 def decode_seal(payload: bytes) -> SealRecord | None:
-    """Return the seal in a payload, or None where it holds none."""
+    """Return the seal in a payload, or None if it holds none."""
     try:
         kind, _, body = next(split_records(payload), (0, 0, b""))
         return SealRecord.of(msgpack.unpackb(body)) if kind == RecordType.SEAL else None
@@ -156,7 +156,7 @@ def _frame_up(kind: RecordType, flags: int, body: object) -> bytes:
 def split_records(payload: bytes) -> Iterator[tuple[int, int, memoryview]]:
     """Yield (type, flags, body) of each record in a payload.
 
-    Raises ``UndecodableRecordError`` where the lengths do not add up.
+    Raises ``UndecodableRecordError`` if the lengths do not add up.
     """
     view = memoryview(payload)
     offset, end = 0, len(payload)
@@ -167,7 +167,7 @@ def split_records(payload: bytes) -> Iterator[tuple[int, int, memoryview]]:
         offset += RECORD_OVERHEAD
         if length > end - offset:
             raise UndecodableRecordError(
-                f"a record of {length} bytes where {end - offset} are left"
+                f"a record of {length} bytes, of which {end - offset} are left"
             )
         yield kind, flags, view[offset : offset + length]
         offset += length
@@ -176,8 +176,8 @@ def split_records(payload: bytes) -> Iterator[tuple[int, int, memoryview]]:
 def decode_record(kind: int, flags: int, body: memoryview | bytes) -> Record:
     """Return the record with this header and body.
 
-    Raises ``UndecodableRecordError`` for a body that is no such record, and ``FormatVersionError``
-    for an unknown record that must not be ignored.
+    Raises ``UndecodableRecordError`` for a body that is not one, and ``FormatVersionError`` for an
+    unknown record that must not be ignored.
     """
     of = _BY_NUMBER.get(kind)
     if of is None:

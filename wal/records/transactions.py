@@ -54,7 +54,7 @@ PutEncoder = Callable[[int, int, int, int, int, int, bytes, bytes], bytes]
 class TxRecord(NamedTuple):
     """A transaction, prepared and committed in one step.
 
-    ``keys[i]`` got ``values[i]``, or was deleted where that is None; ``namespaces`` is one id for
+    ``keys[i]`` got ``values[i]``, or was deleted if that is None; ``namespaces`` is one id for
     all updates or one per update.  Updates of ``runs[0]`` come first, then those of ``runs[1]``.
     ``details`` holds what few transactions have, by name: ``tag`` (str), ``attempt`` (int),
     ``near`` (member, boot), ``home`` (partition; else the lowest written one), ``locks`` (list),
