@@ -181,7 +181,7 @@ def statements_of(module: ast.Module) -> Iterator[range]:
 
 def drawn(count: int, seed: int) -> list[Mutant]:
     """Draw different mutants, the same for the same seed and source."""
-    modules = sorted(path for layer in LAYERS for path in (ROOT / layer).glob("*.py"))
+    modules = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
     everything = {path: found for path in modules if (found := mutants_of(path))}
     weights = [math.sqrt(len(found)) for found in everything.values()]
     taken: dict[Mutant, None] = {}

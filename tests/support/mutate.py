@@ -243,7 +243,7 @@ class Cover:
 
     def own(self, path: str) -> list[str]:
         """The files of tests of a module, by its name."""
-        layer, name = os.path.split(path)
+        layer, name = path.partition("/")[0], os.path.basename(path)
         found = (self.tree / "tests" / layer).glob(f"test_{name.removesuffix('.py')}*.py")
         return sorted(str(file.relative_to(self.tree)) for file in found)
 
@@ -298,7 +298,7 @@ class Results:
         self._known: dict[str, list[str]] = (
             json.loads(STATE.read_text()) if STATE.exists() and not again else {}
         )
-        modules = (file for layer in LAYERS for file in (self._tree / layer).glob("*.py"))
+        modules = (file for layer in LAYERS for file in (self._tree / layer).rglob("*.py"))
         self._modules = {str(file.relative_to(self._tree)): file.read_bytes() for file in modules}
         self._writing = Lock()
 
