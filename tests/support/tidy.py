@@ -432,14 +432,14 @@ def _patched(call: ast.Call) -> tuple[ast.expr | str, str]:
     called = (
         call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     )
-    texts = [a.value if isinstance(a, ast.Constant) else None for a in call.args[:2]]
+    given = [a.value if isinstance(a, ast.Constant) else None for a in call.args[:2]]
+    texts = [text if isinstance(text, str) else "" for text in given]
     if called not in ("setattr", "object", "patch") or not texts:
         return "", ""
-    if isinstance(texts[0], str):
+    if texts[0]:
         owner, _, name = texts[0].rpartition(".")
         return f"{owner}.", name
-    name = texts[1] if len(texts) > 1 else None
-    return call.args[0], name if isinstance(name, str) else ""
+    return call.args[0], texts[1] if len(texts) > 1 else ""
 
 
 # ------------------------------------------------------------------ errors
