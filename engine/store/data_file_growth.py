@@ -28,6 +28,7 @@ from contextlib import AbstractContextManager
 from ...affinity.errors import DiskFullError, TidelogError
 from ..data.overlay import Overlay
 from ..system.environment import Cursor, Environment, KeyValueEnvironment, KvTransaction
+from .options import Options
 
 LEAVE_SECONDS = 1.0
 """How long one that was ended may take, at most, to come to the end of what it reads just now."""
@@ -110,9 +111,8 @@ class MapGrowth:
         environment: Environment,
         kv: KeyValueEnvironment,
         overlay: Overlay,
-        map_size_max: int,
+        options: Options,
         *,
-        patience: float,
         mutex: AbstractContextManager[object],
         expire: Callable[[str], None],
     ) -> None:
@@ -121,8 +121,8 @@ class MapGrowth:
         self._environment = environment
         self._kv = kv
         self._overlay = overlay
-        self._map_size_max = map_size_max
-        self._patience = patience
+        self._map_size_max = options.map_size_max
+        self._patience = options.growth_patience
         self._read_transactions: list[weakref.ref[KvTransaction]] = [weakref.ref(overlay.view.txn)]
 
     def begin(self) -> KvTransaction:

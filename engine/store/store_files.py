@@ -19,6 +19,7 @@ import os
 from dataclasses import dataclass
 from threading import Lock
 
+from ...checkpoints.marks import PartitionMark
 from ...checkpoints.replay import State
 from ...wal.writer import NEXT_NAME, LogWriter
 from ..data.overlay import Overlay
@@ -112,24 +113,8 @@ def open_files(claim: Claim, options: Options, *, mapped: bool) -> StoreFiles:
 def _recovered(claim: Claim, kv: KeyValueEnvironment, options: Options, mapped: bool) -> StoreFiles:
     environment, manifests = claim.environment, claim.manifests
     manifest, mutex, snapshots = manifests.manifest, Lock(), LiveSnapshots()
-    txn = kv.begin()
-    store_id = bytes.fromhex(manifest.store_id)
-    state, marks = read_state(txn, store_id, manifest.spaces, claim.path)
-    overlay = Overlay(txn)
-    del txn
-    if NEXT_NAME in claim.wal.names():
-        claim.wal.unlink(NEXT_NAME)
-    if manifest.rebuild:
-        check_rebuilt(claim.path, kv, marks)
-    growth = MapGrowth(
-        environment,
-        kv,
-        overlay,
-        options.map_size_max,
-        patience=options.growth_patience,
-        mutex=mutex,
-        expire=snapshots.expire,
-    )
+    state, marks, overlay = _checkpointed(claim, kv)
+    growth = MapGrowth(environment, kv, overlay, options, mutex=mutex, expire=snapshots.expire)
     log_end = LogEnd(claim.wal, environment.limits.copy_bytes)
     replayed = Replayed(state, overlay, state.position, log_end.sync, mutex)
     checkpointer = Checkpointer(
@@ -178,6 +163,21 @@ def _recovered(claim: Claim, kv: KeyValueEnvironment, options: Options, mapped: 
         checkpointer=checkpointer,
         report=replayed.report,
     )
+
+
+def _checkpointed(
+    claim: Claim, kv: KeyValueEnvironment
+) -> tuple[State, dict[int, PartitionMark], Overlay]:
+    """Return what the last checkpoint knew, and an overlay with nothing in it above its data."""
+    manifest = claim.manifests.manifest
+    txn = kv.begin()
+    store_id = bytes.fromhex(manifest.store_id)
+    state, marks = read_state(txn, store_id, manifest.spaces, claim.path)
+    if NEXT_NAME in claim.wal.names():
+        claim.wal.unlink(NEXT_NAME)
+    if manifest.rebuild:
+        check_rebuilt(claim.path, kv, marks)
+    return state, marks, Overlay(txn)
 
 
 def _keeper(claim: Claim, options: Options) -> LogKeeper:

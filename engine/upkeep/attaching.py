@@ -107,10 +107,10 @@ def _write_rows(
 ) -> None:
     """Take numbers for all rows, and write these into the data file under them."""
     record, position = _ingest(store, manifest, namespace)
-    # Closed at once if something goes wrong, and with it the file that is being read.
     limits = store.environment.limits
     stamped = _stamped(directory, manifest, record, namespace, limits.load_block_bytes)
-    with closing(pieces_of(stamped, limits)) as pieces:
+    # Closed at once if something goes wrong, and with it the file that is being read.
+    with closing(stamped), closing(pieces_of(stamped, limits)) as pieces:
         for rows in pieces:
             store.checkpointer.add(rows, position, check)
 
@@ -152,7 +152,7 @@ def _stamped(
     record: IngestRecord,
     namespace: Namespace,
     block_bytes: int,
-) -> Iterator[tuple[int, dict[bytes, bytes]]]:
+) -> Generator[tuple[int, dict[bytes, bytes]], None, None]:
     """Yield the rows by blocks of one partition, as the store holds them."""
     runs = {run.partition: run for run in record.runs}
     for file in manifest.files:

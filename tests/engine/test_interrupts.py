@@ -30,7 +30,6 @@ from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open as open_real
 from tidelog.engine.commit.entries import Commit
 from tidelog.engine.data.updates import NoUpdates
-from tidelog.engine.store import store_files
 from tidelog.engine.system.limits import Limits
 from tidelog.engine.system.lmdb_file import LmdbEnvironment
 from tidelog.engine.upkeep.check import check_store
@@ -472,12 +471,12 @@ def test_an_open_that_two_signals_interrupt_leaves_nothing_open(
     def signal(*_: object) -> None:
         raise KeyboardInterrupt
 
-    def interrupted(_claim: object, kv: LmdbEnvironment, *_: object) -> None:
+    def interrupted(kv: LmdbEnvironment) -> None:
         kv.circle = kv  # type: ignore[attr-defined]  # parts of a store name each other, too
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_files, "_recovered", interrupted)
+        patch.setattr(LmdbEnvironment, "begin", interrupted)
         patch.setattr(LmdbEnvironment, "close", signal)
         with pytest.raises(KeyboardInterrupt):
             open_real(tmp_path / "store")

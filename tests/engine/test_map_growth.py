@@ -18,6 +18,7 @@ from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open as open_real
 from tidelog.engine.data.overlay import Layer, Overlay
 from tidelog.engine.store import data_file_growth as map_growth
+from tidelog.engine.store.options import Options
 from tidelog.testing import FaultyDisk, MemoryKv, simulated
 
 WAIT = 60.0
@@ -121,8 +122,7 @@ def test_reads_during_growth_wait_and_go_on() -> None:
         environment,
         kv,
         overlay,
-        100_000,
-        patience=5.0,
+        Options(map_size_max=100_000),
         mutex=threading.Lock(),
         expire=unexpected,
     )

@@ -27,7 +27,6 @@ from tidelog.engine.api import open as opens
 from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.files import manifest as manifests
-from tidelog.engine.store import store_files
 from tidelog.engine.store.options import Options
 from tidelog.testing import FaultyDisk, SimulatedCrash, crash_points, simulated
 
@@ -648,9 +647,7 @@ def test_an_interrupt_at_any_operation_of_a_creation_leaves_nothing_of_it(
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
-def test_an_open_that_fails_behind_its_data_file_closes_that(
-    monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
-) -> None:
+def test_an_open_that_fails_behind_its_data_file_closes_that(kind: type[BaseException]) -> None:
     # While anybody keeps the exception nothing else would: LMDB opens no file twice.
     disk = FaultyDisk()
     environment, files = simulated(1, disk), list[Any]()
@@ -659,11 +656,10 @@ def test_an_open_that_fails_behind_its_data_file_closes_that(
         files.append(environment.open_kv(*args))
         return files[-1]
 
-    def fail(*_args: object) -> None:
+    def fail(_open_segment: object) -> None:
         raise kind
 
-    monkeypatch.setattr(store_files, "_recovered", fail)
-    with pytest.raises(kind):
+    with disk.around("open_write", f"{PATH}/wal/", fail), pytest.raises(kind):
         open_with(replace(environment, open_kv=open_kv), PATH)
     assert [file._closed for file in files] == [True]
 

@@ -341,3 +341,22 @@ def test_a_network_file_system_can_be_played() -> None:
     disk.network = "nfs4"
     assert disk.network_file_system("/store") == "nfs4"
     assert disk.crash("lost").network_file_system("/store") == "nfs4"
+
+
+def test_what_is_put_around_operations_gets_those_of_its_kind_below_its_path() -> None:
+    disk, seen = FaultyDisk(), list[int]()
+
+    def late(do: Callable[[], object]) -> object:
+        seen.append(disk.operations)
+        return do() if len(seen) == 1 else None
+
+    disk.make_directory("/store")
+    first, other = disk.directory("/store").create("first"), disk.directory("/").create("other")
+    with disk.around("sync", "/store", late):
+        for file in (first, other, first):
+            file.write(0, b"x")
+            file.sync()
+    first.sync()
+    kinds = [(o.kind, o.path) for o in disk.trace[seen[0] :] if o.kind == "sync"]
+    assert kinds == [("sync", "/store/first"), ("sync", "/other"), ("sync", "/store/first")]
+    assert len(seen) == 2
