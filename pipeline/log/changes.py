@@ -1,5 +1,27 @@
 """The updates of a log as columns: little work for each transaction, the rest in C for a batch.
 
+Updates wait for their batch as they stand in their records, and become columns all at once.  An
+example of two transactions, t1 with three updates in two partitions, and t2 with one::
+
+    record   runs: partition, epoch, first, count   map   keys      values
+    TX t1    (0, 1, 5, 2), (1, 1, 9, 1)             16    a, b, c   1, -, 3
+    TX t2    (0, 1, 7, 1)                           17    d         4
+
+    what ``_Updates`` holds of them
+    _runs    [0, 1, 5, 2, 1, 1, 9, 1, 0, 1, 7, 1]   keys  [a, b, c, d]
+    _maps    [16, 17]   _map_counts  [3, 1]         _values  [1, None, 3, 4]
+    _tx_ids  [t1, t2]   _sizes       [3, 1]
+
+``spread`` says for each row which of the counts it belongs to, and its place there: for the counts
+of the runs, [2, 1, 1], that is [0, 0, 1, 2] and [0, 1, 0, 0].  So the number of a row is the first
+one of its run plus its place there: 5 + 0, 5 + 1, 9 + 0 and 7 + 0.  All columns together::
+
+    partition  counter  namespace  map_id  key  op      value  tx_id  tx_seq  tx_size
+    0          5        users      16      a    put     1      t1     0       3
+    0          6        users      16      b    delete         t1     1       3
+    1          9        users      16      c    put     3      t1     2       3
+    0          7        stock      17      d    put     4      t2     0       1
+
 Invariants:
 
 - Memory is bounded by the rows and bytes of a batch and one record, whatever the size of a segment.

@@ -104,3 +104,22 @@ def test_columns_of_changes_are_what_the_updates_are_one_by_one(seed: int) -> No
         ]
         got += list(zip(*(array.to_pylist() for array in arrays), strict=True))
     assert got == expected
+
+
+def test_the_example_of_the_module_is_as_it_says() -> None:
+    first = TxRecord(
+        b"1" * 16, 1, (Run(0, 1, 5, 2), Run(1, 1, 9, 1)), 16, [b"a", b"b", b"c"], [b"1", None, b"3"]
+    )
+    second = TxRecord(b"2" * 16, 2, (Run(0, 1, 7, 1),), 17, [b"d"], [b"4"])
+    payload = encode_record(first) + encode_record(second)
+    frame = Frame(position=0, synced=0, payload=payload, segment=1, offset=0)
+    wanted = Wanted(low={0: (1, 0), 1: (1, 0)}, high={0: (1, 9), 1: (1, 9)})
+    names = {16: "users", 17: "stock"}
+    asked = ["partition", "counter", "namespace", "map_id", "key", "op", "value", "tx_seq"]
+    (batch,) = changes([frame], names, wanted, print, columns=asked)
+    assert [tuple(row[name] for name in asked) for row in batch.to_pylist()] == [
+        (0, 5, "users", 16, b"a", "put", b"1", 0),
+        (0, 6, "users", 16, b"b", "delete", None, 1),
+        (1, 9, "users", 16, b"c", "put", b"3", 2),
+        (0, 7, "stock", 17, b"d", "put", b"4", 0),
+    ]
