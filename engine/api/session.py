@@ -149,7 +149,9 @@ class StoreSession:
         commit = transaction.to_commit()
         if commit is None:
             return self.outcomes.empty_receipt()
-        self.make_room()
+        layers = self.overlay.view.layers
+        if layers[0].bytes >= self.maintenance.limit or len(layers) > 1:
+            self.make_room()
         if commit.tx_id is None:
             return self._commit_at_last(transaction, commit)
         with self.outcomes.pending(commit.tx_id):
