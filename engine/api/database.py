@@ -56,6 +56,7 @@ class Database:
     def __init__(self, session: StoreSession) -> None:
         self.path = session.path
         self.durability = session.durability
+        self.partitions = session.partitions
         self.read_only = False
         self._session = session
         self._store = session.store
@@ -279,6 +280,13 @@ class Database:
 
     def _check_open(self) -> None:
         self._session.open_state.check()
+
+    def abandon(self) -> None:
+        """Let go of the store as a crash would: no checkpoint, no mark of a clean end.
+
+        For tests of what a program makes of a crash; nothing that was acknowledged is lost.
+        """
+        self._session.abandon()
 
     def close(self) -> None:
         """Make everything durable, take a checkpoint, and let go of the store.

@@ -327,7 +327,7 @@ def _apply_half(view: Any, state: State, position: int, record: Any, size: int) 
     return _apply(view, state, position, record, size)
 
 
-def _rewrite_without_cut(directory: Directory, end: End, durable: int) -> None:
+def _rewrite_without_cut(directory: Directory, end: End, durable: int, _piece: int) -> None:
     number = segment_numbers(directory)[-1]
     segment = open_segment(directory, number)
     segment.file.close()

@@ -249,7 +249,7 @@ def test_what_is_committed_is_told_though_closing_fails(
     assert child.returncode == 10
     first, second, *_ = error.splitlines()
     assert first.startswith(told)
-    assert second.startswith("error: what was told is committed; closing failed: writing the")
+    assert second.startswith("error: what was printed is committed; closing failed: writing the")
     assert "TL-CLI-002" in second
 
 
