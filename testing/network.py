@@ -154,13 +154,13 @@ class Endpoint:
         try:
             with trio.fail_after(CONNECT_S_MAX):
                 await stream.wait_connected()
+            return stream
         except trio.TooSlowError:
             stream.close()
             raise TimeoutError(errno.ETIMEDOUT, f"{address} does not answer") from None
         except BaseException:
             stream.close()
             raise
-        return stream
 
     def leave(self, *, silent: bool) -> None:
         """Be gone, with all that this process had; ``silent`` if its machine went down."""

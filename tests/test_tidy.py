@@ -294,6 +294,10 @@ def test_every_place_that_may_catch_everything_does() -> None:
     assert set(BROAD_HANDLERS) - places == set()
 
 
+def test_nothing_that_was_opened_is_lost_at_a_return() -> None:
+    expect_none_in_package(tidy.find_lost_behind_try)
+
+
 def test_names_of_exceptions_end_in_error() -> None:
     expect_none_in_package(tidy.find_misnamed_exceptions)
 
@@ -402,6 +406,7 @@ LAYERS, KIND, LIBRARIES = tidy.find_wrong_layers, with_kinds, tidy.find_wrong_de
 OUTSIDE, BROAD, LOCKS = outside_of_environment, with_places, below_the_tools
 CONSTANTS = tidy.find_changed_constants
 NAMES, CODES = tidy.find_misnamed_exceptions, tidy.find_wrong_codes
+LOST = tidy.find_lost_behind_try
 RUN, MACHINE, PATHS = tidy.find_sleeps_and_skips, tidy.find_machine_paths, missing_paths
 PROSE, HEAD = tidy.find_stilted_prose, unknown_names
 
@@ -429,6 +434,7 @@ BAD: list[tuple[str, Rule, str, str]] = [
     ("terminal below the tools", LIBRARIES, "engine/x.py", "import click"),
     ("new dependency", LIBRARIES, "tools/x.py", "import requests"),
     ("code from data", LIBRARIES, "engine/x.py", "import pickle"),
+    ("lost", LOST, "wal/x.py", "try:\n g()\nexcept BaseException:\n f.close()\n raise\nreturn f"),
     ("clock", OUTSIDE, "engine/x.py", "import time\ntime.monotonic()"),
     ("clock, not called", OUTSIDE, "wal/x.py", "import time\nf = time.time"),
     ("clock, renamed", OUTSIDE, "wal/x.py", "from time import time as t\nt()"),

@@ -87,16 +87,16 @@ def open_segment(directory: ReadableDirectory, number: int) -> Segment:
     file = directory.open_read(segment_name(number))
     try:
         header = parse_segment_header(file.read(0, HEADER_SIZE), number)
+        return Segment(
+            number=number,
+            first_position=header.first_position,
+            log_id=header.log_id,
+            file=file,
+            header=header,
+        )
     except BaseException:
         file.close()
         raise
-    return Segment(
-        number=number,
-        first_position=header.first_position,
-        log_id=header.log_id,
-        file=file,
-        header=header,
-    )
 
 
 def walk(segment: Segment, position: int, limit: int = NO_LIMIT) -> Generator[Frame, None, Stop]:

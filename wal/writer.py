@@ -317,10 +317,10 @@ def create_segment(
         _sync(file)
         directory.rename(NEXT_NAME, segment_name(header.number))
         _sync(directory)
+        return file, header.first_position + len(frame)
     except BaseException:
         file.close()
         raise
-    return file, header.first_position + len(frame)
 
 
 def write_seal(file: LogFile, header: SegmentHeader, following: SegmentHeader, end: int) -> None:

@@ -150,28 +150,28 @@ class ReadOnlyDatabase(Unwritable):
             manifest = self.access.manifest()
             self.partitions, self._spaces = manifest.partitions, manifest.spaces
             self._base: Base | None = self._newest(None)
+            self.overlay = Published(_view_of(self._base))
+            self.position = self._base.position
+            self._start = self._base.start
+            self._records: Mapping[int, NamespaceRecord] = dict(self._base.state.namespaces)
+            self._given = given_codecs
+            self._namespaces: dict[int, Namespace] = {}
+            self._since: dict[int, int] = {}
+            """Positions at which maps that were hidden before have got their names."""
+            self._snapshots = LiveSnapshots()
+            self._mutex = threading.Lock()
+            self._refreshing = threading.Lock()
+            self._refreshes = 0
+            self._closed: Callable[[], TidelogError] | None = None
+            self._released = False
+            self._finalizes = environment.finalizes
+            self._held = True
+            if environment.finalizes:
+                _open_readers.add(self)
+            log.info("store.opened path=%s read_only=True", path, extra={"event": "store.opened"})
         except BaseException:
             self.access.close()
             raise
-        self.overlay = Published(_view_of(self._base))
-        self.position = self._base.position
-        self._start = self._base.start
-        self._records: Mapping[int, NamespaceRecord] = dict(self._base.state.namespaces)
-        self._given = given_codecs
-        self._namespaces: dict[int, Namespace] = {}
-        self._since: dict[int, int] = {}
-        """Positions at which maps that were hidden before have got their names."""
-        self._snapshots = LiveSnapshots()
-        self._mutex = threading.Lock()
-        self._refreshing = threading.Lock()
-        self._refreshes = 0
-        self._closed: Callable[[], TidelogError] | None = None
-        self._released = False
-        self._finalizes = environment.finalizes
-        self._held = True
-        if environment.finalizes:
-            _open_readers.add(self)
-        log.info("store.opened path=%s read_only=True", path, extra={"event": "store.opened"})
 
     __reduce_ex__ = not_copied
 

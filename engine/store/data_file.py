@@ -55,11 +55,11 @@ def open_data_file(claim: Claim, map_size: int) -> KeyValueEnvironment:
         with translated_disk("syncing the names of manifest and data file"):
             claim.directory.sync()
             data.sync()
+        return kv
     except BaseException:
         if kv is not None:
             kv.close()
         raise
-    return kv
 
 
 def check_rebuilt(path: str, kv: KeyValueEnvironment, marks: dict[int, PartitionMark]) -> None:

@@ -57,13 +57,13 @@ def open_store(
         try:
             store = _embedded(files, puts_durable=not mapped)
             _settle(store)
+            return store
         except BaseException:
             files.close()
             raise
     except BaseException:
         claim.give_up()
         raise
-    return store
 
 
 def _embedded(files: StoreFiles, puts_durable: bool) -> OpenStore:

@@ -140,29 +140,29 @@ def _recovered(claim: Claim, kv: KeyValueEnvironment, options: Options, mapped: 
         try:
             keeper.begin(writer, state)
             manifests.begin(rebuild=checkpointer.doubtful is not None)
+            return StoreFiles(
+                path=claim.path,
+                environment=environment,
+                options=options,
+                lock=claim.lock,
+                manifests=manifests,
+                kv=kv,
+                mutex=mutex,
+                state=state,
+                overlay=overlay,
+                snapshots=snapshots,
+                writer=writer,
+                keeper=keeper,
+                growth=growth,
+                checkpointer=checkpointer,
+                report=replayed.report,
+            )
         except BaseException:
             writer.close()
             raise
     except BaseException:
         relief.abandon()
         raise
-    return StoreFiles(
-        path=claim.path,
-        environment=environment,
-        options=options,
-        lock=claim.lock,
-        manifests=manifests,
-        kv=kv,
-        mutex=mutex,
-        state=state,
-        overlay=overlay,
-        snapshots=snapshots,
-        writer=writer,
-        keeper=keeper,
-        growth=growth,
-        checkpointer=checkpointer,
-        report=replayed.report,
-    )
 
 
 def _checkpointed(

@@ -263,6 +263,8 @@ class RealDirectory:
 class FileLock:
     """A ``flock`` on a file: gone with the process, however that ends."""
 
+    _fd = _CLOSED
+
     def __init__(self, fd: int) -> None:
         self._fd = fd
         _locks.add(self)

@@ -34,10 +34,10 @@ class RealNetwork:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             await listening.bind(place)
             listening.listen(BACKLOG_MAX)
+            return RealListener(SocketListener(listening))
         except BaseException:
             listening.close()
             raise
-        return RealListener(SocketListener(listening))
 
     async def connect(self, address: Address) -> RealStream:
         """Connect to the first address of a host that answers."""

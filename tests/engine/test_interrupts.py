@@ -19,6 +19,7 @@ import pytest
 
 import tidelog
 from support.commits import commit_of
+from support.interrupts import Interrupt, Tracer
 from support.stores import PATH, Opened, open_store, opened
 from tidelog.affinity.errors import (
     AlreadyOpenError,
@@ -484,3 +485,33 @@ def test_an_open_that_two_signals_interrupt_leaves_nothing_open(
         assert db.map("m")[b"k"] == b"v"
         with pytest.raises(AlreadyOpenError, match="in this process"):
             open_real(tmp_path / "store")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the store .* was not closed:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("read_only", [False, True])
+def test_an_open_that_is_interrupted_at_any_line_leaves_nothing_open(
+    tmp_path: Path, read_only: bool
+) -> None:
+    # Behind the last `try`, at a `return`, nobody closed what was open already.
+    path = tmp_path / "store"
+    with open_real(path) as db:
+        db.map("m")[b"k"] = b"v"
+
+    def open_it() -> tidelog.Database | tidelog.ReadOnlyDatabase:
+        return open_real(path, read_only=True) if read_only else open_real(path)
+
+    counting = Tracer()
+    opened_once: list[tidelog.Database | tidelog.ReadOnlyDatabase] = []
+    counting.run(lambda: opened_once.append(open_it()))
+    opened_once.pop().close()
+    assert len(counting.lines) > 150
+    for line in counting.lines:
+        try:
+            Tracer((line, 0)).run(lambda: opened_once.append(open_it()))
+        except Interrupt:
+            with open_it() as again:  # while the traceback refers to what the frames had
+                assert again.map("m")[b"k"] == b"v"
+        else:
+            opened_once.pop().close()  # interrupted in a finalizer

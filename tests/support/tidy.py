@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import PurePosixPath
 from types import MappingProxyType
 
@@ -492,6 +493,40 @@ def find_broad_handlers(path: str, source: str, allowed: Mapping[str, str]) -> l
         for place, line in broad_handlers(path, source)
         if place not in allowed
     ]
+
+
+LETS_GO = frozenset({"close", "give_up", "release"})
+
+
+def find_lost_behind_try(path: str, source: str) -> list[Finding]:
+    """A ``return`` behind a ``try`` whose handler closes what was opened, for Ctrl-C, too.
+
+    An interrupt at the ``return`` is not handled, and nobody has what was to be returned.
+    """
+    found = []
+    for node in nodes_of(source):
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            if not isinstance(block, list):
+                continue
+            for before, after in pairwise(block):
+                if (
+                    isinstance(before, ast.Try)
+                    and isinstance(after, ast.Return)
+                    and any(map(_closes_all, before.handlers))
+                ):
+                    found.append(
+                        Finding(
+                            path, after.lineno, "an interrupt here leaves open: return in `try`"
+                        )
+                    )
+    return found
+
+
+def _closes_all(handler: ast.ExceptHandler) -> bool:
+    if "BaseException" not in caught_by(handler) or not reraises(handler):
+        return False
+    calls = [node.func for node in ast.walk(handler) if isinstance(node, ast.Call)]
+    return any(isinstance(call, ast.Attribute) and call.attr in LETS_GO for call in calls)
 
 
 def exception_classes(source: str) -> list[ast.ClassDef]:
