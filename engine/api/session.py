@@ -336,9 +336,8 @@ class StoreSession:
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
     ) -> Iterator[list[Pair]]:
         """Yield blocks of encoded pairs, in order, as of the first one."""
-        self.open_state.check()
-        namespace.check_alive()
         with self.snapshot() as snapshot:
+            namespace.check_alive()
             yield from snapshot.blocks(namespace, start, stop, reverse, size)
 
     def check_writable(self) -> None:

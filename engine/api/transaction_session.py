@@ -165,7 +165,7 @@ class TransactionSession:
         self._writes: Writes = {}
         self._maps: dict[int, Map[Any, Any]] = {}
         self._reading: Snapshot | None = None
-        self._reads: ReadSet | None = None
+        self._reads = ReadSet()
         self._holder: Holder | None = None
         self._locked_maps: tuple[bytes, ...] = ()
         self._interrupted = False
@@ -305,9 +305,16 @@ class TransactionSession:
     def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
         """Return a function from encoded key to encoded value."""
         prefixes, (first, count, _) = namespace.prefixes, namespace.space
+        database = self._database
 
         def get(key: bytes) -> bytes | None:
-            self._check_open()
+            if (
+                not self._open
+                or database.open_state.closed is not None
+                or self._deadline is not None
+                or self._thread != get_ident()
+            ):
+                self._check_open()
             partition = first + murmur3(key, 0, False) % count
             full_key = prefixes[partition] + key
             mine = self._writes.get(full_key)
@@ -318,11 +325,13 @@ class TransactionSession:
         return get
 
     def _get(self, namespace: Namespace, partition: int, full_key: bytes) -> bytes | None:
-        namespace.check_alive()
+        if not namespace.alive:
+            namespace.check_alive()
         rule = self._rule
         if rule.snapshot:
-            view = self._snapshot().view()
-            self._read_set().keys.add(full_key)
+            reading = self._reading
+            view = (self._snapshot() if reading is None else reading).view()
+            self._reads.keys.add(full_key)
         else:
             if rule.read_locks:
                 self._lock(KeyLock(full_key, exclusive=False))
@@ -408,7 +417,7 @@ class TransactionSession:
         read = RangeRead(namespace.id, start, stop, reverse=reverse)
         if self._rule.snapshot:
             snapshot = self._snapshot()
-            self._read_set().ranges.append(read)
+            self._reads.ranges.append(read)
         else:
             if self._rule.read_locks:
                 for partition in namespace.space.numbers:
@@ -440,11 +449,6 @@ class TransactionSession:
     def read_from(self, snapshot: Snapshot) -> None:
         """Use a snapshot that was taken for this transaction, which closes it."""
         self._reading = snapshot
-
-    def _read_set(self) -> ReadSet:
-        if self._reads is None:
-            self._reads = ReadSet()
-        return self._reads
 
     def _snapshot(self) -> Snapshot:
         if self._reading is None:
@@ -516,7 +520,7 @@ class TransactionSession:
         self._reading.view()  # ended, its boundary may be merged with what came after it
         if database.dropped and self._rule.validated is Validated.READS:
             for number in database.dropped.keys() & self._maps.keys():
-                if self._read_set().touches(number):
+                if self._reads.touches(number):
                     raise database.was_dropped(number)
         for earlier in group:
             found = self._first_changed(list(earlier.full_keys()))
@@ -531,7 +535,7 @@ class TransactionSession:
 
     def _first_changed(self, changed: Collection[bytes]) -> bytes | None:
         if self._rule.validated is Validated.READS:
-            return self._read_set().first_changed(changed)
+            return self._reads.first_changed(changed)
         return first_common(self._writes.keys(), changed)
 
 

@@ -96,7 +96,7 @@ class LonePut:
         """Put it into overlay and counters."""
         partition, number = self._partition, self._number
         stored = self._value + pack_trailer(0, self._epoch, number, self._time)
-        context.overlay.active.put(partition, self._full_key, stored)
+        context.overlay.view.layers[0].put(partition, self._full_key, stored)
         context.state.counters[partition].apply_one(number)
 
     def fail(self, error: BaseException) -> None:

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ..system.environment import KvTransaction
 
@@ -33,6 +34,8 @@ Whoever puts an update into a layer adds the length of both and this to its ``by
 
 FEW_KEYS = 32
 """New keys that are put in their places one by one; more are sorted with the others."""
+
+_bytes_of: Callable[[Layer], int] = attrgetter("bytes")
 
 
 class Layer:
@@ -160,12 +163,12 @@ class Overlay:
     @property
     def bytes(self) -> int:
         """Memory that the updates of all layers take, roughly."""
-        return sum(layer.bytes for layer in self.view.layers)
+        return sum(map(_bytes_of, self.view.layers))
 
     @property
     def newer_bytes(self) -> int:
         """Memory of all layers but the oldest: the most that merging layers can copy."""
-        return sum(layer.bytes for layer in self.view.layers[:-1])
+        return sum(map(_bytes_of, self.view.layers[:-1]))
 
     @property
     def layers(self) -> int:

@@ -28,14 +28,12 @@ from .overlay import View
 from .partition_store import check_neighbours
 from .stored import (
     FLAGS,
-    TRAILER_SIZE,
     VALUE,
     check_block,
     check_pair,
     cut,
     damaged_pair,
     flags_of,
-    is_tombstone,
     user_value,
 )
 
@@ -147,7 +145,7 @@ def read_view(
         if part is not None:
             stored = part.get(full_key)
             if stored is not None:
-                return None if is_tombstone(stored) else stored[:-TRAILER_SIZE]
+                return None if stored[FLAGS] else stored[VALUE]
     try:
         stored = view.txn.get(full_key)
     except KvReadError as error:
