@@ -55,7 +55,8 @@ from .transactions import Transaction
 from .workers import Workers
 
 if TYPE_CHECKING:
-    from ..api.read_only import ReadOnlyDatabase, ReadStatistics
+    from ..api.read_only import ReadOnlyDatabase
+    from ..api.read_session import ReadSession, ReadStatistics
     from ..commit.outcomes import Outcome
     from ..store.statistics import Statistics
     from ..upkeep.backup import BackupReport
@@ -93,9 +94,7 @@ class Database:
         self.database = database
         """The synchronous store beneath, which threads may share; ``aclose`` closes it."""
         self.path = database.path
-        self._beneath: StoreSession | ReadOnlyDatabase = (
-            session_of(database) if isinstance(database, databases.Database) else database
-        )
+        self._beneath: StoreSession | ReadSession = session_of(database)
         self.home = self._beneath.home
         self.read_only = database.read_only
         self.workers = Workers(database.path, token, self._beneath.limits.lock_places)

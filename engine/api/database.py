@@ -37,6 +37,8 @@ from .transactions import Transaction
 
 if TYPE_CHECKING:
     from ..upkeep.backup import BackupReport
+    from .read_only import ReadOnlyDatabase
+    from .read_session import ReadSession
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -313,6 +315,10 @@ class Database:
             log.error("store.close_failed error=%s", failure, extra=event)
 
 
-def session_of(database: Database) -> StoreSession:
+@overload
+def session_of(database: Database) -> StoreSession: ...
+@overload
+def session_of(database: ReadOnlyDatabase) -> ReadSession: ...
+def session_of(database: Database | ReadOnlyDatabase) -> StoreSession | ReadSession:
     """Return what is behind a database, for the parts of Tidelog that work in it."""
     return database._session

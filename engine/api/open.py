@@ -167,9 +167,12 @@ def _open_reading(
     place = place_of(path)
     with translated_disk(f"opening {place}"):
         from .read_only import ReadOnlyDatabase
+        from .read_session import ReadSession
 
         options, given = _options(limits), _given(codecs)
-        return _at_last(environment, lambda: ReadOnlyDatabase(environment, place, options, given))
+        return ReadOnlyDatabase(
+            _at_last(environment, lambda: ReadSession(environment, place, options, given))
+        )
 
 
 def _given(codecs: Iterable[Any]) -> list[Codec[Any]]:

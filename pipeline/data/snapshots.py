@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from ...affinity.errors import AlreadyOpenError, NotFoundError, SnapshotExpiredError, UsageError
 from ...checkpoints.marks import PartitionMark
+from ...engine.api.database import session_of
 from ...engine.api.open import open as open_store
 from ...engine.api.read_only import ReadOnlyDatabase
 from ...engine.data.overlay import View
@@ -149,9 +150,9 @@ class Account:
         if log.source.kind == "store":
             check_closed(self.path)
             with _opened(self.path) as db:
-                mark, marks = read_marks(db.overlay.view.txn)
+                mark, marks = read_marks(session_of(db).overlay.view.txn)
                 checkpoint = None if mark is None else str(mark.position)
-                state = db.state
+                state = session_of(db).state
         else:
             state = log.newest().state
         earliest = log.earliest().state
@@ -186,8 +187,9 @@ def pin(path: str) -> tuple[Log, Cut]:
         )
     check_closed(path)
     with _opened(path) as db:
-        names = {number: record.name for number, record in db.state.namespaces.items()}
-        return log, Cut(position=db.position, state=db.state, names=names)
+        state = session_of(db).state
+        names = {number: record.name for number, record in state.namespaces.items()}
+        return log, Cut(position=db.position, state=state, names=names)
 
 
 def check_closed(path: str) -> None:
@@ -242,7 +244,7 @@ def _opened(path: str) -> ReadOnlyDatabase:
 def _newest(path: str) -> Iterator[tuple[View, int]]:
     """Open a store for a block; return how it is, and where its log ends."""
     with _opened(path) as db:
-        yield db.overlay.view, db.position
+        yield session_of(db).overlay.view, db.position
 
 
 def _size(read: tuple[int, int, list[Pair]]) -> int:

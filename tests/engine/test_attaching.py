@@ -291,7 +291,7 @@ def test_a_load_that_gets_its_name_during_a_refresh_is_whole_or_absent(
     db.map("users")[b"ada"] = b"x"
     store.parts.committer.announce()
     with reading(store.disk) as reader:
-        begin, calls = reader.access.kv.begin, []
+        begin, calls = session_of(reader).access.kv.begin, []
 
         def begin_and_attach(**how: Any) -> Any:
             txn = begin(**how) if late else None
@@ -301,7 +301,7 @@ def test_a_load_that_gets_its_name_during_a_refresh_is_whole_or_absent(
                 store.parts.committer.announce()
             return txn or begin(**how)
 
-        monkeypatch.setattr(reader.access.kv, "begin", begin_and_attach)
+        monkeypatch.setattr(session_of(reader).access.kv, "begin", begin_and_attach)
         for _ in range(3):
             reader.refresh()
             assert content(reader).get("cities", ROWS) == ROWS
@@ -318,7 +318,7 @@ def test_a_copy_that_is_made_meanwhile_has_the_map_whole_or_not_at_all(
     db.map("users")[b"ada"] = b"x"
     store.parts.committer.announce()
     source: Any = reading(store.disk) if by_reader else db
-    kv = source.access.kv if by_reader else store.parts.kv
+    kv = session_of(source).access.kv if by_reader else store.parts.kv
     copy = kv.copy
 
     def copy_and_attach(path: str, **how: Any) -> None:

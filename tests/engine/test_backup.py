@@ -390,7 +390,7 @@ def test_a_reading_process_holds_the_log_that_its_copy_needs(
     session_of(db).store.committer.announce()
     expected = content(db)
     with reading(disk, STORE, 2) as reader:
-        copy = reader.access.kv.copy
+        copy = session_of(reader).access.kv.copy
 
         def busy_copy(path: str, **how: Any) -> None:
             copy(path, **how)
@@ -400,7 +400,7 @@ def test_a_reading_process_holds_the_log_that_its_copy_needs(
             session_of(db).store.committer.announce()
             reader.refresh()
 
-        monkeypatch.setattr(reader.access.kv, "copy", busy_copy)
+        monkeypatch.setattr(session_of(reader).access.kv, "copy", busy_copy)
         assert reader.backup(COPY).checkpoint_position == 0
     db.close()
     with opened(disk, COPY, 3) as opened_copy:
@@ -424,9 +424,10 @@ def test_a_sealed_store_is_copied(tmp_path: Path) -> None:
     with tidelog.open(tmp_path / "s") as db:
         db.map("m")[b"k"] = b"v"
     with tidelog.open(tmp_path / "s", read_only=True) as reader:
-        assert reader.access.slot is not None
-        reader.access.slot.release()
-        reader.access.slot = None  # as where nothing can be written
+        access = session_of(reader).access
+        assert access.slot is not None
+        access.slot.release()
+        access.slot = None  # as where nothing can be written
         assert reader.backup(tmp_path / "copy").keys == 1
     assert check_store(tmp_path / "copy") == []
 

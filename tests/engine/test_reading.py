@@ -21,7 +21,8 @@ from support.interrupts import Interrupt, Tracer
 from tidelog import errors
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open_with
-from tidelog.engine.api.read_only import ReadOnlyDatabase, stacked
+from tidelog.engine.api.read_only import ReadOnlyDatabase
+from tidelog.engine.api.read_session import ReadSession, stacked
 from tidelog.engine.data.overlay import Layer, View
 from tidelog.engine.files import manifest as manifests
 from tidelog.engine.files.recovery import newest_durable
@@ -578,7 +579,7 @@ def test_a_sealed_copy_on_a_medium_that_cannot_be_written_needs_no_lock(tmp_path
     disk.environment.disk.lock = lock  # type: ignore[method-assign]
     with open_with(disk.environment, store, read_only=True) as reader:
         assert reader.map("m")[b"k"] == b"v"
-        assert reader.access.alone
+        assert session_of(reader).access.alone
 
 
 def test_a_lock_that_fails_otherwise_is_an_error_of_the_disk(tmp_path: Path) -> None:
@@ -830,7 +831,7 @@ def test_a_close_that_was_interrupted_anywhere_is_ended_by_the_next_one() -> Non
             reader.close()
             with pytest.raises(errors.ClosedError):
                 snapshot.view()
-            assert reader.access.kv._closed, interrupted.where  # type: ignore[attr-defined]
+            assert session_of(reader).access.kv._closed, interrupted.where  # type: ignore[attr-defined]
             assert w.disk.directory(f"{STORE}/readers").names() == [], interrupted.where
 
 
@@ -838,7 +839,8 @@ def test_a_snapshot_that_is_taken_while_another_thread_closes_ends_with_the_othe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with world() as w, w.reader() as reader:
-        mutex, take_view = reader._mutex, reader.take_view
+        session = session_of(reader)
+        mutex, take_view = session._mutex, session.take_view
         waits = threading.Event()
 
         class Mutex:
@@ -863,8 +865,8 @@ def test_a_snapshot_that_is_taken_while_another_thread_closes_ends_with_the_othe
             return taken
 
         closing = threading.Thread(target=close)
-        monkeypatch.setattr(reader, "_mutex", Mutex())
-        monkeypatch.setattr(reader, "take_view", close_meanwhile)
+        monkeypatch.setattr(session, "_mutex", Mutex())
+        monkeypatch.setattr(session, "take_view", close_meanwhile)
         snapshot = reader.snapshot()
         closing.join(WAIT)
         assert not closing.is_alive()
@@ -924,21 +926,30 @@ def test_layers_of_many_refreshes_stay_few() -> None:
 def test_the_folder_of_a_reader_is_opened_for_reading_only(tmp_path: Path) -> None:
     store = closed_store(tmp_path / "s")
     with tidelog.open(store, read_only=True) as reader:
-        wal = reader.access.wal
+        wal = session_of(reader).access.wal
         assert isinstance(wal, RealDirectory)
         with pytest.raises(OSError, match="opened for reading only"):
             wal.unlink(wal.names()[0])
 
 
+def test_what_a_reader_shows_is_what_the_docs_name() -> None:
+    with world() as w, w.reader() as reader:
+        assert {name for name in dir(reader) if not name.startswith("_")} == {
+            *("path", "partitions", "read_only", "position"),
+            *("map", "maps", "refresh", "snapshot", "backup", "statistics", "close"),
+            *("transaction", "run", "attempts", "attach", "drop", "rename", "checkpoint", "sync"),
+        }
+
+
 def test_a_reader_that_is_outrun_again_and_again_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def outrun(_reader: ReadOnlyDatabase, _manifest: object, _base: object) -> object:
+    def outrun(_session: ReadSession, _manifest: object, _base: object) -> object:
         raise errors.HistoryTruncatedError("a segment is gone")
 
     with world() as w:
         w.users[b"ann"] = b"1"
         w.announce()
         with w.reader() as reader:
-            monkeypatch.setattr(ReadOnlyDatabase, "_grown", outrun)
+            monkeypatch.setattr(ReadSession, "_grown", outrun)
             w.users[b"bob"] = b"2"
             w.announce()
             with pytest.raises(errors.HistoryTruncatedError, match="faster than it can be read"):

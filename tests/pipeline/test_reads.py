@@ -884,4 +884,4 @@ def test_the_history_of_a_log_is_that_of_its_newest_segment(tmp_path: Path) -> N
     assert continued.store_id == original.store_id
     assert continued.history_id != original.history_id
     with tidelog.open(copy, read_only=True) as reader:
-        assert continued.history_id.hex() == reader.access.manifest().history_id
+        assert continued.history_id.hex() == session_of(reader).access.manifest().history_id

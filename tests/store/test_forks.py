@@ -321,7 +321,7 @@ def test_an_inherited_reader_raises_at_once_whatever_other_threads_held(
                 lambda: m[b"old"],
                 lambda: next(pairs),
                 lambda: snapshot[m],
-                lambda: db.state,
+                lambda: session_of(db).state,
                 db.refresh,
                 db.snapshot,
                 db.maps,
@@ -333,9 +333,14 @@ def test_an_inherited_reader_raises_at_once_whatever_other_threads_held(
                 error = error_of(use)
                 assert isinstance(error, ForkedError), error
             db.close()
-            db.access.close()
+            session_of(db).access.close()
 
-        locks = {"nobody": threading.Lock(), "mutex": db._mutex, "refreshing": db._refreshing}
+        session = session_of(db)
+        locks = {
+            "nobody": threading.Lock(),
+            "mutex": session._mutex,
+            "refreshing": session._refreshing,
+        }
         with held(locks[held_by]):
             expect_child(child)
         assert len(os.listdir(path / "readers")) == 1

@@ -185,7 +185,7 @@ def compact(ctx: click.Context, store: str, out: str, form: str) -> None:
     check_new_directory(out)
     recover(store)
     with reading(store) as reader, without_writer(store), new_directory(out):
-        access = reader.access
+        access = session_of(reader).access
         manifest = access.manifest()
         source = BackupSource(
             environment=access.environment,

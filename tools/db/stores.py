@@ -304,7 +304,7 @@ def records_of(db: Database | ReadOnlyDatabase) -> list[NamespaceRecord]:
         record = (
             session_of(db).catalog.record(number)
             if isinstance(db, Database)
-            else db.namespace_record(number)
+            else session_of(db).record(number)
         )
         number += 1
         if record is not None and not record.hidden:
