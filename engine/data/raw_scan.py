@@ -8,16 +8,18 @@ Invariants:
 
 - Every pair of the data file that is yielded was checked, and so were those beside the range: a
   flipped bit in a key cannot hide a pair.  Pairs of the overlay have no check yet.
-- A block has at most ``rows`` pairs, and it ends where it has ``most_bytes``: one pair may be more.
+- A block has at most ``rows`` pairs, and it ends with the pair that brings it to ``most_bytes``.
+- Pairs are taken a few at a time, and one at a time if they are large.
 
 Left out: what users read (``scan``), and what the pairs mean.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import itemgetter
 
 from ..system.environment import Cursor
 from .overlay import View
@@ -26,8 +28,11 @@ from .stored import check_block
 
 Pair = tuple[bytes, bytes]
 
-_FEW = 64
-"""Pairs of the data file that are taken at once."""
+_FEW = 32
+_LARGE = 32 << 10
+"""Pairs taken at a time, and bytes of a value beyond which there is one."""
+
+_KEY = itemgetter(0)
 
 
 def raw_blocks(
@@ -38,31 +43,19 @@ def raw_blocks(
     Raises ``CorruptDataError`` for a pair that is not as it was written.
     """
     newer = _newer(view, partition, low, high)
-    block: list[Pair] = []
-    size = 0
-    for pair in _merged(_checked(view.txn.cursor(), low, high), newer):
-        block.append(pair)
-        size += len(pair[1])
-        if len(block) >= rows or size >= most_bytes:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
-
-
-def _merged(older: Iterator[Pair], newer: dict[bytes, bytes]) -> Iterator[Pair]:
-    """Yield pairs in the order of their keys; of a key that both have, the newer one."""
     names = sorted(newer)
     at = 0
-    for pair in older:
-        key = pair[0]
-        while at < len(names) and names[at] < key:
-            yield names[at], newer[names[at]]
-            at += 1
-        if at == len(names) or names[at] != key:
-            yield pair
-    for name in names[at:]:
-        yield name, newer[name]
+    for block in _checked(view.txn.cursor(), low, high, rows, most_bytes):
+        end = bisect_right(names, block[-1][0], at)
+        if end == at:
+            yield block
+            continue
+        merged = [pair for pair in block if pair[0] not in newer]
+        merged += [(name, newer[name]) for name in names[at:end]]
+        merged.sort(key=_KEY)
+        yield from _bounded(merged, rows, most_bytes)
+        at = end
+    yield from _bounded(((name, newer[name]) for name in names[at:]), rows, most_bytes)
 
 
 def _newer(view: View, partition: int, low: bytes, high: bytes) -> dict[bytes, bytes]:
@@ -74,8 +67,10 @@ def _newer(view: View, partition: int, low: bytes, high: bytes) -> dict[bytes, b
     return newer
 
 
-def _checked(cursor: Cursor, low: bytes, high: bytes) -> Iterator[Pair]:
-    """Yield the pairs of the data file in a range."""
+def _checked(
+    cursor: Cursor, low: bytes, high: bytes, rows: int, most_bytes: int
+) -> Iterator[list[Pair]]:
+    """Yield the pairs of the data file in a range, in blocks."""
     placed = cursor.set_range(low)
     if cursor.prev() if placed else cursor.last():
         check_before(cursor, low)
@@ -83,10 +78,31 @@ def _checked(cursor: Cursor, low: bytes, high: bytes) -> Iterator[Pair]:
             cursor.next()
     elif placed:
         cursor.first()
-    pairs = cursor.iternext() if placed else iter(())
-    while block := list(islice(pairs, _FEW)):
+    for block in _bounded(cursor.iternext() if placed else (), rows, most_bytes):
         check_block([key for key, _ in block], [value for _, value in block])
-        if block[-1][0] >= high:
-            yield from block[: bisect_left(block, high, key=lambda pair: pair[0])]
-            return
-        yield from block
+        if block[-1][0] < high:
+            yield block
+            continue
+        inside = block[: bisect_left(block, high, key=_KEY)]
+        if inside:
+            yield inside
+        return
+
+
+def _bounded(pairs: Iterable[Pair], rows: int, most_bytes: int) -> Iterator[list[Pair]]:
+    """Yield blocks of pairs, taken a few at a time, and one at a time if they are large."""
+    waiting = iter(pairs)
+    block: list[Pair] = []
+    size, few = 0, min(rows, _FEW)
+    while some := list(islice(waiting, few)):
+        weight = sum([len(value) for _, value in some])
+        large = weight > _LARGE * len(some) or size + weight >= most_bytes
+        for piece in ([pair] for pair in some) if large else (some,):
+            block += piece
+            size += len(piece[0][1]) if large else weight
+            if size >= most_bytes or len(block) >= rows:
+                yield block
+                block, size = [], 0
+        few = min(rows - len(block), 1 if large else _FEW)
+    if block:
+        yield block

@@ -17,11 +17,10 @@ Left out: the log itself (``logs``).
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -32,8 +31,9 @@ from ...engine.api.open import open as open_store
 from ...engine.api.read_only import ReadOnlyDatabase
 from ...engine.data.overlay import View
 from ...engine.data.partition_store import read_marks
+from ...engine.data.raw_scan import raw_blocks
 from ...engine.data.scan import Range
-from ...engine.data.stored import TRAILER_SIZE, check_block, flags_of, is_tombstone, present
+from ...engine.data.stored import TRAILER_SIZE, flags_of, present
 from ...engine.system.disk import RealDisk
 from ...engine.system.environment import Environment
 from ...engine.system.layout import LOCK_NAME
@@ -55,11 +55,6 @@ BLOCK = 1_000
 BLOCK_BYTES = 4 << 20
 """A block ends with the pair that brings it here."""
 
-_FEW = 32
-_LARGE = 32 << 10
-"""Pairs taken at a time, and bytes of a value beyond which there is one."""
-
-_KEY = itemgetter(0)
 _VALUE = itemgetter(1)
 
 
@@ -253,47 +248,11 @@ def _size(read: tuple[int, int, list[Pair]]) -> int:
 
 
 def _blocks(view: View, partition: int, wanted: Range, rows: int) -> Iterator[list[Pair]]:
-    """Yield blocks of checked pairs: those of the data file that are current, then the newer."""
+    """Yield blocks of checked pairs that are not deletes, in order."""
     low, high = wanted.bounds(partition)
     if low >= high:
         return
-    newer: dict[bytes, bytes] = {}
-    for layer in reversed(view.layers):
-        part = layer.parts.get(partition, {})
-        newer.update({key: part[key] for key in part if low <= key < high})
-    cursor = view.txn.cursor()
-    for block in _bounded(cursor.iternext() if cursor.set_range(low) else iter(()), rows):
-        check_block([key for key, _ in block], [value for _, value in block])
-        last = block[-1][0] >= high
-        if last:
-            block = block[: bisect_left(block, high, key=_KEY)]
-        if any(map(flags_of, map(_VALUE, block))):
-            block = present(block)
-        if newer:
-            block = [pair for pair in block if pair[0] not in newer]
-        if block:
-            yield block
-        if last:
-            break
-    yield from _bounded((pair for pair in newer.items() if not is_tombstone(pair[1])), rows)
-
-
-def _bounded(pairs: Iterator[Pair], rows: int) -> Iterator[list[Pair]]:
-    """Yield blocks of at most so many pairs, each of which ends where ``BLOCK_BYTES`` are there.
-
-    Pairs are taken a few at a time, and one at a time if they are large.
-    """
-    block: list[Pair] = []
-    size, few = 0, min(rows, _FEW)
-    while some := list(islice(pairs, few)):
-        weight = sum([len(value) for _, value in some])
-        large = weight > _LARGE * len(some)
-        for piece in ([pair] for pair in some) if large else (some,):
-            block += piece
-            size += len(piece[0][1]) if large else weight
-            if size >= BLOCK_BYTES or len(block) >= rows:
-                yield block
-                block, size = [], 0
-        few = min(rows - len(block), 1 if large else _FEW)
-    if block:
-        yield block
+    for block in raw_blocks(view, partition, low, high, rows=rows, most_bytes=BLOCK_BYTES):
+        live = present(block) if any(map(flags_of, map(_VALUE, block))) else block
+        if live:
+            yield live

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from support.scripts import SMALL_PIECES
 from support.stores import Opened, opened
@@ -96,7 +97,7 @@ def test_a_cut_goes_on_behind_a_key_and_keeps_to_its_limits() -> None:
         found = cut(store, 0)
         whole = [pair for block in found.blocks() for pair in block]
         blocks = list(found.blocks(rows=5))
-        assert [len(block) for block in blocks[:-1]] == [5] * (len(blocks) - 1)
+        assert max(map(len, blocks)) == 5
         assert [pair for block in blocks for pair in block] == whole
         assert all(len(block) == 1 for block in found.blocks(most_bytes=1))
         for at in (0, 7, len(whole) - 1):
@@ -177,3 +178,66 @@ def test_a_pair_that_is_damaged_or_lies_beside_the_range_is_told(damaged: int) -
     view = View((Layer(),), kv.begin())
     with pytest.raises(CorruptDataError):
         list(raw_blocks(view, 1, low, high, rows=2, most_bytes=100))
+
+
+@settings(deadline=None)
+@given(
+    older=st.dictionaries(st.binary(max_size=2), st.integers(0, 60), max_size=40),
+    newer=st.lists(
+        st.dictionaries(st.binary(max_size=2), st.integers(0, 60), max_size=20), max_size=3
+    ),
+    bounds=st.tuples(st.binary(max_size=2), st.binary(max_size=2)),
+    rows=st.integers(1, 50),
+    most_bytes=st.integers(1, 2000),
+)
+def test_blocks_have_each_key_once_and_keep_to_rows_and_bytes(
+    older: dict[bytes, int],
+    newer: list[dict[bytes, int]],
+    bounds: tuple[bytes, bytes],
+    rows: int,
+    most_bytes: int,
+) -> None:
+    prefix = pack_prefix(1, 16)
+    kv = MemoryKv(disk := FaultyDisk(), "/", 1 << 20)
+    assert disk.kind("/") == "directory"
+    pairs = {
+        prefix + key: stored_value(bytes(size), 1, 1, 1) for key, size in sorted(older.items())
+    }
+    with kv.write() as txn:
+        for key, value in zip(pairs, checked(pairs, pairs.values()), strict=True):
+            txn.put(key, value)
+        pairs = dict(zip(pairs, checked(pairs, pairs.values()), strict=True))
+    layers: list[Layer] = []
+    for number, updates in enumerate(newer, 2):
+        layers.insert(0, layer := Layer())
+        for key, size in updates.items():
+            stored = stored_value(bytes(size) if size % 4 else None, 1, number, 1)
+            layer.put(1, prefix + key, stored)
+            pairs[prefix + key] = stored
+    low, high = (prefix + key for key in sorted(bounds))
+    view = View(tuple(layers) or (Layer(),), kv.begin())
+    blocks = list(raw_blocks(view, 1, low, high, rows=rows, most_bytes=most_bytes))
+    assert [pair for block in blocks for pair in block] == [
+        (key, pairs[key]) for key in sorted(pairs) if low <= key < high
+    ]
+    for block in blocks:
+        assert 1 <= len(block) <= rows
+        assert sum(len(value) for _, value in block[:-1]) < most_bytes
+
+
+def test_a_block_of_large_values_ends_with_the_one_that_fills_it() -> None:
+    prefix = pack_prefix(0, 16)
+    keys = [prefix + bytes([at]) for at in range(20)]
+    values = checked(keys, [stored_value(bytes(100_000), 1, 1, 1)] * len(keys))
+    kv = MemoryKv(disk := FaultyDisk(), "/", 10 << 20)
+    assert disk.kind("/") == "directory"
+    with kv.write() as txn:
+        for key, value in zip(keys, values, strict=True):
+            txn.put(key, value)
+    sizes = [
+        len(block)
+        for block in raw_blocks(
+            View((Layer(),), kv.begin()), 0, prefix, keys[-1], rows=1000, most_bytes=250_000
+        )
+    ]
+    assert sizes == [3] * 6 + [1]
