@@ -35,7 +35,7 @@ WRITER_BYTES_MAX = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ReadOptions:
     """What is to be read, and how.
 
     ``starting`` and ``ending`` are ``earliest``, ``latest``, or the JSON of a vector; ``ending``
@@ -109,7 +109,7 @@ _RIVALS = (
 )
 
 
-def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
+def parse(given: Mapping[str, str], *, stream: bool | None = False) -> ReadOptions:
     """Return the options of a read; ``UsageError`` names what is unknown, missing or of no use.
 
     ``stream`` None stands for both, while nobody knows yet.
@@ -119,7 +119,7 @@ def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
     view = _view(texts["view"][1])
     subject = f"view {view!r}" + (" in a stream" if stream else "")
     known: Known = [("view", "view", _view), *_known(view, stream)]
-    options = Options(**_fields(texts, known, subject))
+    options = ReadOptions(**_fields(texts, known, subject))
     for names in _RIVALS:
         given_too = [texts[name.lower()][0] for name in names if name.lower() in texts]
         if len(given_too) > 1:

@@ -20,7 +20,7 @@ from ..base.vectors import Number, Vector
 from ..data import snapshots
 from ..data.snapshots import Puts
 from ..log.logs import Cut, Log
-from .options import Options
+from .options import ReadOptions
 from .reads import Task, change_tasks, check_map, kept, parts_of, skipped, start_of, task_bytes
 
 Offset = dict[str, Any]
@@ -46,7 +46,7 @@ class Stream(Protocol):
         """Return the tasks that read what lies between two offsets."""
 
 
-def stream(options: Options, names: Sequence[str] | None = None) -> Stream:
+def stream(options: ReadOptions, names: Sequence[str] | None = None) -> Stream:
     """Return the stream of a view; ``names`` are the columns that are wanted."""
     if options.view == "changes":
         return ChangeStream(options, names)
@@ -60,7 +60,7 @@ def stream(options: Options, names: Sequence[str] | None = None) -> Stream:
 class WalStream:
     """A stream of records: its offsets are positions, at borders of frames."""
 
-    def __init__(self, options: Options, names: Sequence[str] | None = None) -> None:
+    def __init__(self, options: ReadOptions, names: Sequence[str] | None = None) -> None:
         self._options = options
         self._chosen = None if names is None else tuple(names)
         self._logs = [Log(path) for path in options.paths]
@@ -138,7 +138,7 @@ class ChangeStream:
     as a whole, and ends at the cut of the copy.
     """
 
-    def __init__(self, options: Options, names: Sequence[str] | None = None) -> None:
+    def __init__(self, options: ReadOptions, names: Sequence[str] | None = None) -> None:
         self._options = options
         self._chosen = None if names is None else tuple(names)
         self._logs = [Log(path) for path in options.paths]

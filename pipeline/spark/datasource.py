@@ -24,7 +24,7 @@ from ...engine.system.production import production
 from ...engine.upkeep.load_files import LoadFile
 from ..base.vectors import Vector
 from ..log.columns import Fields, ddl
-from ..plan.options import Options, WriteOptions, is_load, parse, parse_load, parse_write
+from ..plan.options import ReadOptions, WriteOptions, is_load, parse, parse_load, parse_write
 from ..plan.reads import Task, check_fields, fields_of, read, read_snapshot
 from ..plan.streams import Stream, stream
 from ..write import load_sinks, sinks
@@ -322,7 +322,7 @@ def _context() -> TaskContext:
     return context
 
 
-def _asked(options: Options, schema: StructType) -> list[str]:
+def _asked(options: ReadOptions, schema: StructType) -> list[str]:
     """Return the names of columns that a reader is asked for, all of them columns of the view."""
     check_fields(options, list(_kinds(schema).items()))
     return list(schema.names)

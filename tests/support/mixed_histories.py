@@ -25,7 +25,7 @@ from tidelog.pipeline.data import archives
 from tidelog.pipeline.jobs.compaction import compact
 from tidelog.pipeline.jobs.runner import Runner
 from tidelog.pipeline.log.logs import Log
-from tidelog.pipeline.plan.options import Options, parse
+from tidelog.pipeline.plan.options import ReadOptions, parse
 from tidelog.pipeline.plan.streams import ChangeStream
 
 from .loads import make_load
@@ -65,7 +65,7 @@ class Moment:
 class Followed:
     """A stream, the offsets that it has come past, and what it showed between them."""
 
-    options: Options
+    options: ReadOptions
     stream: ChangeStream
     offsets: list[dict[str, Any]]
     batches: list[list[Row]] = field(default_factory=list)

@@ -13,7 +13,7 @@ from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.database import Database
 from tidelog.engine.upkeep.load_files import check_file, read_manifest, read_part
 from tidelog.pipeline.plan import options
-from tidelog.pipeline.plan.options import Options
+from tidelog.pipeline.plan.options import ReadOptions
 from tidelog.pipeline.plan.reads import Task, read
 
 Row = dict[str, Any]
@@ -67,7 +67,7 @@ def rows_of(tasks: Iterable[Task]) -> list[Row]:
     return [row for task in tasks for batch in task.batches() for row in batch.to_pylist()]
 
 
-def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
+def parse(given: Mapping[str, str], *, stream: bool | None = False) -> ReadOptions:
     """Return the options of a read that may have small tasks, so that little makes several."""
     return replace(options.parse(given, stream=stream), task_bytes_min=500)
 
