@@ -234,7 +234,7 @@ class _Writer(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit what all tasks have staged."""
         options = self._options
-        batch = sinks.Batch(options.writer, options.number or 0)
+        batch = sinks.NumberedBatch(options.writer, options.number or 0)
         staged = [message.staged for message in _messages(messages)]
         sinks.commit(staged, batch, options, replace=self._overwrite)
 
@@ -289,7 +289,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         """Commit what all tasks have staged, unless it is committed already."""
         options, told = self._options, _messages(messages)
         if told:
-            batch = sinks.Batch(options.writer or told[0].query, batchId)
+            batch = sinks.NumberedBatch(options.writer or told[0].query, batchId)
             staged = [message.staged for message in told]
             sinks.commit(staged, batch, options, replace=self._overwrite)
 

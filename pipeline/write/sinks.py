@@ -61,7 +61,7 @@ Rows = dict[tuple[str, bytes], "bytes | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class NumberedBatch:
     """A batch as its writer numbers it; without a writer a repeated batch is not recognised."""
 
     writer: str | None
@@ -133,7 +133,7 @@ def stage(
 
 
 def commit(
-    staged: Sequence[Staged], batch: Batch, options: WriteOptions, *, replace: bool = False
+    staged: Sequence[Staged], batch: NumberedBatch, options: WriteOptions, *, replace: bool = False
 ) -> None:
     """Commit what was staged, unless the ledger knows the batch; remove the staging area.
 
@@ -265,7 +265,12 @@ def _by_partition(rows: Rows, space: Space) -> list[tuple[bytes, Rows]]:
 
 
 def _apply(
-    tx: Transaction, db: Database, rows: Rows, batch: Batch, part: bytes, replaced: str | None
+    tx: Transaction,
+    db: Database,
+    rows: Rows,
+    batch: NumberedBatch,
+    part: bytes,
+    replaced: str | None,
 ) -> int | None:
     """Write rows, and the ledger's row, in one transaction; nothing if it is there already.
 
