@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from ..wal.ports import LogFile, ReadableFile
-from .media import Cut, Folder, Inode, NameChange, Write
+from .media import Folder, Inode, NameChange, Resize, Write
 from .plan import disk_error
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class FaultyFile:
     def truncate(self, size: int) -> None:
         """Cut the file to ``size`` bytes."""
         self._check(writing=True)
-        self._disk.perform("truncate", self._path, lambda: self._inode.change(Cut(size)))
+        self._disk.perform("truncate", self._path, lambda: self._inode.change(Resize(size)))
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
@@ -204,7 +204,7 @@ class FaultyLock:
         """Replace the content of the locked file."""
 
         def replace() -> None:
-            self.inode.change(Cut(0))
+            self.inode.change(Resize(0))
             self.inode.change(Write(0, text))
 
         self._disk.perform("write", self._path, replace, size=len(text))

@@ -59,20 +59,20 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Resize:
     """A file that was cut, or extended, to a size."""
 
     size: int
 
     def apply(self, content: bytearray) -> None:
-        """Change ``content`` as the cut does."""
+        """Change ``content`` as the resize does."""
         if self.size < len(content):
             del content[self.size :]
         else:
             content.extend(bytes(self.size - len(content)))
 
 
-Change = Write | Cut
+Change = Write | Resize
 
 
 class Inode:
@@ -114,8 +114,8 @@ class Inode:
         rest: list[Change] = []
         pieces = list(_split(self.unsynced, unit))
         for place, piece in enumerate(pieces):
-            if isinstance(piece, Cut):
-                # A cut comes after all that was written before it.
+            if isinstance(piece, Resize):
+                # A resize comes after all that was written before it.
                 if rest or rng.random() < 0.5:
                     rest += pieces[place:]
                     break
@@ -136,7 +136,7 @@ class Inode:
         reverted: list[Write] = []
         for piece in _split(self.unsynced, PAGE_BYTES):
             fate = rng.choice(("landed", "cached", "reverted"))
-            if isinstance(piece, Cut) or fate == "landed":
+            if isinstance(piece, Resize) or fate == "landed":
                 piece.apply(self.durable)
             elif fate == "reverted":
                 reverted.append(piece)
@@ -239,7 +239,7 @@ def _unit(rng: random.Random) -> int:
 
 def _split(changes: list[Change], unit: int) -> Iterator[Change]:
     for change in changes:
-        if isinstance(change, Cut):
+        if isinstance(change, Resize):
             yield change
         else:
             yield from change.pieces(unit)

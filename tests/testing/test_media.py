@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidelog.testing.media import OUTCOMES, Cut, Folder, Inode, NameChange, Write
+from tidelog.testing.media import OUTCOMES, Folder, Inode, NameChange, Resize, Write
 
 SEEDS = range(300)
 
@@ -23,7 +23,7 @@ def found_names(folder: Folder, outcome: str) -> set[tuple[str, ...]]:
     return {tuple(folder.after_crash(outcome, random.Random(seed), {}).durable) for seed in SEEDS}
 
 
-def inode_with(*unsynced: Write | Cut, synced: bytes = b"") -> Inode:
+def inode_with(*unsynced: Write | Resize, synced: bytes = b"") -> Inode:
     inode = Inode(synced)
     for change in unsynced:
         inode.change(change)
@@ -77,7 +77,7 @@ def test_a_hole_reads_as_zeros() -> None:
 
 
 def test_a_cut_is_lost_or_kept_like_a_write() -> None:
-    inode = inode_with(Cut(1), synced=b"abc")
+    inode = inode_with(Resize(1), synced=b"abc")
     assert bytes(inode.cached) == b"a"
     assert set(found(inode, "lost")) == {b"abc"}
     assert set(found(inode, "kept")) == {b"a"}
@@ -119,7 +119,7 @@ def test_an_older_write_never_lands_on_a_newer_one() -> None:
     # it for later, so that the power cut wiped the frame out.
     states = set()
     for seed in SEEDS:
-        inode = inode_with(Write(0, b"old"), Write(0, b"new"), Cut(3), synced=b"---")
+        inode = inode_with(Write(0, b"old"), Write(0, b"new"), Resize(3), synced=b"---")
         inode.sync_partly(random.Random(seed))
         states.add(bytes(inode.durable))
         assert bytes(inode.after_crash("kept", random.Random(1)).durable) == b"new"
