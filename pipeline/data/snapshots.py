@@ -123,7 +123,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Puts:
+class PartAsPuts:
     """The data of a part as the changes that made it: what a stream may begin with."""
 
     part: Part

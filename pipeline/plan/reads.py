@@ -28,7 +28,7 @@ from ..base.vectors import Number, Vector
 from ..data import archives, snapshots
 from ..data.archives import Archive, ArchivedCatalog, ArchivedChanges, ArchivedData
 from ..data.past import moment
-from ..data.snapshots import Account, Part, Puts
+from ..data.snapshots import Account, Part, PartAsPuts
 from ..log import columns
 from ..log.changes import Wanted, changes
 from ..log.columns import wal
@@ -65,7 +65,16 @@ class Task:
     """What one task reads: a part that knows how, or a slice of a log and what is wanted of it."""
 
     options: ReadOptions
-    part: Slice | LostEnd | Part | Puts | Account | ArchivedData | ArchivedChanges | ArchivedCatalog
+    part: (
+        Slice
+        | LostEnd
+        | Part
+        | PartAsPuts
+        | Account
+        | ArchivedData
+        | ArchivedChanges
+        | ArchivedCatalog
+    )
     columns: tuple[str, ...] | None
     """The columns that are wanted, in this order; None is all of them."""
     wanted: Wanted | None = None

@@ -18,7 +18,7 @@ from ...affinity.errors import HistoryTruncatedError, SnapshotExpiredError, Usag
 from ..base import vectors
 from ..base.vectors import Number, Vector
 from ..data import snapshots
-from ..data.snapshots import Puts
+from ..data.snapshots import PartAsPuts
 from ..log.logs import Cut, Log
 from .options import ReadOptions
 from .reads import Task, change_tasks, check_map, kept, parts_of, skipped, start_of, task_bytes
@@ -234,7 +234,7 @@ class ChangeStream:
         if options.namespace is not None and options.namespace not in cut.names.values():
             return []
         found = parts_of(options.bases[place], cut, options)
-        return [Task(options, Puts(p, options.form), self._chosen) for p in found]
+        return [Task(options, PartAsPuts(p, options.form), self._chosen) for p in found]
 
     def _remember(self, place: int, cut: Cut) -> None:
         cuts = self._cuts[place]
