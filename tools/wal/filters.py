@@ -41,7 +41,7 @@ from .records import (
     FIRST_USER_NAMESPACE,
     AnyRecord,
     BadRecord,
-    Entry,
+    LoggedRecord,
     Names,
     WithUpdates,
     time_of,
@@ -83,9 +83,9 @@ class Filter:
 
     # -------------------------------------------------------------- records
 
-    def wants(self, entry: Entry, names: Names) -> bool:
+    def wants(self, logged: LoggedRecord, names: Names) -> bool:
         """Tell whether a record is wanted, its updates not looked at yet."""
-        record, position = entry.record, entry.frame.position
+        record, position = logged.record, logged.frame.position
         if self.start is not None and position < self.start:
             return False
         if self.stop is not None and position >= self.stop:
