@@ -21,7 +21,7 @@ from ..commit.lock_manager import LockManager
 from ..commit.outcomes import automatic_prefix
 from ..system.environment import Environment
 from .claim import claim_store
-from .creation import check_partitions
+from .creation import check_partition_count
 from .options import Options
 from .store_files import StoreFiles, open_files
 
@@ -50,7 +50,7 @@ def open_store(
     ``FormatVersionError``.
     """
     if partitions is not None:
-        check_partitions(partitions)
+        check_partition_count(partitions)
     claim = claim_store(environment, path, partitions=partitions, create=create)
     try:
         files = open_files(claim, options, mapped=mapped)

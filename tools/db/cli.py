@@ -31,15 +31,15 @@ from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_a
 from ..shell.exits import Exit
 from ..shell.terminal import Settings, note, progress, write_fields, write_json, write_rows
 from ..wal.records import SCHEMA
-from .inspection import check_version, clear_dead_slots, describe, inspected, reader_slots
+from .inspection import clear_dead_slots, describe, inspected, reader_slots, require_known_version
 from .stores import (
     appearing_whole,
     check_new_directory,
-    check_store,
     map_like,
     new_directory,
     reading,
     recover,
+    require_store,
     without_writer,
     writing,
 )
@@ -107,8 +107,8 @@ def verify(ctx: click.Context, store: str, form: str) -> None:
     Ends with 0 if nothing is wrong and with 3 for any problem, each of which is printed.
     """
     settings = settings_of(ctx)
-    check_store(store)
-    check_version(store)
+    require_store(store)
+    require_known_version(store)
     found = inspect_store(production(), os.path.abspath(store))
     facts = {
         "position": found.position,

@@ -33,7 +33,7 @@ from ...engine.data.scan import Range
 from ...engine.data.stored import damaged_pair
 from ...engine.upkeep.load_files import read_manifest
 from ...wal.records import NamespaceRecord
-from ..db.stores import AnyMap, check_map, check_store, is_store, reading, reading_map, writing
+from ..db.stores import AnyMap, is_store, reading, reading_map, require_map, require_store, writing
 from ..shell.commands import PATH, Count, LazyGroup, json_options, settings_of, store_argument
 from ..shell.exits import Exit
 from ..shell.terminal import note, tell_beside, write_json, write_json_list, write_rows
@@ -187,7 +187,7 @@ def count(
     with reading(store) as db:
         names = list(map_names) or db.maps()
         for name in map_names:
-            check_map(db, name)
+            require_map(db, name)
     rows = []
     skipped = Skipped() if skip_damaged else None
     for name in names:
@@ -305,13 +305,13 @@ def put(
     codecs = codec_given(key_codec, "str"), codec_given(value_codec, "msgpack")
     data = sys.stdin.buffer.read() if value == "-" else None
     if not create:
-        check_store(store)
+        require_store(store)
     with ExitStack() as stack:
         # What can be refused is refused before anything is made.
         there = is_store(store)
         db = stack.enter_context(writing(store, partitions=partitions)) if there else None
         if db is not None and not create:
-            check_map(db, map_name)
+            require_map(db, map_name)
         namespace = namespace_for_writing(db, map_name, codecs, given)
         for_key, for_value = namespace.key_codec, namespace.value_codec
         new_key = for_key.decode(parse_value(key, for_key, "key"))
@@ -354,7 +354,7 @@ def delete(
 ) -> None:
     """Delete each KEY, all in one transaction; with one missing, none is, and it ends with 4."""
     with writing(store) as db:
-        check_map(db, map_name)
+        require_map(db, map_name)
         mapping = db.map(map_name)
         codec = mapping.namespace.key_codec
         wanted = {codec.decode(parse_value(key, codec, "key")): key for key in keys}
@@ -432,7 +432,7 @@ def map_for_writing(
         )
         return db.map(name, key=key, value=value)
     if not create:
-        check_map(db, name)
+        require_map(db, name)
     return db.map(name, key=codecs[0], value=codecs[1])
 
 

@@ -37,7 +37,7 @@ from ...engine.api.database import Database
 from ...engine.codecs.byte_text import bytes_shown
 from ...engine.codecs.registry import Codec, codec_named
 from ...engine.data.namespaces import Namespace
-from ..db.stores import AnyMap, check_store, is_store, writing
+from ..db.stores import AnyMap, is_store, require_store, writing
 from ..shell.commands import PATH, Count, ToolCommand, json_options, settings_of, store_argument
 from ..shell.exits import Terminated
 from ..shell.terminal import Settings, note, progress, write_json
@@ -126,7 +126,7 @@ def import_records(
     fields = Fields(key=key_fields or ("key",), value=value_field)
     kind = kind or format_of(file)
     if not create:
-        check_store(store)
+        require_store(store)
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(opened_for_reading(file))
         head, records = split_head(numbered_records(stream, kind))
