@@ -37,7 +37,7 @@ from ..store.catalog import Catalog
 from ..store.opening import OpenStore
 from ..system.disk_errors import translated_disk
 from ..system.limits import Limits
-from .load_files import ANEW, LoadManifest, check_file, read_manifest, read_part
+from .load_files import ANEW, LoadManifest, check_file, read_load_manifest, read_part
 
 Rows = dict[int, dict[bytes, bytes]]
 """Stored values by full key by partition, in order."""
@@ -56,7 +56,7 @@ def attach(
     ``UsageError``, ``NotFoundError``, ``CodecError``, ``CorruptDataError``, ``DiskError``.
     """
     with translated_disk(f"reading the load in {directory}"):
-        manifest = read_manifest(directory)
+        manifest = read_load_manifest(directory)
         if manifest.partitions != store.state.partitions:
             raise UsageError(
                 f"the load in {directory} is for {manifest.partitions} partitions, the store has "

@@ -228,7 +228,7 @@ def _validate(manifest: LoadManifest, rows: int) -> None:
         raise ValueError(f"it has {manifest.rows} rows and says {rows}")
 
 
-def write_manifest(directory: str, manifest: LoadManifest) -> None:
+def write_load_manifest(directory: str, manifest: LoadManifest) -> None:
     """Write, or replace, the manifest of a directory, durably: from now on it is a load."""
     place = RealDirectory(directory)
     try:
@@ -246,7 +246,7 @@ def write_manifest(directory: str, manifest: LoadManifest) -> None:
         place.close()
 
 
-def read_manifest(directory: str) -> LoadManifest:
+def read_load_manifest(directory: str) -> LoadManifest:
     """Return the manifest of a load; raises as ``from_json`` does, and ``NotFoundError``."""
     try:
         with open(os.path.join(directory, MANIFEST_NAME), encoding="utf-8") as file:

@@ -39,7 +39,7 @@ from ...engine.upkeep.load_files import (
     LoadFile,
     LoadManifest,
     write_file,
-    write_manifest,
+    write_load_manifest,
 )
 from ...wal.records import NamespaceRecord
 from ..base.private import make_folder
@@ -119,7 +119,7 @@ class LoadWriter:
             time=self._time,
             files=tuple(files),
         )
-        write_manifest(options.path, manifest)
+        write_load_manifest(options.path, manifest)
         shutil.rmtree(os.path.join(options.path, STAGING_NAME), ignore_errors=True)
         named = {file.name for file in files}
         for name in os.listdir(options.path):

@@ -11,7 +11,7 @@ from typing import Any
 import tidelog
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.database import Database
-from tidelog.engine.upkeep.load_files import check_file, read_manifest, read_part
+from tidelog.engine.upkeep.load_files import check_file, read_load_manifest, read_part
 from tidelog.pipeline.plan import options
 from tidelog.pipeline.plan.options import ReadOptions
 from tidelog.pipeline.plan.reads import Task, read
@@ -108,7 +108,7 @@ def greatest_closed(changes: list[Row], wanted: dict[int, int]) -> dict[int, int
 
 def load_content(directory: Path) -> dict[bytes, bytes]:
     """The pairs of a load, all of whose files are looked at."""
-    manifest = read_manifest(str(directory))
+    manifest = read_load_manifest(str(directory))
     found: dict[bytes, bytes] = {}
     for file in manifest.files:
         check_file(str(directory), file)

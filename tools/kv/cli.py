@@ -31,7 +31,7 @@ from ...engine.commit.entries import Receipt
 from ...engine.data.namespaces import Home, Namespace, check_name, named
 from ...engine.data.scan import Range
 from ...engine.data.stored import damaged_pair
-from ...engine.upkeep.load_files import read_manifest
+from ...engine.upkeep.load_files import read_load_manifest
 from ...wal.records import NamespaceRecord
 from ..db.stores import AnyMap, is_store, reading, reading_map, require_map, require_store, writing
 from ..shell.commands import PATH, Count, LazyGroup, json_options, settings_of, store_argument
@@ -380,7 +380,7 @@ def delete(
 def attach(ctx: click.Context, store: str, directory: str, map_name: str | None, form: str) -> None:
     """Make the load in DIRECTORY a new map of STORE, all at once and past the log."""
     with writing(store) as db:
-        rows = read_manifest(directory).rows
+        rows = read_load_manifest(directory).rows
         name = db.attach(directory, map_name).name
         if form == "text":
             note(settings_of(ctx), f"attached {name!r} with {rows:,} rows")
