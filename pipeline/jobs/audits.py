@@ -91,14 +91,14 @@ def verify_archives(paths: Sequence[str], runner: Runner) -> list[Row]:
             raise UsageError(
                 f"{path} is not an archive", hint="Verify archives, and copies of a store, apart."
             )
-        archive = archives.load(path)
+        archive = archives.read_archive(path)
         alone = replace(archive, base=None, events=(), maps={})
         work += [replace(alone, stretches=(stretch,)) for stretch in archive.parts()]
     return list(runner.run(_damaged, work))
 
 
 def _damaged(archive: Archive) -> Iterator[Row]:
-    for file, problem in archives.check(archive):
+    for file, problem in archives.damaged_files(archive):
         yield {"archive": archive.path, "file": file, "problem": problem}
 
 

@@ -126,7 +126,7 @@ def compact(
 
 def _compact(log: Log, path: str, runner: Runner, task_bytes: int, sizes: FileSizes) -> Row:
     _remove_leftovers(path)
-    known = archives.load(path) if archives.is_archive(path) else None
+    known = archives.read_archive(path) if archives.is_archive(path) else None
     if known is None:
         start = log.behind_loads()
         known = _begun(log, path, start, runner, sizes)
@@ -469,7 +469,7 @@ def _save(archive: Archive) -> None:
 
 def _remove_leftovers(path: str) -> None:
     """Remove folders of runs that died or failed."""
-    known = archives.load(path) if archives.is_archive(path) else None
+    known = archives.read_archive(path) if archives.is_archive(path) else None
     named = set() if known is None else {one.folder for one in known.parts()}
     for entry in list(os.scandir(path)):
         if entry.is_dir(follow_symlinks=False) and entry.name not in named:

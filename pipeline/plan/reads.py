@@ -27,7 +27,7 @@ from ..base import vectors
 from ..base.vectors import Number, Vector
 from ..data import archives, snapshots
 from ..data.archives import Archive, ArchivedCatalog, ArchivedChanges, ArchivedData
-from ..data.past import moment
+from ..data.past import cut_as_of
 from ..data.snapshots import Account, Part, PartAsPuts
 from ..log import columns
 from ..log.changes import Wanted, changes
@@ -268,7 +268,7 @@ def _archived_data(path: str, options: ReadOptions) -> tuple[list[ArchivedData],
         )
     archive = _archive(path, options)
     at = archives.moment(archive, options.as_of, whole=options.consistency == "transaction")
-    parts = archives.data_tasks(
+    parts = archives.tasks_of_data(
         archive,
         at,
         namespace=options.namespace,
@@ -291,7 +291,7 @@ def _archived_changes(options: ReadOptions, chosen: tuple[str, ...] | None) -> l
             rollbacks=options.rollbacks,
             form=options.form,
         )
-        parts += archives.change_tasks(archive, wanted, options.since, catalog=options.catalog)
+        parts += archives.tasks_of_changes(archive, wanted, options.since, catalog=options.catalog)
     return [Task(options, part, chosen) for part in parts]
 
 
@@ -304,7 +304,7 @@ def _archive(path: str, options: ReadOptions) -> Archive:
             f"{path} is an archive, which has no view {options.view!r}",
             hint="It has snapshot and changes.",
         )
-    archive = archives.load(path)
+    archive = archives.read_archive(path)
     check_partitions(path, options.partitions or (), range(archive.partitions))
     return archive
 
@@ -315,7 +315,7 @@ def _snapshot(path: str, options: ReadOptions) -> tuple[list[Part], Vector]:
     shown, past = cut.vector(), None
     if options.as_of not in (None, "latest"):
         whole = options.consistency == "transaction"
-        cut, past = moment(log, cut, options.as_of, whole=whole)
+        cut, past = cut_as_of(log, cut, options.as_of, whole=whole)
         shown = {p: (shown[p][0], number) for p, number in past.numbers.items()}
     tx_ids = options.columns is not None and "tx_id" in options.columns
     parts = parts_of(path, cut, options, _keys(options), tx_ids=tx_ids)
