@@ -28,8 +28,8 @@ from ...engine.data.stored import (
     CHECK_SIZE,
     PREFIX_SIZE,
     VALUE,
-    cut,
     pack_prefix,
+    slice_of,
     split_key,
     version_of,
 )
@@ -134,7 +134,7 @@ def _fingerprints(part: Part) -> dict[tuple[int, int], Fingerprint]:
         rows, total = found.get((partition, namespace), Fingerprint(0, 0))
         keys, stored = zip(*block, strict=True)
         # Without the check, which values get on their way into the data file only.
-        hashes = map(hash128, map(add, keys, map(cut, stored, repeat(_UNCHECKED))))
+        hashes = map(hash128, map(add, keys, map(slice_of, stored, repeat(_UNCHECKED))))
         found[partition, namespace] = Fingerprint(rows + len(block), sum(hashes, total))
     return found
 
@@ -208,7 +208,7 @@ def _replayed(work: _Replay) -> Iterator[Row]:
     older, newer = work.copies.parts
     live = newer.maps
     state = {
-        key: (version_of(stored)[1], cut(stored, VALUE))
+        key: (version_of(stored)[1], slice_of(stored, VALUE))
         for _, namespace, block in older.pairs()
         for key, stored in block
         if namespace in live
@@ -220,7 +220,7 @@ def _replayed(work: _Replay) -> Iterator[Row]:
             state[full_key] = counter, value
     for _, _, block in newer.pairs():
         for key, stored in block:
-            here = version_of(stored)[1], cut(stored, VALUE)
+            here = version_of(stored)[1], slice_of(stored, VALUE)
             there = state.pop(key, None)
             if here != there:
                 yield _difference(live, key, None if there is None else there[0], here[0])
