@@ -222,7 +222,7 @@ class _Message(WriterCommitMessage):
 class _Writer(DataSourceArrowWriter):
     def __init__(self, given: dict[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = parse_write(given)
-        sinks.check(_kinds(schema), self._options, replace=overwrite)
+        sinks.check_write(_kinds(schema), self._options, replace=overwrite)
         self._overwrite = overwrite
         self._folder = production().new_id().hex()
 
@@ -252,7 +252,7 @@ class _LoadMessage(WriterCommitMessage):
 
 class _LoadWriter(DataSourceArrowWriter):
     def __init__(self, given: dict[str, str], schema: StructType, overwrite: bool) -> None:
-        sinks.check_columns(_kinds(schema), load_sinks.COLUMNS)
+        sinks.check_schema(_kinds(schema), load_sinks.COLUMNS)
         self._load = LoadWriter(parse_load(given), replace=overwrite)
 
     @_told
@@ -274,7 +274,7 @@ class _LoadWriter(DataSourceArrowWriter):
 class _StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, given: dict[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = parse_write(given, stream=True)
-        sinks.check(_kinds(schema), self._options, replace=overwrite)
+        sinks.check_write(_kinds(schema), self._options, replace=overwrite)
         self._overwrite = overwrite
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -77,7 +77,7 @@ class Staged:
     rows: int
 
 
-def check(columns: Mapping[str, str], options: WriteOptions, *, replace: bool) -> None:
+def check_write(columns: Mapping[str, str], options: WriteOptions, *, replace: bool) -> None:
     """Raise ``UsageError`` unless columns, by name with their types, can be written so."""
     if not os.path.isfile(os.path.join(options.path, MANIFEST_NAME)):
         raise NotFoundError(
@@ -91,10 +91,10 @@ def check(columns: Mapping[str, str], options: WriteOptions, *, replace: bool) -
     wanted = dict(COLUMNS)
     if options.namespace is not None:
         del wanted["namespace"]
-    check_columns(columns, wanted)
+    check_schema(columns, wanted)
 
 
-def check_columns(columns: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+def check_schema(columns: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     """Raise ``UsageError`` unless columns, by name with their types, are those that are wanted."""
     wrong = [name for name, kind in columns.items() if wanted.get(name) != kind]
     missing = [name for name in wanted if name not in columns]

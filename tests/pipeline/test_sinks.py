@@ -181,21 +181,21 @@ def test_a_map_is_replaced_as_a_whole(store: Path) -> None:
 
 def test_only_what_can_be_written_is_taken(store: Path) -> None:
     good = {"key": "binary", "value": "binary", "namespace": "string"}
-    sinks.check(good, options(store), replace=False)
+    sinks.check_write(good, options(store), replace=False)
     for columns, told in (
         ({**good, "extra": "int"}, "extra int"),
         ({**good, "key": "string"}, "key string"),
         ({"key": "binary", "value": "binary"}, "no namespace"),
     ):
         with pytest.raises(UsageError, match=told) as caught:
-            sinks.check(columns, options(store), replace=False)
+            sinks.check_write(columns, options(store), replace=False)
         assert "Select key binary" in caught.value.hint
     with pytest.raises(UsageError, match="namespace string"):
-        sinks.check(good, options(store, namespace="a"), replace=False)
+        sinks.check_write(good, options(store, namespace="a"), replace=False)
     with pytest.raises(UsageError, match="one map"):
-        sinks.check(good, options(store), replace=True)
+        sinks.check_write(good, options(store), replace=True)
     with pytest.raises(NotFoundError, match="no store"):
-        sinks.check(good, options(store / "nowhere"), replace=False)
+        sinks.check_write(good, options(store / "nowhere"), replace=False)
 
 
 def test_rows_that_no_map_could_hold_leave_nothing_behind(store: Path) -> None:
