@@ -56,7 +56,7 @@ def open_store(
         files = open_files(claim, options, mapped=mapped)
         try:
             store = _embedded(files, puts_durable=not mapped)
-            _settle(store)
+            _close_gaps(store)
         except BaseException:
             files.close()
             raise
@@ -101,14 +101,14 @@ def _id_prefix(files: StoreFiles) -> bytes:
     return automatic_prefix(time, environment.new_id())
 
 
-def _settle(store: OpenStore) -> None:
+def _close_gaps(store: OpenStore) -> None:
     """Close gaps, and raise epochs if they must be; log both.
 
     Hidden maps go: nobody is left who could complete them.
     """
     state = store.state
     with store.mutex:
-        gaps = _close_gaps(state)
+        gaps = _finalize_counters(state)
     time = max(store.environment.clock(), state.time)
     closing: list[Record] = []
     if gaps:
@@ -128,7 +128,7 @@ def _settle(store: OpenStore) -> None:
         )
 
 
-def _close_gaps(state: State) -> list[Run]:
+def _finalize_counters(state: State) -> list[Run]:
     """Close what recovery found missing, and forget reservations that never reached the log."""
     gaps = []
     for partition, counter in enumerate(state.counters):
