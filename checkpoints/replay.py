@@ -38,12 +38,12 @@ from ..wal.records import (
     IngestRecord,
     NamespaceRecord,
     OpenRecord,
-    Outcome,
     Pending,
     PrepareRecord,
     Record,
     RollbackRecord,
     Run,
+    SettledOutcome,
     SettleRecord,
     StateRecord,
     SuppliedRecord,
@@ -273,11 +273,11 @@ class State:
         prepared = self.copies.prepared(partition)
         found: list[Effect] = []
         for one in settled.transactions:
-            if one.outcome is Outcome.PENDING:
+            if one.outcome is SettledOutcome.PENDING:
                 continue
             known = prepared.take(one.tx_id, one.run)
             columns = one.columns or (columns_of(known) if known is not None else None)
-            if one.outcome is Outcome.ROLLED_BACK:
+            if one.outcome is SettledOutcome.ROLLED_BACK:
                 counter.update(one.run.first - 1, one.run.count)
             elif known is not None or one.columns is not None:
                 found += self._end(one.run, one.time, columns)

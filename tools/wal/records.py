@@ -46,7 +46,7 @@ from ...wal.records import (
     decode_record,
     split_records,
 )
-from ...wal.tail import End, Place
+from ...wal.tail import End, LogPlace
 from ..shell.text import inline, shown_pair_part, shown_time
 from .copies import copy_details, copy_document, run_document, shown_runs
 
@@ -359,7 +359,7 @@ def end_document(end: End) -> dict[str, Any]:
     return fields
 
 
-def _place(place: Place) -> dict[str, int]:
+def _place(place: LogPlace) -> dict[str, int]:
     return {"position": place.position, "segment": place.segment, "offset": place.offset}
 
 
