@@ -22,9 +22,7 @@ from itertools import islice
 from ..system.environment import Cursor
 from .overlay import View
 from .partition_store import check_before
-from .stored import check_block
-
-Pair = tuple[bytes, bytes]
+from .stored import StoredPair, check_block
 
 _FEW = 64
 """Pairs of the data file that are taken at once."""
@@ -32,13 +30,13 @@ _FEW = 64
 
 def raw_blocks(
     view: View, partition: int, low: bytes, high: bytes, *, rows: int, most_bytes: int
-) -> Iterator[list[Pair]]:
+) -> Iterator[list[StoredPair]]:
     """Yield (full key, stored value) of a partition from ``low`` to below ``high``, in blocks.
 
     Raises ``CorruptDataError`` for a pair that is not as it was written.
     """
     newer = _newer(view, partition, low, high)
-    block: list[Pair] = []
+    block: list[StoredPair] = []
     size = 0
     for pair in _merged(_checked(view.txn.cursor(), low, high), newer):
         block.append(pair)
@@ -50,7 +48,7 @@ def raw_blocks(
         yield block
 
 
-def _merged(older: Iterator[Pair], newer: dict[bytes, bytes]) -> Iterator[Pair]:
+def _merged(older: Iterator[StoredPair], newer: dict[bytes, bytes]) -> Iterator[StoredPair]:
     """Yield pairs in the order of their keys; of a key that both have, the newer one."""
     names = sorted(newer)
     at = 0
@@ -74,7 +72,7 @@ def _newer(view: View, partition: int, low: bytes, high: bytes) -> dict[bytes, b
     return newer
 
 
-def _checked(cursor: Cursor, low: bytes, high: bytes) -> Iterator[Pair]:
+def _checked(cursor: Cursor, low: bytes, high: bytes) -> Iterator[StoredPair]:
     """Yield the pairs of the data file in a range."""
     placed = cursor.set_range(low)
     if cursor.prev() if placed else cursor.last():

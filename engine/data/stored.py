@@ -37,7 +37,7 @@ PENDING = 4
 TOMBSTONE = 1
 KNOWN_FLAGS = TOMBSTONE
 
-Pair = tuple[bytes, bytes]
+StoredPair = tuple[bytes, bytes]
 """Full key and stored value."""
 
 _PREFIX = struct.Struct(">II")
@@ -141,7 +141,7 @@ def user_value(full_key: bytes, stored: bytes) -> bytes | None:
     return None
 
 
-def present(pairs: Iterable[Pair]) -> list[Pair]:
+def present(pairs: Iterable[StoredPair]) -> list[StoredPair]:
     """Return the pairs of the data file that are not deletes; raises as ``user_value`` does."""
     found = []
     for pair in pairs:

@@ -22,7 +22,8 @@ from .lmdb_pages import BIG, BRANCH, DEPTH_MAX, HEADER, LEAF, NO_PAGE, NODE, OVE
 
 _PAGE_NUMBER = struct.Struct("<Q")
 
-Pair = tuple[bytes, bytes]
+TreePair = tuple[bytes, bytes]
+"""Key and value as a leaf has them."""
 
 
 class LostRun(NamedTuple):
@@ -58,7 +59,7 @@ class Remains:
         self._doubted = doubted
         self._seen = {0, 1}
 
-    def pairs(self) -> Iterator[Pair]:
+    def pairs(self) -> Iterator[TreePair]:
         """Yield the pairs of the tree that can be read, in the order of its pages."""
         if self._tree.root == NO_PAGE:
             return
@@ -69,7 +70,7 @@ class Remains:
 
     def _page(
         self, number: int, depth: int, low: bytes | None, high: bytes | None
-    ) -> Iterator[Pair]:
+    ) -> Iterator[TreePair]:
         places = self._places(number, BRANCH if depth > 1 else LEAF, low, high)
         if places is None:
             return
@@ -130,7 +131,7 @@ class Remains:
 
     def _leaf(
         self, number: int, places: list[int], low: bytes | None, high: bytes | None
-    ) -> Iterator[Pair]:
+    ) -> Iterator[TreePair]:
         nodes = [self._leaf_node(number, place) for place in places]
         keys = [node[0] for node in nodes if node is not None]
         outside = sum(self._strange(key, low, high) for key in keys)

@@ -35,6 +35,7 @@ from ...affinity.errors import (
     UsageError,
 )
 from ...affinity.partitions import PARTITIONS_MAX
+from ..data.scan import Pair
 from ..data.stored import (
     PREFIX_SIZE,
     TRAILER_SIZE,
@@ -51,8 +52,6 @@ from ..data.stored import (
 from ..system.disk import RealDirectory
 from ..system.environment import Cursor
 from ..system.lmdb_file import KvFullError, KvReadError, open_file, read_error
-
-Pair = tuple[bytes, bytes]
 
 LOAD_FORMAT = 1
 MANIFEST_NAME = "manifest.json"

@@ -32,7 +32,14 @@ from ...engine.api.read_only import ReadOnlyDatabase
 from ...engine.data.overlay import View
 from ...engine.data.partition_store import read_marks
 from ...engine.data.scan import Range
-from ...engine.data.stored import TRAILER_SIZE, check_block, flags_of, is_tombstone, present
+from ...engine.data.stored import (
+    TRAILER_SIZE,
+    StoredPair,
+    check_block,
+    flags_of,
+    is_tombstone,
+    present,
+)
 from ...engine.system.disk import RealDisk
 from ...engine.system.environment import Environment
 from ...engine.system.layout import LOCK_NAME
@@ -48,7 +55,6 @@ from .stored_rows import StoredRows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Pair = tuple[bytes, bytes]
 
 BLOCK = 1_000
 BLOCK_BYTES = 4 << 20
@@ -102,7 +108,7 @@ class Part:
                 yield from rows.batch()
         yield from rows.batch()
 
-    def pairs(self, rows: int | None = None) -> Iterator[tuple[int, int, list[Pair]]]:
+    def pairs(self, rows: int | None = None) -> Iterator[tuple[int, int, list[StoredPair]]]:
         """Yield (partition, map's id, checked pairs of full key and stored value); raises alike.
 
         At most so many at a time.
@@ -245,12 +251,12 @@ def _newest(path: str) -> Iterator[tuple[View, int]]:
         yield db.overlay.view, db.position
 
 
-def _size(read: tuple[int, int, list[Pair]]) -> int:
+def _size(read: tuple[int, int, list[StoredPair]]) -> int:
     """Return the bytes of keys and stored values in a block."""
     return sum(map(len, chain.from_iterable(read[2])))
 
 
-def _blocks(view: View, partition: int, wanted: Range, rows: int) -> Iterator[list[Pair]]:
+def _blocks(view: View, partition: int, wanted: Range, rows: int) -> Iterator[list[StoredPair]]:
     """Yield blocks of checked pairs: those of the data file that are current, then the newer."""
     low, high = wanted.bounds(partition)
     if low >= high:
@@ -276,12 +282,12 @@ def _blocks(view: View, partition: int, wanted: Range, rows: int) -> Iterator[li
     yield from _bounded((pair for pair in newer.items() if not is_tombstone(pair[1])), rows)
 
 
-def _bounded(pairs: Iterator[Pair], rows: int) -> Iterator[list[Pair]]:
+def _bounded(pairs: Iterator[StoredPair], rows: int) -> Iterator[list[StoredPair]]:
     """Yield blocks of at most so many pairs, each of which ends where ``BLOCK_BYTES`` are there.
 
     Pairs are taken a few at a time, and one at a time if they are large.
     """
-    block: list[Pair] = []
+    block: list[StoredPair] = []
     size, few = 0, min(rows, _FEW)
     while some := list(islice(pairs, few)):
         weight = sum([len(value) for _, value in some])

@@ -29,7 +29,7 @@ from ...engine.codecs.byte_text import quoted
 from ...engine.codecs.registry import Codec, KeyRange, codec_named
 from ...engine.commit.entries import Receipt
 from ...engine.data.namespaces import Home, Namespace, check_name, named
-from ...engine.data.scan import Range
+from ...engine.data.scan import Pair, Range
 from ...engine.data.stored import damaged_pair
 from ...engine.upkeep.load_files import read_load_manifest
 from ...wal.records import NamespaceRecord
@@ -42,7 +42,6 @@ from ..wal.filters import key_range
 from ..wal.records import FIRST_USER_NAMESPACE, SCHEMA
 
 F = TypeVar("F", bound=Callable[..., Any])
-Pair = tuple[bytes, bytes]
 
 _LAZY = {
     "import": ("tidelog.tools.kv.importing:import_records", "Load JSON lines or CSV into a map."),

@@ -48,7 +48,7 @@ from .record_files import Numbered, bad_line, format_of, numbered_records
 
 BATCH = 10_000
 
-Pair = tuple[Any, Any]
+DecodedPair = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ def import_records(
             )
 
 
-def batches_of(pairs: Iterator[Pair], batch: int) -> Iterator[list[Pair]]:
+def batches_of(pairs: Iterator[DecodedPair], batch: int) -> Iterator[list[DecodedPair]]:
     """Yield pairs, so many at a time."""
     while part := list(islice(pairs, batch)):
         yield part
@@ -181,7 +181,7 @@ class Loading:
         self,
         db: Database,
         codecs: Codecs,
-        batches: Iterator[list[Pair]],
+        batches: Iterator[list[DecodedPair]],
         measured: Measured,
     ) -> None:
         """Commit batches, the map with the first one, and sync."""
@@ -200,7 +200,7 @@ class Loading:
                 advance(measured.since(len(part)))
         db.sync()
 
-    def _begun(self, db: Database, codecs: Codecs, part: list[Pair]) -> AnyMap:
+    def _begun(self, db: Database, codecs: Codecs, part: list[DecodedPair]) -> AnyMap:
         """Commit the first batch; a map that is made for it goes again if that fails."""
         new = self._name not in db.maps()
         mapping = map_for_writing(db, self._name, True, *codecs)
@@ -378,7 +378,7 @@ def opened_for_reading(file: str) -> Iterator[BinaryIO]:
 
 def pairs_of_records(
     records: Iterable[Numbered], namespace: Namespace, fields: Fields, texts: bool
-) -> Iterator[Pair]:
+) -> Iterator[DecodedPair]:
     """Yield key and value of each record; ``texts`` says that fields are text, as in CSV."""
     take = _text_pair if texts else _json_pair
     for number, record in records:
@@ -413,7 +413,7 @@ def _field_hint(error: UsageError, namespace: Namespace) -> str | None:
     return None
 
 
-def _json_pair(record: dict[str, Any], namespace: Namespace, fields: Fields) -> Pair:
+def _json_pair(record: dict[str, Any], namespace: Namespace, fields: Fields) -> DecodedPair:
     key_codec, value_codec = namespace.key_codec, namespace.value_codec
     if record.get("v") == SCHEMA and record.get("type") == "pair":
         key, value = bytes_shown(record.get("key")), bytes_shown(record.get("value"))
