@@ -36,7 +36,7 @@ Outcome = Literal["committed", "rolled_back", "pending", "too_old"]
 
 RETENTION_SECONDS = 24 * 3600
 SWEEP_SECONDS = 600.0
-ATTEMPTS = 4
+LOOK_ATTEMPTS = 4
 """Looks into a log that loses segments meanwhile, before that is an error."""
 
 HORIZON_ID = b"tidelog.horizon."

@@ -18,7 +18,18 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from .lmdb_pages import BIG, BRANCH, DEPTH_MAX, HEADER, LEAF, NO_PAGE, NODE, OVERFLOW, PAGE, Tree
+from .lmdb_pages import (
+    BIG,
+    BRANCH,
+    HEADER,
+    LEAF,
+    NO_PAGE,
+    NODE,
+    OVERFLOW,
+    PAGE,
+    TREE_DEPTH_MAX,
+    Tree,
+)
 
 _PAGE_NUMBER = struct.Struct("<Q")
 
@@ -63,7 +74,7 @@ class Remains:
         """Yield the pairs of the tree that can be read, in the order of its pages."""
         if self._tree.root == NO_PAGE:
             return
-        if not 1 <= self._tree.depth <= DEPTH_MAX:
+        if not 1 <= self._tree.depth <= TREE_DEPTH_MAX:
             self._lose(self._tree.root, f"depth {self._tree.depth}", None, None)
             return
         yield from self._page(self._tree.root, self._tree.depth, None, None)

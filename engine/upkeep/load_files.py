@@ -54,8 +54,8 @@ from ..system.environment import Cursor
 from ..system.lmdb_file import KvFullError, KvReadError, open_file, read_error
 
 LOAD_FORMAT = 1
-MANIFEST_NAME = "manifest.json"
-NEW_MANIFEST_NAME = "manifest.tmp"
+LOAD_MANIFEST_NAME = "manifest.json"
+NEW_LOAD_MANIFEST_NAME = "manifest.tmp"
 BLOCK_BYTES = 1 << 20
 """What is checked, or written, at a time."""
 TRANSACTION_BYTES = 32 << 20
@@ -231,15 +231,15 @@ def write_load_manifest(directory: str, manifest: LoadManifest) -> None:
     """Write, or replace, the manifest of a directory, durably: from now on it is a load."""
     place = RealDirectory(directory)
     try:
-        if NEW_MANIFEST_NAME in place.names():
-            place.unlink(NEW_MANIFEST_NAME)
-        file = place.create(NEW_MANIFEST_NAME)
+        if NEW_LOAD_MANIFEST_NAME in place.names():
+            place.unlink(NEW_LOAD_MANIFEST_NAME)
+        file = place.create(NEW_LOAD_MANIFEST_NAME)
         try:
             file.write(0, manifest.to_json().encode())
             file.sync()
         finally:
             file.close()
-        place.rename(NEW_MANIFEST_NAME, MANIFEST_NAME)
+        place.rename(NEW_LOAD_MANIFEST_NAME, LOAD_MANIFEST_NAME)
         place.sync()
     finally:
         place.close()
@@ -248,12 +248,13 @@ def write_load_manifest(directory: str, manifest: LoadManifest) -> None:
 def read_load_manifest(directory: str) -> LoadManifest:
     """Return the manifest of a load; raises as ``from_json`` does, and ``NotFoundError``."""
     try:
-        with open(os.path.join(directory, MANIFEST_NAME), encoding="utf-8") as file:
+        with open(os.path.join(directory, LOAD_MANIFEST_NAME), encoding="utf-8") as file:
             text = file.read()
     except FileNotFoundError as error:
         raise NotFoundError(
             f"there is no load in {directory}",
-            hint=f"Run its job again: it did not get as far as {MANIFEST_NAME}, the last file.",
+            hint="Run its job again: it did not get as far as "
+            f"{LOAD_MANIFEST_NAME}, the last file.",
         ) from error
     except UnicodeDecodeError as error:
         raise CorruptDataError(

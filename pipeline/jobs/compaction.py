@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-LOCK_NAME = "lock"
+ARCHIVE_LOCK_NAME = "lock"
 T = TypeVar("T")
 
 ROWS = 20_000
@@ -71,7 +71,7 @@ FILE_SIZES = FileSizes()
 
 _UNFINISHED = ".unfinished"
 _ANEW = "Compact into a new folder: that archive begins with the data as it is now."
-_OWN = (archives.NAME, LOCK_NAME, "base", "changes-")
+_OWN = (archives.NAME, ARCHIVE_LOCK_NAME, "base", "changes-")
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ def compact(
             f"{archive} has files that do not belong to an archive", hint="Name a new folder."
         )
     try:
-        lock = RealDisk().lock(os.path.join(archive, LOCK_NAME))
+        lock = RealDisk().lock(os.path.join(archive, ARCHIVE_LOCK_NAME))
     except BlockingIOError as error:
         raise AlreadyOpenError(
             f"{archive} is being written by another process", path=archive, pid=0
@@ -483,6 +483,6 @@ def _take_away(path: str, made: bool) -> None:
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(path, archives.NAME + _UNFINISHED))
         if not archives.is_archive(path):
-            os.unlink(os.path.join(path, LOCK_NAME))
+            os.unlink(os.path.join(path, ARCHIVE_LOCK_NAME))
             if made:
                 os.rmdir(path)

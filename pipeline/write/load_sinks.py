@@ -34,8 +34,8 @@ from ...engine.data.stored import KEY_BYTES_MAX
 from ...engine.system.disk import RealDirectory
 from ...engine.system.production import production
 from ...engine.upkeep.load_files import (
-    MANIFEST_NAME,
-    NEW_MANIFEST_NAME,
+    LOAD_MANIFEST_NAME,
+    NEW_LOAD_MANIFEST_NAME,
     LoadFile,
     LoadManifest,
     write_file,
@@ -48,11 +48,11 @@ from ..plan.options import LoadOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STAGING_NAME = "_staging"
+LOAD_STAGING_NAME = "_staging"
 COLUMNS = {"key": "binary", "value": "binary"}
 
 _PART = re.compile(r"part-[0-9a-f]{32}-[0-9]{5}\.mdb")
-_OTHERS = (MANIFEST_NAME, NEW_MANIFEST_NAME, STAGING_NAME)
+_OTHERS = (LOAD_MANIFEST_NAME, NEW_LOAD_MANIFEST_NAME, LOAD_STAGING_NAME)
 _ARRANGE = (
     "Keep one row per key, or set onConflict=last (`--on-conflict last`). A frame is sorted by "
     "`tidelog.pipeline.spark.arranging.arrange`."
@@ -120,7 +120,7 @@ class LoadWriter:
             files=tuple(files),
         )
         write_load_manifest(options.path, manifest)
-        shutil.rmtree(os.path.join(options.path, STAGING_NAME), ignore_errors=True)
+        shutil.rmtree(os.path.join(options.path, LOAD_STAGING_NAME), ignore_errors=True)
         named = {file.name for file in files}
         for name in os.listdir(options.path):
             if _PART.fullmatch(name) and name not in named:
@@ -134,7 +134,7 @@ class LoadWriter:
             os.rmdir(os.path.dirname(self._staging()))
 
     def _staging(self) -> str:
-        return os.path.join(self._options.path, STAGING_NAME, self._id.hex())
+        return os.path.join(self._options.path, LOAD_STAGING_NAME, self._id.hex())
 
     def _named(self, number: int, file: LoadFile) -> LoadFile:
         """Give a staged file a name that no other load has."""
@@ -146,7 +146,7 @@ class LoadWriter:
     def _check_place(self) -> None:
         path = self._options.path
         names = os.listdir(path) if os.path.lexists(path) else []
-        if MANIFEST_NAME in names and not self._replace:
+        if LOAD_MANIFEST_NAME in names and not self._replace:
             raise UsageError(
                 f"there is a load in {path} already",
                 hint='Overwrite it: `--replace`, or mode("overwrite") of a frame.',

@@ -586,7 +586,7 @@ def test_a_load_is_attached_again_wherever_the_first_time_ended(load: str) -> No
 
 def test_a_load_that_is_not_what_was_written_is_told_as_one(tmp_path: Path, load: str) -> None:
     # It was told as a damaged store, to be verified and restored.
-    manifest = Path(load) / load_files.MANIFEST_NAME
+    manifest = Path(load) / load_files.LOAD_MANIFEST_NAME
     whole = manifest.read_text()
     file = next(Path(load).glob("*.mdb"))
     with tidelog.open(tmp_path / "s", partitions=4) as db:

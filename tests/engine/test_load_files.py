@@ -82,7 +82,7 @@ def test_a_manifest_is_durable_before_it_has_its_name_and_its_name_behind_it(
     monkeypatch.setattr(os, "rename", renamed)
     monkeypatch.setattr(os, "replace", renamed)
     write_load_manifest(str(tmp_path), manifest())
-    new = load_files.NEW_MANIFEST_NAME
+    new = load_files.NEW_LOAD_MANIFEST_NAME
     assert calls == [("file", new), ("rename", new), ("directory", tmp_path.name)]
 
 

@@ -485,7 +485,7 @@ def test_what_is_no_archive_of_this_store_is_refused(
 def test_two_runs_at_once_are_refused(whole: tuple[Path, Path, list[Row]]) -> None:
     store, archive, _ = whole
 
-    lock = RealDisk().lock(str(archive / compaction.LOCK_NAME))
+    lock = RealDisk().lock(str(archive / compaction.ARCHIVE_LOCK_NAME))
     try:
         with pytest.raises(AlreadyOpenError, match="another process"):
             compact(str(store), str(archive), HERE)
