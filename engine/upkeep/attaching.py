@@ -39,7 +39,7 @@ from ..system.disk_errors import translated_disk
 from ..system.limits import Limits
 from .load_files import ANEW, LoadManifest, check_file, read_load_manifest, read_part
 
-Rows = dict[int, dict[bytes, bytes]]
+RowsByPartition = dict[int, dict[bytes, bytes]]
 """Stored values by full key by partition, in order."""
 
 
@@ -184,9 +184,9 @@ def _check_rows(
 
 def pieces_of(
     stamped: Iterator[tuple[int, dict[bytes, bytes]]], limits: Limits
-) -> Generator[Rows, None, None]:
+) -> Generator[RowsByPartition, None, None]:
     """Yield rows, that come by blocks of one partition, as a transaction takes them."""
-    piece: Rows = {}
+    piece: RowsByPartition = {}
     count = size = 0
     for partition, rows in stamped:
         piece.setdefault(partition, {}).update(rows)

@@ -46,7 +46,7 @@ from ...engine.system.layout import LOCK_NAME
 from ...engine.system.production import production
 from ..base.pace import paced
 from ..log.changes import as_puts
-from ..log.columns import META, ChangeFormat, Rows
+from ..log.columns import META, ChangeFormat, GrowingColumns
 from ..log.logs import Cut, Log
 from ..log.tx_ids import TxIds
 from .past import Past
@@ -161,7 +161,7 @@ class Account:
         else:
             state = log.newest().state
         earliest = log.earliest().state
-        rows = Rows(META, columns, batch_rows)
+        rows = GrowingColumns(META, columns, batch_rows)
         for partition, counter in enumerate(state.counters):
             of = marks.get(partition)
             gaps = [{"start": a, "count": b - a + 1} for a, b in counter.missing]

@@ -44,7 +44,7 @@ from ..data.snapshots import Part
 from ..log.changes import Wanted, as_puts, changes
 from ..log.columns import BATCH_BYTES
 from ..log.logs import Cut, Log, Slice, attached, catalog_records
-from .runner import Row, Runner
+from .runner import PlainRow, Runner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,7 +92,7 @@ def compact(
     *,
     task_bytes: int = 64 << 20,
     sizes: FileSizes = FILE_SIZES,
-) -> Row:
+) -> PlainRow:
     """Carry what the log at ``store`` has become since the last time into an archive.
 
     Makes the archive, in a new folder, if there is none.  Returns ``rows`` and ``files`` that
@@ -124,7 +124,7 @@ def compact(
         lock.release()
 
 
-def _compact(log: Log, path: str, runner: Runner, task_bytes: int, sizes: FileSizes) -> Row:
+def _compact(log: Log, path: str, runner: Runner, task_bytes: int, sizes: FileSizes) -> PlainRow:
     _remove_leftovers(path)
     known = archives.read_archive(path) if archives.is_archive(path) else None
     if known is None:
@@ -170,7 +170,7 @@ def _newest(archive: Archive, start: Cut) -> int:
     return max((part.time for part in archive.parts()), default=start.state.time)
 
 
-def _told(archive: Archive, rows: int, files: int) -> Row:
+def _told(archive: Archive, rows: int, files: int) -> PlainRow:
     vector = {str(p): number for p, (_, number) in sorted(archive.high.items())}
     return {"rows": rows, "files": files, "vector": vector}
 

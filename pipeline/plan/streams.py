@@ -27,7 +27,7 @@ Offset = dict[str, Any]
 """How far a stream has come: a vector in JSON, or a list of positions or vectors as ``sources``."""
 
 
-class Stream(Protocol):
+class ViewStream(Protocol):
     """A stream of a view: offsets, and the tasks between two of them."""
 
     def initial(self) -> Offset:
@@ -46,7 +46,7 @@ class Stream(Protocol):
         """Return the tasks that read what lies between two offsets."""
 
 
-def stream(options: ReadOptions, names: Sequence[str] | None = None) -> Stream:
+def stream(options: ReadOptions, names: Sequence[str] | None = None) -> ViewStream:
     """Return the stream of a view; ``names`` are the columns that are wanted."""
     if options.view == "changes":
         return ChangeStream(options, names)

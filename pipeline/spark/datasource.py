@@ -26,7 +26,7 @@ from ..base.vectors import Vector
 from ..log.columns import Fields, ddl
 from ..plan.options import ReadOptions, WriteOptions, is_load, parse, parse_load, parse_write
 from ..plan.reads import Task, check_fields, fields_of, read, read_snapshot
-from ..plan.streams import Stream, stream
+from ..plan.streams import ViewStream, stream
 from ..write import load_sinks, sinks
 from ..write.load_sinks import LoadWriter
 from ..write.sinks import Staged
@@ -157,10 +157,10 @@ class _StreamReader(DataSourceStreamReader, AvailableNow):
     def __init__(self, given: dict[str, str], names: Sequence[str]) -> None:
         self._options = parse(given, stream=True)
         self._names = tuple(names)
-        self._opened: Stream | None = None
+        self._opened: ViewStream | None = None
 
     @property
-    def _stream(self) -> Stream:
+    def _stream(self) -> ViewStream:
         if self._opened is None:
             self._opened = stream(self._options, self._names)
         return self._opened

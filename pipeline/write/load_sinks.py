@@ -58,7 +58,7 @@ _ARRANGE = (
     "`tidelog.pipeline.spark.arranging.arrange`."
 )
 
-Row = tuple[int, bytes, bytes]
+KeyedRow = tuple[int, bytes, bytes]
 """Partition, key, value."""
 
 
@@ -85,7 +85,7 @@ class LoadWriter:
         """
         folder = self._staging()
         make_folder(folder)
-        rows: Iterator[Row] = chain.from_iterable(_rows(batches, _namespace(self._options)))
+        rows: Iterator[KeyedRow] = chain.from_iterable(_rows(batches, _namespace(self._options)))
         if self._options.on_conflict == "last":
             rows = _last_of_each(rows)
         parts = ((number, map(itemgetter(1, 2), part)) for number, part in groupby(rows, _FIRST))
@@ -175,7 +175,7 @@ def _namespace(options: LoadOptions) -> Namespace:
     return bound(record, one_space(options.partitions)[0], Home(options.path), ())
 
 
-def _rows(batches: Iterable[pa.RecordBatch], namespace: Namespace) -> Iterator[Iterable[Row]]:
+def _rows(batches: Iterable[pa.RecordBatch], namespace: Namespace) -> Iterator[Iterable[KeyedRow]]:
     for batch in batches:
         columns = [batch.column(name) for name in COLUMNS]
         if any(column.null_count for column in columns):
@@ -197,9 +197,9 @@ def _longest(parts: Iterable[bytes]) -> int:
     return max(map(len, parts), default=0)
 
 
-def _last_of_each(rows: Iterable[Row]) -> Iterator[Row]:
+def _last_of_each(rows: Iterable[KeyedRow]) -> Iterator[KeyedRow]:
     """Yield the last of successive rows with the same key."""
-    held: Row | None = None
+    held: KeyedRow | None = None
     for row in rows:
         if held is not None and held[1] != row[1]:
             yield held

@@ -56,7 +56,7 @@ STAGING_SECONDS = 24 * 3600
 COLUMNS = {"key": "binary", "value": "binary", "namespace": "string"}
 """What may be written; a null value deletes, and the namespace may be an option instead."""
 
-Rows = dict[tuple[str, bytes], "bytes | None"]
+BatchRows = dict[tuple[str, bytes], "bytes | None"]
 """What a batch does, by map and encoded key."""
 
 
@@ -173,7 +173,7 @@ def commit(
     _sweep(path)
 
 
-def _check_size(groups: Sequence[tuple[bytes, Rows]], most: int | None) -> None:
+def _check_size(groups: Sequence[tuple[bytes, BatchRows]], most: int | None) -> None:
     """Raise ``TransactionTooLargeError`` before the first transaction if any has too many."""
     largest = max((len(rows) for _, rows in groups), default=0)
     if most is not None and largest > most:
@@ -211,9 +211,9 @@ def _opened(path: str) -> Iterator[Database]:
         yield db
 
 
-def _rows(path: str, staged: Sequence[Staged], options: WriteOptions) -> Rows:
+def _rows(path: str, staged: Sequence[Staged], options: WriteOptions) -> BatchRows:
     """Return the rows of files, later ones last; raises if a key comes twice."""
-    rows: Rows = {}
+    rows: BatchRows = {}
     for one in staged:
         for name, key, value in _read(path, one, options.namespace):
             if options.on_conflict == "fail" and (name, key) in rows:
@@ -256,9 +256,9 @@ def _read(
         )
 
 
-def _by_partition(rows: Rows, space: Space) -> list[tuple[bytes, Rows]]:
+def _by_partition(rows: BatchRows, space: Space) -> list[tuple[bytes, BatchRows]]:
     """Return rows by partition, each with the partition's name in the ledger."""
-    found: dict[int, Rows] = {}
+    found: dict[int, BatchRows] = {}
     for (name, key), value in rows.items():
         found.setdefault(partition_of(key, space), {})[name, key] = value
     return [(b"\0%d" % partition, found[partition]) for partition in sorted(found)]
@@ -267,7 +267,7 @@ def _by_partition(rows: Rows, space: Space) -> list[tuple[bytes, Rows]]:
 def _apply(
     tx: Transaction,
     db: Database,
-    rows: Rows,
+    rows: BatchRows,
     batch: NumberedBatch,
     part: bytes,
     replaced: str | None,
