@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from ..wal.ports import LogFile, ReadableFile
-from .media import Folder, Inode, NameChange, Resize, Write
+from .media import FileWrite, Folder, Inode, NameChange, Resize
 from .plan import disk_error
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class FaultyFile:
     def write(self, offset: int, data: bytes) -> None:
         """Write all of ``data`` at ``offset``, growing the file if needed."""
         self._check(writing=True)
-        write = Write(offset, bytes(data))
+        write = FileWrite(offset, bytes(data))
 
         def partly(rng: random.Random) -> None:
             self._inode.change(write.head(rng.randint(0, max(0, len(data) - 1))))
@@ -205,7 +205,7 @@ class FaultyLock:
 
         def replace() -> None:
             self.inode.change(Resize(0))
-            self.inode.change(Write(0, text))
+            self.inode.change(FileWrite(0, text))
 
         self._disk.perform("write", self._path, replace, size=len(text))
 
