@@ -694,7 +694,7 @@ def _codec_of(record: NamespaceRecord) -> Codec[object]:
         return codec_named("bytes")
 
 
-def batches(salvaged: Salvaged, size: int) -> Iterator[tuple[NamespaceRecord, list[Pair]]]:
+def salvaged_batches(salvaged: Salvaged, size: int) -> Iterator[tuple[NamespaceRecord, list[Pair]]]:
     """Yield what is left, for one map at a time, so many pairs together."""
     held: dict[int, list[Pair]] = {}
     for namespace, key, value in salvaged.pairs():

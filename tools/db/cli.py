@@ -26,7 +26,7 @@ from ...engine.files.recovery import newest_durable
 from ...engine.system.production import production
 from ...engine.upkeep.backup import BackupReport, BackupSource, back_up
 from ...engine.upkeep.check import inspect_store
-from ...engine.upkeep.salvage import Lost, Salvaged, batches, salvage as read_remains
+from ...engine.upkeep.salvage import Lost, Salvaged, salvage as read_remains, salvaged_batches
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.exits import Exit
 from ..shell.terminal import Settings, note, progress, write_fields, write_json, write_rows
@@ -257,7 +257,7 @@ def write_salvaged(
         writing(directory, create=True, durability="none", partitions=found.partitions) as target,
         progress(settings, "writing") as advance,
     ):
-        for record, pairs in batches(found, SALVAGE_BATCH):
+        for record, pairs in salvaged_batches(found, SALVAGE_BATCH):
             session_of(target).set_many(map_like(target, record).namespace, pairs)
             keys[record.name] += len(pairs)
             advance(len(pairs))

@@ -34,7 +34,7 @@ from ...engine.data.stored import damaged_pair
 from ...engine.upkeep.load_files import read_load_manifest
 from ...wal.records import NamespaceRecord
 from ..db.stores import AnyMap, is_store, reading, reading_map, require_map, require_store, writing
-from ..shell.commands import PATH, Count, LazyGroup, json_options, settings_of, store_argument
+from ..shell.commands import PATH, CountRange, LazyGroup, json_options, settings_of, store_argument
 from ..shell.exits import Exit
 from ..shell.terminal import note, tell_beside, write_json, write_json_list, write_rows
 from ..shell.text import check_given, inline, parse_value, shown_pair_part
@@ -125,7 +125,7 @@ def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
 @click.option("--stop", help="Up to this key, not included.")
 @click.option("--partition", type=click.IntRange(0, PARTITIONS_MAX - 1), help="Of this partition.")
 @click.option("--reverse", is_flag=True, help="Backwards.")
-@click.option("--limit", type=Count(0), help="At most this many.")
+@click.option("--limit", type=CountRange(0), help="At most this many.")
 @click.option("--keys-only", is_flag=True, help="Without values.")
 @skip_damaged_option
 @json_options
@@ -148,7 +148,9 @@ def scan(
         codec = mapping.namespace.key_codec
         wanted = bounds_of(codec, **bounds)
         skipped = Skipped() if skip_damaged else None
-        pairs = pairs_of(db, mapping, wanted, reverse=reverse, partition=partition, skipped=skipped)
+        pairs = encoded_pairs(
+            db, mapping, wanted, reverse=reverse, partition=partition, skipped=skipped
+        )
         pairs = islice(pairs, limit)
         if form == "text":
             for key, value in pairs:
@@ -192,7 +194,9 @@ def count(
     for name in names:
         with reading_map(store, name) as (reader, mapping):
             wanted = bounds_of(mapping.namespace.key_codec, prefix=prefix)
-            total = sum(1 for _ in pairs_of(reader, mapping, wanted, block=2048, skipped=skipped))
+            total = sum(
+                1 for _ in encoded_pairs(reader, mapping, wanted, block=2048, skipped=skipped)
+            )
         rows.append({"map": name, "keys": total})
     if form == "json":
         write_json({"v": SCHEMA, "type": "counts", "counts": rows})
@@ -228,7 +232,7 @@ def bounds_of(
     return low, high
 
 
-def pairs_of(
+def encoded_pairs(
     db: ReadOnlyDatabase,
     mapping: AnyMap,
     wanted: KeyRange,

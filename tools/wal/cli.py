@@ -29,7 +29,7 @@ from ...wal.reader import Scan
 from ...wal.records import Update
 from ...wal.segments import segment_numbers
 from ...wal.tail import End, EndKind
-from ..shell.commands import Count, LazyGroup, json_options, settings_of, store_argument
+from ..shell.commands import CountRange, LazyGroup, json_options, settings_of, store_argument
 from ..shell.exits import Exit
 from ..shell.terminal import (
     Settings,
@@ -197,8 +197,8 @@ def list_segments(ctx: click.Context, path: str, form: str) -> None:
 @wal.command()
 @store_argument("path")
 @filter_options
-@click.option("--limit", type=Count(0), help="At most this many records.")
-@click.option("--last", type=Count(1), help="Only the newest this many.")
+@click.option("--limit", type=CountRange(0), help="At most this many records.")
+@click.option("--last", type=CountRange(1), help="Only the newest this many.")
 @json_options
 @click.pass_context
 def dump(

@@ -44,7 +44,7 @@ from .records import (
     LoggedRecord,
     Names,
     WithUpdates,
-    time_of,
+    record_time,
     type_of,
     updates_of,
 )
@@ -104,7 +104,7 @@ class Filter:
     def _wants_time(self, record: AnyRecord) -> bool:
         if self.since is None and self.until is None:
             return True
-        time = time_of(record)
+        time = record_time(record)
         if time is None:
             return False
         return (self.since or 0) <= time and (self.until is None or time < self.until)

@@ -203,7 +203,7 @@ _TYPES: dict[type, str] = {
 TYPE_NAMES = (*_TYPES.values(), "unknown", "undecodable")
 
 
-def time_of(record: AnyRecord) -> int | None:
+def record_time(record: AnyRecord) -> int | None:
     """Return the time of a record in microseconds, or None if it has none."""
     time = getattr(record, "time", None)
     return time if isinstance(time, int) else None
@@ -224,7 +224,7 @@ def document(logged: LoggedRecord, names: Names, updates: Sequence[Update]) -> d
         "record": logged.index,
         "synced": frame.synced,
     }
-    time = time_of(record)
+    time = record_time(record)
     if time is not None:
         head |= {"time": shown_time(time), "time_us": time}
     return head | _body(record, names, updates)
@@ -369,7 +369,7 @@ def _place(place: LogPlace) -> dict[str, int]:
 def lines(logged: LoggedRecord, names: Names, updates: Sequence[Update]) -> Iterator[str]:
     """Yield what people read of a record: one line, and one for each of the updates."""
     frame, record = logged.frame, logged.record
-    time = time_of(record)
+    time = record_time(record)
     parts = [f"{frame.position}", f"{frame.segment}:{frame.offset}", type_of(record)]
     parts += [] if time is None else [shown_time(time)]
     yield "  ".join([*parts, *_details(record, names)])

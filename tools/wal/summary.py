@@ -20,7 +20,7 @@ from typing import Any
 from ...wal.records import Update
 from ...wal.tallies import MapTally
 from ..shell.text import shown_time
-from .records import LoggedRecord, Names, time_of, type_of
+from .records import LoggedRecord, Names, record_time, type_of
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Tally:
             self.frames += 1
             self.payload_bytes += len(logged.frame.payload)
         self.types[type_of(logged.record)] += 1
-        time = time_of(logged.record)
+        time = record_time(logged.record)
         if time is not None:
             self.oldest = time if self.oldest is None else min(self.oldest, time)
             self.newest = time if self.newest is None else max(self.newest, time)
