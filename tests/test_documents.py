@@ -211,6 +211,27 @@ def test_the_architecture_stays_short() -> None:
     assert len(text_of("ARCHITECTURE.md").splitlines()) < ARCHITECTURE_LINES_MAX
 
 
+# ------------------------------------------------------------------ names in the text
+
+
+NAME = re.compile(
+    rf"`(?:tidelog\.)?((?:{'|'.join(SHIPPED)})(?:\.\w+){{2,}})[`(]|`tidelog\.(\w+(?:\.\w+)+)[`(]"
+)
+
+
+@pytest.mark.parametrize("path", sorted(p.name for p in (ROOT / "docs").glob("*.md")))
+def test_every_dotted_name_in_a_document_exists(path: str) -> None:
+    # The jobs of Spark were listed at places from which they had moved.
+    found = {first or second for first, second in NAME.findall(text_of(f"docs/{path}"))}
+    missing = []
+    for name in sorted(found):
+        try:
+            pkgutil.resolve_name(f"tidelog.{name}")
+        except (ImportError, AttributeError):
+            missing.append(name)
+    assert missing == []
+
+
 # What no user of a store meets yet.
 LINKED_BY_THE_ARCHITECTURE = {"migrations.md"}
 
