@@ -33,11 +33,11 @@ from ..wal.records import (
     IngestRecord,
     NamespaceRecord,
     OpenRecord,
-    Outcome,
     PrepareRecord,
     Record,
     RollbackRecord,
     Run,
+    SettledOutcome,
     SettleRecord,
     StateRecord,
     SuppliedRecord,
@@ -46,7 +46,7 @@ from ..wal.records import (
 
 _UNLIMITED = 1 << 30
 
-Place = tuple[int, int]
+SpaceRange = tuple[int, int]
 """First partition of a space, and how many there are."""
 
 
@@ -64,8 +64,8 @@ class Continuity:
         """Which numbers lie below the first STATE."""
         self.epochs: list[int] = []
         self.namespaces: dict[int, NamespaceRecord] = {}
-        self._spaces = None if spaces is None else _places(spaces)
-        self._known: list[Place] = []
+        self._spaces = None if spaces is None else _space_ranges(spaces)
+        self._known: list[SpaceRange] = []
         self._tell = tell
         self._times: dict[int, tuple[int, int]] = {}
         """Per partition, its epoch and the newest commit time in that."""
@@ -124,7 +124,7 @@ class Continuity:
 
     def _take_state(self, frame: Frame, record: StateRecord) -> None:
         namespaces = {namespace.id: namespace for namespace in record.namespaces}
-        told = _places(record.spaces or one_space(len(record.lwms)))
+        told = _space_ranges(record.spaces or one_space(len(record.lwms)))
         known = len(self.numbers)
         if told[: len(self._known)] != self._known or (
             self._spaces is not None and self._spaces[: len(told)] != told
@@ -183,7 +183,7 @@ class Continuity:
         numbers = self.numbers[partition]
         numbers.cut(settled.start - 1)
         for one in settled.transactions:
-            if one.outcome is not Outcome.PENDING:
+            if one.outcome is not SettledOutcome.PENDING:
                 self._prepared.pop((partition, one.tx_id), None)
                 self._fill(one.run)
         for _, first, count, _ in settled.closed:
@@ -236,7 +236,7 @@ class Continuity:
         self._tell(f"segment {frame.segment}, offset {frame.offset}: {what}")
 
 
-def _places(spaces: Sequence[Space]) -> list[Place]:
+def _space_ranges(spaces: Sequence[Space]) -> list[SpaceRange]:
     """Return where spaces lie; how many backups they have may change."""
     return [(space.first, space.partitions) for space in spaces]
 

@@ -93,7 +93,7 @@ class Prepared:
         return sorted(self._found.values(), key=lambda prepared: prepared.run.first)
 
 
-def columns_of(prepared: PrepareRecord | Pending) -> Columns | None:
+def columns_prepared(prepared: PrepareRecord | Pending) -> Columns | None:
     """Return the updates of a prepared transaction; None if only its numbers are known."""
     if isinstance(prepared, Pending):
         return None

@@ -38,12 +38,12 @@ from ..wal.records import (
     IngestRecord,
     NamespaceRecord,
     OpenRecord,
-    Outcome,
     Pending,
     PrepareRecord,
     Record,
     RollbackRecord,
     Run,
+    SettledOutcome,
     SettleRecord,
     StateRecord,
     SuppliedRecord,
@@ -52,7 +52,7 @@ from ..wal.records import (
     Update,
     numbered,
 )
-from .copies import Copies, CopyState, columns_of
+from .copies import Copies, CopyState, columns_prepared
 from .marks import (
     FIRST_EPOCHS,
     EpochTable,
@@ -211,7 +211,7 @@ class State:
             if run.partition in record.applied and self._belongs(position, run):
                 prepared = self.copies.prepared(run.partition).take(record.tx_id, run)
                 if prepared is not None:
-                    found += self._end(run, record.time, columns_of(prepared))
+                    found += self._end(run, record.time, columns_prepared(prepared))
                 elif not self._has(run):
                     raise self._contradiction(
                         position, f"the commit of {record.tx_id.hex()}, which was not prepared"
@@ -224,7 +224,7 @@ class State:
             if self._is_new(position, partition):
                 for prepared in self.copies.prepared(partition).take_upto(epoch, last):
                     time = prepared.time if isinstance(prepared, PrepareRecord) else 0
-                    found += self._end(prepared.run, time, columns_of(prepared))
+                    found += self._end(prepared.run, time, columns_prepared(prepared))
         return found
 
     def _roll_back(self, position: int, record: RollbackRecord) -> list[Effect]:
@@ -273,11 +273,11 @@ class State:
         prepared = self.copies.prepared(partition)
         found: list[Effect] = []
         for one in settled.transactions:
-            if one.outcome is Outcome.PENDING:
+            if one.outcome is SettledOutcome.PENDING:
                 continue
             known = prepared.take(one.tx_id, one.run)
-            columns = one.columns or (columns_of(known) if known is not None else None)
-            if one.outcome is Outcome.ROLLED_BACK:
+            columns = one.columns or (columns_prepared(known) if known is not None else None)
+            if one.outcome is SettledOutcome.ROLLED_BACK:
                 counter.update(one.run.first - 1, one.run.count)
             elif known is not None or one.columns is not None:
                 found += self._end(one.run, one.time, columns)

@@ -36,8 +36,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from .disk import FaultyDisk
-from .media import OUTCOMES
-from .plan import FAULTS, MOMENTS, Operation, SimulatedCrash
+from .media import CRASH_OUTCOMES
+from .plan import FAULTS, MOMENTS, DiskOperation, SimulatedCrash
 
 Scenario = Callable[[FaultyDisk, Callable[[object], None]], None]
 
@@ -46,7 +46,7 @@ Scenario = Callable[[FaultyDisk, Callable[[object], None]], None]
 class CrashPoint:
     """One power cut, and the disk as it is found afterwards."""
 
-    operation: Operation
+    operation: DiskOperation
     moment: str
     outcome: str
     seed: int
@@ -61,7 +61,7 @@ class CrashPoint:
 class ErrorPoint:
     """One planned I/O error, on a disk that has not been used yet."""
 
-    operation: Operation
+    operation: DiskOperation
     fault: str
     for_ever: bool
     disk: FaultyDisk = field(repr=False)
@@ -77,7 +77,7 @@ def crash_points(
     start: FaultyDisk | None = None,
     seed: int = 0,
     moments: Sequence[str] = MOMENTS,
-    outcomes: Sequence[str] = OUTCOMES,
+    outcomes: Sequence[str] = CRASH_OUTCOMES,
     step: int = 1,
     first: int = 0,
 ) -> Iterator[CrashPoint]:
@@ -131,7 +131,9 @@ def error_points(
                 yield ErrorPoint(operation=operation, fault=fault, for_ever=for_ever, disk=disk)
 
 
-def recorded(scenario: Scenario, start: FaultyDisk | None = None, seed: int = 0) -> list[Operation]:
+def recorded(
+    scenario: Scenario, start: FaultyDisk | None = None, seed: int = 0
+) -> list[DiskOperation]:
     """Run the scenario without faults and return its operations."""
     disk = _fresh(start, seed)
     scenario(disk, lambda _: None)

@@ -4,7 +4,7 @@ Owns the faulty twin of ``engine.disk``: same ports, same errors, one whole tree
 
 Invariants:
 
-- Every call that a system call would serve is an ``Operation`` with a number, from 1 on, in
+- Every call that a system call would serve is a ``DiskOperation`` with a number, from 1 on, in
   ``trace``; the same calls on the same seed give the same trace and the same faults.
 - After the power cut every operation on this disk raises ``SimulatedCrash``, whatever handle it
   comes through; closing files and releasing locks does nothing.
@@ -27,8 +27,8 @@ from typing import Any, TypeVar
 from ..engine.system.environment import LockHandle
 from ..wal.ports import Directory
 from .handles import FaultyDirectory, FaultyLock
-from .media import Folder, Inode, NameChange, Node
-from .plan import FAULTS, MOMENTS, Operation, PlannedFault, SimulatedCrash, disk_error
+from .media import FileOrFolder, Folder, Inode, NameChange
+from .plan import FAULTS, MOMENTS, DiskOperation, PlannedFault, SimulatedCrash, disk_error
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class FaultyDisk:
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
-        self.trace: list[Operation] = []
+        self.trace: list[DiskOperation] = []
         self.crashed = False
         self.network: str | None = None
         self.at_crash: list[Callable[[], None]] = []
@@ -234,7 +234,9 @@ class FaultyDisk:
     ) -> T:
         with self._mutex:
             self._check_power()
-            operation = Operation(number=len(self.trace) + 1, kind=kind, path=path, size_bytes=size)
+            operation = DiskOperation(
+                number=len(self.trace) + 1, kind=kind, path=path, size_bytes=size
+            )
             self.trace.append(operation)
             moment = self._moment(operation.number)
             if moment == "before":
@@ -252,9 +254,9 @@ class FaultyDisk:
                 self._die(operation)
             return result
 
-    def node(self, path: str) -> Node | None:
+    def node(self, path: str) -> FileOrFolder | None:
         """Return what is at ``path``, or None."""
-        node: Node | None = self._root
+        node: FileOrFolder | None = self._root
         for part in normal(path).split("/"):
             if part:
                 node = node.cached.get(part) if isinstance(node, Folder) else None
@@ -280,7 +282,7 @@ class FaultyDisk:
         if self.crashed:
             raise SimulatedCrash("the power is gone")
 
-    def _die(self, operation: Operation | None = None) -> None:
+    def _die(self, operation: DiskOperation | None = None) -> None:
         if not self.crashed:
             self.crashed = True
             self._locks.clear()
@@ -288,7 +290,7 @@ class FaultyDisk:
         if operation is not None:
             raise SimulatedCrash(f"at operation {operation}")
 
-    def _chance(self, operation: Operation) -> random.Random:
+    def _chance(self, operation: DiskOperation) -> random.Random:
         return random.Random(f"{self.seed}:{operation.number}")
 
     def _moment(self, number: int) -> str | None:
@@ -298,7 +300,7 @@ class FaultyDisk:
 
     def _fail(
         self,
-        operation: Operation,
+        operation: DiskOperation,
         partly: Callable[[random.Random], object] | None,
         spoil: Callable[[random.Random], object] | None,
     ) -> None:
@@ -362,8 +364,8 @@ def _nothing() -> None:
     """Nobody wants to know."""
 
 
-def _walk(folder: Folder, path: str) -> list[tuple[str, Node]]:
-    found: list[tuple[str, Node]] = [(path, folder)]
+def _walk(folder: Folder, path: str) -> list[tuple[str, FileOrFolder]]:
+    found: list[tuple[str, FileOrFolder]] = [(path, folder)]
     for name, node in sorted(folder.cached.items()):
         below = posixpath.join(path, name)
         found += _walk(node, below) if isinstance(node, Folder) else [(below, node)]

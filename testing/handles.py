@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from ..wal.ports import LogFile, ReadableFile
-from .media import Cut, Folder, Inode, NameChange, Write
+from .media import FileWrite, Folder, Inode, NameChange, Resize
 from .plan import disk_error
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class FaultyFile:
     def write(self, offset: int, data: bytes) -> None:
         """Write all of ``data`` at ``offset``, growing the file if needed."""
         self._check(writing=True)
-        write = Write(offset, bytes(data))
+        write = FileWrite(offset, bytes(data))
 
         def partly(rng: random.Random) -> None:
             self._inode.change(write.head(rng.randint(0, max(0, len(data) - 1))))
@@ -96,7 +96,7 @@ class FaultyFile:
     def truncate(self, size: int) -> None:
         """Cut the file to ``size`` bytes."""
         self._check(writing=True)
-        self._disk.perform("truncate", self._path, lambda: self._inode.change(Cut(size)))
+        self._disk.perform("truncate", self._path, lambda: self._inode.change(Resize(size)))
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
@@ -204,8 +204,8 @@ class FaultyLock:
         """Replace the content of the locked file."""
 
         def replace() -> None:
-            self.inode.change(Cut(0))
-            self.inode.change(Write(0, text))
+            self.inode.change(Resize(0))
+            self.inode.change(FileWrite(0, text))
 
         self._disk.perform("write", self._path, replace, size=len(text))
 

@@ -35,8 +35,8 @@ from ..engine.system.environment import Cursor, KvTransaction
 from ..engine.system.layout import DATA_FILE
 from ..engine.system.lmdb_file import KvFullError
 from .disk import FaultyDisk, normal
-from .kv_cursor import MemoryCursor, Tree
-from .media import Inode, NameChange, Write
+from .kv_cursor import MemoryCursor, SortedPairs
+from .media import FileWrite, Inode, NameChange
 
 LOCK_FILE = "lock.mdb"
 LMDB_KEY_BYTES_MAX = 511
@@ -69,7 +69,7 @@ class MemoryKv:
         self._transactions: weakref.WeakSet[MemoryTransaction] = weakref.WeakSet()
         with translated_os_errors(f"opening {path}"):
             self._inode = disk.perform("open_kv", self._path, lambda: self._open(path, lock))
-        self._tree: Tree = _parse(bytes(self._inode.cached), self._path)
+        self._tree: SortedPairs = _parse(bytes(self._inode.cached), self._path)
         self._version = self._inode.version
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class MemoryKv:
 
     # ---------------------------------------------------------------- for the transactions
 
-    def commit(self, tree: Tree) -> None:
+    def commit(self, tree: SortedPairs) -> None:
         """Make ``tree`` the content of the store: one operation of the disk."""
         content = _format(tree)
         with translated_os_errors(f"writing {self._path}"):
@@ -166,12 +166,12 @@ class MemoryKv:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", self._path)
             inode = Inode()
             folder.change(NameChange(None, DATA_FILE, inode))
-            inode.change(Write(0, _format(SortedDict())))
+            inode.change(FileWrite(0, _format(SortedDict())))
         if lock and LOCK_FILE not in folder.cached:
             folder.change(NameChange(None, LOCK_FILE, Inode()))
         return self._disk.file(self._path)
 
-    def _current(self) -> Tree:
+    def _current(self) -> SortedPairs:
         self._check_open()
         # Another environment on the same file, of a simulated other process, may have written.
         if self._version != self._inode.version:
@@ -191,7 +191,7 @@ class MemoryKv:
 class MemoryTransaction:
     """A view of one committed state, or a change of it."""
 
-    def __init__(self, kv: MemoryKv, tree: Tree, *, write: bool) -> None:
+    def __init__(self, kv: MemoryKv, tree: SortedPairs, *, write: bool) -> None:
         self._kv = kv
         self._write = write
         self._size = _size(tree) if write else 0
@@ -288,7 +288,7 @@ def copy_into(disk: FaultyDisk, path: str, content: bytes) -> None:
             raise FileExistsError(errno.EEXIST, "File exists", target)
         inode = Inode()
         folder.change(NameChange(None, DATA_FILE, inode))
-        inode.change(Write(0, content[:length]))
+        inode.change(FileWrite(0, content[:length]))
 
     with translated_os_errors(f"copying into {path}"):
         disk.perform(
@@ -314,18 +314,18 @@ def _entry_size(key: bytes, value: bytes) -> int:
     return _LENGTHS.size + len(key) + len(value)
 
 
-def _size(tree: Tree) -> int:
+def _size(tree: SortedPairs) -> int:
     return _HEADER.size + sum(_entry_size(key, value) for key, value in tree.items())
 
 
-def _format(tree: Tree) -> bytes:
+def _format(tree: SortedPairs) -> bytes:
     parts = [_HEADER.pack(_MAGIC, len(tree))]
     for key, value in tree.items():
         parts += (_LENGTHS.pack(len(key), len(value)), key, value)
     return b"".join(parts)
 
 
-def _parse(content: bytes, path: str) -> Tree:
+def _parse(content: bytes, path: str) -> SortedPairs:
     if len(content) < _HEADER.size or not content.startswith(_MAGIC):
         raise CorruptDataError(f"{path} is not a store of MemoryKv ({len(content)} bytes)")
     count = _HEADER.unpack_from(content)[1]

@@ -13,13 +13,13 @@ from typing import Protocol
 
 from sortedcontainers import SortedDict
 
-Tree = SortedDict[bytes, bytes]
+SortedPairs = SortedDict[bytes, bytes]
 
 
-class Held(Protocol):
+class CursorTransaction(Protocol):
     """The transaction that a cursor is of."""
 
-    tree: Tree
+    tree: SortedPairs
 
     def check(self) -> None:
         """Raise if it has ended."""
@@ -39,7 +39,7 @@ class MemoryCursor:
     how its pages are filled, after a ``getmulti`` that missed its last key, this one refuses it.
     """
 
-    def __init__(self, transaction: Held) -> None:
+    def __init__(self, transaction: CursorTransaction) -> None:
         self._transaction = transaction
         self._at: bytes | None = None
         self._behind = False
@@ -143,11 +143,11 @@ class MemoryCursor:
     def close(self) -> None:
         """Give the cursor up."""
 
-    def _tree(self) -> Tree:
+    def _tree(self) -> SortedPairs:
         self._transaction.check()
         return self._transaction.tree
 
-    def _defined_tree(self) -> Tree:
+    def _defined_tree(self) -> SortedPairs:
         if self._undefined:
             raise RuntimeError("where a cursor stands after a failed getmulti is not defined")
         return self._tree()

@@ -26,7 +26,7 @@ from ..engine.system.layout import DATA_FILE
 from ..engine.system.lmdb_file import open_lmdb, translated
 from .disk import FaultyDisk, normal
 from .kv import LOCK_FILE, copy_into, translated_os_errors
-from .media import PAGE_BYTES, Inode, NameChange, Write
+from .media import PAGE_BYTES, FileWrite, Inode, NameChange
 
 _META_PAGES = 2
 
@@ -46,7 +46,7 @@ class CopiedLmdb:
         self._env = open_lmdb(self._scratch, map_size, read_only, lock)
         self._inode = disk.file(self._path)
         if not self._inode.cached:
-            self._inode.change(Write(0, self._image()))
+            self._inode.change(FileWrite(0, self._image()))
         disk.at_crash.append(self.close)
 
     def __repr__(self) -> str:

@@ -27,11 +27,11 @@ from dataclasses import dataclass
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
-OUTCOMES = ("kept", "lost", "torn", "reordered")
+CRASH_OUTCOMES = ("kept", "lost", "torn", "reordered")
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class FileWrite:
     """Bytes that were written at an offset."""
 
     offset: int
@@ -44,35 +44,35 @@ class Write:
             content.extend(bytes(missing))
         content[self.offset : self.offset + len(self.data)] = self.data
 
-    def head(self, length: int) -> Write:
+    def head(self, length: int) -> FileWrite:
         """Return the first ``length`` bytes of the write."""
-        return Write(self.offset, self.data[:length])
+        return FileWrite(self.offset, self.data[:length])
 
-    def pieces(self, unit: int) -> Iterator[Write]:
+    def pieces(self, unit: int) -> Iterator[FileWrite]:
         """Yield the write in pieces that end where a unit of the disk ends."""
         start = 0
         while start < len(self.data):
             position = self.offset + start
             end = min(len(self.data), start + unit - position % unit)
-            yield Write(position, self.data[start:end])
+            yield FileWrite(position, self.data[start:end])
             start = end
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Resize:
     """A file that was cut, or extended, to a size."""
 
     size: int
 
     def apply(self, content: bytearray) -> None:
-        """Change ``content`` as the cut does."""
+        """Change ``content`` as the resize does."""
         if self.size < len(content):
             del content[self.size :]
         else:
             content.extend(bytes(self.size - len(content)))
 
 
-Change = Write | Cut
+Change = FileWrite | Resize
 
 
 class Inode:
@@ -114,8 +114,8 @@ class Inode:
         rest: list[Change] = []
         pieces = list(_split(self.unsynced, unit))
         for place, piece in enumerate(pieces):
-            if isinstance(piece, Cut):
-                # A cut comes after all that was written before it.
+            if isinstance(piece, Resize):
+                # A resize comes after all that was written before it.
                 if rest or rng.random() < 0.5:
                     rest += pieces[place:]
                     break
@@ -133,10 +133,10 @@ class Inode:
         Each page lands all the same, or stays readable until the machine stops, or is read anew
         from the platter.  In all three cases it counts as clean: a later sync succeeds.
         """
-        reverted: list[Write] = []
+        reverted: list[FileWrite] = []
         for piece in _split(self.unsynced, PAGE_BYTES):
             fate = rng.choice(("landed", "cached", "reverted"))
-            if isinstance(piece, Cut) or fate == "landed":
+            if isinstance(piece, Resize) or fate == "landed":
                 piece.apply(self.durable)
             elif fate == "reverted":
                 reverted.append(piece)
@@ -166,9 +166,9 @@ class NameChange:
 
     removed: str | None
     added: str | None
-    node: Node | None
+    node: FileOrFolder | None
 
-    def apply(self, names: dict[str, Node]) -> None:
+    def apply(self, names: dict[str, FileOrFolder]) -> None:
         """Change ``names`` as the call did."""
         if self.removed is not None:
             names.pop(self.removed, None)
@@ -183,9 +183,9 @@ class NameChange:
 class Folder:
     """A directory: its names on the platter, in the cache, and the unsynced changes between."""
 
-    def __init__(self, names: dict[str, Node] | None = None) -> None:
-        self.durable: dict[str, Node] = dict(names or {})
-        self.cached: dict[str, Node] = dict(names or {})
+    def __init__(self, names: dict[str, FileOrFolder] | None = None) -> None:
+        self.durable: dict[str, FileOrFolder] = dict(names or {})
+        self.cached: dict[str, FileOrFolder] = dict(names or {})
         self.unsynced: list[NameChange] = []
 
     def change(self, change: NameChange) -> None:
@@ -210,7 +210,9 @@ class Folder:
         """Leave the changes after some point undone: a file system keeps names for its next try."""
         self.sync_partly(rng)
 
-    def after_crash(self, outcome: str, rng: random.Random, copies: dict[int, Node]) -> Folder:
+    def after_crash(
+        self, outcome: str, rng: random.Random, copies: dict[int, FileOrFolder]
+    ) -> Folder:
         """Return the directory, and all below, as they are found after a power cut.
 
         ``copies`` maps what was copied already, by identity: a file is one file under two names.
@@ -218,7 +220,7 @@ class Folder:
         names = dict(self.durable)
         for change in _landed_names(self.unsynced, outcome, rng):
             change.apply(names)
-        found: dict[str, Node] = {}
+        found: dict[str, FileOrFolder] = {}
         for name in sorted(names):
             node = names[name]
             if id(node) not in copies:
@@ -230,7 +232,7 @@ class Folder:
         return Folder(found)
 
 
-Node = Inode | Folder
+FileOrFolder = Inode | Folder
 
 
 def _unit(rng: random.Random) -> int:
@@ -239,7 +241,7 @@ def _unit(rng: random.Random) -> int:
 
 def _split(changes: list[Change], unit: int) -> Iterator[Change]:
     for change in changes:
-        if isinstance(change, Cut):
+        if isinstance(change, Resize):
             yield change
         else:
             yield from change.pieces(unit)
@@ -250,7 +252,7 @@ def _landed(changes: list[Change], outcome: str, rng: random.Random) -> Iterator
         yield from changes
     elif outcome == "torn":
         for change in changes:
-            if isinstance(change, Write):
+            if isinstance(change, FileWrite):
                 yield change.head(_cut_at(change, rng))
             elif rng.random() < 0.5:
                 yield change
@@ -262,7 +264,7 @@ def _landed(changes: list[Change], outcome: str, rng: random.Random) -> Iterator
         assert outcome == "lost", f"no such outcome: {outcome}"
 
 
-def _cut_at(write: Write, rng: random.Random) -> int:
+def _cut_at(write: FileWrite, rng: random.Random) -> int:
     length = rng.choice((0, len(write.data), rng.randint(0, len(write.data))))
     if rng.random() < 0.5:
         length = max(0, length - (write.offset + length) % SECTOR_BYTES)

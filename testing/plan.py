@@ -47,7 +47,7 @@ class SimulatedCrash(BaseException):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class DiskOperation:
     """One call that reached the disk."""
 
     number: int
@@ -75,7 +75,7 @@ class PlannedFault:
     kind: str | None
     path: str
 
-    def hits(self, operation: Operation) -> bool:
+    def hits(self, operation: DiskOperation) -> bool:
         """Whether the operation is one that this error was planned for."""
         return (
             operation.number >= self.number

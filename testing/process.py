@@ -26,7 +26,7 @@ from ..engine.system.environment import Environment
 from .clocks import NodeClocks
 from .disk import FaultyDisk
 from .environment import PID, Schedule, kv_on, seeded_ids
-from .media import OUTCOMES
+from .media import CRASH_OUTCOMES
 from .network import Endpoint
 from .plan import MOMENTS, SimulatedCrash
 from .points import Points
@@ -118,10 +118,10 @@ class Process:
 
     def kill(self, outcome: str | None = None) -> None:
         """End it at once, leaving ``outcome``, or what the seed decides; twice is fine."""
-        if outcome not in (None, *OUTCOMES):
-            raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
+        if outcome not in (None, *CRASH_OUTCOMES):
+            raise ValueError(f"outcome must be one of {', '.join(CRASH_OUTCOMES)}, not {outcome!r}")
         if self.outcome is None:
-            self._die(outcome or self._rng.choice(OUTCOMES))
+            self._die(outcome or self._rng.choice(CRASH_OUTCOMES))
             self._nursery.start_soon(self._end_tasks)
 
     def _die(self, outcome: str) -> None:

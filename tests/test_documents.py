@@ -12,7 +12,7 @@ import pytest
 
 import tidelog
 from support.documents import ROOT
-from support.tidy import nodes_of
+from support.tidy import names_defined, names_given_in, nodes_of, parsed
 from tidelog.affinity import errors
 from tidelog.engine.store.options import Options
 from tidelog.engine.store.statistics import Statistics
@@ -189,14 +189,47 @@ def test_a_word_of_the_glossary_is_explained_once() -> None:
     words = [
         word
         for rows in tables("docs/glossary.md")
+        if "word" in rows[0]
         for row in rows
         for word in re.split(r", ", row["word"])
     ]
     assert sorted(words) == sorted(set(words))
 
 
+def test_every_name_that_tells_two_meanings_apart_exists() -> None:
+    known: set[str] = set()
+    for path in sources():
+        text = path.read_text("utf-8")
+        known |= names_defined(str(path.relative_to(ROOT)), text) | names_given_in(parsed(text))
+    rows = table_with("docs/glossary.md", "also")
+    told = {name for row in rows for name in re.findall(r"`([\w.]+)`", row["in the code"])}
+    assert told
+    assert told - known == set()
+
+
 def test_the_architecture_stays_short() -> None:
     assert len(text_of("ARCHITECTURE.md").splitlines()) < ARCHITECTURE_LINES_MAX
+
+
+# ------------------------------------------------------------------ names in the text
+
+
+NAME = re.compile(
+    rf"`(?:tidelog\.)?((?:{'|'.join(SHIPPED)})(?:\.\w+){{2,}})[`(]|`tidelog\.(\w+(?:\.\w+)+)[`(]"
+)
+
+
+@pytest.mark.parametrize("path", sorted(p.name for p in (ROOT / "docs").glob("*.md")))
+def test_every_dotted_name_in_a_document_exists(path: str) -> None:
+    # The jobs of Spark were listed at places from which they had moved.
+    found = {first or second for first, second in NAME.findall(text_of(f"docs/{path}"))}
+    missing = []
+    for name in sorted(found):
+        try:
+            pkgutil.resolve_name(f"tidelog.{name}")
+        except (ImportError, AttributeError):
+            missing.append(name)
+    assert missing == []
 
 
 # What no user of a store meets yet.

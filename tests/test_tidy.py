@@ -132,6 +132,25 @@ CHANGED = {
     "tests/wal/test_format.py:FORMAT_VERSION": "the header of a format that does not exist yet",
 }
 
+# Names of functions and types that several modules define, and why that confuses nobody.
+SHARED = {
+    **dict.fromkeys(
+        ["Attempt", "Database", "Items", "Map", "Snapshot", "Transaction", "open", "open_with"],
+        "one thing, for threads and for tasks of Trio",
+    ),
+    **dict.fromkeys(
+        ["compare_and_set", "delete", "incr", "pop", "setdefault"],
+        "an operation, and the decision that it asks for",
+    ),
+    **dict.fromkeys(["decode", "encode", "read"], "used as `manifests.read` and the like"),
+    "get_many": "an operation, and the reads beneath it",
+    "load": "an operation, and the job that documents call so",
+    "log": "a logger",
+    "main": "the command, before and after it handles signals",
+    "partition_of": "of a key, and of a column of keys",
+    "plain": "as JSON can hold it: a value, and a row",
+}
+
 # What the heads of modules name beside modules, classes and their members.
 WORDS = frozenset(
     ["ENOSPC", "MDB_meta", "MDB_node", "MDB_page", "arrow", "b64", "import", "interval", "s"]
@@ -390,12 +409,26 @@ def test_every_name_in_the_head_of_a_module_exists() -> None:
     expect_none_in_package(unknown_names)
 
 
+def test_a_name_means_one_thing() -> None:
+    expect_none(tidy.find_shared_names(package_sources(), SHARED))
+
+
+def test_every_name_that_may_be_shared_is() -> None:
+    found = tidy.find_shared_names(package_sources(), ())
+    assert {finding.text.split()[0] for finding in found} == set(SHARED)
+
+
 def test_every_listed_word_is_in_the_head_of_a_module() -> None:
     heads = (ast.get_docstring(tidy.parsed(text)) or "" for text in package_sources().values())
     assert WORDS - {name for head in heads for name in tidy.names_told(head)} == set()
 
 
 # ------------------------------------------------------------------ the rules find what they should
+
+
+def shared(path: str, source: str) -> list[Finding]:
+    other = "class Cut: ...\ndef moment(): ...\ndef plain(): ...\nRow = tuple[int, int]"
+    return tidy.find_shared_names({path: source, "wal/a.py": other}, SHARED)
 
 
 def unused(path: str, source: str) -> list[Finding]:
@@ -463,6 +496,9 @@ BAD: list[tuple[str, Rule, str, str]] = [
         "class AError(Exception):\n code = 'TL-1'\nclass BError(AError):\n code = 'TL-1'",
     ),
     ("unused module", unused, "wal/x.py", ""),
+    ("shared class", shared, "wal/x.py", "class Cut: ..."),
+    ("shared function", shared, "wal/x.py", "async def moment(): ..."),
+    ("shared type", shared, "wal/x.py", "Row: type = dict[str, int]"),
     ("sleeping test", RUN, "tests/x.py", "import time\ntime.sleep(1)"),
     ("pausing test", RUN, "tests/x.py", "import threading\nthreading.Event().wait(0.001)"),
     ("pause of a join", RUN, "tests/x.py", "def f(thread): thread.join(timeout=0.01)"),
@@ -542,6 +578,10 @@ GOOD: list[tuple[str, Rule, str, str]] = [
     ("a class", HEAD, "wal/x.py", "'''Text.\n\nLeft out: ``LogWriter``, ``LogWriter.sync``.'''"),
     ("its own function", HEAD, "wal/x.py", "'''Text (``f``).'''\ndef f(): ..."),
     ("web address", MACHINE, "docs/x.md", "http://example.org/home/" + "me"),
+    ("constants and type variables", shared, "wal/x.py", "SIZE = 1\nT = TypeVar('T')\n_Row = 1"),
+    ("a listed name", shared, "wal/x.py", "def plain(): ..."),
+    ("a command", shared, "wal/x.py", "@tool.command(name='m')\ndef moment(): ..."),
+    ("a method", shared, "wal/x.py", "class X:\n def moment(self): ..."),
 ]
 
 

@@ -82,7 +82,7 @@ class Deadlock:
     victims: tuple[int, ...]
 
 
-Outcome = Granted | Waiting | Deadlock
+LockAnswer = Granted | Waiting | Deadlock
 
 GRANTED = Granted()
 
@@ -126,7 +126,7 @@ class LockTable:
         """Whether no lock is held (and so none waited for)."""
         return not self._held
 
-    def request(self, owner: int, want: Want) -> Outcome:
+    def request(self, owner: int, want: Want) -> LockAnswer:
         """Ask for a lock; what the owner holds already, in this or a stronger form, is granted.
 
         Raises ``UsageError`` while the owner waits for another one, and

@@ -21,7 +21,7 @@ from .damage import lost_ranges, transactions_in
 from .format import FRAME_OVERHEAD, HEADER_SIZE
 from .segments import NO_LIMIT, Segment, headers, later_frames, probe, seal_at, used_end, walk
 from .sequence import Fault
-from .tail import End, EndKind, Place, Sight, verdict
+from .tail import End, EndKind, LogPlace, Sight, verdict
 
 DAMAGED_BYTES_READ_MAX = 1 << 20
 """How much of a damaged frame is searched for the transactions that it held."""
@@ -31,13 +31,13 @@ class Survey(NamedTuple):
     """What lies behind an offset: where non-zero bytes end, and the valid frames among them."""
 
     used: int
-    first: Place | None = None
+    first: LogPlace | None = None
     frames: int = 0
     synced: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class WalkEnd:
     """Where a walk stopped in ``segment``, and what was known then.
 
     ``following`` is the next segment that exists, of whatever number.  ``unread`` is that segment
@@ -51,7 +51,7 @@ class Standing:
     following: Segment | Fault | None
     unread: Segment | None
     durable: int
-    before: Place | None
+    before: LogPlace | None
     indexed: bool = False
     alone: bool = False
 
@@ -67,73 +67,73 @@ class Standing:
         return following.first_position if isinstance(following, Segment) else NO_LIMIT
 
 
-def judge(standing: Standing) -> End:
-    """Return how the log ends; ``standing.segment`` holds no valid frame at the position."""
-    segment, following = standing.segment, standing.following
-    here = _survey(segment, standing.offset, standing)
-    there = _survey(standing.unread, 0, standing) if standing.unread else Survey(0)
-    seal = None if standing.alone else seal_at(segment, standing.position)
-    durable = max(standing.durable, here.synced, there.synced, seal.end if seal else 0)
-    sight = _sight(standing, here, sealed=seal is not None or standing.indexed)
-    proven = durable > standing.position or (isinstance(following, Fault) and not following.last)
+def judge(walked: WalkEnd) -> End:
+    """Return how the log ends; ``walked.segment`` holds no valid frame at the position."""
+    segment, following = walked.segment, walked.following
+    here = _survey(segment, walked.offset, walked)
+    there = _survey(walked.unread, 0, walked) if walked.unread else Survey(0)
+    seal = None if walked.alone else seal_at(segment, walked.position)
+    durable = max(walked.durable, here.synced, there.synced, seal.end if seal else 0)
+    sight = _sight(walked, here, sealed=seal is not None or walked.indexed)
+    proven = durable > walked.position or (isinstance(following, Fault) and not following.last)
     row = verdict(sight, proven)
     torn = row.kind is EndKind.TORN
     end = End(
         row=row.letter,
         kind=row.kind,
         reason=row.reason,
-        position=standing.position,
+        position=walked.position,
         segment=segment.number,
-        offset=standing.offset,
+        offset=walked.offset,
         durable=durable,
-        before=standing.before,
+        before=walked.before,
         after=here.first or there.first or _first_of(following),
-        dropped_bytes=(here.used - standing.offset + there.used) if torn else 0,
+        dropped_bytes=(here.used - walked.offset + there.used) if torn else 0,
         dropped_frames=(here.frames + there.frames) if torn else 0,
     )
     if sight in (Sight.MISSING, Sight.SEALED):
         return replace(end, segment=segment.number + 1, offset=0)
     if isinstance(following, Fault):
         return _blamed(end, following)
-    seen = probe(segment, standing.position)
+    seen = probe(segment, walked.position)
     return replace(end, expected=seen.expected, found=seen.found)
 
 
-def _survey(segment: Segment, offset: int, standing: Standing) -> Survey:
+def _survey(segment: Segment, offset: int, walked: WalkEnd) -> Survey:
     used = used_end(segment.file, offset)
     first, frames, synced = None, 0, 0
     if used > offset:
-        for frame in later_frames(segment, offset + 1, standing.limit):
-            first = first or Place(frame.position, segment.number, frame.offset)
+        for frame in later_frames(segment, offset + 1, walked.limit):
+            first = first or LogPlace(frame.position, segment.number, frame.offset)
             frames += 1
             synced = max(synced, frame.synced)
-            if synced > standing.position:
+            if synced > walked.position:
                 # The log is refused already; the rest of a large segment need not be searched.
                 break
     return Survey(used, first, frames, synced)
 
 
-def _sight(standing: Standing, here: Survey, *, sealed: bool) -> Sight:
-    segment, following = standing.segment, standing.following
+def _sight(walked: WalkEnd, here: Survey, *, sealed: bool) -> Sight:
+    segment, following = walked.segment, walked.following
     if following is None and sealed:
         return Sight.SEALED
     if following is not None and following.number != segment.number + 1:
         return Sight.MISSING
     if isinstance(following, Fault):
         return following.sight
-    if standing.limit < standing.position or probe(segment, standing.position).frame:
+    if walked.limit < walked.position or probe(segment, walked.position).frame:
         return Sight.OVERLAP
-    if standing.offset >= segment.file.size():
+    if walked.offset >= segment.file.size():
         return Sight.FILE_END
-    if here.used == standing.offset:
+    if here.used == walked.offset:
         return Sight.ZEROS
-    return Sight.STALE if not here.frames and _stale(standing) else Sight.BYTES
+    return Sight.STALE if not here.frames and _stale(walked) else Sight.BYTES
 
 
-def _stale(standing: Standing) -> bool:
+def _stale(walked: WalkEnd) -> bool:
     """Whether the next thing that looks like a frame was written before this segment began."""
-    found = next(headers(standing.segment.file, standing.offset), None)
-    return found is not None and found[2] < standing.segment.first_position
+    found = next(headers(walked.segment.file, walked.offset), None)
+    return found is not None and found[2] < walked.segment.first_position
 
 
 def nowhere(first: Segment | Fault | None, start: int, durable: int) -> End:
@@ -160,10 +160,10 @@ def nowhere(first: Segment | Fault | None, start: int, durable: int) -> End:
     return _blamed(end, first) if isinstance(first, Fault) else end
 
 
-def _first_of(following: Segment | Fault | None) -> Place | None:
+def _first_of(following: Segment | Fault | None) -> LogPlace | None:
     if not isinstance(following, Segment):
         return None
-    return Place(following.first_position, following.number, HEADER_SIZE)
+    return LogPlace(following.first_position, following.number, HEADER_SIZE)
 
 
 def _blamed(end: End, fault: Fault) -> End:
@@ -178,28 +178,28 @@ def _blamed(end: End, fault: Fault) -> End:
     )
 
 
-def with_losses(end: End, standing: Standing) -> End:
+def with_losses(end: End, walked: WalkEnd) -> End:
     """Return ``end`` with the updates and transactions that the stretch at its position held."""
-    segment, position = standing.segment, standing.position
+    segment, position = walked.segment, walked.position
     before = walk(segment, segment.first_position, position)
     return replace(
         end,
-        lost=lost_ranges((frame.payload for frame in before), _payloads_behind(standing)),
-        transactions=transactions_in(_damaged_payload(end, standing)),
+        lost=lost_ranges((frame.payload for frame in before), _payloads_behind(walked)),
+        transactions=transactions_in(_damaged_payload(end, walked)),
     )
 
 
-def _payloads_behind(standing: Standing) -> Iterator[bytes]:
-    following = standing.following
-    behind = later_frames(standing.segment, standing.offset + 1, standing.limit)
+def _payloads_behind(walked: WalkEnd) -> Iterator[bytes]:
+    following = walked.following
+    behind = later_frames(walked.segment, walked.offset + 1, walked.limit)
     yield from (frame.payload for frame in behind)
     if isinstance(following, Segment):
         yield from (frame.payload for frame in walk(following, following.first_position))
 
 
-def _damaged_payload(end: End, standing: Standing) -> bytes:
+def _damaged_payload(end: End, walked: WalkEnd) -> bytes:
     """What may be the payload of the damaged frame: the bytes up to the next valid frame."""
-    file, start = standing.segment.file, standing.offset + FRAME_OVERHEAD
+    file, start = walked.segment.file, walked.offset + FRAME_OVERHEAD
     after = end.after
-    stop = after.offset if after and after.segment == standing.segment.number else file.size()
+    stop = after.offset if after and after.segment == walked.segment.number else file.size()
     return file.read(start, max(0, min(stop - start, DAMAGED_BYTES_READ_MAX)))

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from ..affinity.errors import CorruptLogError, FormatVersionError
-from .ending import Standing, judge, nowhere, with_losses
+from .ending import WalkEnd, judge, nowhere, with_losses
 from .format import Frame
 from .index import SegmentIndex, index_name
 from .ports import ReadableDirectory
@@ -35,7 +35,7 @@ from .records import (
 )
 from .segments import NO_LIMIT, Segment, Stop, open_segment, probe, seal_at, walk
 from .sequence import Fault, LogFiles
-from .tail import End, Place
+from .tail import End, LogPlace
 
 
 class Scan:
@@ -72,7 +72,7 @@ class Scan:
         self._exact = exact and start_position is not None
         self._durable = max(durable, self._start) if self._exact else durable
         self._wanted = wanted
-        self._before: Place | None = None
+        self._before: LogPlace | None = None
         self._end: End | None = None
 
     @property
@@ -145,16 +145,16 @@ class Scan:
                 continue
             if following is None and self._files.following(current.number) is not None:
                 continue
-            standing = self._standing(current, position, following)
+            walked = self._walk_end(current, position, following)
             try:
-                end = judge(standing)
+                end = judge(walked)
             finally:
-                if standing.unread is not None:
-                    standing.unread.file.close()
+                if walked.unread is not None:
+                    walked.unread.file.close()
             if not end.refused:
                 return end
             if refused_at == position:
-                return with_losses(end, standing)
+                return with_losses(end, walked)
             refused_at = position
             self._files.close()
             again = self._files.open(current.number)
@@ -172,17 +172,17 @@ class Scan:
         stop = yield from frames
         self._durable = max(self._durable, segment.first_position, stop.synced)
         if stop.last is not None:
-            self._before = Place(stop.last, segment.number, segment.offset_of(stop.last))
+            self._before = LogPlace(stop.last, segment.number, segment.offset_of(stop.last))
         return stop.position
 
-    def _standing(
+    def _walk_end(
         self, segment: Segment, position: int, following: Segment | Fault | None
-    ) -> Standing:
+    ) -> WalkEnd:
         higher = self._files.highest_first_position(segment.number)
         unread = self._files.unread(following, position) if isinstance(following, Fault) else None
         ask = following is None and not self._alone
         index = load_index(self._directory, segment.number) if ask else None
-        return Standing(
+        return WalkEnd(
             segment=segment,
             position=position,
             following=following,

@@ -59,7 +59,7 @@ class Sight(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Rule:
     """One row of the table; ``proven`` is whether w is above the position, None for either."""
 
     letter: str
@@ -69,61 +69,61 @@ class Row:
     reason: str
 
 
-TABLE = (
+END_RULES = (
     # A: a new store, before its first segment.  M is the same directory after somebody emptied it.
-    Row("A", Sight.NO_SEGMENT, False, EndKind.CLEAN, "there is no log yet"),
+    Rule("A", Sight.NO_SEGMENT, False, EndKind.CLEAN, "there is no log yet"),
     # B: the writer grows its file with every frame, and was closed or killed between two.
-    Row("B", Sight.FILE_END, False, EndKind.CLEAN, "the file ends with a valid frame"),
+    Rule("B", Sight.FILE_END, False, EndKind.CLEAN, "the file ends with a valid frame"),
     # C: the writer fills files with zeros ahead of itself.  A frame whose pages were all lost with
     # the power looks the same.
-    Row("C", Sight.ZEROS, False, EndKind.PREALLOCATED, "only zeros follow the last valid frame"),
+    Rule("C", Sight.ZEROS, False, EndKind.PREALLOCATED, "only zeros follow the last valid frame"),
     # D: the writer reuses dropped segments.  Their old frames hold older positions than the file's
     # first one, and so can be told from new frames that were torn.
-    Row("D", Sight.STALE, False, EndKind.RECYCLED, "only frames of a recycled file follow"),
+    Rule("D", Sight.STALE, False, EndKind.RECYCLED, "only frames of a recycled file follow"),
     # E: power was lost while unsynced frames were on their way: pages land in any order.  Also what
     # a copying tool leaves that stopped in the middle, and garbage behind the end.
-    Row("E", Sight.BYTES, False, EndKind.TORN, "an incomplete frame that was never durable"),
+    Rule("E", Sight.BYTES, False, EndKind.TORN, "an incomplete frame that was never durable"),
     # F: a segment gets its name after its header was synced, so only another tool or a disk that
     # lies about syncs leads here.  It holds nothing that was durable and is dropped whole.
-    Row("F", Sight.BAD_HEADER, False, EndKind.TORN, "an unreadable new segment without content"),
+    Rule("F", Sight.BAD_HEADER, False, EndKind.TORN, "an unreadable new segment without content"),
     # G: the file was cut below what was durable: by hand, by a repairing file system, or by a copy
     # that was taken without the store's help.
-    Row("G", Sight.FILE_END, True, EndKind.DAMAGED, "the file ends before what was durable"),
+    Rule("G", Sight.FILE_END, True, EndKind.DAMAGED, "the file ends before what was durable"),
     # H: durable frames were overwritten with zeros, mostly whole sectors or pages, by the disk or
     # the file system; or a sync was reported that never happened.
-    Row("H", Sight.ZEROS, True, EndKind.DAMAGED, "zeros where durable frames were"),
+    Rule("H", Sight.ZEROS, True, EndKind.DAMAGED, "zeros where durable frames were"),
     # I: a write that was reported durable never reached the recycled file.
-    Row("I", Sight.STALE, True, EndKind.DAMAGED, "a recycled file's frames where newer ones were"),
+    Rule("I", Sight.STALE, True, EndKind.DAMAGED, "a recycled file's frames where newer ones were"),
     # J: flipped bits, misplaced or lost sectors, or another program's writes.
-    Row("J", Sight.BYTES, True, EndKind.DAMAGED, "an invalid frame below what was durable"),
+    Rule("J", Sight.BYTES, True, EndKind.DAMAGED, "an invalid frame below what was durable"),
     # K: as J, in the first 128 bytes of a segment.
-    Row("K", Sight.BAD_HEADER, True, EndKind.DAMAGED, "the header of the segment is damaged"),
+    Rule("K", Sight.BAD_HEADER, True, EndKind.DAMAGED, "the header of the segment is damaged"),
     # L: somebody renamed or copied a segment by hand.
-    Row("L", Sight.WRONG_NUMBER, None, EndKind.DAMAGED, "the file is not the segment of its name"),
+    Rule("L", Sight.WRONG_NUMBER, None, EndKind.DAMAGED, "the file is not the segment of its name"),
     # N: two segments claim the same positions: a file of an older copy of this store was put back.
-    Row("N", Sight.OVERLAP, None, EndKind.DAMAGED, "the next segment begins inside this one"),
+    Rule("N", Sight.OVERLAP, None, EndKind.DAMAGED, "the next segment begins inside this one"),
     # M: the log was deleted, the rest of the store was not.
-    Row("M", Sight.NO_SEGMENT, True, EndKind.GAP, "no segment is left of a log that had content"),
+    Rule("M", Sight.NO_SEGMENT, True, EndKind.GAP, "no segment is left of a log that had content"),
     # O: a segment in the middle was deleted, or a copy left it out.
-    Row("O", Sight.MISSING, None, EndKind.GAP, "a segment is missing"),
+    Rule("O", Sight.MISSING, None, EndKind.GAP, "a segment is missing"),
     # P: a segment of another store, or of another copy of this one, was put here.
-    Row("P", Sight.OTHER_LOG, None, EndKind.FOREIGN, "the segment belongs to another log"),
+    Rule("P", Sight.OTHER_LOG, None, EndKind.FOREIGN, "the segment belongs to another log"),
     # Q: the newest segment was deleted, or a copy left it out.  The one before was sealed, or got
     # its index, when the newest one was durable under its name.
-    Row("Q", Sight.SEALED, None, EndKind.GAP, "the segment is missing that followed a sealed one"),
+    Rule("Q", Sight.SEALED, None, EndKind.GAP, "the segment is missing that followed a sealed one"),
 )
 
 
-def verdict(sight: Sight, proven: bool) -> Row:
+def verdict(sight: Sight, proven: bool) -> Rule:
     """Return the row for what was seen; ``proven``: w is above the position where it was seen."""
-    for row in TABLE:
+    for row in END_RULES:
         if row.sight is sight and row.proven in (None, proven):
             return row
     raise AssertionError(f"no row for {sight}, proven={proven}")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogPlace:
     """Where something is: its position in the log, and the segment and offset that hold it."""
 
     position: int
@@ -164,8 +164,8 @@ class End:
     durable: int
     expected: int | None = None
     found: int | None = None
-    before: Place | None = None
-    after: Place | None = None
+    before: LogPlace | None = None
+    after: LogPlace | None = None
     dropped_bytes: int = 0
     dropped_frames: int = 0
     dropped_segment: int | None = None

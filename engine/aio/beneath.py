@@ -38,7 +38,7 @@ _LONG = frozenset((PopFirst, Keys, Count, Compute))
 """Requests whose answer others would have to wait for too long."""
 
 
-class Place(Protocol):
+class WorkPlace(Protocol):
     """Where the work of a map runs."""
 
     async def read(self, work: Callable[[], T]) -> T:
@@ -54,7 +54,7 @@ class Place(Protocol):
 class SyncPages(Generic[T]):
     """The pages of a synchronous iteration, which runs at the place of its map."""
 
-    def __init__(self, place: Place, items: Items[T]) -> None:
+    def __init__(self, place: WorkPlace, items: Items[T]) -> None:
         self._place = place
         self._items = items
 
@@ -70,7 +70,7 @@ class SyncPages(Generic[T]):
 class Beneath:
     """The backing of a map whose requests the synchronous map beneath answers, in its place."""
 
-    def __init__(self, mapping: SyncMap, place: Place) -> None:
+    def __init__(self, mapping: SyncMap, place: WorkPlace) -> None:
         self._mapping = mapping
         self._place = place
 

@@ -38,7 +38,7 @@ from ..data.namespaces import Home, Namespace, not_copied
 from ..data.operations import KEYS_AT_ONCE, Encoded
 from ..data.requests import PutMany, Request, Together
 from ..store.data_file_growth import GrowingError
-from .beneath import Beneath, Place, SyncMap
+from .beneath import Beneath, SyncMap, WorkPlace
 from .maps import Getter, Map, check_home
 from .workers import Workers
 
@@ -47,7 +47,7 @@ V = TypeVar("V")
 T = TypeVar("T")
 
 
-class Store(Place, Protocol):
+class Store(WorkPlace, Protocol):
     """What maps, transactions and snapshots need of the store that they belong to."""
 
     @property

@@ -25,7 +25,7 @@ from ...affinity.partitions import partition_of
 from ..data.namespaces import Home, Namespace, named, namespace_at, not_copied
 from ..data.overlay import Layer, View
 from ..data.point_reads import read_view
-from ..data.scan import Blocks, Damaged, Pair, Range, scan
+from ..data.scan import BlockSizes, Damaged, Pair, Range, scan
 from ..data.updates import Writes
 from ..system.lmdb_file import KvReadError, read_error
 from .maps import Map, map_of
@@ -196,7 +196,7 @@ class Snapshot(Unwritable):
             wanted,
             reverse=reverse,
             writes=writes,
-            blocks=Blocks(first=block),
+            blocks=BlockSizes(first=block),
             damaged=damaged,
         )
         in_hand, mine = self._in_hand, id(blocks)

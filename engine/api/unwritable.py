@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
@@ -13,12 +14,12 @@ from .maps import Map
 T = TypeVar("T")
 
 
-class Unwritable:
+class Unwritable(ABC):
     """A session that refuses to write; the one that inherits this says why."""
 
+    @abstractmethod
     def refuse(self) -> NoReturn:
         """Raise ``ReadOnlyError``."""
-        raise NotImplementedError
 
     def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
         """Return a function that refuses to write."""

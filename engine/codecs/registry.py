@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 ENTRY_POINT_GROUP = "tidelog.codecs"
-VERSION_MAX = 65_535
+CODEC_VERSION_MAX = 65_535
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -127,8 +127,8 @@ def _check_parts(name: object, version: object, encode: object, decode: object) 
             f"{name!r} is not a name for a codec",
             hint="Use a-z, 0-9 and ._- (not first), at most 64 of them.",
         )
-    if type(version) is not int or not 1 <= version <= VERSION_MAX:
-        raise CodecError(f"codec {name}: the version is not within 1 to {VERSION_MAX}")
+    if type(version) is not int or not 1 <= version <= CODEC_VERSION_MAX:
+        raise CodecError(f"codec {name}: the version is not within 1 to {CODEC_VERSION_MAX}")
     if not callable(encode) or not callable(decode):
         raise CodecError(f"codec {name}: encode and decode must be functions")
 

@@ -36,7 +36,7 @@ Outcome = Literal["committed", "rolled_back", "pending", "too_old"]
 
 RETENTION_SECONDS = 24 * 3600
 SWEEP_SECONDS = 600.0
-ATTEMPTS = 4
+LOOK_ATTEMPTS = 4
 """Looks into a log that loses segments meanwhile, before that is an error."""
 
 HORIZON_ID = b"tidelog.horizon."
@@ -111,7 +111,7 @@ class Kind(IntEnum):
     REFUSED = 2
 
 
-class Entry(NamedTuple):
+class OutcomeEntry(NamedTuple):
     """What is kept of a transaction under an id that the caller gave.
 
     ``time`` is about that of its commit, in microseconds; ``attempt`` the try that ended it;
@@ -126,17 +126,17 @@ class Entry(NamedTuple):
 
 def committed(time: int) -> bytes:
     """Return the value of the entry of a transaction that commits at about ``time``."""
-    return encode_outcome(Entry(Kind.COMMITTED, time))
+    return encode_outcome(OutcomeEntry(Kind.COMMITTED, time))
 
 
-def encode_outcome(entry: Entry) -> bytes:
+def encode_outcome(entry: OutcomeEntry) -> bytes:
     """Return the value of an entry."""
     flat = [number for row in entry.numbers for number in row]
     data: bytes = msgpack.packb((entry.kind, entry.time, entry.attempt, flat))
     return data
 
 
-def decode_outcome(data: bytes) -> Entry:
+def decode_outcome(data: bytes) -> OutcomeEntry:
     """Return the entry in a value; later versions may have appended to it.
 
     Raises ``CorruptDataError`` for what is not one.
@@ -146,6 +146,6 @@ def decode_outcome(data: bytes) -> Entry:
         if {type(time), type(attempt), type(sum(flat))} != {int}:
             raise ValueError(f"{time!r}, {attempt!r}, {flat!r} are not numbers")
         numbers = tuple(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
-        return Entry(Kind(kind), time, attempt, numbers)
+        return OutcomeEntry(Kind(kind), time, attempt, numbers)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise CorruptDataError(f"the outcome of a transaction does not decode: {error}") from error

@@ -34,7 +34,7 @@ Put = tuple[int, int, bytes, bytes, bytes, Any]
 
 NAMESPACE: Final = 1
 FULL_KEY: Final = 2
-VALUE: Final = 4
+ENCODED_VALUE: Final = 4
 WAITER: Final = 5
 
 
@@ -241,4 +241,4 @@ class Puts:
 
     def new_values(self) -> Mapping[bytes, bytes | None]:
         """Return what they write, by full key."""
-        return {put[FULL_KEY]: put[VALUE] for put in self._passed}
+        return {put[FULL_KEY]: put[ENCODED_VALUE] for put in self._passed}

@@ -33,7 +33,7 @@ from .partition_store import FIRST_OF_DATA, MARKS_NAMESPACE, mark_key, write_mar
 from .stored import (
     PENDING,
     TRAILER_SIZE,
-    Pair,
+    StoredPair,
     checked,
     is_tombstone,
     pack_prefix,
@@ -248,7 +248,7 @@ def _replace(
     mark: PartitionMark,
     keys: list[bytes],
     stored: list[bytes],
-    old: list[Pair],
+    old: list[StoredPair],
 ) -> PartitionMark:
     """Replace the old pairs by the updates; deletes leave nothing."""
     if TRAILER_SIZE in map(len, stored):
@@ -271,7 +271,7 @@ def _merge(
     mark: PartitionMark,
     flush: Flush,
     updates: dict[bytes, bytes],
-    old: list[Pair],
+    old: list[StoredPair],
 ) -> PartitionMark:
     """Do the same if older updates may still come, or newer ones may be there already."""
     known = dict(old)
@@ -374,7 +374,7 @@ def _remove_namespace(
     prefix = pack_prefix(partition, namespace)
     while most > 0:
         cursor = txn.cursor()
-        batch: list[Pair] = []
+        batch: list[StoredPair] = []
         if cursor.set_range(prefix):
             for key, value in islice(cursor.iternext(), min(CHUNK, most)):
                 if not key.startswith(prefix):

@@ -31,9 +31,9 @@ from .stored import (
     VALUE,
     check_block,
     check_pair,
-    cut,
     damaged_pair,
     flags_of,
+    slice_of,
     user_value,
 )
 
@@ -196,4 +196,4 @@ def _get_all(
         raise named(error, namespace) from error
     if any(map(flags_of, found)):
         return list(map(user_value, full_keys, found))
-    return list(map(cut, found, repeat(VALUE)))
+    return list(map(slice_of, found, repeat(VALUE)))

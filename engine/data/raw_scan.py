@@ -24,9 +24,7 @@ from operator import itemgetter
 from ..system.environment import Cursor
 from .overlay import View
 from .partition_store import check_before
-from .stored import check_block
-
-Pair = tuple[bytes, bytes]
+from .stored import StoredPair, check_block
 
 _FEW = 32
 _LARGE = 32 << 10
@@ -37,7 +35,7 @@ _KEY = itemgetter(0)
 
 def raw_blocks(
     view: View, partition: int, low: bytes, high: bytes, *, rows: int, most_bytes: int
-) -> Iterator[list[Pair]]:
+) -> Iterator[list[StoredPair]]:
     """Yield (full key, stored value) of a partition from ``low`` to below ``high``, in blocks.
 
     Raises ``CorruptDataError`` for a pair that is not as it was written.
@@ -69,7 +67,7 @@ def _newer(view: View, partition: int, low: bytes, high: bytes) -> dict[bytes, b
 
 def _checked(
     cursor: Cursor, low: bytes, high: bytes, rows: int, most_bytes: int
-) -> Iterator[list[Pair]]:
+) -> Iterator[list[StoredPair]]:
     """Yield the pairs of the data file in a range, in blocks."""
     placed = cursor.set_range(low)
     if cursor.prev() if placed else cursor.last():
@@ -89,10 +87,10 @@ def _checked(
         return
 
 
-def _bounded(pairs: Iterable[Pair], rows: int, most_bytes: int) -> Iterator[list[Pair]]:
+def _bounded(pairs: Iterable[StoredPair], rows: int, most_bytes: int) -> Iterator[list[StoredPair]]:
     """Yield blocks of pairs, taken a few at a time, and one at a time if they are large."""
     waiting = iter(pairs)
-    block: list[Pair] = []
+    block: list[StoredPair] = []
     size, few = 0, min(rows, _FEW)
     while some := list(islice(waiting, few)):
         weight = sum([len(value) for _, value in some])

@@ -9,7 +9,7 @@ Invariants:
 
 - Pairs come in the order of the user's keys, each once, as the view has them.
 - Every block from LMDB is checked by one CRC before any of it is handed out.
-- Memory is bounded by ``Blocks.in_hand``, whatever the size of the range and of the overlay.
+- Memory is bounded by ``BlockSizes.in_hand``, whatever the size of the range and of the overlay.
 
 Blocks grow from few pairs, so that a short range costs little.  How many are left of a range is
 guessed from how far apart its keys were so far: what is read beyond the end of a range is wasted.
@@ -36,6 +36,7 @@ from .stored import (
     TRAILER_SIZE,
     USER_KEY,
     VALUE,
+    StoredPair,
     check_block,
     check_pair,
     flags_of,
@@ -54,6 +55,8 @@ KEY_GAUGED = PREFIX_SIZE + 32
 """As much of a key is taken for a number when the rest of a range is guessed."""
 
 Pair = tuple[bytes, bytes]
+"""Encoded key and encoded value."""
+
 Damaged = Callable[[bytes], None]
 
 _FIRST = itemgetter(0)
@@ -75,7 +78,7 @@ class Range:
         return prefix + self.start, prefix + self.stop
 
 
-class Blocks(NamedTuple):
+class BlockSizes(NamedTuple):
     """How many pairs of a range are read at a time."""
 
     first: int = BLOCK_FIRST
@@ -88,7 +91,7 @@ class Blocks(NamedTuple):
     """Later on, over all partitions, if that is more."""
 
 
-BLOCKS = Blocks()
+BLOCK_SIZES = BlockSizes()
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
@@ -104,7 +107,7 @@ def scan(
     *,
     reverse: bool = False,
     writes: Writes | None = None,
-    blocks: Blocks = BLOCKS,
+    blocks: BlockSizes = BLOCK_SIZES,
     damaged: Damaged | None = None,
 ) -> Iterator[list[Pair]]:
     """Yield blocks of (user key, value), in order; ``writes`` are a transaction's own.
@@ -179,19 +182,19 @@ class _Source:
         """(user key, value) in hand."""
         self.more = True
         self._stretches = _stretches(view, partition, self._low, self._high, writes)
-        self._items: Iterator[Pair] = iter(())
+        self._items: Iterator[StoredPair] = iter(())
         self._flagged = False
         """Whether values with flags have come from LMDB: then some are deletes."""
         self._whole = True
         """Whether the last block from LMDB was as long as asked for: there may be more."""
         self._left = BLOCK_MAX
         """A guess of how many pairs of LMDB are left in the range, rather more than fewer."""
-        self._held: list[Pair] = []
+        self._held: list[StoredPair] = []
         """Pairs of LMDB that were read already and lie behind those in hand."""
         if self._low < self._high:
             self._items = self._placed(view.txn.cursor())
 
-    def _placed(self, cursor: Cursor) -> Iterator[Pair]:
+    def _placed(self, cursor: Cursor) -> Iterator[StoredPair]:
         """Return the pairs from the edge of the range on; what lies beyond it is checked too.
 
         A flipped bit may have moved a record there, or sent the search elsewhere.
@@ -231,7 +234,7 @@ class _Source:
         else:
             self.pairs += pairs
 
-    def _read(self, size: int) -> list[Pair]:
+    def _read(self, size: int) -> list[StoredPair]:
         """Return up to ``size`` pairs of LMDB, ascending and checked."""
         size = min(size, self._left)
         items = list(islice(self._items, size))
@@ -260,7 +263,7 @@ class _Source:
                 self._left = self._guess(items[0][0], items[-1][0], size)
         return items
 
-    def _readable(self, items: list[Pair], damaged: Damaged) -> list[Pair]:
+    def _readable(self, items: list[StoredPair], damaged: Damaged) -> list[StoredPair]:
         """Return the pairs that are as they were written; tell the others, if of this range.
 
         A key that is damaged itself may say anything: it counts by where it lies.
@@ -286,7 +289,7 @@ class _Source:
         guess = left * count // (last_at - first_at)
         return guess + guess // 8 + BLOCK_LEAST
 
-    def _with_overlay(self, items: list[Pair], size: int) -> list[Pair]:
+    def _with_overlay(self, items: list[StoredPair], size: int) -> list[StoredPair]:
         """Lay the overlay's pairs over those of LMDB, up to where either has more behind."""
         reverse = self._reverse
         ends = [stretch.end(size, reverse) for stretch in self._stretches]

@@ -37,7 +37,7 @@ PENDING = 4
 TOMBSTONE = 1
 KNOWN_FLAGS = TOMBSTONE
 
-Pair = tuple[bytes, bytes]
+StoredPair = tuple[bytes, bytes]
 """Full key and stored value."""
 
 _PREFIX = struct.Struct(">II")
@@ -86,7 +86,7 @@ COUNTER = (5, 13)
 TIME = (13, 21)
 """Where in a trailer counter and commit time lie, each an integer of 64 bits."""
 
-cut = cast("Callable[[bytes, slice], bytes]", getitem)
+slice_of = cast("Callable[[bytes, slice], bytes]", getitem)
 flags_of: Callable[[bytes], int] = itemgetter(FLAGS)
 """The flags of a stored value."""
 
@@ -112,7 +112,7 @@ def stored_run(
 
 def checked(full_keys: Iterable[bytes], stored: Iterable[bytes]) -> list[bytes]:
     """Return stored values of keys with their checks, as they go into LMDB."""
-    bodies = list(map(cut, stored, repeat(_BODY)))
+    bodies = list(map(slice_of, stored, repeat(_BODY)))
     checks = map(xor, map(crc32c, map(add, full_keys, bodies)), repeat(_CHECK_XOR))
     return list(map(add, bodies, map(_CRC.pack, checks)))
 
@@ -141,7 +141,7 @@ def user_value(full_key: bytes, stored: bytes) -> bytes | None:
     return None
 
 
-def present(pairs: Iterable[Pair]) -> list[Pair]:
+def present(pairs: Iterable[StoredPair]) -> list[StoredPair]:
     """Return the pairs of the data file that are not deletes; raises as ``user_value`` does."""
     found = []
     for pair in pairs:
@@ -217,7 +217,7 @@ def xor_trailers(stored: Sequence[bytes]) -> int:
     count = len(stored)
     if not count:
         return 0
-    data = b"".join(map(cut, stored, repeat(TRAILER)))
+    data = b"".join(map(slice_of, stored, repeat(TRAILER)))
     number = int.from_bytes(data, "little")
     bits = TRAILER_SIZE * 8
     while count > 1:

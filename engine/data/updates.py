@@ -31,7 +31,7 @@ Write = tuple[int, int, bytes, "bytes | None"]
 Writes = dict[bytes, Write]
 """What a transaction writes, by full key."""
 
-Fields = tuple[list[int], "int | list[int]", Sequence[bytes], Sequence["bytes | None"]]
+RecordFields = tuple[list[int], "int | list[int]", Sequence[bytes], Sequence["bytes | None"]]
 """Flat runs, one namespace or one per update, keys and values, as a TX record has them."""
 
 
@@ -41,7 +41,7 @@ class Updates(Protocol):
     def size(self) -> int:
         """Return about how many bytes the record will have."""
 
-    def reserve(self, state: State) -> Fields:
+    def reserve(self, state: State) -> RecordFields:
         """Reserve the numbers and return the fields of the record."""
 
     def apply(self, layer: Layer, state: State, time: int) -> None:
@@ -81,7 +81,7 @@ class FewUpdates:
         self._bytes = size
         return size + PAIR_FIELDS * len(writes)
 
-    def reserve(self, state: State) -> Fields:
+    def reserve(self, state: State) -> RecordFields:
         """Reserve the numbers and return the fields of the record."""
         counters, epochs = state.counters, state.epochs
         if len(self._writes) > FEW:
@@ -162,7 +162,7 @@ class ManyUpdates:
         self._size = size
         return size
 
-    def reserve(self, state: State) -> Fields:
+    def reserve(self, state: State) -> RecordFields:
         """Reserve the numbers and return the fields of the record."""
         runs: list[int] = []
         keys: list[bytes] = []
@@ -222,7 +222,7 @@ class NoUpdates:
         """Return 0."""
         return 0
 
-    def reserve(self, state: State) -> Fields:
+    def reserve(self, state: State) -> RecordFields:
         """Never called: there is a record already."""
         raise AssertionError("a commit without updates reserves nothing")
 

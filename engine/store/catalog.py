@@ -29,7 +29,7 @@ from ..data.updates import NoUpdates
 from ..system.forks import free
 from .opening import OpenStore
 
-Codec = codecs.ValueCodec[Any]
+AnyCodec = codecs.ValueCodec[Any]
 Version = tuple[str, int]
 """Name and version of a codec."""
 
@@ -37,7 +37,9 @@ Version = tuple[str, int]
 class Catalog:
     """The maps of an open store; shared by threads."""
 
-    def __init__(self, store: OpenStore, durable: bool, given: Sequence[Codec], home: Home) -> None:
+    def __init__(
+        self, store: OpenStore, durable: bool, given: Sequence[AnyCodec], home: Home
+    ) -> None:
         self._store = store
         self._home = home
         self._durable = durable
@@ -46,7 +48,7 @@ class Catalog:
         self._naming = threading.Lock()
 
     def map(
-        self, name: str, key: Codec | None, value: Codec | None, *, create: bool = True
+        self, name: str, key: AnyCodec | None, value: AnyCodec | None, *, create: bool = True
     ) -> Namespace:
         """Return the namespace of a name; if there is none ``create`` makes it."""
         check_name(name)
@@ -200,7 +202,7 @@ class Catalog:
             raise no_map(name, self.names())
         return record
 
-    def _new(self, name: str, key: Codec | None, value: Codec | None) -> NamespaceRecord:
+    def _new(self, name: str, key: AnyCodec | None, value: AnyCodec | None) -> NamespaceRecord:
         key = codecs.as_codec(codecs.Bytes if key is None else key)
         value = codecs.as_codec(codecs.Bytes if value is None else value)
         record = NamespaceRecord(

@@ -66,7 +66,7 @@ class CheckpointFigures:
     position: int = 0
 
 
-class Source(Protocol):
+class CheckpointSource(Protocol):
     """Where a checkpoint finds what to write: the ``Committer``, or a recovery before it."""
 
     @property
@@ -122,7 +122,7 @@ class Checkpointer:
     def __init__(
         self,
         environment: Environment,
-        source: Source,
+        source: CheckpointSource,
         store: KeyValueEnvironment,
         marks: dict[int, PartitionMark],
         *,
@@ -145,7 +145,7 @@ class Checkpointer:
         self._after: Callable[[int], None] = _nothing
         self._lock = threading.Lock()
 
-    def adopt(self, source: Source, after: Callable[[int], None]) -> None:
+    def adopt(self, source: CheckpointSource, after: Callable[[int], None]) -> None:
         """Go on for who writes, now that the recovery has ended; ``after`` hears of checkpoints."""
         self._source = source
         self._after = after

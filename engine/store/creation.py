@@ -37,7 +37,7 @@ _FILES = frozenset((LOCK_NAME, NEW_MANIFEST_NAME))
 """Files of a store beside its manifest and its folders."""
 
 
-def check_partitions(partitions: object) -> None:
+def check_partition_count(partitions: object) -> None:
     """Raise ``UsageError`` for what cannot be the number of partitions of a store."""
     if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
         raise UsageError(f"partitions={partitions!r} is not a number from 1 to {PARTITIONS_MAX}")

@@ -131,7 +131,7 @@ class KnownOutcomes:
         if self.earlier_receipt(tx_id, ()) is not None:
             return "committed"
         with translated_disk("reading the log"):
-            for _ in range(outcomes.ATTEMPTS):
+            for _ in range(outcomes.LOOK_ATTEMPTS):
                 # A checkpoint beside this may drop a segment that is about to be read.
                 with suppress(HistoryTruncatedError):
                     return self._outcome_in_log(tx_id)

@@ -21,7 +21,7 @@ from ..commit.lock_manager import LockManager
 from ..commit.outcomes import automatic_prefix
 from ..system.environment import Environment
 from .claim import claim_store
-from .creation import check_partitions
+from .creation import check_partition_count
 from .options import Options
 from .store_files import StoreFiles, open_files
 
@@ -50,13 +50,13 @@ def open_store(
     ``FormatVersionError``.
     """
     if partitions is not None:
-        check_partitions(partitions)
+        check_partition_count(partitions)
     claim = claim_store(environment, path, partitions=partitions, create=create)
     try:
         files = open_files(claim, options, mapped=mapped)
         try:
             store = _embedded(files, puts_durable=not mapped)
-            _settle(store)
+            _close_gaps(store)
             return store
         except BaseException:
             files.close()
@@ -101,14 +101,14 @@ def _id_prefix(files: StoreFiles) -> bytes:
     return automatic_prefix(time, environment.new_id())
 
 
-def _settle(store: OpenStore) -> None:
+def _close_gaps(store: OpenStore) -> None:
     """Close gaps, and raise epochs if they must be; log both.
 
     Hidden maps go: nobody is left who could complete them.
     """
     state = store.state
     with store.mutex:
-        gaps = _close_gaps(state)
+        gaps = _finalize_counters(state)
     time = max(store.environment.clock(), state.time)
     closing: list[Record] = []
     if gaps:
@@ -128,7 +128,7 @@ def _settle(store: OpenStore) -> None:
         )
 
 
-def _close_gaps(state: State) -> list[Run]:
+def _finalize_counters(state: State) -> list[Run]:
     """Close what recovery found missing, and forget reservations that never reached the log."""
     gaps = []
     for partition, counter in enumerate(state.counters):

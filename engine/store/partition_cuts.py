@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from ...affinity.errors import ClosedError, SnapshotExpiredError, TidelogError
 from ...wal.records import Record
 from ..data.overlay import Layer, View
-from ..data.raw_scan import Pair, raw_blocks
-from ..data.stored import PENDING, PREFIX_SIZE, pack_prefix
+from ..data.raw_scan import raw_blocks
+from ..data.stored import PENDING, PREFIX_SIZE, StoredPair, pack_prefix
 from ..system.lmdb_file import KvReadError, read_error
-from .checkpointer import Source
+from .checkpointer import CheckpointSource
 from .store_files import StoreFiles
 
 BLOCK_ROWS = 1024
@@ -67,7 +67,7 @@ class PartitionCut:
 
     def blocks(
         self, after: bytes | None = None, *, rows: int = BLOCK_ROWS, most_bytes: int = BLOCK_BYTES
-    ) -> Iterator[list[Pair]]:
+    ) -> Iterator[list[StoredPair]]:
         """Yield (full key, stored value) in order, deletes that are remembered included.
 
         ``after`` is a full key behind which to go on.  A block ends at ``rows`` pairs or when it
@@ -130,7 +130,7 @@ class PartitionCut:
         self.close()
 
 
-def cut_partition(files: StoreFiles, source: Source, partition: int) -> PartitionCut:
+def cut_partition(files: StoreFiles, source: CheckpointSource, partition: int) -> PartitionCut:
     """Return a partition as it is now; ``source`` is who writes the store."""
     with source.mutex:
         source.check_writable()

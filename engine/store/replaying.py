@@ -53,7 +53,7 @@ class LogEnd:
                 finally:
                     file.close()
 
-    def settle(self, end: End, durable: int, *, clean: bool) -> None:
+    def cut_and_sync(self, end: End, durable: int, *, clean: bool) -> None:
         """Cut what follows the end, and make it durable; nothing is written here afterwards."""
         with self._lock:
             if not clean or end.dropped_segment is not None:
@@ -68,7 +68,7 @@ class LogEnd:
 def replay_log(
     wal: Directory, log_end: LogEnd, manifest: Manifest, replayed: Replayed, relief: Relief
 ) -> None:
-    """Apply the log to what ``replayed`` has, and settle its end.
+    """Apply the log to what ``replayed`` has, then cut and sync its end.
 
     Raises ``CorruptLogError``, with nothing written, for a log that must not be continued.
     """
@@ -87,7 +87,7 @@ def replay_log(
     report = replayed.report
     report.clean, report.dropped_bytes, report.end = clean, end.dropped_bytes, str(end.kind)
     replayed.applied_position = end.position
-    log_end.settle(end, durable, clean=clean)
+    log_end.cut_and_sync(end, durable, clean=clean)
     log.log(
         logging.INFO if clean else logging.WARNING,
         "recovery.done clean=%s frames=%d updates=%d end=%s dropped_bytes=%d",

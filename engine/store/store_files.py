@@ -30,7 +30,7 @@ from ..files.recovery import RecoveryReport, Replayed
 from ..system.environment import Environment, KeyValueEnvironment, LockHandle
 from ..system.layout import READERS_NAME
 from .appending import open_log
-from .checkpointer import Checkpointer, Source
+from .checkpointer import Checkpointer, CheckpointSource
 from .claim import Claim
 from .data_file import check_rebuilt, open_data_file
 from .data_file_growth import MapGrowth
@@ -68,7 +68,7 @@ class StoreFiles:
         """The manifest as it is now."""
         return self.manifests.manifest
 
-    def adopt(self, source: Source) -> None:
+    def adopt(self, source: CheckpointSource) -> None:
         """Let whoever writes from now on be the one whose updates checkpoints carry over."""
         self.checkpointer.adopt(source, self._after_checkpoint)
 

@@ -5,7 +5,7 @@ Invariants:
 - At most one work of the kind ``sync`` runs at a time, in the order of the calls: two threads that
   sync one file only wait for each other.
 - Of the other kinds together at most ``WORKERS_MAX`` run at a time; they never keep a sync waiting.
-- Work that was begun is waited for, whoever is cancelled (``Run`` says why).
+- Work that was begun is waited for, whoever is cancelled (``RunBlocking`` says why).
 
 Left out: waits for locks, which could use up all workers, and the commits of the embedded store
 under Trio, which have a thread of their own (``aio.log_thread``).

@@ -181,7 +181,7 @@ class BackgroundTask(Protocol):
         """Run the work no more; return when it has finished, unless told not to wait."""
 
 
-class Run(Protocol):
+class RunBlocking(Protocol):
     """Lets code under Trio do what blocks."""
 
     async def __call__(self, kind: str, work: Callable[[], T]) -> T:
@@ -275,7 +275,7 @@ class Environment:
     """
     wait: Callable[[float], None]
     """Let the calling thread pause for some seconds (back-off between attempts)."""
-    run: Run
+    run: RunBlocking
     """Do what blocks, for code under Trio; one environment serves one Trio loop."""
     network: Network
     reached: Callable[[str], None] = not_reached

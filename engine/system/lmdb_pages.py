@@ -36,7 +36,7 @@ _PAGE_NUMBER = struct.Struct("<Q")
 BRANCH, LEAF, OVERFLOW = 1, 2, 4
 BIG = 1
 NO_PAGE = (1 << 64) - 1
-DEPTH_MAX = 32
+TREE_DEPTH_MAX = 32
 _INTEGER_KEYS = 8
 _SIGNS = {"free": (PAGE, _INTEGER_KEYS), "main": (0, 0)}
 """Padding, which is the size of pages for one of them, and flags."""
@@ -90,7 +90,7 @@ class _Walk:
         self._free = tree.name == "free"
         self._entries = 0
         if tree.root != NO_PAGE:
-            if not 1 <= tree.depth <= DEPTH_MAX:
+            if not 1 <= tree.depth <= TREE_DEPTH_MAX:
                 raise _damage(tree.root, f"the tree {tree.name} has depth {tree.depth}")
             self._page(tree.root, tree.depth, None, None)
         if self._entries != tree.entries:

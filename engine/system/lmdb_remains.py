@@ -18,11 +18,23 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from .lmdb_pages import BIG, BRANCH, DEPTH_MAX, HEADER, LEAF, NO_PAGE, NODE, OVERFLOW, PAGE, Tree
+from .lmdb_pages import (
+    BIG,
+    BRANCH,
+    HEADER,
+    LEAF,
+    NO_PAGE,
+    NODE,
+    OVERFLOW,
+    PAGE,
+    TREE_DEPTH_MAX,
+    Tree,
+)
 
 _PAGE_NUMBER = struct.Struct("<Q")
 
-Pair = tuple[bytes, bytes]
+TreePair = tuple[bytes, bytes]
+"""Key and value as a leaf has them."""
 
 
 class LostRun(NamedTuple):
@@ -58,18 +70,18 @@ class Remains:
         self._doubted = doubted
         self._seen = {0, 1}
 
-    def pairs(self) -> Iterator[Pair]:
+    def pairs(self) -> Iterator[TreePair]:
         """Yield the pairs of the tree that can be read, in the order of its pages."""
         if self._tree.root == NO_PAGE:
             return
-        if not 1 <= self._tree.depth <= DEPTH_MAX:
+        if not 1 <= self._tree.depth <= TREE_DEPTH_MAX:
             self._lose(self._tree.root, f"depth {self._tree.depth}", None, None)
             return
         yield from self._page(self._tree.root, self._tree.depth, None, None)
 
     def _page(
         self, number: int, depth: int, low: bytes | None, high: bytes | None
-    ) -> Iterator[Pair]:
+    ) -> Iterator[TreePair]:
         places = self._places(number, BRANCH if depth > 1 else LEAF, low, high)
         if places is None:
             return
@@ -130,7 +142,7 @@ class Remains:
 
     def _leaf(
         self, number: int, places: list[int], low: bytes | None, high: bytes | None
-    ) -> Iterator[Pair]:
+    ) -> Iterator[TreePair]:
         nodes = [self._leaf_node(number, place) for place in places]
         keys = [node[0] for node in nodes if node is not None]
         outside = sum(self._strange(key, low, high) for key in keys)

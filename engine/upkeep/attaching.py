@@ -37,9 +37,9 @@ from ..store.catalog import Catalog
 from ..store.opening import OpenStore
 from ..system.disk_errors import translated_disk
 from ..system.limits import Limits
-from .load_files import ANEW, LoadManifest, check_file, read_manifest, read_part
+from .load_files import ANEW, LoadManifest, check_file, read_load_manifest, read_part
 
-Rows = dict[int, dict[bytes, bytes]]
+RowsByPartition = dict[int, dict[bytes, bytes]]
 """Stored values by full key by partition, in order."""
 
 
@@ -56,7 +56,7 @@ def attach(
     ``UsageError``, ``NotFoundError``, ``CodecError``, ``CorruptDataError``, ``DiskError``.
     """
     with translated_disk(f"reading the load in {directory}"):
-        manifest = read_manifest(directory)
+        manifest = read_load_manifest(directory)
         if manifest.partitions != store.state.partitions:
             raise UsageError(
                 f"the load in {directory} is for {manifest.partitions} partitions, the store has "
@@ -184,9 +184,9 @@ def _check_rows(
 
 def pieces_of(
     stamped: Iterator[tuple[int, dict[bytes, bytes]]], limits: Limits
-) -> Generator[Rows, None, None]:
+) -> Generator[RowsByPartition, None, None]:
     """Yield rows, that come by blocks of one partition, as a transaction takes them."""
-    piece: Rows = {}
+    piece: RowsByPartition = {}
     count = size = 0
     for partition, rows in stamped:
         piece.setdefault(partition, {}).update(rows)

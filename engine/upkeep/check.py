@@ -87,7 +87,7 @@ _REFUSALS = {
 BLOCK = 1000
 _PENDING = PENDING.to_bytes(4, "big")
 PROBLEMS_MAX = 100
-ATTEMPTS = 3
+CHECK_ATTEMPTS = 3
 """How often a store is looked at again because a writer has come too far meanwhile."""
 
 
@@ -134,7 +134,7 @@ def inspect_store(
     except StorageError as error:
         return Inspection([str(error)])
     try:
-        for _ in range(ATTEMPTS):
+        for _ in range(CHECK_ATTEMPTS):
             gone = f"the log of {path} is dropped faster than it can be read"
             check = _Check(access.manifest(), access.kv.begin(), access.wal)
             try:

@@ -35,6 +35,7 @@ from ...affinity.errors import (
     UsageError,
 )
 from ...affinity.partitions import PARTITIONS_MAX
+from ..data.scan import Pair
 from ..data.stored import (
     PREFIX_SIZE,
     TRAILER_SIZE,
@@ -52,11 +53,9 @@ from ..system.disk import RealDirectory
 from ..system.environment import Cursor
 from ..system.lmdb_file import KvFullError, KvReadError, open_file, read_error
 
-Pair = tuple[bytes, bytes]
-
 LOAD_FORMAT = 1
-MANIFEST_NAME = "manifest.json"
-NEW_MANIFEST_NAME = "manifest.tmp"
+LOAD_MANIFEST_NAME = "manifest.json"
+NEW_LOAD_MANIFEST_NAME = "manifest.tmp"
 BLOCK_BYTES = 1 << 20
 """What is checked, or written, at a time."""
 TRANSACTION_BYTES = 32 << 20
@@ -228,33 +227,34 @@ def _validate(manifest: LoadManifest, rows: int) -> None:
         raise ValueError(f"it has {manifest.rows} rows and says {rows}")
 
 
-def write_manifest(directory: str, manifest: LoadManifest) -> None:
+def write_load_manifest(directory: str, manifest: LoadManifest) -> None:
     """Write, or replace, the manifest of a directory, durably: from now on it is a load."""
     place = RealDirectory(directory)
     try:
-        if NEW_MANIFEST_NAME in place.names():
-            place.unlink(NEW_MANIFEST_NAME)
-        file = place.create(NEW_MANIFEST_NAME)
+        if NEW_LOAD_MANIFEST_NAME in place.names():
+            place.unlink(NEW_LOAD_MANIFEST_NAME)
+        file = place.create(NEW_LOAD_MANIFEST_NAME)
         try:
             file.write(0, manifest.to_json().encode())
             file.sync()
         finally:
             file.close()
-        place.rename(NEW_MANIFEST_NAME, MANIFEST_NAME)
+        place.rename(NEW_LOAD_MANIFEST_NAME, LOAD_MANIFEST_NAME)
         place.sync()
     finally:
         place.close()
 
 
-def read_manifest(directory: str) -> LoadManifest:
+def read_load_manifest(directory: str) -> LoadManifest:
     """Return the manifest of a load; raises as ``from_json`` does, and ``NotFoundError``."""
     try:
-        with open(os.path.join(directory, MANIFEST_NAME), encoding="utf-8") as file:
+        with open(os.path.join(directory, LOAD_MANIFEST_NAME), encoding="utf-8") as file:
             text = file.read()
     except FileNotFoundError as error:
         raise NotFoundError(
             f"there is no load in {directory}",
-            hint=f"Run its job again: it did not get as far as {MANIFEST_NAME}, the last file.",
+            hint="Run its job again: it did not get as far as "
+            f"{LOAD_MANIFEST_NAME}, the last file.",
         ) from error
     except UnicodeDecodeError as error:
         raise CorruptDataError(

@@ -49,10 +49,12 @@ from ...wal.remains import Hole, remains
 from ..codecs.registry import Codec, codec_named
 from ..data.namespaces import decoded_key
 from ..data.partition_store import MARKS_NAMESPACE, STORE_KEY, mark_key
+from ..data.scan import Pair
 from ..data.stored import (
     PENDING,
     PREFIX_SIZE,
     TRAILER_SIZE,
+    StoredPair,
     is_damaged,
     pack_prefix,
     shown_key,
@@ -70,8 +72,6 @@ from ..system.lmdb_remains import LostRun, Remains, free_pages
 
 FIRST_MAP = 16
 _UNLIMITED = 1 << 30
-
-Pair = tuple[bytes, bytes]
 
 
 class Written(NamedTuple):
@@ -391,7 +391,7 @@ class _DataFile:
         """How many partitions it knows."""
         return max(self.survey.marks, default=-1) + 1 if self.survey else 0
 
-    def pairs(self) -> Iterator[Pair]:
+    def pairs(self) -> Iterator[StoredPair]:
         """Yield (full key, stored value) of what is as it was written, marks left out."""
         if self._tree is None:
             return
@@ -694,7 +694,7 @@ def _codec_of(record: NamespaceRecord) -> Codec[object]:
         return codec_named("bytes")
 
 
-def batches(salvaged: Salvaged, size: int) -> Iterator[tuple[NamespaceRecord, list[Pair]]]:
+def salvaged_batches(salvaged: Salvaged, size: int) -> Iterator[tuple[NamespaceRecord, list[Pair]]]:
     """Yield what is left, for one map at a time, so many pairs together."""
     held: dict[int, list[Pair]] = {}
     for namespace, key, value in salvaged.pairs():

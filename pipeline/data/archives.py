@@ -279,7 +279,7 @@ def is_archive(path: str) -> bool:
     return os.path.exists(os.path.join(path, NAME))
 
 
-def load(path: str) -> Archive:
+def read_archive(path: str) -> Archive:
     """Return what an archive holds.
 
     Raises ``CorruptDataError`` if its account is damaged, ``FormatVersionError`` for an archive
@@ -517,7 +517,7 @@ def _batches(
                 )
 
 
-def check(archive: Archive) -> Iterator[tuple[str, str]]:
+def damaged_files(archive: Archive) -> Iterator[tuple[str, str]]:
     """Yield each file of an archive that is not what was written, and what is wrong with it."""
     for stretch in archive.parts():
         for bundle, files in stretch.files.items():
@@ -654,7 +654,7 @@ class ArchivedCatalog:
             yield batch if columns is None else batch.select(columns)
 
 
-def data_tasks(
+def tasks_of_data(
     archive: Archive,
     at: Moment,
     *,
@@ -680,7 +680,7 @@ def data_tasks(
     ]  # fmt: skip
 
 
-def change_tasks(
+def tasks_of_changes(
     archive: Archive, wanted: Wanted, since: int | None = None, *, catalog: bool = False
 ) -> list[ArchivedChanges | ArchivedCatalog]:
     """Return the tasks that read changes, but those of before a time.

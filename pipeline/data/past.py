@@ -145,7 +145,7 @@ def _marked(log: Log, txn: KvTransaction) -> tuple[State, dict[int, PartitionMar
 # ---------------------------------------------------------------------------------------- planning
 
 
-def moment(log: Log, newest: Cut, text: str, *, whole: bool) -> tuple[Cut, Past]:
+def cut_as_of(log: Log, newest: Cut, text: str, *, whole: bool) -> tuple[Cut, Past]:
     """Return the cut that ``asOf`` names, with the maps that were there; ``newest`` is that of now.
 
     ``text`` is the id of a checkpoint, the JSON of a vector, or a time.  ``whole``: the greatest

@@ -33,14 +33,14 @@ from ...engine.data.overlay import View
 from ...engine.data.partition_store import read_marks
 from ...engine.data.raw_scan import raw_blocks
 from ...engine.data.scan import Range
-from ...engine.data.stored import TRAILER_SIZE, flags_of, present
+from ...engine.data.stored import TRAILER_SIZE, StoredPair, flags_of, present
 from ...engine.system.disk import RealDisk
 from ...engine.system.environment import Environment
 from ...engine.system.layout import LOCK_NAME
 from ...engine.system.production import production
 from ..base.pace import paced
 from ..log.changes import as_puts
-from ..log.columns import META, ChangeFormat, Rows
+from ..log.columns import META, ChangeFormat, GrowingColumns
 from ..log.logs import Cut, Log
 from ..log.tx_ids import TxIds
 from .past import Past
@@ -49,7 +49,6 @@ from .stored_rows import StoredRows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Pair = tuple[bytes, bytes]
 
 BLOCK = 1_000
 BLOCK_BYTES = 4 << 20
@@ -98,7 +97,7 @@ class Part:
                 yield from rows.batch()
         yield from rows.batch()
 
-    def pairs(self, rows: int | None = None) -> Iterator[tuple[int, int, list[Pair]]]:
+    def pairs(self, rows: int | None = None) -> Iterator[tuple[int, int, list[StoredPair]]]:
         """Yield (partition, map's id, checked pairs of full key and stored value); raises alike.
 
         At most so many at a time.
@@ -119,7 +118,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Puts:
+class PartAsPuts:
     """The data of a part as the changes that made it: what a stream may begin with."""
 
     part: Part
@@ -151,7 +150,7 @@ class Account:
         else:
             state = log.newest().state
         earliest = log.earliest().state
-        rows = Rows(META, columns, batch_rows)
+        rows = GrowingColumns(META, columns, batch_rows)
         for partition, counter in enumerate(state.counters):
             of = marks.get(partition)
             gaps = [{"start": a, "count": b - a + 1} for a, b in counter.missing]
@@ -242,12 +241,12 @@ def _newest(path: str) -> Iterator[tuple[View, int]]:
         yield session_of(db).overlay.view, db.position
 
 
-def _size(read: tuple[int, int, list[Pair]]) -> int:
+def _size(read: tuple[int, int, list[StoredPair]]) -> int:
     """Return the bytes of keys and stored values in a block."""
     return sum(map(len, chain.from_iterable(read[2])))
 
 
-def _blocks(view: View, partition: int, wanted: Range, rows: int) -> Iterator[list[Pair]]:
+def _blocks(view: View, partition: int, wanted: Range, rows: int) -> Iterator[list[StoredPair]]:
     """Yield blocks of checked pairs that are not deletes, in order."""
     low, high = wanted.bounds(partition)
     if low >= high:

@@ -28,8 +28,8 @@ from ...engine.data.stored import (
     CHECK_SIZE,
     PREFIX_SIZE,
     VALUE,
-    cut,
     pack_prefix,
+    slice_of,
     split_key,
     version_of,
 )
@@ -41,7 +41,7 @@ from ..data.archives import Archive
 from ..data.snapshots import Part
 from ..log import columns
 from ..log.logs import Cut, Log, Slice, attached
-from .runner import Row, Runner
+from .runner import PlainRow, Runner
 
 _UNCHECKED = slice(None, -CHECK_SIZE)
 
@@ -60,7 +60,7 @@ class _Copies:
     parts: tuple[Part, ...]
 
 
-def verify(paths: Sequence[str], runner: Runner, *, tasks: int = 4) -> list[Row]:
+def verify(paths: Sequence[str], runner: Runner, *, tasks: int = 4) -> list[PlainRow]:
     """Return every key that the copies of a store do not all hold alike, in order.
 
     A row has ``partition``, ``namespace``, ``key``, and ``copies``: for each path in turn what it
@@ -79,7 +79,7 @@ def verify(paths: Sequence[str], runner: Runner, *, tasks: int = 4) -> list[Row]
     return sorted(found, key=lambda row: (row["partition"], row["namespace"], row["key"]))
 
 
-def verify_archives(paths: Sequence[str], runner: Runner) -> list[Row]:
+def verify_archives(paths: Sequence[str], runner: Runner) -> list[PlainRow]:
     """Return the files of archives that are not what was written.
 
     A row has ``archive``, ``file``, and ``problem``.  Raises ``CorruptDataError`` if the account
@@ -91,14 +91,14 @@ def verify_archives(paths: Sequence[str], runner: Runner) -> list[Row]:
             raise UsageError(
                 f"{path} is not an archive", hint="Verify archives, and copies of a store, apart."
             )
-        archive = archives.load(path)
+        archive = archives.read_archive(path)
         alone = replace(archive, base=None, events=(), maps={})
         work += [replace(alone, stretches=(stretch,)) for stretch in archive.parts()]
     return list(runner.run(_damaged, work))
 
 
-def _damaged(archive: Archive) -> Iterator[Row]:
-    for file, problem in archives.check(archive):
+def _damaged(archive: Archive) -> Iterator[PlainRow]:
+    for file, problem in archives.damaged_files(archive):
         yield {"archive": archive.path, "file": file, "problem": problem}
 
 
@@ -118,7 +118,7 @@ def _by_partitions(pinned: Sequence[tuple[Log, Cut]], tasks: int) -> list[_Copie
     return [_Copies(parts) for parts in zip(*groups, strict=True)]
 
 
-def _differences(copies: _Copies) -> Iterator[Row]:
+def _differences(copies: _Copies) -> Iterator[PlainRow]:
     """Yield the keys that differ: first by fingerprints, then by keys if those differ."""
     prints = [_fingerprints(part) for part in copies.parts]
     places = {place for found in prints for place in found}
@@ -134,12 +134,12 @@ def _fingerprints(part: Part) -> dict[tuple[int, int], Fingerprint]:
         rows, total = found.get((partition, namespace), Fingerprint(0, 0))
         keys, stored = zip(*block, strict=True)
         # Without the check, which values get on their way into the data file only.
-        hashes = map(hash128, map(add, keys, map(cut, stored, repeat(_UNCHECKED))))
+        hashes = map(hash128, map(add, keys, map(slice_of, stored, repeat(_UNCHECKED))))
         found[partition, namespace] = Fingerprint(rows + len(block), sum(hashes, total))
     return found
 
 
-def _compare(copies: _Copies, partition: int, namespace: int) -> Iterator[Row]:
+def _compare(copies: _Copies, partition: int, namespace: int) -> Iterator[PlainRow]:
     """Yield the keys of one map in one partition that are not the same everywhere."""
     pairs = [_pairs_of(part, partition, namespace) for part in copies.parts]
     for full_key in {key for found in pairs for key in found}:
@@ -179,7 +179,7 @@ class _Replay:
     high: Vector
 
 
-def replay_check(older: str, newer: str, runner: Runner, *, tasks: int = 4) -> list[Row]:
+def replay_check(older: str, newer: str, runner: Runner, *, tasks: int = 4) -> list[PlainRow]:
     """Return every key for which the older copy and the changes since do not give the newer one.
 
     A row has ``partition``, ``namespace``, ``key``, ``replayed`` and ``found``: update numbers, or
@@ -203,12 +203,12 @@ def replay_check(older: str, newer: str, runner: Runner, *, tasks: int = 4) -> l
     return sorted(found, key=lambda row: (row["partition"], row["namespace"], row["key"]))
 
 
-def _replayed(work: _Replay) -> Iterator[Row]:
+def _replayed(work: _Replay) -> Iterator[PlainRow]:
     """Replay some partitions, and yield what differs."""
     older, newer = work.copies.parts
     live = newer.maps
     state = {
-        key: (version_of(stored)[1], cut(stored, VALUE))
+        key: (version_of(stored)[1], slice_of(stored, VALUE))
         for _, namespace, block in older.pairs()
         for key, stored in block
         if namespace in live
@@ -220,7 +220,7 @@ def _replayed(work: _Replay) -> Iterator[Row]:
             state[full_key] = counter, value
     for _, _, block in newer.pairs():
         for key, stored in block:
-            here = version_of(stored)[1], cut(stored, VALUE)
+            here = version_of(stored)[1], slice_of(stored, VALUE)
             there = state.pop(key, None)
             if here != there:
                 yield _difference(live, key, None if there is None else there[0], here[0])
@@ -230,7 +230,7 @@ def _replayed(work: _Replay) -> Iterator[Row]:
 
 def _difference(
     maps: dict[int, str], full_key: bytes, replayed: int | None, found: int | None
-) -> Row:
+) -> PlainRow:
     partition, namespace, key = split_key(full_key)
     row: dict[str, Any] = {"partition": partition, "namespace": maps[namespace], "key": key}
     return {**row, "replayed": replayed, "found": found}

@@ -44,13 +44,13 @@ from ..data.snapshots import Part
 from ..log.changes import Wanted, as_puts, changes
 from ..log.columns import BATCH_BYTES
 from ..log.logs import Cut, Log, Slice, attached, catalog_records
-from .runner import Row, Runner
+from .runner import PlainRow, Runner
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-LOCK_NAME = "lock"
+ARCHIVE_LOCK_NAME = "lock"
 T = TypeVar("T")
 
 ROWS = 20_000
@@ -71,7 +71,7 @@ FILE_SIZES = FileSizes()
 
 _UNFINISHED = ".unfinished"
 _ANEW = "Compact into a new folder: that archive begins with the data as it is now."
-_OWN = (archives.NAME, LOCK_NAME, "base", "changes-")
+_OWN = (archives.NAME, ARCHIVE_LOCK_NAME, "base", "changes-")
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ def compact(
     *,
     task_bytes: int = 64 << 20,
     sizes: FileSizes = FILE_SIZES,
-) -> Row:
+) -> PlainRow:
     """Carry what the log at ``store`` has become since the last time into an archive.
 
     Makes the archive, in a new folder, if there is none.  Returns ``rows`` and ``files`` that
@@ -110,7 +110,7 @@ def compact(
             f"{archive} has files that do not belong to an archive", hint="Name a new folder."
         )
     try:
-        lock = RealDisk().lock(os.path.join(archive, LOCK_NAME))
+        lock = RealDisk().lock(os.path.join(archive, ARCHIVE_LOCK_NAME))
     except BlockingIOError as error:
         raise AlreadyOpenError(
             f"{archive} is being written by another process", path=archive, pid=0
@@ -124,9 +124,9 @@ def compact(
         lock.release()
 
 
-def _compact(log: Log, path: str, runner: Runner, task_bytes: int, sizes: FileSizes) -> Row:
+def _compact(log: Log, path: str, runner: Runner, task_bytes: int, sizes: FileSizes) -> PlainRow:
     _remove_leftovers(path)
-    known = archives.load(path) if archives.is_archive(path) else None
+    known = archives.read_archive(path) if archives.is_archive(path) else None
     if known is None:
         start = log.behind_loads()
         known = _begun(log, path, start, runner, sizes)
@@ -170,7 +170,7 @@ def _newest(archive: Archive, start: Cut) -> int:
     return max((part.time for part in archive.parts()), default=start.state.time)
 
 
-def _told(archive: Archive, rows: int, files: int) -> Row:
+def _told(archive: Archive, rows: int, files: int) -> PlainRow:
     vector = {str(p): number for p, (_, number) in sorted(archive.high.items())}
     return {"rows": rows, "files": files, "vector": vector}
 
@@ -469,7 +469,7 @@ def _save(archive: Archive) -> None:
 
 def _remove_leftovers(path: str) -> None:
     """Remove folders of runs that died or failed."""
-    known = archives.load(path) if archives.is_archive(path) else None
+    known = archives.read_archive(path) if archives.is_archive(path) else None
     named = set() if known is None else {one.folder for one in known.parts()}
     for entry in list(os.scandir(path)):
         if entry.is_dir(follow_symlinks=False) and entry.name not in named:
@@ -483,6 +483,6 @@ def _take_away(path: str, made: bool) -> None:
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(path, archives.NAME + _UNFINISHED))
         if not archives.is_archive(path):
-            os.unlink(os.path.join(path, LOCK_NAME))
+            os.unlink(os.path.join(path, ARCHIVE_LOCK_NAME))
             if made:
                 os.rmdir(path)

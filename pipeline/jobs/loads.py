@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ...affinity.errors import NotFoundError, UsageError
-from ...engine.upkeep.load_files import LoadManifest, read_manifest
+from ...engine.upkeep.load_files import LoadManifest, read_load_manifest
 from ..log.columns import BATCH_ROWS
 from ..plan.options import parse_load
 from ..spark.arranging import check_kinds, write_load
@@ -71,7 +71,7 @@ def load(
         replace=replace,
         master=runner.master,
     )
-    manifest = read_manifest(options.path)
+    manifest = read_load_manifest(options.path)
     runner.done(len(manifest.files))
     return manifest
 

@@ -35,11 +35,11 @@ from ..plan.reads import Task, fields_of, read
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    Write = Callable[[pa.RecordBatch], object]
+    WriteBatch = Callable[[pa.RecordBatch], object]
 
 Engine = Literal["arrow", "spark"]
 Format = Literal["parquet", "csv", "jsonl"]
-Row = dict[str, Any]
+PlainRow = dict[str, Any]
 Done = Callable[[int], None]
 """Told how many tasks have ended since."""
 
@@ -101,7 +101,7 @@ def engine_for(paths: Iterable[str], *, small_bytes: int = SMALL_BYTES) -> Engin
 
 def history(
     path: str, namespace: str, key: bytes, runner: Runner, archive: str | None = None
-) -> list[Row]:
+) -> list[PlainRow]:
     """Return all versions of a key that the kept log holds, or an archive of it, oldest first.
 
     ``key`` is encoded as its map does.  Of a map that was attached from files the log holds later
@@ -116,7 +116,7 @@ def history(
     }
     # Also what it had under other names, if it is still there.
     wanted = frozenset(number for number, name in cut.maps().items() if name == namespace)
-    found: dict[int, Row] = {}
+    found: dict[int, PlainRow] = {}
     for place in filter(None, (archive, path)):
         tasks = read(parse({**given, "path": json.dumps([place])}))
         for row in runner.run(partial(_versions, namespace, wanted, key), tasks):
@@ -124,7 +124,7 @@ def history(
     return [found[number] for number in sorted(found)]
 
 
-def _versions(name: str, maps: frozenset[int], key: bytes, task: Task) -> Iterator[Row]:
+def _versions(name: str, maps: frozenset[int], key: bytes, task: Task) -> Iterator[PlainRow]:
     import pyarrow.compute as pc
 
     for batch in task.batches():
@@ -186,7 +186,7 @@ def _write_file(
 
 
 @contextmanager
-def _parquet(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
+def _parquet(file: BinaryIO, schema: pa.Schema) -> Iterator[WriteBatch]:
     from pyarrow.parquet import ParquetWriter
 
     with ParquetWriter(file, schema, compression="zstd") as writer:
@@ -194,7 +194,7 @@ def _parquet(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
 
 
 @contextmanager
-def _csv(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
+def _csv(file: BinaryIO, schema: pa.Schema) -> Iterator[WriteBatch]:
     import pyarrow as pa
     from pyarrow.csv import CSVWriter
 
@@ -229,7 +229,7 @@ def _texts(column: pa.Array) -> pa.Array:
 
 
 @contextmanager
-def _jsonl(file: BinaryIO, _schema: pa.Schema) -> Iterator[Write]:
+def _jsonl(file: BinaryIO, _schema: pa.Schema) -> Iterator[WriteBatch]:
     def write(batch: pa.RecordBatch) -> None:
         for row in batch.to_pylist():
             file.write(json.dumps(plain(row), ensure_ascii=False).encode() + b"\n")
@@ -237,7 +237,7 @@ def _jsonl(file: BinaryIO, _schema: pa.Schema) -> Iterator[Write]:
     yield write
 
 
-def plain(row: Mapping[str, Any]) -> Row:
+def plain(row: Mapping[str, Any]) -> PlainRow:
     """Return a row as JSON can hold it."""
     return {name: _plain(value) for name, value in row.items()}
 

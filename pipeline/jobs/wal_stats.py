@@ -41,7 +41,7 @@ from ...wal.tallies import MapTally
 from ..base.sketches import HeavyHitters, Sizes
 from ..log.columns import record_name
 from ..log.logs import Log, Slice
-from .runner import Row, Runner
+from .runner import PlainRow, Runner
 
 KEYS_COUNTED = 4096
 """Twice as many keys are counted exactly; beyond that the error is below a 4,096th of updates."""
@@ -124,7 +124,7 @@ def wal_stats(
     top: int = 10,
     tasks: int = 4,
     keys_counted: int = KEYS_COUNTED,
-) -> dict[str, list[Row]]:
+) -> dict[str, list[PlainRow]]:
     """Return tables of counts over the durable part of logs, each of them read by ``tasks``.
 
     ``records`` by log, segment and type; ``maps`` by log, segment and map; ``transactions`` by log:
@@ -233,7 +233,7 @@ def _by_map(tx: TxRecord) -> Iterator[tuple[int, list[bytes], list[bytes | None]
 # ---------------------------------------------------------------------------------------- rows
 
 
-def _records(segment: _Segment) -> Iterator[Row]:
+def _records(segment: _Segment) -> Iterator[PlainRow]:
     for kind in sorted(segment.records):
         yield {
             "record_type": record_name(kind),
@@ -242,12 +242,12 @@ def _records(segment: _Segment) -> Iterator[Row]:
         }
 
 
-def _maps(segment: _Segment, names: dict[int, str]) -> Iterator[Row]:
+def _maps(segment: _Segment, names: dict[int, str]) -> Iterator[PlainRow]:
     for number in sorted(segment.maps):
         yield {"namespace": names.get(number, str(number)), **asdict(segment.maps[number])}
 
 
-def _sizes(node: _Node) -> Iterator[Row]:
+def _sizes(node: _Node) -> Iterator[PlainRow]:
     for measure, sizes in (("updates", node.updates), ("bytes", node.bytes)):
         if sizes.by_bits:
             yield {
@@ -263,7 +263,7 @@ def _sizes(node: _Node) -> Iterator[Row]:
             }
 
 
-def _ranges(node: _Node) -> Iterator[Row]:
+def _ranges(node: _Node) -> Iterator[PlainRow]:
     found = []
     for number, numbers in node.rowless.items():
         for partition, counter in numbers.counters():
@@ -279,7 +279,7 @@ def _ranges(node: _Node) -> Iterator[Row]:
         yield {"partition": partition, "kind": kind, "first": first, "last": last, "count": count}
 
 
-def _hot(node: _Node, top: int, names: dict[int, str]) -> Iterator[Row]:
+def _hot(node: _Node, top: int, names: dict[int, str]) -> Iterator[PlainRow]:
     error = node.hot.error
     counts = sorted(node.hot.counts.items(), key=lambda item: (-item[1], item[0]))
     for (number, key), writes in counts[:top]:

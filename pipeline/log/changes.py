@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 PUT: Mapping[ChangeFormat, str] = {"tidelog": "put", "cdf": "update_postimage"}
 """What a put is called; whether there was a value before is not known."""
 
-CLOSED = -1
+MAP_OF_CLOSED = -1
 """Stands for the map of numbers that were closed."""
 
 
@@ -310,7 +310,7 @@ class _Updates:
         """Take numbers that were closed."""
         runs = flatten(record.runs)
         nothing = [None] * sum(runs[3::4])
-        self._maps.append(CLOSED)
+        self._maps.append(MAP_OF_CLOSED)
         self._map_counts.append(len(nothing))
         self._take(record.tx_id, record.time, runs, nothing, nothing)
 
@@ -367,8 +367,8 @@ class _Updates:
             "tx_size": lambda: pa.array(self._sizes, pa.int32()).take(of_tx),
             "commit_ts": lambda: pa.array(self._times, pa.timestamp("us", tz="UTC")).take(of_tx),
         }
-        if CLOSED in self._maps:
-            closed = pc.equal(pa.array(self._maps, pa.int64()), CLOSED).take(of_map)
+        if MAP_OF_CLOSED in self._maps:
+            closed = pc.equal(pa.array(self._maps, pa.int64()), MAP_OF_CLOSED).take(of_map)
             for name, shown in _OF_CLOSED.items():
                 found[name] = partial(_where, closed, shown, found[name])
         return found

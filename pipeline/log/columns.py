@@ -126,7 +126,7 @@ def arrow_schema(fields: Fields) -> pa.Schema:
     return pa.schema([(name, types[kind]) for name, kind in fields])
 
 
-class Rows:
+class GrowingColumns:
     """Columns that grow row by row and leave as batches."""
 
     def __init__(self, fields: Fields, columns: Collection[str] | None, rows: int) -> None:
@@ -186,7 +186,7 @@ def wal(
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records in the frames; a stretch without a valid frame is a row, too."""
-    rows = Rows(WAL, columns, batch_rows)
+    rows = GrowingColumns(WAL, columns, batch_rows)
     payloads = columns is None or "payload" in columns
     for frame in frames:
         if isinstance(frame, BadFrame):
@@ -202,7 +202,9 @@ def wal(
     yield from rows.batch()
 
 
-def _add_records(rows: Rows, frame: Frame, node: str, payloads: bool) -> Iterator[pa.RecordBatch]:
+def _add_records(
+    rows: GrowingColumns, frame: Frame, node: str, payloads: bool
+) -> Iterator[pa.RecordBatch]:
     """Take the records of a frame; yield batches that are due."""
     try:
         parts = [

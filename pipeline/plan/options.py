@@ -19,8 +19,8 @@ from ...engine.data.namespaces import check_name
 from ..base.times import time_of
 from ..log.columns import BATCH_ROWS, ChangeFormat
 
-View = Literal["snapshot", "changes", "wal", "meta"]
-Mode = Literal["FAILFAST", "PERMISSIVE"]
+ViewName = Literal["snapshot", "changes", "wal", "meta"]
+ReadMode = Literal["FAILFAST", "PERMISSIVE"]
 Consistency = Literal["transaction", "partition"]
 Atomicity = Literal["batch", "partition"]
 OnConflict = Literal["fail", "last"]
@@ -35,7 +35,7 @@ WRITER_BYTES_MAX = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ReadOptions:
     """What is to be read, and how.
 
     ``starting`` and ``ending`` are ``earliest``, ``latest``, or the JSON of a vector; ``ending``
@@ -45,7 +45,7 @@ class Options:
     micro-batch.  ``bases`` are copies of the stores, with whose data a stream begins.
     """
 
-    view: View
+    view: ViewName
     paths: tuple[str, ...]
     columns: tuple[str, ...] | None = None
     partitions: frozenset[int] | None = None
@@ -66,7 +66,7 @@ class Options:
     most_changes: int | None = None
     most_bytes: int | None = None
     bases: tuple[str, ...] = ()
-    mode: Mode = "FAILFAST"
+    mode: ReadMode = "FAILFAST"
     batch_rows: int = BATCH_ROWS
     task_bytes: int = TASK_BYTES
     task_bytes_min: int = TASK_BYTES_MIN
@@ -109,7 +109,7 @@ _RIVALS = (
 )
 
 
-def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
+def parse(given: Mapping[str, str], *, stream: bool | None = False) -> ReadOptions:
     """Return the options of a read; ``UsageError`` names what is unknown, missing or of no use.
 
     ``stream`` None stands for both, while nobody knows yet.
@@ -119,7 +119,7 @@ def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
     view = _view(texts["view"][1])
     subject = f"view {view!r}" + (" in a stream" if stream else "")
     known: Known = [("view", "view", _view), *_known(view, stream)]
-    options = Options(**_fields(texts, known, subject))
+    options = ReadOptions(**_fields(texts, known, subject))
     for names in _RIVALS:
         given_too = [texts[name.lower()][0] for name in names if name.lower() in texts]
         if len(given_too) > 1:
@@ -227,15 +227,15 @@ def _fields(texts: dict[str, tuple[str, str]], options: Known, subject: str) -> 
     return fields
 
 
-def _view(text: str) -> View:
-    if text not in get_args(View):
+def _view(text: str) -> ViewName:
+    if text not in get_args(ViewName):
         raise UsageError(
-            f"there is no view {text!r}", hint=f"There are {', '.join(get_args(View))}."
+            f"there is no view {text!r}", hint=f"There are {', '.join(get_args(ViewName))}."
         )
     return text  # type: ignore[return-value]  # looked at above
 
 
-def _known(view: View, stream: bool | None) -> Known:
+def _known(view: ViewName, stream: bool | None) -> Known:
     """Return the options of a view."""
     both: Known = [
         ("path", "paths", _paths),
@@ -248,7 +248,7 @@ def _known(view: View, stream: bool | None) -> Known:
         return both
     if view == "wal":
         if not stream:
-            both.append(("mode", "mode", _one_of(Mode)))
+            both.append(("mode", "mode", _one_of(ReadMode)))
         if stream is not False:
             both += [
                 ("startingPosition", "starting", _position),
@@ -281,7 +281,7 @@ def _known(view: View, stream: bool | None) -> Known:
             ("initialSnapshot", "bases", _paths),
         ]
     if not stream:
-        changes += [("endingCounters", "ending", _vector), ("mode", "mode", _one_of(Mode))]
+        changes += [("endingCounters", "ending", _vector), ("mode", "mode", _one_of(ReadMode))]
     return [*both, *changes]
 
 

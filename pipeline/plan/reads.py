@@ -27,13 +27,13 @@ from ..base import vectors
 from ..base.vectors import Number, Vector
 from ..data import archives, snapshots
 from ..data.archives import Archive, ArchivedCatalog, ArchivedChanges, ArchivedData
-from ..data.past import moment
-from ..data.snapshots import Account, Part, Puts
+from ..data.past import cut_as_of
+from ..data.snapshots import Account, Part, PartAsPuts
 from ..log import columns
 from ..log.changes import Wanted, changes
 from ..log.columns import wal
 from ..log.logs import BadFrame, Cut, Log, Slice, attached, check_partitions
-from .options import Options
+from .options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,8 +64,17 @@ class LostEnd:
 class Task:
     """What one task reads: a part that knows how, or a slice of a log and what is wanted of it."""
 
-    options: Options
-    part: Slice | LostEnd | Part | Puts | Account | ArchivedData | ArchivedChanges | ArchivedCatalog
+    options: ReadOptions
+    part: (
+        Slice
+        | LostEnd
+        | Part
+        | PartAsPuts
+        | Account
+        | ArchivedData
+        | ArchivedChanges
+        | ArchivedCatalog
+    )
     columns: tuple[str, ...] | None
     """The columns that are wanted, in this order; None is all of them."""
     wanted: Wanted | None = None
@@ -130,7 +139,7 @@ class Task:
                     raise frame.error(log.path)
 
 
-def fields_of(options: Options) -> columns.Fields:
+def fields_of(options: ReadOptions) -> columns.Fields:
     """Return the columns of a view, or those asked for, with their Spark types."""
     fields = _FIELDS.get(options.view, columns.CHANGE_FIELDS[options.form])
     if options.columns is None:
@@ -140,7 +149,7 @@ def fields_of(options: Options) -> columns.Fields:
     return [(name, kinds[name]) for name in options.columns]
 
 
-def check_fields(options: Options, asked: columns.Fields) -> None:
+def check_fields(options: ReadOptions, asked: columns.Fields) -> None:
     """Raise ``UsageError`` unless columns, with their Spark types, are some of a view's."""
     kinds = dict(_FIELDS.get(options.view, columns.CHANGE_FIELDS[options.form]))
     unknown = [name for name, _ in asked if name not in kinds]
@@ -157,7 +166,7 @@ def check_fields(options: Options, asked: columns.Fields) -> None:
         )
 
 
-def read(options: Options, names: Sequence[str] | None = None) -> list[Task]:
+def read(options: ReadOptions, names: Sequence[str] | None = None) -> list[Task]:
     """Plan a read of what there is now; ``names`` are the columns that are wanted, in order."""
     chosen = options.columns if names is None else tuple(names)
     tasks: list[Task] = []
@@ -191,7 +200,7 @@ def read(options: Options, names: Sequence[str] | None = None) -> list[Task]:
 
 
 def _readable_changes(
-    log: Log, options: Options, chosen: tuple[str, ...] | None, low: Vector
+    log: Log, options: ReadOptions, chosen: tuple[str, ...] | None, low: Vector
 ) -> list[Task]:
     """Return the tasks that read each partition up to its first gap, and tell where that is."""
     cut, damage = log.salvage()
@@ -216,7 +225,7 @@ def _readable_changes(
     return [replace(task, damage=found, names=names) for task in tasks]
 
 
-def _end(log: Log, options: Options, cut: Cut) -> dict[int, Number]:
+def _end(log: Log, options: ReadOptions, cut: Cut) -> dict[int, Number]:
     """Return the vector at which a batch ends; ``cut`` is the newest one."""
     if options.ending == "earliest":
         return log.earliest().vector()
@@ -226,7 +235,7 @@ def _end(log: Log, options: Options, cut: Cut) -> dict[int, Number]:
 
 
 def read_snapshot(
-    options: Options, names: Sequence[str] | None = None
+    options: ReadOptions, names: Sequence[str] | None = None
 ) -> tuple[list[Task], dict[str, Vector]]:
     """Plan a read of view ``snapshot`` as ``read`` does; return the cut of each path, too."""
     chosen = options.columns if names is None else tuple(names)
@@ -240,7 +249,9 @@ def read_snapshot(
     return [Task(options, part, chosen) for part in _shared(parts, options)], cuts
 
 
-def _shared(parts: list[Part | ArchivedData], options: Options) -> Iterator[Part | ArchivedData]:
+def _shared(
+    parts: list[Part | ArchivedData], options: ReadOptions
+) -> Iterator[Part | ArchivedData]:
     """Yield the parts of a read, each with its share of the bytes that it may read per second."""
     for part in parts:
         if options.bytes_per_second is not None and isinstance(part, Part):
@@ -248,7 +259,7 @@ def _shared(parts: list[Part | ArchivedData], options: Options) -> Iterator[Part
         yield part
 
 
-def _archived_data(path: str, options: Options) -> tuple[list[ArchivedData], Vector]:
+def _archived_data(path: str, options: ReadOptions) -> tuple[list[ArchivedData], Vector]:
     """Return what reads the data of an archive at the cut that is wanted, and that cut."""
     if options.bytes_per_second is not None:
         raise UsageError(
@@ -257,7 +268,7 @@ def _archived_data(path: str, options: Options) -> tuple[list[ArchivedData], Vec
         )
     archive = _archive(path, options)
     at = archives.moment(archive, options.as_of, whole=options.consistency == "transaction")
-    parts = archives.data_tasks(
+    parts = archives.tasks_of_data(
         archive,
         at,
         namespace=options.namespace,
@@ -267,7 +278,7 @@ def _archived_data(path: str, options: Options) -> tuple[list[ArchivedData], Vec
     return parts, archives.vector_at(archive, at)
 
 
-def _archived_changes(options: Options, chosen: tuple[str, ...] | None) -> list[Task]:
+def _archived_changes(options: ReadOptions, chosen: tuple[str, ...] | None) -> list[Task]:
     """Plan a read of the changes in archives."""
     parts: list[ArchivedChanges | ArchivedCatalog] = []
     for path in options.paths:
@@ -280,11 +291,11 @@ def _archived_changes(options: Options, chosen: tuple[str, ...] | None) -> list[
             rollbacks=options.rollbacks,
             form=options.form,
         )
-        parts += archives.change_tasks(archive, wanted, options.since, catalog=options.catalog)
+        parts += archives.tasks_of_changes(archive, wanted, options.since, catalog=options.catalog)
     return [Task(options, part, chosen) for part in parts]
 
 
-def _archive(path: str, options: Options) -> Archive:
+def _archive(path: str, options: ReadOptions) -> Archive:
     """Return what an archive holds, if it has what is asked of it."""
     if not archives.is_archive(path):
         raise UsageError(f"{path} is not an archive", hint="Read archives and stores apart.")
@@ -293,18 +304,18 @@ def _archive(path: str, options: Options) -> Archive:
             f"{path} is an archive, which has no view {options.view!r}",
             hint="It has snapshot and changes.",
         )
-    archive = archives.load(path)
+    archive = archives.read_archive(path)
     check_partitions(path, options.partitions or (), range(archive.partitions))
     return archive
 
 
-def _snapshot(path: str, options: Options) -> tuple[list[Part], Vector]:
+def _snapshot(path: str, options: ReadOptions) -> tuple[list[Part], Vector]:
     """Return the parts of a store's data, as it is now or was, and the cut that they show."""
     log, cut = snapshots.pin(path)
     shown, past = cut.vector(), None
     if options.as_of not in (None, "latest"):
         whole = options.consistency == "transaction"
-        cut, past = moment(log, cut, options.as_of, whole=whole)
+        cut, past = cut_as_of(log, cut, options.as_of, whole=whole)
         shown = {p: (shown[p][0], number) for p, number in past.numbers.items()}
     tx_ids = options.columns is not None and "tx_id" in options.columns
     parts = parts_of(path, cut, options, _keys(options), tx_ids=tx_ids)
@@ -316,7 +327,7 @@ def _snapshot(path: str, options: Options) -> tuple[list[Part], Vector]:
 def parts_of(
     path: str,
     cut: Cut,
-    options: Options,
+    options: ReadOptions,
     keys: tuple[bytes, bytes | None] = (b"", None),
     *,
     tx_ids: bool = False,
@@ -329,7 +340,7 @@ def parts_of(
     return snapshots.parts(path, cut, partitions, options.namespace, count, keys, tx_ids=tx_ids)
 
 
-def _keys(options: Options) -> tuple[bytes, bytes | None]:
+def _keys(options: ReadOptions) -> tuple[bytes, bytes | None]:
     """Return where the wanted keys begin, and what they lie before."""
     start, stop = options.start_key, options.end_key
     if options.prefix is not None:
@@ -342,7 +353,7 @@ def _keys(options: Options) -> tuple[bytes, bytes | None]:
 
 def change_tasks(
     log: Log,
-    options: Options,
+    options: ReadOptions,
     chosen: tuple[str, ...] | None,
     low: Vector,
     high: Vector,
@@ -375,7 +386,7 @@ def change_tasks(
     return [Task(options, part, chosen, wanted) for part in parts]
 
 
-def check_map(log: Log, options: Options, cut: Cut) -> None:
+def check_map(log: Log, options: ReadOptions, cut: Cut) -> None:
     """Raise ``UsageError`` for a map that the kept log does not know."""
     name = options.namespace
     if name is not None and name not in log.names(cut).values() and not log.has_map(name):
@@ -385,13 +396,13 @@ def check_map(log: Log, options: Options, cut: Cut) -> None:
         )
 
 
-def task_bytes(options: Options, size: int) -> int:
+def task_bytes(options: ReadOptions, size: int) -> int:
     """Return how many bytes of log a task reads, of so many in all."""
     tasks = options.tasks or 2 * (os.cpu_count() or 1)
     return max(min(options.task_bytes, -(-size // tasks)), options.task_bytes_min)
 
 
-def start_of(log: Log, options: Options, default: str) -> dict[int, Number]:
+def start_of(log: Log, options: ReadOptions, default: str) -> dict[int, Number]:
     """Return the vector at which a read begins."""
     if options.since is not None:
         try:
@@ -409,7 +420,7 @@ def start_of(log: Log, options: Options, default: str) -> dict[int, Number]:
 
 
 def kept(
-    log: Log, options: Options, wanted: dict[int, Number], earliest: Vector
+    log: Log, options: ReadOptions, wanted: dict[int, Number], earliest: Vector
 ) -> dict[int, Number]:
     """Return a vector that the kept log still reaches, or raise if it does not."""
     try:
@@ -420,13 +431,13 @@ def kept(
     return wanted
 
 
-def skipped(log: Log, options: Options, error: HistoryTruncatedError) -> dict[int, Number]:
+def skipped(log: Log, options: ReadOptions, error: HistoryTruncatedError) -> dict[int, Number]:
     """Return where the kept log begins, and tell what is skipped; raise if nothing may be."""
     _skip(options, error)
     return log.earliest().vector()
 
 
-def _skip(options: Options, error: HistoryTruncatedError) -> None:
+def _skip(options: ReadOptions, error: HistoryTruncatedError) -> None:
     """Tell what is skipped, or raise if nothing may be."""
     if options.fail_on_data_loss:
         raise error

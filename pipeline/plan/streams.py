@@ -18,16 +18,16 @@ from ...affinity.errors import HistoryTruncatedError, SnapshotExpiredError, Usag
 from ..base import vectors
 from ..base.vectors import Number, Vector
 from ..data import snapshots
-from ..data.snapshots import Puts
+from ..data.snapshots import PartAsPuts
 from ..log.logs import Cut, Log
-from .options import Options
+from .options import ReadOptions
 from .reads import Task, change_tasks, check_map, kept, parts_of, skipped, start_of, task_bytes
 
 Offset = dict[str, Any]
 """How far a stream has come: a vector in JSON, or a list of positions or vectors as ``sources``."""
 
 
-class Stream(Protocol):
+class ViewStream(Protocol):
     """A stream of a view: offsets, and the tasks between two of them."""
 
     def initial(self) -> Offset:
@@ -46,7 +46,7 @@ class Stream(Protocol):
         """Return the tasks that read what lies between two offsets."""
 
 
-def stream(options: Options, names: Sequence[str] | None = None) -> Stream:
+def stream(options: ReadOptions, names: Sequence[str] | None = None) -> ViewStream:
     """Return the stream of a view; ``names`` are the columns that are wanted."""
     if options.view == "changes":
         return ChangeStream(options, names)
@@ -60,7 +60,7 @@ def stream(options: Options, names: Sequence[str] | None = None) -> Stream:
 class WalStream:
     """A stream of records: its offsets are positions, at borders of frames."""
 
-    def __init__(self, options: Options, names: Sequence[str] | None = None) -> None:
+    def __init__(self, options: ReadOptions, names: Sequence[str] | None = None) -> None:
         self._options = options
         self._chosen = None if names is None else tuple(names)
         self._logs = [Log(path) for path in options.paths]
@@ -138,7 +138,7 @@ class ChangeStream:
     as a whole, and ends at the cut of the copy.
     """
 
-    def __init__(self, options: Options, names: Sequence[str] | None = None) -> None:
+    def __init__(self, options: ReadOptions, names: Sequence[str] | None = None) -> None:
         self._options = options
         self._chosen = None if names is None else tuple(names)
         self._logs = [Log(path) for path in options.paths]
@@ -234,7 +234,7 @@ class ChangeStream:
         if options.namespace is not None and options.namespace not in cut.names.values():
             return []
         found = parts_of(options.bases[place], cut, options)
-        return [Task(options, Puts(p, options.form), self._chosen) for p in found]
+        return [Task(options, PartAsPuts(p, options.form), self._chosen) for p in found]
 
     def _remember(self, place: int, cut: Cut) -> None:
         cuts = self._cuts[place]

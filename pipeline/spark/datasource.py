@@ -24,9 +24,9 @@ from ...engine.system.production import production
 from ...engine.upkeep.load_files import LoadFile
 from ..base.vectors import Vector
 from ..log.columns import Fields, ddl
-from ..plan.options import Options, WriteOptions, is_load, parse, parse_load, parse_write
+from ..plan.options import ReadOptions, WriteOptions, is_load, parse, parse_load, parse_write
 from ..plan.reads import Task, check_fields, fields_of, read, read_snapshot
-from ..plan.streams import Stream, stream
+from ..plan.streams import ViewStream, stream
 from ..write import load_sinks, sinks
 from ..write.load_sinks import LoadWriter
 from ..write.sinks import Staged
@@ -157,10 +157,10 @@ class _StreamReader(DataSourceStreamReader, AvailableNow):
     def __init__(self, given: dict[str, str], names: Sequence[str]) -> None:
         self._options = parse(given, stream=True)
         self._names = tuple(names)
-        self._opened: Stream | None = None
+        self._opened: ViewStream | None = None
 
     @property
-    def _stream(self) -> Stream:
+    def _stream(self) -> ViewStream:
         if self._opened is None:
             self._opened = stream(self._options, self._names)
         return self._opened
@@ -222,7 +222,7 @@ class _Message(WriterCommitMessage):
 class _Writer(DataSourceArrowWriter):
     def __init__(self, given: dict[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = parse_write(given)
-        sinks.check(_kinds(schema), self._options, replace=overwrite)
+        sinks.check_write(_kinds(schema), self._options, replace=overwrite)
         self._overwrite = overwrite
         self._folder = production().new_id().hex()
 
@@ -234,7 +234,7 @@ class _Writer(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit what all tasks have staged."""
         options = self._options
-        batch = sinks.Batch(options.writer, options.number or 0)
+        batch = sinks.NumberedBatch(options.writer, options.number or 0)
         staged = [message.staged for message in _messages(messages)]
         sinks.commit(staged, batch, options, replace=self._overwrite)
 
@@ -252,7 +252,7 @@ class _LoadMessage(WriterCommitMessage):
 
 class _LoadWriter(DataSourceArrowWriter):
     def __init__(self, given: dict[str, str], schema: StructType, overwrite: bool) -> None:
-        sinks.check_columns(_kinds(schema), load_sinks.COLUMNS)
+        sinks.check_schema(_kinds(schema), load_sinks.COLUMNS)
         self._load = LoadWriter(parse_load(given), replace=overwrite)
 
     @_told
@@ -274,7 +274,7 @@ class _LoadWriter(DataSourceArrowWriter):
 class _StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, given: dict[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = parse_write(given, stream=True)
-        sinks.check(_kinds(schema), self._options, replace=overwrite)
+        sinks.check_write(_kinds(schema), self._options, replace=overwrite)
         self._overwrite = overwrite
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -289,7 +289,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         """Commit what all tasks have staged, unless it is committed already."""
         options, told = self._options, _messages(messages)
         if told:
-            batch = sinks.Batch(options.writer or told[0].query, batchId)
+            batch = sinks.NumberedBatch(options.writer or told[0].query, batchId)
             staged = [message.staged for message in told]
             sinks.commit(staged, batch, options, replace=self._overwrite)
 
@@ -322,7 +322,7 @@ def _context() -> TaskContext:
     return context
 
 
-def _asked(options: Options, schema: StructType) -> list[str]:
+def _asked(options: ReadOptions, schema: StructType) -> list[str]:
     """Return the names of columns that a reader is asked for, all of them columns of the view."""
     check_fields(options, list(_kinds(schema).items()))
     return list(schema.names)

@@ -34,12 +34,12 @@ from ...engine.data.stored import KEY_BYTES_MAX
 from ...engine.system.disk import RealDirectory
 from ...engine.system.production import production
 from ...engine.upkeep.load_files import (
-    MANIFEST_NAME,
-    NEW_MANIFEST_NAME,
+    LOAD_MANIFEST_NAME,
+    NEW_LOAD_MANIFEST_NAME,
     LoadFile,
     LoadManifest,
     write_file,
-    write_manifest,
+    write_load_manifest,
 )
 from ...wal.records import NamespaceRecord
 from ..base.private import make_folder
@@ -48,17 +48,17 @@ from ..plan.options import LoadOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-STAGING_NAME = "_staging"
+LOAD_STAGING_NAME = "_staging"
 COLUMNS = {"key": "binary", "value": "binary"}
 
 _PART = re.compile(r"part-[0-9a-f]{32}-[0-9]{5}\.mdb")
-_OTHERS = (MANIFEST_NAME, NEW_MANIFEST_NAME, STAGING_NAME)
+_OTHERS = (LOAD_MANIFEST_NAME, NEW_LOAD_MANIFEST_NAME, LOAD_STAGING_NAME)
 _ARRANGE = (
     "Keep one row per key, or set onConflict=last (`--on-conflict last`). A frame is sorted by "
     "`tidelog.pipeline.spark.arranging.arrange`."
 )
 
-Row = tuple[int, bytes, bytes]
+KeyedRow = tuple[int, bytes, bytes]
 """Partition, key, value."""
 
 
@@ -85,7 +85,7 @@ class LoadWriter:
         """
         folder = self._staging()
         make_folder(folder)
-        rows: Iterator[Row] = chain.from_iterable(_rows(batches, _namespace(self._options)))
+        rows: Iterator[KeyedRow] = chain.from_iterable(_rows(batches, _namespace(self._options)))
         if self._options.on_conflict == "last":
             rows = _last_of_each(rows)
         parts = ((number, map(itemgetter(1, 2), part)) for number, part in groupby(rows, _FIRST))
@@ -119,8 +119,8 @@ class LoadWriter:
             time=self._time,
             files=tuple(files),
         )
-        write_manifest(options.path, manifest)
-        shutil.rmtree(os.path.join(options.path, STAGING_NAME), ignore_errors=True)
+        write_load_manifest(options.path, manifest)
+        shutil.rmtree(os.path.join(options.path, LOAD_STAGING_NAME), ignore_errors=True)
         named = {file.name for file in files}
         for name in os.listdir(options.path):
             if _PART.fullmatch(name) and name not in named:
@@ -134,7 +134,7 @@ class LoadWriter:
             os.rmdir(os.path.dirname(self._staging()))
 
     def _staging(self) -> str:
-        return os.path.join(self._options.path, STAGING_NAME, self._id.hex())
+        return os.path.join(self._options.path, LOAD_STAGING_NAME, self._id.hex())
 
     def _named(self, number: int, file: LoadFile) -> LoadFile:
         """Give a staged file a name that no other load has."""
@@ -146,7 +146,7 @@ class LoadWriter:
     def _check_place(self) -> None:
         path = self._options.path
         names = os.listdir(path) if os.path.lexists(path) else []
-        if MANIFEST_NAME in names and not self._replace:
+        if LOAD_MANIFEST_NAME in names and not self._replace:
             raise UsageError(
                 f"there is a load in {path} already",
                 hint='Overwrite it: `--replace`, or mode("overwrite") of a frame.',
@@ -175,7 +175,7 @@ def _namespace(options: LoadOptions) -> Namespace:
     return bound(record, one_space(options.partitions)[0], Home(options.path), ())
 
 
-def _rows(batches: Iterable[pa.RecordBatch], namespace: Namespace) -> Iterator[Iterable[Row]]:
+def _rows(batches: Iterable[pa.RecordBatch], namespace: Namespace) -> Iterator[Iterable[KeyedRow]]:
     for batch in batches:
         columns = [batch.column(name) for name in COLUMNS]
         if any(column.null_count for column in columns):
@@ -197,9 +197,9 @@ def _longest(parts: Iterable[bytes]) -> int:
     return max(map(len, parts), default=0)
 
 
-def _last_of_each(rows: Iterable[Row]) -> Iterator[Row]:
+def _last_of_each(rows: Iterable[KeyedRow]) -> Iterator[KeyedRow]:
     """Yield the last of successive rows with the same key."""
-    held: Row | None = None
+    held: KeyedRow | None = None
     for row in rows:
         if held is not None and held[1] != row[1]:
             yield held

@@ -56,12 +56,12 @@ STAGING_SECONDS = 24 * 3600
 COLUMNS = {"key": "binary", "value": "binary", "namespace": "string"}
 """What may be written; a null value deletes, and the namespace may be an option instead."""
 
-Rows = dict[tuple[str, bytes], "bytes | None"]
+BatchRows = dict[tuple[str, bytes], "bytes | None"]
 """What a batch does, by map and encoded key."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class NumberedBatch:
     """A batch as its writer numbers it; without a writer a repeated batch is not recognised."""
 
     writer: str | None
@@ -77,7 +77,7 @@ class Staged:
     rows: int
 
 
-def check(columns: Mapping[str, str], options: WriteOptions, *, replace: bool) -> None:
+def check_write(columns: Mapping[str, str], options: WriteOptions, *, replace: bool) -> None:
     """Raise ``UsageError`` unless columns, by name with their types, can be written so."""
     if not os.path.isfile(os.path.join(options.path, MANIFEST_NAME)):
         raise NotFoundError(
@@ -91,10 +91,10 @@ def check(columns: Mapping[str, str], options: WriteOptions, *, replace: bool) -
     wanted = dict(COLUMNS)
     if options.namespace is not None:
         del wanted["namespace"]
-    check_columns(columns, wanted)
+    check_schema(columns, wanted)
 
 
-def check_columns(columns: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+def check_schema(columns: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     """Raise ``UsageError`` unless columns, by name with their types, are those that are wanted."""
     wrong = [name for name, kind in columns.items() if wanted.get(name) != kind]
     missing = [name for name in wanted if name not in columns]
@@ -133,7 +133,7 @@ def stage(
 
 
 def commit(
-    staged: Sequence[Staged], batch: Batch, options: WriteOptions, *, replace: bool = False
+    staged: Sequence[Staged], batch: NumberedBatch, options: WriteOptions, *, replace: bool = False
 ) -> None:
     """Commit what was staged, unless the ledger knows the batch; remove the staging area.
 
@@ -173,7 +173,7 @@ def commit(
     _sweep(path)
 
 
-def _check_size(groups: Sequence[tuple[bytes, Rows]], most: int | None) -> None:
+def _check_size(groups: Sequence[tuple[bytes, BatchRows]], most: int | None) -> None:
     """Raise ``TransactionTooLargeError`` before the first transaction if any has too many."""
     largest = max((len(rows) for _, rows in groups), default=0)
     if most is not None and largest > most:
@@ -211,9 +211,9 @@ def _opened(path: str) -> Iterator[Database]:
         yield db
 
 
-def _rows(path: str, staged: Sequence[Staged], options: WriteOptions) -> Rows:
+def _rows(path: str, staged: Sequence[Staged], options: WriteOptions) -> BatchRows:
     """Return the rows of files, later ones last; raises if a key comes twice."""
-    rows: Rows = {}
+    rows: BatchRows = {}
     for one in staged:
         for name, key, value in _read(path, one, options.namespace):
             if options.on_conflict == "fail" and (name, key) in rows:
@@ -256,16 +256,21 @@ def _read(
         )
 
 
-def _by_partition(rows: Rows, space: Space) -> list[tuple[bytes, Rows]]:
+def _by_partition(rows: BatchRows, space: Space) -> list[tuple[bytes, BatchRows]]:
     """Return rows by partition, each with the partition's name in the ledger."""
-    found: dict[int, Rows] = {}
+    found: dict[int, BatchRows] = {}
     for (name, key), value in rows.items():
         found.setdefault(partition_of(key, space), {})[name, key] = value
     return [(b"\0%d" % partition, found[partition]) for partition in sorted(found)]
 
 
 def _apply(
-    tx: Transaction, db: Database, rows: Rows, batch: Batch, part: bytes, replaced: str | None
+    tx: Transaction,
+    db: Database,
+    rows: BatchRows,
+    batch: NumberedBatch,
+    part: bytes,
+    replaced: str | None,
 ) -> int | None:
     """Write rows, and the ledger's row, in one transaction; nothing if it is there already.
 

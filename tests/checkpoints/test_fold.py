@@ -35,7 +35,7 @@ from tidelog.checkpoints.marks import PartitionMark
 from tidelog.checkpoints.replay import _FOLD, Applied, Cleared, State
 from tidelog.wal.format import Frame
 from tidelog.wal.records import (
-    TABLE,
+    RECORD_FORMS,
     AdmitRecord,
     ClearRecord,
     Closed,
@@ -45,13 +45,13 @@ from tidelog.wal.records import (
     EpochRecord,
     Opened,
     OpenRecord,
-    Outcome,
     Participant,
     PrepareRecord,
     Record,
     RollbackRecord,
     Run,
     Settled,
+    SettledOutcome,
     SettleRecord,
     StateRecord,
     Supplied,
@@ -202,7 +202,7 @@ def record_of(line: str) -> Record:
 
 def settled_of(row: str) -> Settled:
     columns = columns_of(row)
-    outcome = next(one for one in Outcome if one.name.lower() in row)
+    outcome = next(one for one in SettledOutcome if one.name.lower() in row)
     given = columns if columns.keys else None
     return Settled(
         id_of(row.split(" ")[0]), 1, run_of(row), outcome, number("time ", row, 0), given
@@ -387,4 +387,4 @@ def test_what_a_checkpoint_says_of_a_copy_is_taken_over() -> None:
 
 
 def test_the_fold_has_a_row_for_every_type_of_record() -> None:
-    assert set(_FOLD) == {row.record for row in TABLE} | {UnknownRecord}
+    assert set(_FOLD) == {row.record for row in RECORD_FORMS} | {UnknownRecord}

@@ -7,7 +7,7 @@ import pytest
 from support.crashes import cut_everywhere, cut_recoveries, kill_everywhere, scenario_of
 from support.scripts import full_script
 from tidelog.testing.crash import recorded
-from tidelog.testing.media import OUTCOMES
+from tidelog.testing.media import CRASH_OUTCOMES
 
 # What a dead process held is dropped as it was, locks and all.
 pytestmark = pytest.mark.filterwarnings("ignore:a pessimistic transaction was dropped")
@@ -46,7 +46,7 @@ def test_no_promise_is_broken_when_the_process_dies_first_and_the_machine_later(
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_a_power_cut_inside_a_recovery_changes_nothing(part: int) -> None:
-    outcome = OUTCOMES[part]
+    outcome = CRASH_OUTCOMES[part]
     figures = cut_recoveries(
         STEPS, step=80, first=20 * part, outcomes=(outcome,), inner=("lost", "reordered")
     )
@@ -84,4 +84,4 @@ def test_a_kill_at_any_moment_breaks_no_promise(part: int) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", range(PARTS))
 def test_power_cuts_inside_many_recoveries_change_nothing(part: int) -> None:
-    cut_recoveries(STEPS, step=5 * PARTS, first=part, outcomes=OUTCOMES, inner=OUTCOMES)
+    cut_recoveries(STEPS, step=5 * PARTS, first=part, outcomes=CRASH_OUTCOMES, inner=CRASH_OUTCOMES)

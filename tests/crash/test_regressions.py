@@ -20,7 +20,7 @@ from tidelog.affinity.errors import (
 from tidelog.engine.api import open as opens
 from tidelog.engine.api.database import Database, session_of
 from tidelog.testing import FaultyDisk, SimulatedCrash, simulated
-from tidelog.testing.plan import Operation
+from tidelog.testing.plan import DiskOperation
 
 WAL = f"{PATH}/wal"
 DATA_FILE = f"{PATH}/data/data.mdb"
@@ -83,7 +83,7 @@ def test_a_failed_sync_while_a_segment_is_begun_stops_the_store() -> None:
     session_of(db).abandon()
 
 
-def trace_of(steps: list[Step]) -> list[Operation]:
+def trace_of(steps: list[Step]) -> list[DiskOperation]:
     disk = FaultyDisk()
     run = Run(disk)
     run.play(steps)

@@ -34,7 +34,7 @@ from tidelog.engine.store.checkpointer import Checkpointer
 from tidelog.engine.system.limits import Limits
 from tidelog.engine.upkeep import check, load_files
 from tidelog.engine.upkeep.attaching import pieces_of
-from tidelog.engine.upkeep.load_files import read_manifest, write_manifest
+from tidelog.engine.upkeep.load_files import read_load_manifest, write_load_manifest
 from tidelog.testing import FaultyDisk, check_database, check_store, crash_points, simulated
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import IngestRecord
@@ -118,7 +118,7 @@ def test_the_log_says_which_numbers_the_rows_have(load: str) -> None:
         before = [counter.lwm for counter in store.parts.state.counters]
         cities = db.attach(load)
         (record,) = ingests(store)
-        assert record.load == read_manifest(load).id
+        assert record.load == read_load_manifest(load).id
         assert record.namespace == cities.namespace.id
         assert [(run.partition, run.first, run.count) for run in record.runs] == sorted(
             (p, before[p] + 1, sum(partition_of(key, Space(0, 4)) == p for key in ROWS))
@@ -427,18 +427,18 @@ def spoil_the_manifest(load: Path) -> None:
 
 
 def tell_of_other_rows(load: Path) -> None:
-    manifest = read_manifest(str(load))
+    manifest = read_load_manifest(str(load))
     first, last = manifest.files
     *parts, part = last.partitions
     wrong = replace(last, partitions=(*parts, replace(part, digest=part.digest ^ 1)))
-    write_manifest(str(load), replace(manifest, files=(first, wrong)))
+    write_load_manifest(str(load), replace(manifest, files=(first, wrong)))
 
 
 def hash_otherwise(load: Path) -> None:
     narrow = Path(make_load(load.parent / "narrow", ROWS, partitions=1, files=1))
     (load / "part-0.mdb").write_bytes((narrow / "part-0.mdb").read_bytes())
-    manifest = replace(read_manifest(str(narrow)), partitions=4)
-    write_manifest(str(load), manifest)
+    manifest = replace(read_load_manifest(str(narrow)), partitions=4)
+    write_load_manifest(str(load), manifest)
 
 
 def make_a_key_too_long(load: Path) -> None:
@@ -586,7 +586,7 @@ def test_a_load_is_attached_again_wherever_the_first_time_ended(load: str) -> No
 
 def test_a_load_that_is_not_what_was_written_is_told_as_one(tmp_path: Path, load: str) -> None:
     # It was told as a damaged store, to be verified and restored.
-    manifest = Path(load) / load_files.MANIFEST_NAME
+    manifest = Path(load) / load_files.LOAD_MANIFEST_NAME
     whole = manifest.read_text()
     file = next(Path(load).glob("*.mdb"))
     with tidelog.open(tmp_path / "s", partitions=4) as db:

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from tidelog.engine.system.blocking import WORKERS_MAX
-from tidelog.engine.system.environment import Run
+from tidelog.engine.system.environment import RunBlocking
 from tidelog.engine.system.production import production
 
 WAIT = 60.0
@@ -45,11 +45,13 @@ class Crowd:
 
 
 @pytest.fixture
-def run() -> Run:
+def run() -> RunBlocking:
     return production().run
 
 
-async def test_work_runs_in_another_thread_and_its_result_or_error_comes_back(run: Run) -> None:
+async def test_work_runs_in_another_thread_and_its_result_or_error_comes_back(
+    run: RunBlocking,
+) -> None:
     def fail() -> None:
         raise OSError("the disk")
 
@@ -59,7 +61,7 @@ async def test_work_runs_in_another_thread_and_its_result_or_error_comes_back(ru
             await run(kind, fail)
 
 
-async def test_syncs_run_one_at_a_time_in_the_order_of_the_calls(run: Run) -> None:
+async def test_syncs_run_one_at_a_time_in_the_order_of_the_calls(run: RunBlocking) -> None:
     crowd = Crowd()
     async with trio.open_nursery() as nursery:
         for number in range(5):
@@ -72,7 +74,7 @@ async def test_syncs_run_one_at_a_time_in_the_order_of_the_calls(run: Run) -> No
 
 
 async def test_other_kinds_share_a_limited_number_of_threads_and_never_hold_a_sync_up(
-    run: Run,
+    run: RunBlocking,
 ) -> None:
     crowd = Crowd()
     async with trio.open_nursery() as nursery:
@@ -87,7 +89,9 @@ async def test_other_kinds_share_a_limited_number_of_threads_and_never_hold_a_sy
     assert crowd.inside_max == WORKERS_MAX
 
 
-async def test_work_that_was_begun_is_waited_for_and_its_result_is_not_lost(run: Run) -> None:
+async def test_work_that_was_begun_is_waited_for_and_its_result_is_not_lost(
+    run: RunBlocking,
+) -> None:
     crowd = Crowd()
     results = list[int]()
     with trio.CancelScope() as scope:
@@ -106,7 +110,9 @@ async def test_work_that_was_begun_is_waited_for_and_its_result_is_not_lost(run:
     assert scope.cancelled_caught
 
 
-async def test_work_that_was_not_begun_is_never_done_once_its_task_is_cancelled(run: Run) -> None:
+async def test_work_that_was_not_begun_is_never_done_once_its_task_is_cancelled(
+    run: RunBlocking,
+) -> None:
     crowd = Crowd()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, "sync", lambda: crowd.work(1))

@@ -27,7 +27,7 @@ from tidelog.testing import check_database, check_store
 from tidelog.wal.files import ReadOnlyDirectory
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import (
-    TABLE,
+    RECORD_FORMS,
     Record,
     RecordType,
     RollbackRecord,
@@ -133,7 +133,7 @@ def test_a_fixture_has_a_log_of_several_segments_that_goes_on_another_one(
 def test_a_fixture_has_every_type_of_record_that_is_written(
     fixture: tuple[Path, dict[str, Any]], held: Held
 ) -> None:
-    kinds = {row.record: row.kind for row in TABLE}
+    kinds = {row.record: row.kind for row in RECORD_FORMS}
     assert {kinds[type(record)] for record in held.records} == set(kinds.values()) - OF_COPIES
     transactions = [record for record in held.records if isinstance(record, TxRecord)]
     assert any(len({run.partition for run in tx.runs}) > 1 for tx in transactions)

@@ -23,10 +23,10 @@ from tidelog.engine.upkeep.load_files import (
     LoadFile,
     LoadManifest,
     check_file,
-    read_manifest,
+    read_load_manifest,
     read_part,
     write_file,
-    write_manifest,
+    write_load_manifest,
 )
 
 TIME = 1_700_000_000_000_000
@@ -81,14 +81,14 @@ def test_a_manifest_is_durable_before_it_has_its_name_and_its_name_behind_it(
     monkeypatch.setattr(os, "fsync", noted("directory"))
     monkeypatch.setattr(os, "rename", renamed)
     monkeypatch.setattr(os, "replace", renamed)
-    write_manifest(str(tmp_path), manifest())
-    new = load_files.NEW_MANIFEST_NAME
+    write_load_manifest(str(tmp_path), manifest())
+    new = load_files.NEW_LOAD_MANIFEST_NAME
     assert calls == [("file", new), ("rename", new), ("directory", tmp_path.name)]
 
 
 def test_a_manifest_that_was_written_leaves_nothing_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    write_manifest(str(tmp_path), manifest())
+    write_load_manifest(str(tmp_path), manifest())
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -263,18 +263,18 @@ def test_a_load_holds_no_deletes_and_no_values_of_a_later_version(
 
 def test_the_manifest_that_is_written_is_read(tmp_path: Path) -> None:
     told = manifest(written(tmp_path))
-    write_manifest(str(tmp_path), told)
-    assert read_manifest(str(tmp_path)) == told
+    write_load_manifest(str(tmp_path), told)
+    assert read_load_manifest(str(tmp_path)) == told
     assert told.rows == 2004
     (tmp_path / "manifest.tmp").write_text("what a death has left")
-    write_manifest(str(tmp_path), manifest())
-    assert read_manifest(str(tmp_path)) == manifest()
+    write_load_manifest(str(tmp_path), manifest())
+    assert read_load_manifest(str(tmp_path)) == manifest()
     assert sorted(os.listdir(tmp_path)) == ["manifest.json", "part-0.mdb"]
 
 
 def test_without_a_manifest_there_is_no_load(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no load"):
-        read_manifest(str(tmp_path))
+        read_load_manifest(str(tmp_path))
 
 
 def test_every_change_of_a_manifest_is_found(tmp_path: Path) -> None:

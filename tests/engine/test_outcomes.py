@@ -21,8 +21,8 @@ from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.commit import outcomes
 from tidelog.engine.commit.outcomes import (
-    Entry,
     Kind,
+    OutcomeEntry,
     committed,
     decode_outcome,
     encode_outcome,
@@ -45,12 +45,12 @@ def commit(store: Opened, value: bytes, tx_id: bytes | None = ID) -> Any:
 
 def test_an_entry_is_read_as_it_was_written() -> None:
     for entry in (
-        Entry(Kind.COMMITTED, 1_700_000_000_000_000),
-        Entry(Kind.REFUSED, 5, 3, ((2, 10, 4), (0, 1, 1))),
+        OutcomeEntry(Kind.COMMITTED, 1_700_000_000_000_000),
+        OutcomeEntry(Kind.REFUSED, 5, 3, ((2, 10, 4), (0, 1, 1))),
     ):
         assert decode_outcome(encode_outcome(entry)) == entry
     longer = msgpack.packb([*msgpack.unpackb(committed(7)), "appended later"])
-    assert decode_outcome(longer) == Entry(Kind.COMMITTED, 7)
+    assert decode_outcome(longer) == OutcomeEntry(Kind.COMMITTED, 7)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tidelog.affinity.errors import CorruptDataError
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.data import scan as scans
 from tidelog.engine.data.overlay import Overlay, View
-from tidelog.engine.data.scan import BLOCKS, Blocks, Pair, Range, after_prefix, scan
+from tidelog.engine.data.scan import BLOCK_SIZES, BlockSizes, Pair, Range, after_prefix, scan
 from tidelog.engine.data.stored import pack_prefix
 from tidelog.engine.data.updates import Writes
 from tidelog.testing import FaultyDisk, MemoryKv
@@ -22,7 +22,7 @@ NAMESPACES = (15, 16, 17)
 """The one in the middle is scanned; the others are its neighbours."""
 
 
-TINY = Blocks(least=1, full=4, in_hand=8)
+TINY = BlockSizes(least=1, full=4, in_hand=8)
 
 
 class World:
@@ -79,7 +79,7 @@ class World:
         stop: bytes | None = None,
         *,
         reverse: bool = False,
-        blocks: Blocks = BLOCKS,
+        blocks: BlockSizes = BLOCK_SIZES,
     ) -> Iterator[list[Pair]]:
         return scan(
             self.view(),
@@ -147,8 +147,8 @@ def test_a_long_scan_in_blocks_of_the_real_size(partitions: int, reverse: bool) 
     world.above(16, b"~", b"last")
     blocks = list(world.scan(reverse=reverse))
     assert [pair for block in blocks for pair in block] == world.expected(b"", None, reverse)
-    assert len(blocks[0]) <= 2 * BLOCKS.first * partitions
-    assert max(map(len, blocks)) <= 2 * BLOCKS.in_hand
+    assert len(blocks[0]) <= 2 * BLOCK_SIZES.first * partitions
+    assert max(map(len, blocks)) <= 2 * BLOCK_SIZES.in_hand
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_little_is_fetched_beyond_the_end_of_a_range(
                  for first in (64, 65, 66) for _ in range(per_prefix)])  # fmt: skip
     assert flat(world.scan(b"A", b"B", reverse=reverse)) == world.expected(b"A", b"B", reverse)
     # It was up to 128 more in each partition.
-    assert sum(fetched) <= 1.5 * per_prefix + 16 * 2 * BLOCKS.least
+    assert sum(fetched) <= 1.5 * per_prefix + 16 * 2 * BLOCK_SIZES.least
 
 
 @pytest.mark.parametrize("reverse", [False, True])

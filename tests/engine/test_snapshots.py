@@ -12,6 +12,7 @@ from support.stores import Opened, opened
 from tidelog.affinity.errors import ClosedError, ForkedError, SnapshotExpiredError
 from tidelog.engine.api import snapshots
 from tidelog.engine.api.database import session_of
+from tidelog.engine.api.unwritable import Unwritable
 from tidelog.engine.store.live_snapshots import LiveSnapshots
 from tidelog.engine.system.limits import Limits
 
@@ -209,3 +210,10 @@ def test_a_snapshot_without_waiting_is_refused_where_it_would_cost_much() -> Non
         with store.parts.committer.mutex:
             assert session_of(store.database).snapshot_nowait() is None
         assert store.database.statistics().snapshots == 0
+
+
+def test_a_session_that_refuses_to_write_has_to_say_why() -> None:
+    # One that did not could be made, and raised `NotImplementedError` at the first write.
+    silent = type("Silent", (Unwritable,), {})
+    with pytest.raises(TypeError, match="refuse"):
+        silent()

@@ -388,7 +388,7 @@ def test_a_run_that_dies_leaves_the_archive_as_it_was(
         assert rows(archive, "changes") == before
     compact(str(store), str(archive), HERE)
     assert in_order(rows(archive, "changes")) == in_order(rows(store, "changes"))
-    named = {stretch.folder for stretch in archives.load(str(archive)).parts()}
+    named = {stretch.folder for stretch in archives.read_archive(str(archive)).parts()}
     assert {entry.name for entry in archive.iterdir() if entry.is_dir()} == named
 
 
@@ -485,7 +485,7 @@ def test_what_is_no_archive_of_this_store_is_refused(
 def test_two_runs_at_once_are_refused(whole: tuple[Path, Path, list[Row]]) -> None:
     store, archive, _ = whole
 
-    lock = RealDisk().lock(str(archive / compaction.LOCK_NAME))
+    lock = RealDisk().lock(str(archive / compaction.ARCHIVE_LOCK_NAME))
     try:
         with pytest.raises(AlreadyOpenError, match="another process"):
             compact(str(store), str(archive), HERE)

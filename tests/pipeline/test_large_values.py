@@ -83,7 +83,7 @@ def test_an_archive_and_an_export_are_made_and_read_in_such_batches(
         with ParquetFile(file) as found:
             groups = [found.metadata.row_group(n) for n in range(found.num_row_groups)]
         assert max(group.total_byte_size for group in groups) < BOUND
-    assert archives.load(str(archive)).parts()
+    assert archives.read_archive(str(archive)).parts()
 
 
 @pytest.mark.slow

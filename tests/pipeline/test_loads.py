@@ -23,7 +23,7 @@ from tidelog.affinity.errors import (
     UsageError,
 )
 from tidelog.affinity.partitions import Space, partition_of
-from tidelog.engine.upkeep.load_files import LoadManifest, read_manifest
+from tidelog.engine.upkeep.load_files import LoadManifest, read_load_manifest
 from tidelog.pipeline.jobs import loads
 from tidelog.pipeline.jobs.runner import Runner
 from tidelog.pipeline.plan.options import is_load, parse_load, parse_write
@@ -75,7 +75,7 @@ def test_the_files_of_all_tasks_are_one_load(tmp_path: Path) -> None:
     ]
     assert names(tmp_path / "load") == ["_staging"]
     manifest = job.commit(staged)
-    assert manifest == read_manifest(str(tmp_path / "load"))
+    assert manifest == read_load_manifest(str(tmp_path / "load"))
     assert (manifest.map, manifest.partitions, manifest.rows) == ("cities", 4, 20)
     assert (manifest.key_codec, manifest.value_codec) == (("str", 1), ("bytes", 1))
     assert names(tmp_path / "load") == ["manifest.json", *(file.name for file in manifest.files)]
@@ -128,7 +128,7 @@ def test_a_partition_from_two_tasks_is_refused(tmp_path: Path) -> None:
         job.commit(staged)
     job.discard()
     with pytest.raises(NotFoundError):
-        read_manifest(str(tmp_path / "load"))
+        read_load_manifest(str(tmp_path / "load"))
 
 
 def test_the_last_of_the_rows_with_a_key_counts_where_that_is_asked_for(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize("old", [False, True])
-@pytest.mark.parametrize("where", ["rename", "write_manifest", "rmtree", "unlink"])
+@pytest.mark.parametrize("where", ["rename", "write_load_manifest", "rmtree", "unlink"])
 def test_a_death_leaves_the_old_load_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, old: bool
 ) -> None:
@@ -205,7 +205,7 @@ def test_a_death_leaves_the_old_load_or_the_new_one(
         raise KilledError
 
     with monkeypatch.context() as patched:
-        place = {"rmtree": shutil, "write_manifest": load_sinks}.get(where, os)
+        place = {"rmtree": shutil, "write_load_manifest": load_sinks}.get(where, os)
         patched.setattr(place, where, kill)
         if where == "unlink" and not old:
             small(load, (b"new", b"2"))
@@ -218,7 +218,7 @@ def test_a_death_leaves_the_old_load_or_the_new_one(
         assert load_content(load) == {b"old": b"1"}
     else:
         with pytest.raises(NotFoundError):
-            read_manifest(str(load))
+            read_load_manifest(str(load))
     small(load, (b"newer", b"3"), replace=True)
     assert load_content(load) == {b"newer": b"3"}
     assert len(names(load)) == 2

@@ -6,7 +6,7 @@ import pytest
 
 from tidelog.affinity.errors import UsageError
 from tidelog.pipeline.base import vectors
-from tidelog.pipeline.plan.options import Options, parse
+from tidelog.pipeline.plan.options import ReadOptions, parse
 from tidelog.pipeline.plan.reads import fields_of
 
 STORE, HISTORY = b"s" * 16, b"h" * 16
@@ -14,7 +14,7 @@ STORE, HISTORY = b"s" * 16, b"h" * 16
 
 def test_names_of_options_have_no_case() -> None:
     options = parse({"PATH": "/s", "View": "changes", "batchrows": "7", "INCLUDEROLLBACKS": "True"})
-    assert options == Options(view="changes", paths=("/s",), batch_rows=7, rollbacks=True)
+    assert options == ReadOptions(view="changes", paths=("/s",), batch_rows=7, rollbacks=True)
 
 
 def test_paths_may_be_several() -> None:

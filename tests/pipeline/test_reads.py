@@ -39,7 +39,7 @@ from tidelog.pipeline.log.changes import Wanted, changes
 from tidelog.pipeline.log.logs import Log
 from tidelog.pipeline.plan import reads
 from tidelog.pipeline.plan.reads import read
-from tidelog.pipeline.plan.streams import ChangeStream, Stream, WalStream, stream
+from tidelog.pipeline.plan.streams import ChangeStream, ViewStream, WalStream, stream
 from tidelog.wal.format import Frame
 from tidelog.wal.records import RecordType, pack_record_header
 
@@ -736,7 +736,7 @@ def test_a_stream_tells_how_far_it_could_go(tmp_path: Path) -> None:
     path = tmp_path / "s"
     given = {"path": str(path), "view": "changes"}
     new_store(path, partitions=2, segment_bytes=1 << 20, retain_bytes=1 << 30).close()
-    following: list[Stream] = [
+    following: list[ViewStream] = [
         stream(parse({**given, "startingCounters": "earliest"}, stream=True)),
         stream(parse({**given, "view": "wal", "startingPosition": "earliest"}, stream=True)),
     ]

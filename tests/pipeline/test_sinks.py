@@ -25,9 +25,9 @@ from tidelog.affinity.errors import (
 from tidelog.engine.upkeep.check import check_store
 from tidelog.pipeline.plan.options import WriteOptions, parse_write
 from tidelog.pipeline.write import sinks
-from tidelog.pipeline.write.sinks import Batch, Staged
+from tidelog.pipeline.write.sinks import NumberedBatch, Staged
 
-NOBODY = Batch(None)
+NOBODY = NumberedBatch(None)
 Row = tuple[str, bytes | None, bytes | None]
 
 
@@ -76,21 +76,23 @@ def test_the_rows_of_all_tasks_are_one_transaction(store: Path) -> None:
 
 
 def test_a_batch_that_is_brought_again_is_not_written_again(store: Path) -> None:
-    first = Batch("job", 7)
+    first = NumberedBatch("job", 7)
     sinks.commit([staged(store, 0, ("a", b"1", b"x"))], first, options(store))
     sinks.commit([staged(store, 0, ("a", b"1", b"again"))], first, options(store))
-    sinks.commit([staged(store, 0, ("a", b"1", b"older"))], Batch("job", 6), options(store))
+    sinks.commit([staged(store, 0, ("a", b"1", b"older"))], NumberedBatch("job", 6), options(store))
     assert content(store)["a"] == {b"1": b"x"}
-    sinks.commit([staged(store, 0, ("a", b"1", b"other"))], Batch("other", 1), options(store))
+    sinks.commit(
+        [staged(store, 0, ("a", b"1", b"other"))], NumberedBatch("other", 1), options(store)
+    )
     assert content(store)["a"] == {b"1": b"other"}
-    sinks.commit([staged(store, 0, ("a", b"1", b"next"))], Batch("job", 8), options(store))
+    sinks.commit([staged(store, 0, ("a", b"1", b"next"))], NumberedBatch("job", 8), options(store))
     assert content(store)["a"] == {b"1": b"next"}
     assert left(store) == []
     assert check_store(store) == []
 
 
 def test_the_ledger_is_no_map_and_no_change(store: Path) -> None:
-    sinks.commit([staged(store, 0, ("a", b"1", b"x"))], Batch("job", 7), options(store))
+    sinks.commit([staged(store, 0, ("a", b"1", b"x"))], NumberedBatch("job", 7), options(store))
     assert sorted(content(store)) == ["a", "kept"]
     assert {row["namespace"] for row in rows(store, "changes")} == {"a", "kept"}
     assert {row["namespace"] for row in rows(store, "snapshot")} == {"a", "kept"}
@@ -114,11 +116,11 @@ def test_partitions_are_committed_one_by_one_and_each_once(
     with monkeypatch.context() as patch:
         patch.setattr(sinks, "_apply", dies)
         with pytest.raises(KeyboardInterrupt):
-            sinks.commit([staged(store, 0, *given)], Batch("job", 1), chosen)
+            sinks.commit([staged(store, 0, *given)], NumberedBatch("job", 1), chosen)
     half = content(store)["a"]
     assert 0 < len(half) < 20
     changed = [(name, key, b"y") for name, key, _ in given]
-    sinks.commit([staged(store, 0, *changed)], Batch("job", 1), chosen)
+    sinks.commit([staged(store, 0, *changed)], NumberedBatch("job", 1), chosen)
     found = content(store)["a"]
     assert found == {key: b"x" if key in half else b"y" for _, key, _ in given}
     transactions = {
@@ -137,9 +139,11 @@ def test_a_death_behind_the_commit_changes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(sinks, "discard", dies)
         with pytest.raises(KeyboardInterrupt):
-            sinks.commit([staged(store, 0, ("a", b"1", b"x"))], Batch("q", 0), options(store))
+            sinks.commit(
+                [staged(store, 0, ("a", b"1", b"x"))], NumberedBatch("q", 0), options(store)
+            )
     assert left(store) == ["job", "job/0-0.arrow"]
-    sinks.commit([staged(store, 0, ("a", b"1", b"x"))], Batch("q", 0), options(store))
+    sinks.commit([staged(store, 0, ("a", b"1", b"x"))], NumberedBatch("q", 0), options(store))
     assert len(rows(store, "changes", namespace="a")) == 1
     assert left(store) == []
 
@@ -177,21 +181,21 @@ def test_a_map_is_replaced_as_a_whole(store: Path) -> None:
 
 def test_only_what_can_be_written_is_taken(store: Path) -> None:
     good = {"key": "binary", "value": "binary", "namespace": "string"}
-    sinks.check(good, options(store), replace=False)
+    sinks.check_write(good, options(store), replace=False)
     for columns, told in (
         ({**good, "extra": "int"}, "extra int"),
         ({**good, "key": "string"}, "key string"),
         ({"key": "binary", "value": "binary"}, "no namespace"),
     ):
         with pytest.raises(UsageError, match=told) as caught:
-            sinks.check(columns, options(store), replace=False)
+            sinks.check_write(columns, options(store), replace=False)
         assert "Select key binary" in caught.value.hint
     with pytest.raises(UsageError, match="namespace string"):
-        sinks.check(good, options(store, namespace="a"), replace=False)
+        sinks.check_write(good, options(store, namespace="a"), replace=False)
     with pytest.raises(UsageError, match="one map"):
-        sinks.check(good, options(store), replace=True)
+        sinks.check_write(good, options(store), replace=True)
     with pytest.raises(NotFoundError, match="no store"):
-        sinks.check(good, options(store / "nowhere"), replace=False)
+        sinks.check_write(good, options(store / "nowhere"), replace=False)
 
 
 def test_rows_that_no_map_could_hold_leave_nothing_behind(store: Path) -> None:
@@ -226,10 +230,10 @@ def test_a_batch_that_is_too_large_says_what_to_do(
     )
     given = [("a", b"%d" % number, bytes(10_000)) for number in range(20)]
     with pytest.raises(TransactionTooLargeError) as caught:
-        sinks.commit([staged(store, 0, *given)], Batch("q", 0), options(store))
+        sinks.commit([staged(store, 0, *given)], NumberedBatch("q", 0), options(store))
     assert any("atomicity=partition" in note for note in caught.value.__notes__)
     chosen = options(store, atomicity="partition")
-    sinks.commit([staged(store, 0, *given)], Batch("q", 0), chosen)
+    sinks.commit([staged(store, 0, *given)], NumberedBatch("q", 0), chosen)
     assert len(content(store)["a"]) == 20
 
 
@@ -300,7 +304,7 @@ def test_a_batch_that_the_ledger_knows_is_told(
     # A number that was too low, or a name that two jobs shared, lost batches without a word.
     for number in (5, 5, 3, 6):
         part = staged(store, 0, ("a", b"%d" % number, b"x"))
-        sinks.commit([part], Batch("job", number), options(store))
+        sinks.commit([part], NumberedBatch("job", number), options(store))
     told = [record.getMessage() for record in caplog.records]
     assert [text.split(" path=")[0] for text in told] == [
         "batch.known writer=job number=5 newest=5 rows=1",

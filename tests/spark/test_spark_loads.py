@@ -11,7 +11,7 @@ import pytest
 
 from support.pipelines import load_content
 from tidelog.affinity.errors import NotFoundError, UsageError
-from tidelog.engine.upkeep.load_files import LoadManifest, read_manifest
+from tidelog.engine.upkeep.load_files import LoadManifest, read_load_manifest
 from tidelog.pipeline.jobs import loads
 from tidelog.pipeline.jobs.runner import Runner
 from tidelog.pipeline.spark import arranging
@@ -73,7 +73,7 @@ def test_a_frame_becomes_a_load_which_another_replaces(spark: SparkSession, tmp_
         write(arranging.arrange(rows(spark, 5), 64), directory)
     write(arranging.arrange(rows(spark, 50), 64), directory, "overwrite", keyCodec="str")
     assert load_content(directory) == doubled(50)
-    assert read_manifest(str(directory)).key_codec == ("str", 1)
+    assert read_load_manifest(str(directory)).key_codec == ("str", 1)
     assert not any(name.startswith("_") for name in os.listdir(directory))
 
 
@@ -91,7 +91,7 @@ def test_what_cannot_be_loaded_is_told(spark: SparkSession, tmp_path: Path) -> N
         with pytest.raises(Exception, match=rf"(?is){said}"):
             write(given, directory, **options)
         with pytest.raises(NotFoundError):
-            read_manifest(str(directory))
+            read_load_manifest(str(directory))
 
 
 def test_errors_of_tasks_are_raised_as_ours(spark: SparkSession, tmp_path: Path) -> None:

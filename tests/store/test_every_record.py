@@ -27,7 +27,7 @@ from tidelog.tools.main import cli
 from tidelog.wal.files import ReadOnlyDirectory
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import (
-    TABLE,
+    RECORD_FORMS,
     AdmitRecord,
     ClearRecord,
     Closed,
@@ -36,13 +36,13 @@ from tidelog.wal.records import (
     CommitUptoRecord,
     Opened,
     OpenRecord,
-    Outcome,
     Participant,
     PrepareRecord,
     Record,
     RollbackRecord,
     Run,
     Settled,
+    SettledOutcome,
     SettleRecord,
     Supplied,
     SuppliedRecord,
@@ -100,7 +100,7 @@ def of_partition_2(w: Maker, epoch: int, first: int) -> list[Record]:
         RollbackRecord(tx_id=tx_id(3), time=w.time, reason="told", runs=(never,)),
         SettleRecord(
             partition=2, epoch=epoch + 1, start=first + 5,
-            transactions=(Settled(tx_id(4), 1, gone, Outcome.ROLLED_BACK, 0, None),),
+            transactions=(Settled(tx_id(4), 1, gone, SettledOutcome.ROLLED_BACK, 0, None),),
             closed=(Closed(epoch, first + 4, 1, "gap"),),
         ),
         OpenRecord(rows=(Opened(2, epoch + 1),)),
@@ -166,7 +166,7 @@ def store(tmp_path: Path) -> tuple[Path, dict[bytes, bytes]]:
 def test_its_log_has_every_type_of_record(store: tuple[Path, dict[bytes, bytes]]) -> None:
     scan = Scan(ReadOnlyDirectory(store[0] / "wal"))
     found = {type(record) for _, record in read_records(scan)}
-    assert found == {row.record for row in TABLE} | {UnknownRecord}
+    assert found == {row.record for row in RECORD_FORMS} | {UnknownRecord}
 
 
 def test_it_is_dumped_verified_and_counted(store: tuple[Path, dict[bytes, bytes]]) -> None:
@@ -179,7 +179,7 @@ def test_it_is_dumped_verified_and_counted(store: tuple[Path, dict[bytes, bytes]
 
     dumped = [json.loads(line) for line in told("dump", "--internal", "--jsonl").splitlines()]
     types = {one["type"] for one in dumped} - {"end", "unknown"}
-    assert types == {row.kind.name.lower() for row in TABLE}
+    assert types == {row.kind.name.lower() for row in RECORD_FORMS}
     assert json.loads(told("verify", "--json"))["problems"] == []
     counted = json.loads(told("stat", "--json"))
     assert counted["frames"] == json.loads(told("verify", "--json"))["frames"]
@@ -205,7 +205,7 @@ def test_it_is_replayed_and_goes_on(store: tuple[Path, dict[bytes, bytes]]) -> N
 
 def test_it_is_read_by_the_pipeline(store: tuple[Path, dict[bytes, bytes]]) -> None:
     path, content = store
-    everything = {row.kind.name for row in TABLE} | {"200"}
+    everything = {row.kind.name for row in RECORD_FORMS} | {"200"}
     # The frame that says how far the log is durable comes behind that.
     durable = everything - {"IDLE"}
     assert {row["record_type"] for row in rows(path, "wal")} == durable

@@ -26,7 +26,7 @@ from tidelog.errors import (
     TransactionTooLargeError,
     UsageError,
 )
-from tidelog.tx.locks import LockTable, Outcome, Want
+from tidelog.tx.locks import LockAnswer, LockTable, Want
 
 OPTIMISTIC_LEVELS = ["serializable", "repeatable_read", "read_committed"]
 ID = bytes(range(16))
@@ -191,7 +191,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set once a request for a lock has to wait."""
     queued, request = threading.Event(), LockTable.request
 
-    def watched(table: LockTable, owner: int, want: Want) -> Outcome:
+    def watched(table: LockTable, owner: int, want: Want) -> LockAnswer:
         outcome = request(table, owner, want)
         if table.blockers(owner):
             queued.set()

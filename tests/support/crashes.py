@@ -14,8 +14,8 @@ from tidelog.engine.api import open as opens
 from tidelog.engine.api.database import session_of
 from tidelog.testing import FaultyDisk, SimulatedCrash, crash_points, simulated
 from tidelog.testing.crash import CrashPoint, recorded
-from tidelog.testing.media import OUTCOMES
-from tidelog.testing.plan import FAULTS, MOMENTS, Operation
+from tidelog.testing.media import CRASH_OUTCOMES
+from tidelog.testing.plan import FAULTS, MOMENTS, DiskOperation
 
 from .promises import Promise, check_recovered, promise_of
 from .scripts import LIMITS, PARTITIONS, PATH, SMALL_PIECES, BrokenInvariant, Run, Step
@@ -58,7 +58,7 @@ def cut_everywhere(
     *,
     seed: int = 0,
     moments: Sequence[str] = MOMENTS,
-    outcomes: Sequence[str] = OUTCOMES,
+    outcomes: Sequence[str] = CRASH_OUTCOMES,
     step: int = 1,
     first: int = 0,
     kv: str = "memory",
@@ -141,8 +141,8 @@ def cut_recoveries(
 
 
 def errors_of(
-    operations: Sequence[Operation], faults: Sequence[str] = ("EIO", "ENOSPC", "short")
-) -> Iterator[tuple[Operation, str, bool]]:
+    operations: Sequence[DiskOperation], faults: Sequence[str] = ("EIO", "ENOSPC", "short")
+) -> Iterator[tuple[DiskOperation, str, bool]]:
     """Yield each operation with each fault that can hit it, once and for ever."""
     for operation in operations:
         for fault in faults:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.golden_records import STOCK, TIME
 from tidelog.checkpoints.copies import CopyState
 from tidelog.checkpoints.marks import PartitionMark, StoreMark
-from tidelog.engine.commit.outcomes import Entry, Kind, encode_outcome
+from tidelog.engine.commit.outcomes import Kind, OutcomeEntry, encode_outcome
 from tidelog.engine.data.stored import checked, pack_prefix, stored_value
 from tidelog.tx.counter import PartitionUpdateCounter
 
@@ -33,7 +33,7 @@ STORE = StoreMark(
     next_namespace=18,
     dropped=(17,),
 )
-OUTCOME = Entry(Kind.COMMITTED, TIME, 2, ((3, 9, 1),))
+OUTCOME = OutcomeEntry(Kind.COMMITTED, TIME, 2, ((3, 9, 1),))
 
 
 def pair(value: bytes | None, number: int) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidelog.affinity.partitions import Space
 from tidelog.wal.records import (
-    TABLE,
+    RECORD_FORMS,
     AdmitRecord,
     CheckpointRecord,
     ClearRecord,
@@ -19,7 +19,6 @@ from tidelog.wal.records import (
     NamespaceRecord,
     Opened,
     OpenRecord,
-    Outcome,
     Participant,
     Pending,
     PrepareRecord,
@@ -29,6 +28,7 @@ from tidelog.wal.records import (
     Run,
     SealRecord,
     Settled,
+    SettledOutcome,
     SettleRecord,
     StateRecord,
     Supplied,
@@ -86,9 +86,9 @@ RECORDS: tuple[Record, ...] = (
         epoch=2,
         start=16,
         transactions=(
-            Settled(tx_id(4), 1, Run(3, 1, 14, 1), Outcome.ROLLED_BACK, 0, None),
+            Settled(tx_id(4), 1, Run(3, 1, 14, 1), SettledOutcome.ROLLED_BACK, 0, None),
             Settled(
-                tx_id(5), 1, Run(3, 1, 15, 1), Outcome.COMMITTED, TIME,
+                tx_id(5), 1, Run(3, 1, 15, 1), SettledOutcome.COMMITTED, TIME,
                 Columns(16, [b"k"], [None]),
             ),
         ),
@@ -149,7 +149,7 @@ OF_COPIES = frozenset(
 )  # fmt: skip
 """What only the copies of a cluster's partitions log: no store of its own writes any."""
 
-_KINDS = {row.record: row.kind for row in TABLE}
+_KINDS = {row.record: row.kind for row in RECORD_FORMS}
 
 
 def examples() -> dict[RecordType, Record]:

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tidelog.affinity.partitions import Space, partition_of
-from tidelog.engine.upkeep.load_files import LoadManifest, write_file, write_manifest
+from tidelog.engine.upkeep.load_files import LoadManifest, write_file, write_load_manifest
 
 TIME = 1_700_000_000_000_000
 
@@ -47,5 +47,5 @@ def make_load(
         time=TIME,
         files=tuple(written),
     )
-    write_manifest(str(directory), manifest)
+    write_load_manifest(str(directory), manifest)
     return str(directory)

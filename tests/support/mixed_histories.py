@@ -25,7 +25,7 @@ from tidelog.pipeline.data import archives
 from tidelog.pipeline.jobs.compaction import compact
 from tidelog.pipeline.jobs.runner import Runner
 from tidelog.pipeline.log.logs import Log
-from tidelog.pipeline.plan.options import Options, parse
+from tidelog.pipeline.plan.options import ReadOptions, parse
 from tidelog.pipeline.plan.streams import ChangeStream
 
 from .loads import make_load
@@ -65,7 +65,7 @@ class Moment:
 class Followed:
     """A stream, the offsets that it has come past, and what it showed between them."""
 
-    options: Options
+    options: ReadOptions
     stream: ChangeStream
     offsets: list[dict[str, Any]]
     batches: list[list[Row]] = field(default_factory=list)
@@ -373,7 +373,7 @@ class MixedHistory:
         found = rows(path, "changes", **options)
         self.check_rows(found)
         if path in self.archives:
-            archive = archives.load(str(path))
+            archive = archives.read_archive(str(path))
             low = {p: n for p, (_, n) in archive.stretches[0].low.items()}
             high = {p: n for p, (_, n) in archive.high.items()}
         else:
@@ -469,14 +469,14 @@ class MixedHistory:
             self.db.close()
         reached = next((then.numbers for copy, then in self.copies if copy == path), None)
         if path in self.archives:
-            reached = {p: n for p, (_, n) in archives.load(str(path)).high.items()}
+            reached = {p: n for p, (_, n) in archives.read_archive(str(path)).high.items()}
         try:
             if reached is None or all(moment.numbers[p] <= n for p, n in reached.items()):
                 self.check_data(path, {"asOf": text}, moment)
                 self.counts["past"] += 1
         except GONE:
             if path in self.archives:
-                assert archives.load(str(path)).base is not None
+                assert archives.read_archive(str(path)).base is not None
             self.counts["refused"] += 1
         finally:
             if path == self.path:

@@ -11,9 +11,9 @@ from typing import Any
 import tidelog
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.database import Database
-from tidelog.engine.upkeep.load_files import check_file, read_manifest, read_part
+from tidelog.engine.upkeep.load_files import check_file, read_load_manifest, read_part
 from tidelog.pipeline.plan import options
-from tidelog.pipeline.plan.options import Options
+from tidelog.pipeline.plan.options import ReadOptions
 from tidelog.pipeline.plan.reads import Task, read
 
 Row = dict[str, Any]
@@ -67,7 +67,7 @@ def rows_of(tasks: Iterable[Task]) -> list[Row]:
     return [row for task in tasks for batch in task.batches() for row in batch.to_pylist()]
 
 
-def parse(given: Mapping[str, str], *, stream: bool | None = False) -> Options:
+def parse(given: Mapping[str, str], *, stream: bool | None = False) -> ReadOptions:
     """Return the options of a read that may have small tasks, so that little makes several."""
     return replace(options.parse(given, stream=stream), task_bytes_min=500)
 
@@ -108,7 +108,7 @@ def greatest_closed(changes: list[Row], wanted: dict[int, int]) -> dict[int, int
 
 def load_content(directory: Path) -> dict[bytes, bytes]:
     """The pairs of a load, all of whose files are looked at."""
-    manifest = read_manifest(str(directory))
+    manifest = read_load_manifest(str(directory))
     found: dict[bytes, bytes] = {}
     for file in manifest.files:
         check_file(str(directory), file)

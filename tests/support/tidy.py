@@ -680,7 +680,7 @@ def names_defined(path: str, source: str) -> frozenset[str]:
     modules = {".".join(parts[start:end]) for end in ends for start in range(end)}
     module_names = [".".join(parts[start:]) for start in range(len(parts))]
     classes = [node for node in nodes_of(source) if isinstance(node, ast.ClassDef)]
-    members = {f"{owner.name}.{name}" for owner in classes for name in _names_bound_in(owner)}
+    members = {f"{owner.name}.{name}" for owner in classes for name in names_given_in(owner)}
     functions = {
         f"{module}.{node.name}"
         for node in parsed(source).body
@@ -690,7 +690,7 @@ def names_defined(path: str, source: str) -> frozenset[str]:
     return frozenset(modules | {owner.name for owner in classes} | members | functions)
 
 
-def _names_bound_in(tree: ast.AST) -> set[str]:
+def names_given_in(tree: ast.AST) -> set[str]:
     """Functions, classes, variables and attributes that are given a name somewhere in a tree."""
     found = set()
     for node in ast.walk(tree):
@@ -711,12 +711,43 @@ def names_told(docstring: str) -> Iterator[str]:
 
 def find_unknown_names(path: str, source: str, known: Container[str]) -> list[Finding]:
     """Names in the head of a module that are nowhere in the package, and not in the module."""
-    own = _names_bound_in(parsed(source))
+    own = names_given_in(parsed(source))
     return [
         Finding(path, 1, f"{name}: no such module, class or member; correct it, or list the word")
         for name in names_told(ast.get_docstring(parsed(source)) or "")
         if name not in known and name not in own
     ]
+
+
+SHARED_NAME = re.compile(r"[a-z]|[A-Z]\w*[a-z]")
+"""The beginning of a function, or of a class or another type; not of a constant or a ``T``."""
+
+
+def public_names(source: str) -> dict[str, int]:
+    """Functions and types of a module with their lines; commands are named for their users."""
+    found = {}
+    for node in parsed(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            calls = [ast.unparse(item) for item in node.decorator_list]
+            if not any(re.search(r"\b(?:command|group)\(", call) for call in calls):
+                found[node.name] = node.lineno
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {item.id: node.lineno for item in targets if isinstance(item, ast.Name)}
+    return {name: line for name, line in found.items() if SHARED_NAME.match(name)}
+
+
+def find_shared_names(sources: Mapping[str, str], allowed: Container[str]) -> list[Finding]:
+    """Functions and types of two modules under one name, which readers take for one thing."""
+    first: dict[str, str] = {}
+    found = []
+    for path, source in sorted(sources.items()):
+        for name, line in public_names(source).items():
+            other = first.setdefault(name, path)
+            if other != path and name not in allowed:
+                text = f"{name} is a name in {other}, too; find another one, or list it"
+                found.append(Finding(path, line, text))
+    return found
 
 
 # ------------------------------------------------------------------ the whole

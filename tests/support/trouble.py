@@ -16,7 +16,7 @@ from tidelog.affinity.errors import TidelogError
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.data.stored import TRAILER_SIZE, split_key, version_of
 from tidelog.testing import FaultyDisk, simulated
-from tidelog.testing.plan import Operation, SimulatedCrash
+from tidelog.testing.plan import DiskOperation, SimulatedCrash
 
 from .promises import (
     check_counters,
@@ -44,8 +44,8 @@ class WatchedDisk(FaultyDisk):
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
-        self.failed_syncs: list[Operation] = []
-        self.failed_commits: list[Operation] = []
+        self.failed_syncs: list[DiskOperation] = []
+        self.failed_commits: list[DiskOperation] = []
         self._doomed: set[str] = set()
 
     def perform(

@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.testing import FaultyDisk, SimulatedCrash, crash_points
 from tidelog.testing.crash import error_points, recorded
-from tidelog.testing.media import OUTCOMES
+from tidelog.testing.media import CRASH_OUTCOMES
 
 RECORD = b"%07d\n"
 Acknowledge = Callable[[object], None]
@@ -85,7 +85,7 @@ def test_a_scenario_can_begin_with_a_disk_that_was_left() -> None:
 
 
 def test_steps_moments_and_outcomes_can_be_chosen() -> None:
-    points = list(crash_points(append, moments=("after",), outcomes=OUTCOMES[:2], step=3))
+    points = list(crash_points(append, moments=("after",), outcomes=CRASH_OUTCOMES[:2], step=3))
     assert [point.operation.number for point in points] == [1, 1, 4, 4, 7, 7]
 
 

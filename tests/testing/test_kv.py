@@ -10,7 +10,7 @@ import pytest
 from tidelog.affinity.errors import CorruptDataError, DiskError, DiskFullError, StorageError
 from tidelog.engine.system.environment import KeyValueEnvironment
 from tidelog.testing import FaultyDisk, SimulatedCrash, simulated
-from tidelog.testing.media import OUTCOMES
+from tidelog.testing.media import CRASH_OUTCOMES
 
 MAP_SIZE = 1 << 20
 FORMS = ["memory", "lmdb"]
@@ -45,7 +45,7 @@ def value_after(disk: FaultyDisk, form: str) -> bytes | None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("outcome", CRASH_OUTCOMES)
 def test_a_commit_is_durable_when_it_returns(form: str, outcome: str) -> None:
     disk = FaultyDisk(1)
     kv = created(disk, form)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidelog.testing.media import OUTCOMES, Cut, Folder, Inode, NameChange, Write
+from tidelog.testing.media import CRASH_OUTCOMES, FileWrite, Folder, Inode, NameChange, Resize
 
 SEEDS = range(300)
 
@@ -23,7 +23,7 @@ def found_names(folder: Folder, outcome: str) -> set[tuple[str, ...]]:
     return {tuple(folder.after_crash(outcome, random.Random(seed), {}).durable) for seed in SEEDS}
 
 
-def inode_with(*unsynced: Write | Cut, synced: bytes = b"") -> Inode:
+def inode_with(*unsynced: FileWrite | Resize, synced: bytes = b"") -> Inode:
     inode = Inode(synced)
     for change in unsynced:
         inode.change(change)
@@ -34,22 +34,22 @@ def inode_with(*unsynced: Write | Cut, synced: bytes = b"") -> Inode:
 
 
 def test_synced_bytes_survive_every_outcome() -> None:
-    inode = inode_with(Write(0, b"abc"))
+    inode = inode_with(FileWrite(0, b"abc"))
     inode.sync()
-    for outcome in OUTCOMES:
+    for outcome in CRASH_OUTCOMES:
         assert set(found(inode, outcome)) == {b"abc"}
 
 
 def test_a_sync_covers_only_what_was_written_before_it() -> None:
-    inode = inode_with(Write(0, b"abc"))
+    inode = inode_with(FileWrite(0, b"abc"))
     inode.sync()
-    inode.change(Write(3, b"def"))
+    inode.change(FileWrite(3, b"def"))
     assert set(found(inode, "lost")) == {b"abc"}
     assert set(found(inode, "kept")) == {b"abcdef"}
 
 
 def test_a_torn_write_lands_up_to_any_byte() -> None:
-    inode = inode_with(Write(3, b"def"), synced=b"abc")
+    inode = inode_with(FileWrite(3, b"def"), synced=b"abc")
     whole = {b"abc", b"abcd", b"abcde", b"abcdef"}
     zeros = {b"abc\0", b"abc\0\0", b"abc\0\0\0", b"abcd\0", b"abcd\0\0", b"abcde\0"}
     contents = set(found(inode, "torn"))
@@ -58,12 +58,12 @@ def test_a_torn_write_lands_up_to_any_byte() -> None:
 
 
 def test_reordered_writes_land_in_any_subset() -> None:
-    inode = inode_with(Write(0, b"A"), Write(1, b"B"), synced=b"ab")
+    inode = inode_with(FileWrite(0, b"A"), FileWrite(1, b"B"), synced=b"ab")
     assert set(found(inode, "reordered")) == {b"ab", b"Ab", b"aB", b"AB"}
 
 
 def test_reordered_sectors_of_one_write_land_apart() -> None:
-    inode = inode_with(Write(0, b"x" * 1024), synced=bytes(1024))
+    inode = inode_with(FileWrite(0, b"x" * 1024), synced=bytes(1024))
     halves = {(content[:512].strip(b"\0"), content[512:].strip(b"\0")) for content in
               found(inode, "reordered")}  # fmt: skip
     assert (b"x" * 512, b"") in halves
@@ -71,13 +71,13 @@ def test_reordered_sectors_of_one_write_land_apart() -> None:
 
 
 def test_a_hole_reads_as_zeros() -> None:
-    inode = inode_with(Write(3, b"x"))
+    inode = inode_with(FileWrite(3, b"x"))
     assert bytes(inode.cached) == b"\0\0\0x"
     assert set(found(inode, "kept")) == {b"\0\0\0x"}
 
 
 def test_a_cut_is_lost_or_kept_like_a_write() -> None:
-    inode = inode_with(Cut(1), synced=b"abc")
+    inode = inode_with(Resize(1), synced=b"abc")
     assert bytes(inode.cached) == b"a"
     assert set(found(inode, "lost")) == {b"abc"}
     assert set(found(inode, "kept")) == {b"a"}
@@ -87,7 +87,7 @@ def test_a_cut_is_lost_or_kept_like_a_write() -> None:
 def test_a_failed_sync_makes_pages_clean_whatever_became_of_them() -> None:
     fates = set()
     for seed in SEEDS:
-        inode = inode_with(Write(0, b"new"), synced=b"old")
+        inode = inode_with(FileWrite(0, b"new"), synced=b"old")
         inode.fail_sync(random.Random(seed))
         inode.sync()
         fates.add((bytes(inode.cached), bytes(inode.durable)))
@@ -97,7 +97,7 @@ def test_a_failed_sync_makes_pages_clean_whatever_became_of_them() -> None:
 def test_a_page_that_grew_the_file_reads_as_zeros_once_dropped() -> None:
     contents = set()
     for seed in SEEDS:
-        inode = inode_with(Write(3, b"new"), synced=b"old")
+        inode = inode_with(FileWrite(3, b"new"), synced=b"old")
         inode.fail_sync(random.Random(seed))
         contents.add(bytes(inode.cached))
     assert contents == {b"oldnew", b"old\0\0\0"}
@@ -106,7 +106,9 @@ def test_a_page_that_grew_the_file_reads_as_zeros_once_dropped() -> None:
 def test_a_sync_cut_short_leaves_the_rest_unsynced() -> None:
     states = set()
     for seed in SEEDS:
-        inode = inode_with(Write(0, b"A"), Write(9000, b"B"), synced=b"a" + bytes(8999) + b"b")
+        inode = inode_with(
+            FileWrite(0, b"A"), FileWrite(9000, b"B"), synced=b"a" + bytes(8999) + b"b"
+        )
         inode.sync_partly(random.Random(seed))
         states.add(bytes(inode.durable[::9000]))
         inode.sync()
@@ -119,7 +121,7 @@ def test_an_older_write_never_lands_on_a_newer_one() -> None:
     # it for later, so that the power cut wiped the frame out.
     states = set()
     for seed in SEEDS:
-        inode = inode_with(Write(0, b"old"), Write(0, b"new"), Cut(3), synced=b"---")
+        inode = inode_with(FileWrite(0, b"old"), FileWrite(0, b"new"), Resize(3), synced=b"---")
         inode.sync_partly(random.Random(seed))
         states.add(bytes(inode.durable))
         assert bytes(inode.after_crash("kept", random.Random(1)).durable) == b"new"
@@ -127,14 +129,14 @@ def test_an_older_write_never_lands_on_a_newer_one() -> None:
 
 
 def test_outcomes_depend_on_the_generator_alone() -> None:
-    inode = inode_with(*(Write(n * 700, b"x" * 700) for n in range(20)))
-    for outcome in OUTCOMES:
+    inode = inode_with(*(FileWrite(n * 700, b"x" * 700) for n in range(20)))
+    for outcome in CRASH_OUTCOMES:
         assert list(found(inode, outcome)) == list(found(inode, outcome))
 
 
 def test_an_unknown_outcome_is_a_mistake() -> None:
     with pytest.raises(AssertionError, match="melted"):
-        inode_with(Write(0, b"x")).after_crash("melted", random.Random(1))
+        inode_with(FileWrite(0, b"x")).after_crash("melted", random.Random(1))
 
 
 # ------------------------------------------------------------------ directories
@@ -146,7 +148,7 @@ def test_names_survive_only_once_the_directory_was_synced() -> None:
     assert found_names(folder, "lost") == {()}
     assert found_names(folder, "kept") == {("a",)}
     folder.sync()
-    for outcome in OUTCOMES:
+    for outcome in CRASH_OUTCOMES:
         assert found_names(folder, outcome) == {("a",)}
 
 
@@ -176,7 +178,7 @@ def test_changes_of_one_name_are_never_reordered() -> None:
 
 def test_a_durable_name_may_lead_to_an_empty_file() -> None:
     folder = Folder()
-    folder.change(NameChange(None, "a", inode_with(Write(0, b"abc"))))
+    folder.change(NameChange(None, "a", inode_with(FileWrite(0, b"abc"))))
     folder.sync()
     after = folder.after_crash("lost", random.Random(1), {})
     node = after.durable["a"]

@@ -15,7 +15,7 @@ import trio.testing
 from tidelog.engine.store.handles import open_handles
 from tidelog.engine.system.blocking import WORKERS_MAX
 from tidelog.testing import SimulatedCrash, World, open_with
-from tidelog.testing.media import OUTCOMES
+from tidelog.testing.media import CRASH_OUTCOMES
 from tidelog.testing.node import Node
 from tidelog.testing.points import Points
 from tidelog.testing.process import STEPS_TO_END_MAX
@@ -388,7 +388,7 @@ def test_a_task_that_outlives_its_kill_is_an_error() -> None:
         live(program, scenario)
 
 
-@pytest.mark.parametrize("outcome", OUTCOMES)
+@pytest.mark.parametrize("outcome", CRASH_OUTCOMES)
 def test_the_disk_keeps_what_was_synced_and_the_outcome_says_what_else(outcome: str) -> None:
     async def program(node: Node) -> None:
         write(node, f"synced{node.starts}", b"x")

@@ -18,7 +18,7 @@ import tidelog
 from tidelog import codecs
 from tidelog.affinity.errors import CorruptDataError, DiskFullError, UsageError
 from tidelog.engine.api.database import session_of
-from tidelog.engine.upkeep.salvage import Salvaged, batches
+from tidelog.engine.upkeep.salvage import Salvaged, salvaged_batches
 from tidelog.tools.db import cli as db_commands
 from tidelog.tools.db.stores import appearing_whole
 
@@ -169,10 +169,10 @@ def test_a_salvage_that_fails_leaves_no_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def failing(found: Salvaged, size: int) -> Iterator[object]:
-        yield next(iter(batches(found, 10)))
+        yield next(iter(salvaged_batches(found, 10)))
         raise error
 
-    monkeypatch.setattr(db_commands, "batches", failing)
+    monkeypatch.setattr(db_commands, "salvaged_batches", failing)
     out = tmp_path / "out.tl"
     if there_before:
         out.mkdir()
@@ -210,11 +210,11 @@ KILLED = """
 import os, signal
 from tidelog.tools import main
 from tidelog.tools.db import cli as db
-batches = db.batches
+batches = db.salvaged_batches
 def dying(found, size):
     yield next(iter(batches(found, 10)))
     os.kill(os.getpid(), signal.SIGKILL)
-db.batches = dying
+db.salvaged_batches = dying
 main.main()
 """
 

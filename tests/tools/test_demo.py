@@ -15,12 +15,12 @@ import tidelog
 from tidelog.engine.upkeep.check import check_store
 from tidelog.tools.demo import cli as demo, data as demo_data, worker as demo_worker
 from tidelog.tools.demo.check import Model, Move
-from tidelog.tools.demo.data import Record
+from tidelog.tools.demo.data import CityRecord
 
 Run = Callable[..., Result]
 
 
-def few_cities() -> dict[int, Record]:
+def few_cities() -> dict[int, CityRecord]:
     return {
         number: {
             "name": f"City {number}",
@@ -131,7 +131,7 @@ def test_what_a_city_is_in_the_store() -> None:
         "name": "Ulm", "countrycode": "DE", "population": 120_000, "latitude": 48.4,
         "longitude": 10.0, "timezone": "Europe/Berlin", "alternatenames": ("Ulma",),
     }  # fmt: skip
-    record = demo_data.record_of(given)
+    record = demo_data.city_record(given)
     assert record["names"] == ["Ulma"]
     assert demo_data.index_key(5, record) == ("DE", -120_000, 5)
 

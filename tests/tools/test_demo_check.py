@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.tools.demo.check import Found, Model, Move, find_problems
-from tidelog.tools.demo.data import Record, index_pairs
+from tidelog.tools.demo.data import CityRecord, index_pairs
 
 FIRST, SECOND, THIRD = (bytes([n]) * 16 for n in (1, 2, 3))
 
 
-def city(name: str, population: int) -> Record:
+def city(name: str, population: int) -> CityRecord:
     return {"name": name, "country": "DE", "population": population}
 
 

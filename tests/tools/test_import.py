@@ -22,7 +22,7 @@ from tidelog.engine.codecs import registry as engine_codecs
 from tidelog.engine.codecs.registry import Codec
 from tidelog.engine.data.namespaces import Home, Namespace
 from tidelog.tools.kv.export import _write_csv, _write_jsonl
-from tidelog.tools.kv.importing import Fields, pairs_of_records, split_head
+from tidelog.tools.kv.importing import ImportFields, pairs_of_records, split_head
 from tidelog.tools.kv.record_files import format_of, numbered_records
 from tidelog.wal.records import NamespaceRecord
 
@@ -366,7 +366,7 @@ def test_an_import_of_an_export_has_every_byte(
         stream, cast("Any", SimpleNamespace(namespace=namespace)), expected.items(), lambda _: None
     )
     _, found = split_head(numbered_records(io.BytesIO(stream.getvalue().encode()), kind))
-    fields = Fields(key=("key",), value=None)
+    fields = ImportFields(key=("key",), value=None)
     back = pairs_of_records(found, namespace, fields, kind == "csv")
     assert {
         namespace.encode_key(one): namespace.encode_value(other) for one, other in back

@@ -14,8 +14,8 @@ from tidelog.tx.locks import (
     GRANTED,
     Deadlock,
     KeyLock,
+    LockAnswer,
     LockTable,
-    Outcome,
     RangeLock,
     Waiting,
     Want,
@@ -494,7 +494,7 @@ class SlowTable:
             for place, (owner, want) in enumerate(self.queue)
         }
 
-    def request(self, owner: int, want: Want) -> Outcome:
+    def request(self, owner: int, want: Want) -> LockAnswer:
         if self.covered(owner, want):
             return GRANTED
         blockers = self.blockers(owner, want, self.queue)

@@ -10,7 +10,13 @@ import pytest
 
 from support.documents import ROOT
 from support.golden_records import OF_COPIES, SEAL, examples, golden
-from tidelog.wal.records import RECORD_OVERHEAD, TABLE, RecordType, decode_payload, decode_seal
+from tidelog.wal.records import (
+    RECORD_FORMS,
+    RECORD_OVERHEAD,
+    RecordType,
+    decode_payload,
+    decode_seal,
+)
 
 GOLDEN = Path(__file__).parent / "golden_records.txt"
 
@@ -32,7 +38,7 @@ def documented() -> dict[str, bytes]:
 
 
 def test_there_is_an_example_of_each_type() -> None:
-    assert set(examples()) == {row.kind for row in TABLE}
+    assert set(examples()) == {row.kind for row in RECORD_FORMS}
     assert set(golden()) == set(RecordType)
     assert set(written()) == set(documented()) == {kind.name for kind in RecordType}
     assert set(examples()) > OF_COPIES

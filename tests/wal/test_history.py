@@ -18,13 +18,13 @@ from tidelog.wal.records import (
     Closed,
     Columns,
     CommitRecord,
-    Outcome,
     Participant,
     Pending,
     PrepareRecord,
     Record,
     Run,
     Settled,
+    SettledOutcome,
     SettleRecord,
     StateRecord,
     Supplied,
@@ -91,7 +91,7 @@ INDEXED: list[tuple[Record, dict[int, list[tuple[int, int, int]]]]] = [
     (
         SettleRecord(
             partition=3, epoch=4, start=12,
-            transactions=(Settled(ID, 1, Run(3, 2, 8, 1), Outcome.COMMITTED, 5, ONE),),
+            transactions=(Settled(ID, 1, Run(3, 2, 8, 1), SettledOutcome.COMMITTED, 5, ONE),),
             closed=(Closed(2, 10, 2, "gap"),),
         ),
         {3: [(2, 8, 11)]},

@@ -31,7 +31,7 @@ from tidelog.wal.index import SegmentIndex, index_name
 from tidelog.wal.reader import Scan, find_transaction, load_index, read_records
 from tidelog.wal.records import RollbackRecord, Run, StateRecord, TxRecord, pack_record_header
 from tidelog.wal.segments import CHUNK_BYTES
-from tidelog.wal.tail import EndKind, LostRange, Place
+from tidelog.wal.tail import EndKind, LogPlace, LostRange
 
 OTHER_LOG = b"another log's id"
 
@@ -64,7 +64,7 @@ def test_frames_come_in_order_over_all_segments(log: LogBuilder) -> None:
     assert frames == log.frames
     assert (end.row, end.kind, end.position) == ("B", EndKind.CLEAN, log.position)
     assert (end.segment, end.offset) == (3, log.offset)
-    assert end.before == Place(frames[-1].position, 3, frames[-1].offset)
+    assert end.before == LogPlace(frames[-1].position, 3, frames[-1].offset)
     assert not end.refused
 
 
@@ -292,7 +292,7 @@ def test_g_a_sealed_segment_that_was_cut_names_what_is_lost(log: LogBuilder) -> 
     end = scanned(log.directory).end
     assert (end.row, end.segment, end.position) == ("G", 2, position)
     assert end.lost == (LostRange(1, 2, 3),)
-    assert end.after == Place(of(log, 3)[0][0], 3, HEADER_SIZE)
+    assert end.after == LogPlace(of(log, 3)[0][0], 3, HEADER_SIZE)
 
 
 def test_h_zeros_below_w_are_damage(log: LogBuilder) -> None:
@@ -320,8 +320,8 @@ def test_j_a_flipped_bit_below_w_is_damage_with_all_that_can_be_told(log: LogBui
     assert frames == log.frames[:-2]
     assert (end.row, end.kind) == ("J", EndKind.DAMAGED)
     assert (end.position, end.segment, end.offset) == (damaged[0], 3, damaged[1])
-    assert end.before == Place(before[0], 3, before[1])
-    assert end.after == Place(after[0], 3, after[1])
+    assert end.before == LogPlace(before[0], 3, before[1])
+    assert end.after == LogPlace(after[0], 3, after[1])
     assert end.durable > end.position
     assert end.lost == (LostRange(1, 5, 5),)
     assert end.transactions == (tx_id(8),)
@@ -340,7 +340,7 @@ def test_j_a_changed_length_does_not_hide_the_frames_that_prove_damage(
     frames, end = scanned(log.directory)
     assert frames == log.frames[:-3]
     assert (end.row, end.position) == ("J", position)
-    assert end.after == Place(*of(log, 3)[2][:1], 3, of(log, 3)[2][1])
+    assert end.after == LogPlace(*of(log, 3)[2][:1], 3, of(log, 3)[2][1])
 
 
 def test_nothing_is_allocated_for_a_length_beyond_the_file(
@@ -423,7 +423,7 @@ def test_k_frames_behind_a_damaged_last_header_prove_it_durable(log: LogBuilder)
     flip(log.directory, 3, 50)
     end = scanned(log.directory).end
     assert (end.row, end.kind, end.segment) == ("K", EndKind.DAMAGED, 3)
-    assert end.after == Place(of(log, 3)[0][0], 3, HEADER_SIZE)
+    assert end.after == LogPlace(of(log, 3)[0][0], 3, HEADER_SIZE)
 
 
 def test_k_two_unreadable_segments_are_more_than_a_crash_leaves() -> None:
@@ -486,7 +486,7 @@ def test_o_a_missing_segment_is_a_gap_with_the_numbers_that_it_held(log: LogBuil
     assert len(frames) == 4
     assert (end.row, end.kind, end.segment) == ("O", EndKind.GAP, 2)
     assert end.lost == (LostRange(1, 1, 3),)
-    assert end.after == Place(of(log, 3)[0][0], 3, HEADER_SIZE)
+    assert end.after == LogPlace(of(log, 3)[0][0], 3, HEADER_SIZE)
 
 
 def test_o_a_log_that_begins_above_the_start_has_a_gap(log: LogBuilder) -> None:

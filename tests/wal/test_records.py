@@ -11,8 +11,8 @@ from tidelog.affinity.errors import FormatVersionError
 from tidelog.affinity.partitions import Space
 from tidelog.wal.records import (
     MAY_BE_IGNORED,
+    RECORD_FORMS,
     RECORD_OVERHEAD,
-    TABLE,
     AdmitRecord,
     CheckpointRecord,
     ClearRecord,
@@ -27,7 +27,6 @@ from tidelog.wal.records import (
     NamespaceRecord,
     Opened,
     OpenRecord,
-    Outcome,
     Participant,
     Pending,
     PrepareRecord,
@@ -36,6 +35,7 @@ from tidelog.wal.records import (
     RollbackRecord,
     Run,
     Settled,
+    SettledOutcome,
     SettleRecord,
     StateRecord,
     Supplied,
@@ -69,7 +69,7 @@ NAMESPACES = st.builds(
     before_images=st.booleans(),
     space=U32,
 )
-KINDS = [row.kind for row in TABLE]
+KINDS = [row.kind for row in RECORD_FORMS]
 
 
 @st.composite
@@ -173,7 +173,7 @@ def prepares(draw: st.DrawFn) -> PrepareRecord:
 @st.composite
 def settled(draw: st.DrawFn) -> Settled:
     run = draw(RUNS)
-    outcome = draw(st.sampled_from(Outcome))
+    outcome = draw(st.sampled_from(SettledOutcome))
     given = Columns(**columns(draw, run.count)) if draw(st.booleans()) else None
     return Settled(draw(IDS), draw(U32), run, outcome, draw(I64), given)
 
@@ -508,8 +508,12 @@ def test_an_unknown_record_without_that_bit_refuses_the_log() -> None:
 
 
 def test_each_number_has_one_row_but_that_of_the_seal() -> None:
-    assert len(TABLE) == len({row.kind for row in TABLE}) == len({row.record for row in TABLE})
-    assert set(RecordType) - {row.kind for row in TABLE} == {RecordType.SEAL}
+    assert (
+        len(RECORD_FORMS)
+        == len({row.kind for row in RECORD_FORMS})
+        == len({row.record for row in RECORD_FORMS})
+    )
+    assert set(RecordType) - {row.kind for row in RECORD_FORMS} == {RecordType.SEAL}
     with pytest.raises(FormatVersionError, match="type 18"):
         decode_payload(pack_record_header(0, RecordType.SEAL, 0))
 

@@ -6,12 +6,12 @@ import pytest
 
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.wal.tail import (
+    END_RULES,
     REFUSED,
-    TABLE,
     End,
     EndKind,
+    LogPlace,
     LostRange,
-    Place,
     Sight,
     verdict,
 )
@@ -19,12 +19,12 @@ from tidelog.wal.tail import (
 
 def test_every_sight_has_exactly_one_row() -> None:
     for sight, proven in product(Sight, (False, True)):
-        rows = [row for row in TABLE if row.sight is sight and row.proven in (None, proven)]
+        rows = [row for row in END_RULES if row.sight is sight and row.proven in (None, proven)]
         assert [verdict(sight, proven)] == rows
 
 
 def test_letters_name_one_row_each() -> None:
-    assert len({row.letter for row in TABLE}) == len(TABLE)
+    assert len({row.letter for row in END_RULES}) == len(END_RULES)
 
 
 def test_what_w_proves_durable_is_never_cut() -> None:
@@ -60,7 +60,7 @@ DAMAGED = End(
     durable=300,
     expected=0xAB,
     found=0xCD,
-    after=Place(200, 2, 328),
+    after=LogPlace(200, 2, 328),
     lost=(LostRange(3, 7, 9),),
     transactions=(bytes(16),),
 )

@@ -26,20 +26,20 @@ from ...engine.files.recovery import newest_durable
 from ...engine.system.production import production
 from ...engine.upkeep.backup import BackupReport, BackupSource, back_up
 from ...engine.upkeep.check import inspect_store
-from ...engine.upkeep.salvage import Lost, Salvaged, batches, salvage as read_remains
+from ...engine.upkeep.salvage import Lost, Salvaged, salvage as read_remains, salvaged_batches
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.exits import Exit
 from ..shell.terminal import Settings, note, progress, write_fields, write_json, write_rows
 from ..wal.records import SCHEMA
-from .inspection import check_version, clear_dead_slots, describe, inspected, reader_slots
+from .inspection import clear_dead_slots, describe, inspected, reader_slots, require_known_version
 from .stores import (
     appearing_whole,
     check_new_directory,
-    check_store,
     map_like,
     new_directory,
     reading,
     recover,
+    require_store,
     without_writer,
     writing,
 )
@@ -107,8 +107,8 @@ def verify(ctx: click.Context, store: str, form: str) -> None:
     Ends with 0 if nothing is wrong and with 3 for any problem, each of which is printed.
     """
     settings = settings_of(ctx)
-    check_store(store)
-    check_version(store)
+    require_store(store)
+    require_known_version(store)
     found = inspect_store(production(), os.path.abspath(store))
     facts = {
         "position": found.position,
@@ -257,7 +257,7 @@ def write_salvaged(
         writing(directory, create=True, durability="none", partitions=found.partitions) as target,
         progress(settings, "writing") as advance,
     ):
-        for record, pairs in batches(found, SALVAGE_BATCH):
+        for record, pairs in salvaged_batches(found, SALVAGE_BATCH):
             session_of(target).set_many(map_like(target, record).namespace, pairs)
             keys[record.name] += len(pairs)
             advance(len(pairs))

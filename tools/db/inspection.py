@@ -36,11 +36,11 @@ from ...wal.tail import End
 from ..shell.text import shown_time
 from ..wal.records import end_document, namespace_document
 from ..wal.segments import describe_segments
-from .stores import check_store
+from .stores import require_store
 
 
 @dataclass(slots=True, kw_only=True)
-class Inspection:
+class InspectedStore:
     """A store at one moment."""
 
     path: str
@@ -53,17 +53,17 @@ class Inspection:
 
 
 @contextmanager
-def inspected(path: str) -> Iterator[Inspection]:
+def inspected(path: str) -> Iterator[InspectedStore]:
     """Open a store for a look, and let go of it."""
-    check_store(path)
+    require_store(path)
     access = ReadAccess(production(), path, Options().map_size)
     try:
-        yield _inspection(path, access)
+        yield _inspected_store(path, access)
     finally:
         access.close()
 
 
-def check_version(path: str) -> None:
+def require_known_version(path: str) -> None:
     """Raise ``FormatVersionError`` for a store of a later version; other faults are not looked at.
 
     The check of a whole store reports any fault as a problem, but this one is not the store's.
@@ -76,7 +76,7 @@ def check_version(path: str) -> None:
         return
 
 
-def _inspection(path: str, access: ReadAccess) -> Inspection:
+def _inspected_store(path: str, access: ReadAccess) -> InspectedStore:
     manifest = access.manifest()
     store_id = bytes.fromhex(manifest.store_id)
     state, marks = read_state(access.kv.begin(), store_id, manifest.spaces, path)
@@ -90,7 +90,7 @@ def _inspection(path: str, access: ReadAccess) -> Inspection:
     )
     for frame, record in read_records(scan):
         state.apply(frame.position, record)
-    return Inspection(
+    return InspectedStore(
         path=path,
         access=access,
         manifest=manifest,
@@ -101,7 +101,7 @@ def _inspection(path: str, access: ReadAccess) -> Inspection:
     )
 
 
-def describe(found: Inspection) -> dict[str, Any]:
+def describe(found: InspectedStore) -> dict[str, Any]:
     """Return what ``db info`` prints, as data."""
     manifest, state = found.manifest, found.state
     source = LogSource(path=found.path, kind="store", directory=found.access.wal, manifest=manifest)
@@ -159,7 +159,7 @@ def counters(state: State) -> dict[str, Any]:
 
 
 def _held(
-    found: Inspection, segments: list[dict[str, Any]], readers: list[dict[str, Any]], now: int
+    found: InspectedStore, segments: list[dict[str, Any]], readers: list[dict[str, Any]], now: int
 ) -> dict[int, tuple[str, ...]]:
     """What holds each segment back; the limits of the writer and its own pins are not known."""
     infos = [
@@ -182,7 +182,7 @@ def _held(
 # ------------------------------------------------------------------ who else is there
 
 
-def reader_slots(found: Inspection) -> list[dict[str, Any]]:
+def reader_slots(found: InspectedStore) -> list[dict[str, Any]]:
     """Return the slots of reading processes, this one left out."""
     own = found.access.slot.name if found.access.slot else None
     folder = os.path.join(found.path, READERS_NAME)
@@ -230,7 +230,7 @@ def _locked(path: str) -> bool:
     )
 
 
-def clear_dead_slots(found: Inspection) -> list[str]:
+def clear_dead_slots(found: InspectedStore) -> list[str]:
     """Remove the slots of processes that have died; return their names."""
     disk = found.access.environment.disk
     folder = os.path.join(found.path, READERS_NAME)

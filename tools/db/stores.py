@@ -72,7 +72,7 @@ def check_link(path: str) -> None:
         )
 
 
-def check_store(path: str) -> None:
+def require_store(path: str) -> None:
     """Raise unless a store is at a path: ``NotFoundError``, or ``UsageError`` for a file."""
     check_link(path)
     if os.path.lexists(path) and not os.path.isdir(path):
@@ -190,7 +190,7 @@ def map_like(db: Database, record: NamespaceRecord) -> AnyMap:
 @contextmanager
 def reading(path: str, codecs: Sequence[Codec[Any]] = ()) -> Iterator[ReadOnlyDatabase]:
     """Open a store for reading, beside a live writer or not."""
-    check_store(path)
+    require_store(path)
     with opens.open(path, read_only=True, codecs=codecs) as db:
         yield db
 
@@ -201,7 +201,7 @@ def recover(path: str) -> None:
     Beside a writer there is nothing to recover; if nothing can be written, what is left out
     of a copy is told.
     """
-    check_store(path)
+    require_store(path)
     if manifests.read(ReadOnlyDirectory(path)).clean_end is not None:
         return
     try:
@@ -253,7 +253,7 @@ def writing(
     if create:
         check_link(path)
     else:
-        check_store(path)
+        require_store(path)
     db = opens.open(path, create=create, durability=durability, partitions=partitions)
     try:
         yield db
@@ -271,7 +271,7 @@ def writing(
 def reading_map(path: str, name: str) -> Iterator[tuple[ReadOnlyDatabase, AnyMap]]:
     """Open a store for reading with one of its maps, as bytes if its codecs are unknown."""
     with reading(path) as db:
-        check_map(db, name)
+        require_map(db, name)
         try:
             mapping = db.map(name)
         except CodecError:
@@ -283,7 +283,7 @@ def reading_map(path: str, name: str) -> Iterator[tuple[ReadOnlyDatabase, AnyMap
         yield db, db.map(name)
 
 
-def check_map(db: Database | ReadOnlyDatabase, name: str) -> None:
+def require_map(db: Database | ReadOnlyDatabase, name: str) -> None:
     """Raise ``NotFoundError`` if the store has no such map."""
     names = db.maps()
     if name not in names:

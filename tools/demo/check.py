@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .data import IndexKey, Record, index_pairs
+from .data import CityRecord, IndexKey, index_pairs
 
 PROBLEMS_MAX = 20
 
@@ -34,7 +34,7 @@ class Move(NamedTuple):
 class Model:
     """What the parent knows: the cities before, every move begun, and which were acknowledged."""
 
-    cities: Mapping[int, Record]
+    cities: Mapping[int, CityRecord]
     begun: dict[bytes, Move] = field(default_factory=dict)
     acknowledged: set[bytes] = field(default_factory=set)
 
@@ -65,7 +65,7 @@ class Model:
 class Found:
     """What the store holds after recovery; ``outcomes`` by id of each undecided move."""
 
-    cities: Mapping[int, Record]
+    cities: Mapping[int, CityRecord]
     index: Mapping[IndexKey, str]
     moves: Mapping[bytes, list[int]]
     outcomes: Mapping[bytes, str]

@@ -35,7 +35,7 @@ from ..wal.cli import dump, stat
 from ..wal.records import SCHEMA
 from . import data as demo_data
 from .check import Found, Model, find_problems
-from .data import Record, cities_of, index_of, index_pairs, moves_of
+from .data import CityRecord, cities_of, index_of, index_pairs, moves_of
 
 IMPORT_BATCH = 5_000
 CITIES_MOVED_MIN = 100_000
@@ -140,7 +140,7 @@ def fill(settings: Settings, report: Report, path: str, limit: int | None) -> Mo
             (cities_of(db), cities.items()),
             (index_of(db), index_pairs(cities.items())),
         ):
-            for part in batches(list(pairs)):
+            for part in import_parts(list(pairs)):
                 mapping.update_many(part)
                 advance(len(part))
     report.figures["cities"] = len(cities)
@@ -148,7 +148,7 @@ def fill(settings: Settings, report: Report, path: str, limit: int | None) -> Mo
     return Model(cities)
 
 
-def batches(pairs: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def import_parts(pairs: Sequence[Any]) -> Iterator[Sequence[Any]]:
     """Yield the pairs in parts, each of which is one transaction."""
     for first in range(0, len(pairs), IMPORT_BATCH):
         yield pairs[first : first + IMPORT_BATCH]
@@ -196,7 +196,7 @@ def kill_in_the_middle(
     }
 
 
-def cities_to_move(cities: Mapping[int, Record]) -> list[int]:
+def cities_to_move(cities: Mapping[int, CityRecord]) -> list[int]:
     """Return the cities that take part, the largest first."""
     ordered = sorted(cities, key=lambda number: -cities[number]["population"])
     large = [n for n in ordered if cities[n]["population"] >= CITIES_MOVED_MIN]

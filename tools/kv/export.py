@@ -18,7 +18,7 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 import click
@@ -27,10 +27,17 @@ from ...affinity.errors import UsageError
 from ..db.stores import AnyMap, reading_map
 from ..shell.commands import PATH, ToolCommand, settings_of, store_argument
 from ..shell.exits import RefusedError
-from ..shell.terminal import note, progress
+from ..shell.terminal import Advance, note, progress
 from ..shell.text import exact
 from ..wal.records import SCHEMA
-from .cli import Skipped, bounds_of, leave_skipped, pair_document, pairs_of, skip_damaged_option
+from .cli import (
+    Skipped,
+    bounds_of,
+    encoded_pairs,
+    leave_skipped,
+    pair_document,
+    skip_damaged_option,
+)
 from .record_files import format_of
 
 
@@ -68,7 +75,7 @@ def export_records(
     skipped = Skipped() if skip_damaged else None
     with reading_map(store, map_name) as (db, mapping):
         wanted = bounds_of(mapping.namespace.key_codec, **bounds)
-        pairs = pairs_of(db, mapping, wanted, block=1024, skipped=skipped)
+        pairs = encoded_pairs(db, mapping, wanted, block=1024, skipped=skipped)
         write = _write_csv if kind == "csv" else _write_jsonl
         with (
             opened_for_writing(output, force, store) as stream,
@@ -127,9 +134,6 @@ def _check_place(output: str, force: bool, store: str) -> None:
         raise UsageError(
             f"{output} lies in the store that is to be exported", hint="Name a file outside of it."
         )
-
-
-Advance = Callable[[int], None]
 
 
 def _write_jsonl(

@@ -37,8 +37,15 @@ from ...engine.api.database import Database
 from ...engine.codecs.byte_text import bytes_shown
 from ...engine.codecs.registry import Codec, codec_named
 from ...engine.data.namespaces import Namespace
-from ..db.stores import AnyMap, check_store, is_store, writing
-from ..shell.commands import PATH, Count, ToolCommand, json_options, settings_of, store_argument
+from ..db.stores import AnyMap, is_store, require_store, writing
+from ..shell.commands import (
+    PATH,
+    CountRange,
+    ToolCommand,
+    json_options,
+    settings_of,
+    store_argument,
+)
 from ..shell.exits import Terminated
 from ..shell.terminal import Settings, note, progress, write_json
 from ..shell.text import as_tuple, parse_value
@@ -48,11 +55,11 @@ from .record_files import Numbered, bad_line, format_of, numbered_records
 
 BATCH = 10_000
 
-Pair = tuple[Any, Any]
+DecodedPair = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fields:
+class ImportFields:
     """Where key and value are in the records of an import."""
 
     key: tuple[str, ...]
@@ -92,12 +99,12 @@ class Fields:
 @click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Of a new store.")
 @click.option(
     "--batch",
-    type=Count(1),
+    type=CountRange(1),
     default=BATCH,
     show_default=True,
     help="Records per transaction.",
 )
-@click.option("--skip", type=Count(0), default=0, help="Leave out the first records.")
+@click.option("--skip", type=CountRange(0), default=0, help="Leave out the first records.")
 @json_options
 @click.pass_context
 def import_records(
@@ -123,10 +130,10 @@ def import_records(
     loaded; give that number to --skip, or load the file again from its start.
     """  # fmt: skip
     settings = settings_of(ctx)
-    fields = Fields(key=key_fields or ("key",), value=value_field)
+    fields = ImportFields(key=key_fields or ("key",), value=value_field)
     kind = kind or format_of(file)
     if not create:
-        check_store(store)
+        require_store(store)
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(opened_for_reading(file))
         head, records = split_head(numbered_records(stream, kind))
@@ -161,7 +168,7 @@ def import_records(
             )
 
 
-def batches_of(pairs: Iterator[Pair], batch: int) -> Iterator[list[Pair]]:
+def batches_of(pairs: Iterator[DecodedPair], batch: int) -> Iterator[list[DecodedPair]]:
     """Yield pairs, so many at a time."""
     while part := list(islice(pairs, batch)):
         yield part
@@ -181,8 +188,8 @@ class Loading:
         self,
         db: Database,
         codecs: Codecs,
-        batches: Iterator[list[Pair]],
-        measured: Measured,
+        batches: Iterator[list[DecodedPair]],
+        measured: ImportProgress,
     ) -> None:
         """Commit batches, the map with the first one, and sync."""
         self._db = db
@@ -200,7 +207,7 @@ class Loading:
                 advance(measured.since(len(part)))
         db.sync()
 
-    def _begun(self, db: Database, codecs: Codecs, part: list[Pair]) -> AnyMap:
+    def _begun(self, db: Database, codecs: Codecs, part: list[DecodedPair]) -> AnyMap:
         """Commit the first batch; a map that is made for it goes again if that fails."""
         new = self._name not in db.maps()
         mapping = map_for_writing(db, self._name, True, *codecs)
@@ -235,7 +242,7 @@ class Loading:
 
 
 @dataclass(slots=True)
-class Measured:
+class ImportProgress:
     """How far an import is: in bytes of a file, else in records."""
 
     what: str
@@ -251,15 +258,15 @@ class Measured:
         return self.told - before
 
 
-def progress_of(stream: BinaryIO) -> Measured:
+def progress_of(stream: BinaryIO) -> ImportProgress:
     """Return how far a stream is read: what a pipe has in all is not known."""
     try:
         seekable = stream.seekable() and os.path.isfile(f"/dev/fd/{stream.fileno()}")
     except OSError:
         seekable = False
     if not seekable:
-        return Measured("records loaded", None, None)
-    return Measured("bytes loaded", os.fstat(stream.fileno()).st_size, stream.tell)
+        return ImportProgress("records loaded", None, None)
+    return ImportProgress("bytes loaded", os.fstat(stream.fileno()).st_size, stream.tell)
 
 
 class Patience:
@@ -377,8 +384,8 @@ def opened_for_reading(file: str) -> Iterator[BinaryIO]:
 
 
 def pairs_of_records(
-    records: Iterable[Numbered], namespace: Namespace, fields: Fields, texts: bool
-) -> Iterator[Pair]:
+    records: Iterable[Numbered], namespace: Namespace, fields: ImportFields, texts: bool
+) -> Iterator[DecodedPair]:
     """Yield key and value of each record; ``texts`` says that fields are text, as in CSV."""
     take = _text_pair if texts else _json_pair
     for number, record in records:
@@ -413,7 +420,7 @@ def _field_hint(error: UsageError, namespace: Namespace) -> str | None:
     return None
 
 
-def _json_pair(record: dict[str, Any], namespace: Namespace, fields: Fields) -> Pair:
+def _json_pair(record: dict[str, Any], namespace: Namespace, fields: ImportFields) -> DecodedPair:
     key_codec, value_codec = namespace.key_codec, namespace.value_codec
     if record.get("v") == SCHEMA and record.get("type") == "pair":
         key, value = bytes_shown(record.get("key")), bytes_shown(record.get("value"))
@@ -432,7 +439,9 @@ def _adapted(value: Any, codec: Codec[Any]) -> Any:
     return value
 
 
-def _text_pair(record: dict[str, str], namespace: Namespace, fields: Fields) -> tuple[Any, Any]:
+def _text_pair(
+    record: dict[str, str], namespace: Namespace, fields: ImportFields
+) -> tuple[Any, Any]:
     key_codec, value_codec = namespace.key_codec, namespace.value_codec
     parts = [_field(record, name, "key") for name in fields.key]
     if len(parts) == 1:
@@ -454,7 +463,7 @@ def _field(record: dict[str, Any], name: str, what: str) -> Any:
     return record[name]
 
 
-def _value_of(record: dict[str, Any], fields: Fields) -> Any:
+def _value_of(record: dict[str, Any], fields: ImportFields) -> Any:
     if fields.value is not None:
         return _field(record, fields.value, "value")
     if set(record) == {*fields.key, "value"}:

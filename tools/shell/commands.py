@@ -45,7 +45,7 @@ PATH = _Path(path_type=str, readable=False)
 """A path; what stands in its way is told by whoever opens it, with a code of its own."""
 
 
-class Count(click.IntRange):
+class CountRange(click.IntRange):
     """A number of things, no larger than Python can count through."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -34,7 +34,7 @@ from .exits import error_lines
 PROGRESS_LINE_SECONDS = 10.0
 BAR_SECONDS = 0.05
 
-Row = Mapping[str, Any]
+TableRow = Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ def write_json_list(head: Mapping[str, object], name: str, documents: Iterable[o
     click.echo("]}")
 
 
-def write_rows(settings: Settings, columns: Sequence[str], rows: Iterable[Row]) -> None:
+def write_rows(settings: Settings, columns: Sequence[str], rows: Iterable[TableRow]) -> None:
     """Print rows: a table on a terminal, else a head line and lines with tabs between."""
     if not is_terminal(sys.stdout):
         return _write_lines(columns, rows)
@@ -140,7 +140,7 @@ def write_rows(settings: Settings, columns: Sequence[str], rows: Iterable[Row]) 
     _console(settings, sys.stdout).print(table)
 
 
-def _write_lines(columns: Sequence[str], rows: Iterable[Row]) -> None:
+def _write_lines(columns: Sequence[str], rows: Iterable[TableRow]) -> None:
     click.echo("\t".join(columns))
     for row in rows:
         click.echo("\t".join(cell(row.get(name)) for name in columns))

@@ -27,7 +27,7 @@ from ...affinity.errors import UsageError
 from ...engine.codecs.byte_text import quoted
 from ...pipeline.data.archives import is_archive
 from ...pipeline.jobs import audits, compaction, loads, runner as jobs, wal_stats as statistics
-from ...pipeline.jobs.runner import Row, Runner
+from ...pipeline.jobs.runner import PlainRow, Runner
 from ...pipeline.spark import doctor as doctors, submit as submits
 from ..db.stores import reading, reading_map, writing
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
@@ -75,7 +75,7 @@ def _runner(
 
 
 def _show(
-    ctx: click.Context, form: str, name: str, columns: Sequence[str], rows: list[Row]
+    ctx: click.Context, form: str, name: str, columns: Sequence[str], rows: list[PlainRow]
 ) -> None:
     """Print rows as a table, one document, or one per line."""
     shown = [jobs.plain(row) for row in rows]
@@ -323,7 +323,7 @@ def replay_check(older: str, newer: str, tasks: int, engine: str, master: str, f
     _judge(ctx, rows, f"{older} and the changes since give {newer}")
 
 
-def _judge(ctx: click.Context, rows: list[Row], good: str) -> None:
+def _judge(ctx: click.Context, rows: list[PlainRow], good: str) -> None:
     bad = "one key differs" if len(rows) == 1 else f"{len(rows):,} keys differ"
     note(settings_of(ctx), bad if rows else good)
     if rows:

@@ -29,7 +29,7 @@ from ...wal.reader import Scan
 from ...wal.records import Update
 from ...wal.segments import segment_numbers
 from ...wal.tail import End, EndKind
-from ..shell.commands import Count, LazyGroup, json_options, settings_of, store_argument
+from ..shell.commands import CountRange, LazyGroup, json_options, settings_of, store_argument
 from ..shell.exits import Exit
 from ..shell.terminal import (
     Settings,
@@ -46,19 +46,19 @@ from .records import (
     SCHEMA,
     TYPE_NAMES,
     BadRecord,
-    Entry,
+    LoggedRecord,
     Names,
     WithUpdates,
     document,
     end_document,
-    entries_of,
     lines,
+    records_in,
 )
 from .segments import describe_segments
 from .summary import Tally
 
 F = TypeVar("F", bound=Callable[..., Any])
-Wanted = tuple[Entry, list[Update]]
+Selected = tuple[LoggedRecord, list[Update]]
 
 
 @click.group(cls=LazyGroup)
@@ -139,20 +139,20 @@ def named_now(source: LogSource, name: str) -> frozenset[int]:
     names = Names()
     newest = max(segment_numbers(source.directory), default=0)
     for frame in source.scan(lambda number: number == newest):
-        for entry in entries_of(frame):
-            names.learn(entry.record)
+        for logged in records_in(frame):
+            names.learn(logged.record)
     return names.named(name)
 
 
-def select(scan: Scan, chosen: Filter, names: Names) -> Iterator[Wanted]:
+def select(scan: Scan, chosen: Filter, names: Names) -> Iterator[Selected]:
     """Yield the wanted records of a log with their wanted updates."""
     for frame in scan:
-        for entry in entries_of(frame):
-            names.learn(entry.record)
-            if chosen.wants(entry, names):
-                updates = chosen.updates(entry.record, names)
-                if updates or not (chosen.about_updates and isinstance(entry.record, WithUpdates)):
-                    yield entry, updates
+        for logged in records_in(frame):
+            names.learn(logged.record)
+            if chosen.wants(logged, names):
+                updates = chosen.updates(logged.record, names)
+                if updates or not (chosen.about_updates and isinstance(logged.record, WithUpdates)):
+                    yield logged, updates
 
 
 def check_found(chosen: Filter, names: Names, count: int) -> None:
@@ -197,8 +197,8 @@ def list_segments(ctx: click.Context, path: str, form: str) -> None:
 @wal.command()
 @store_argument("path")
 @filter_options
-@click.option("--limit", type=Count(0), help="At most this many records.")
-@click.option("--last", type=Count(1), help="Only the newest this many.")
+@click.option("--limit", type=CountRange(0), help="At most this many records.")
+@click.option("--last", type=CountRange(1), help="Only the newest this many.")
 @json_options
 @click.pass_context
 def dump(
@@ -216,7 +216,7 @@ def dump(
     tell_notes(settings, source)
     chosen, names = make_filter(source, given), Names()
     scan = source.scan(segments_wanted(source.directory, chosen))
-    records: Iterable[Wanted] = select(scan, chosen, names)
+    records: Iterable[Selected] = select(scan, chosen, names)
     ended = Ended(scan)
     records = ended.after(records) if limit is None else islice(records, limit)
     if last is not None:
@@ -236,31 +236,31 @@ class Ended:
         self.later_version = False
         self.bad_records = False
 
-    def after(self, records: Iterable[Wanted]) -> Iterator[Wanted]:
+    def after(self, records: Iterable[Selected]) -> Iterator[Selected]:
         """Yield the records; then the end is known."""
         yield from records
         self.end = self._scan.end
 
-    def look(self, entry: Entry) -> None:
+    def look(self, logged: LoggedRecord) -> None:
         """Take note of a record that could not be read."""
-        if isinstance(entry.record, BadRecord):
-            self.later_version |= entry.record.later
+        if isinstance(logged.record, BadRecord):
+            self.later_version |= logged.record.later
             self.bad_records = True
 
 
-def print_records(records: Iterable[Wanted], names: Names, form: str, ended: Ended) -> int:
+def print_records(records: Iterable[Selected], names: Names, form: str, ended: Ended) -> int:
     """Print records in a form, with the end of the log if it was reached; return how many."""
     count = 0
     documents = []
-    for entry, updates in records:
-        ended.look(entry)
+    for logged, updates in records:
+        ended.look(logged)
         count += 1
         if form == "text":
-            click.echo("\n".join(lines(entry, names, updates)))
+            click.echo("\n".join(lines(logged, names, updates)))
         elif form == "jsonl":
-            write_json(document(entry, names, updates))
+            write_json(document(logged, names, updates))
         else:
-            documents.append(document(entry, names, updates))
+            documents.append(document(logged, names, updates))
     end = None if ended.end is None else end_document(ended.end)
     if form == "json":
         write_json({"v": SCHEMA, "type": "records", "records": documents, "end": end})
@@ -289,14 +289,14 @@ def verify(ctx: click.Context, path: str, form: str) -> None:
     with progress(settings, "verifying", bytes_of(source)) as advance:
         for frame in scan:
             advance(len(frame.payload))
-            for entry in entries_of(frame):
-                tally.add(entry, ())
-                if isinstance(entry.record, BadRecord):
-                    later |= entry.record.later
+            for logged in records_in(frame):
+                tally.add(logged, ())
+                if isinstance(logged.record, BadRecord):
+                    later |= logged.record.later
                     place = f"segment {frame.segment}, offset {frame.offset}"
-                    problems.append(f"{place}: {entry.record.problem}")
+                    problems.append(f"{place}: {logged.record.problem}")
                 else:
-                    continuity.take(frame, entry.record)
+                    continuity.take(frame, logged.record)
     end = scan.end
     whole = not (end.refused or problems)
     facts = {
@@ -336,9 +336,9 @@ def stat(ctx: click.Context, /, path: str, form: str, **given: Any) -> None:
     chosen, names, tally = make_filter(source, given), Names(), Tally()
     scan = source.scan(segments_wanted(source.directory, chosen))
     with progress(settings, "counting", bytes_of(source)) as advance:
-        for entry, updates in select(scan, chosen, names):
-            advance(len(entry.frame.payload) if not entry.index else 0)
-            tally.add(entry, updates)
+        for logged, updates in select(scan, chosen, names):
+            advance(len(logged.frame.payload) if not logged.index else 0)
+            tally.add(logged, updates)
     check_found(chosen, names, tally.frames)
     counts = tally.document(names)
     if form == "text":

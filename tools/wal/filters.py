@@ -41,10 +41,10 @@ from .records import (
     FIRST_USER_NAMESPACE,
     AnyRecord,
     BadRecord,
-    Entry,
+    LoggedRecord,
     Names,
     WithUpdates,
-    time_of,
+    record_time,
     type_of,
     updates_of,
 )
@@ -83,9 +83,9 @@ class Filter:
 
     # -------------------------------------------------------------- records
 
-    def wants(self, entry: Entry, names: Names) -> bool:
+    def wants(self, logged: LoggedRecord, names: Names) -> bool:
         """Tell whether a record is wanted, its updates not looked at yet."""
-        record, position = entry.record, entry.frame.position
+        record, position = logged.record, logged.frame.position
         if self.start is not None and position < self.start:
             return False
         if self.stop is not None and position >= self.stop:
@@ -104,7 +104,7 @@ class Filter:
     def _wants_time(self, record: AnyRecord) -> bool:
         if self.since is None and self.until is None:
             return True
-        time = time_of(record)
+        time = record_time(record)
         if time is None:
             return False
         return (self.since or 0) <= time and (self.until is None or time < self.until)

@@ -46,7 +46,7 @@ from ...wal.records import (
     decode_record,
     split_records,
 )
-from ...wal.tail import End, Place
+from ...wal.tail import End, LogPlace
 from ..shell.text import inline, shown_pair_part, shown_time
 from .copies import copy_details, copy_document, run_document, shown_runs
 
@@ -73,7 +73,7 @@ WithUpdates = TxRecord | PrepareRecord | SettleRecord | SuppliedRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LoggedRecord:
     """A record and the frame that holds it, as its ``index``-th one."""
 
     frame: Frame
@@ -81,7 +81,7 @@ class Entry:
     record: AnyRecord
 
 
-def entries_of(frame: Frame) -> Iterator[Entry]:
+def records_in(frame: Frame) -> Iterator[LoggedRecord]:
     """Yield every record of a frame, those that do not decode included."""
     parts = split_records(frame.payload)
     index = 0
@@ -92,9 +92,9 @@ def entries_of(frame: Frame) -> Iterator[Entry]:
             return
         except UndecodableRecordError as error:
             rest = BadRecord(number=0, body=frame.payload, problem=str(error), later=False)
-            yield Entry(frame, index, rest)
+            yield LoggedRecord(frame, index, rest)
             return
-        yield Entry(frame, index, _decoded(number, flags, body))
+        yield LoggedRecord(frame, index, _decoded(number, flags, body))
         index += 1
 
 
@@ -203,7 +203,7 @@ _TYPES: dict[type, str] = {
 TYPE_NAMES = (*_TYPES.values(), "unknown", "undecodable")
 
 
-def time_of(record: AnyRecord) -> int | None:
+def record_time(record: AnyRecord) -> int | None:
     """Return the time of a record in microseconds, or None if it has none."""
     time = getattr(record, "time", None)
     return time if isinstance(time, int) else None
@@ -212,19 +212,19 @@ def time_of(record: AnyRecord) -> int | None:
 # ------------------------------------------------------------------ as data
 
 
-def document(entry: Entry, names: Names, updates: Sequence[Update]) -> dict[str, Any]:
+def document(logged: LoggedRecord, names: Names, updates: Sequence[Update]) -> dict[str, Any]:
     """Return what ``--json`` prints of a record; of a transaction with these updates."""
-    frame, record = entry.frame, entry.record
+    frame, record = logged.frame, logged.record
     head: dict[str, Any] = {
         "v": SCHEMA,
         "type": type_of(record),
         "position": frame.position,
         "segment": frame.segment,
         "offset": frame.offset,
-        "record": entry.index,
+        "record": logged.index,
         "synced": frame.synced,
     }
-    time = time_of(record)
+    time = record_time(record)
     if time is not None:
         head |= {"time": shown_time(time), "time_us": time}
     return head | _body(record, names, updates)
@@ -359,17 +359,17 @@ def end_document(end: End) -> dict[str, Any]:
     return fields
 
 
-def _place(place: Place) -> dict[str, int]:
+def _place(place: LogPlace) -> dict[str, int]:
     return {"position": place.position, "segment": place.segment, "offset": place.offset}
 
 
 # ------------------------------------------------------------------ as text
 
 
-def lines(entry: Entry, names: Names, updates: Sequence[Update]) -> Iterator[str]:
+def lines(logged: LoggedRecord, names: Names, updates: Sequence[Update]) -> Iterator[str]:
     """Yield what people read of a record: one line, and one for each of the updates."""
-    frame, record = entry.frame, entry.record
-    time = time_of(record)
+    frame, record = logged.frame, logged.record
+    time = record_time(record)
     parts = [f"{frame.position}", f"{frame.segment}:{frame.offset}", type_of(record)]
     parts += [] if time is None else [shown_time(time)]
     yield "  ".join([*parts, *_details(record, names)])

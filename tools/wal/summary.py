@@ -20,7 +20,7 @@ from typing import Any
 from ...wal.records import Update
 from ...wal.tallies import MapTally
 from ..shell.text import shown_time
-from .records import Entry, Names, time_of, type_of
+from .records import LoggedRecord, Names, record_time, type_of
 
 
 @dataclass(slots=True)
@@ -47,14 +47,14 @@ class Tally:
     partitions: dict[int, PartitionTally] = field(default_factory=dict)
     _frame: int = -1
 
-    def add(self, entry: Entry, updates: Sequence[Update]) -> None:
+    def add(self, logged: LoggedRecord, updates: Sequence[Update]) -> None:
         """Count one record with its wanted updates."""
-        if entry.frame.position != self._frame:
-            self._frame = entry.frame.position
+        if logged.frame.position != self._frame:
+            self._frame = logged.frame.position
             self.frames += 1
-            self.payload_bytes += len(entry.frame.payload)
-        self.types[type_of(entry.record)] += 1
-        time = time_of(entry.record)
+            self.payload_bytes += len(logged.frame.payload)
+        self.types[type_of(logged.record)] += 1
+        time = record_time(logged.record)
         if time is not None:
             self.oldest = time if self.oldest is None else min(self.oldest, time)
             self.newest = time if self.newest is None else max(self.newest, time)

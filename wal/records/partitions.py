@@ -94,7 +94,7 @@ class IngestRecord:
         )
 
 
-class Outcome(IntEnum):
+class SettledOutcome(IntEnum):
     """What a settle list makes of a transaction."""
 
     COMMITTED = 1
@@ -111,7 +111,7 @@ class Settled(NamedTuple):
     tx_id: bytes
     attempt: int
     run: Run
-    outcome: Outcome
+    outcome: SettledOutcome
     time: int
     columns: Columns | None
 
@@ -160,7 +160,7 @@ def _settled(row: list[Any]) -> Settled:
         checked_id(tx_id),
         checked_number(attempt),
         run,
-        Outcome(outcome),
+        SettledOutcome(outcome),
         time,
         None if columns is None else columns_of(columns, run.count),
     )

@@ -79,7 +79,7 @@ NumberedRecord = TxRecord | RollbackRecord | IngestRecord
 """The records that close update numbers at once: those of their ``runs``."""
 
 
-class Row(NamedTuple):
+class RecordForm(NamedTuple):
     """How one type of record is written and read."""
 
     kind: RecordType
@@ -89,41 +89,45 @@ class Row(NamedTuple):
     of: Callable[[list[Any]], Record]
 
 
-TABLE = (
-    Row(RecordType.TX, 0, TxRecord, TxRecord.fields, TxRecord.of),
-    Row(RecordType.PREPARE, 0, PrepareRecord, PrepareRecord.fields, PrepareRecord.of),
-    Row(RecordType.COMMIT, 0, CommitRecord, CommitRecord.fields, CommitRecord.of),
-    Row(RecordType.ROLLBACK, 0, RollbackRecord, RollbackRecord.fields, RollbackRecord.of),
-    Row(RecordType.SETTLE, 0, SettleRecord, SettleRecord.fields, SettleRecord.of),
-    Row(RecordType.OPEN, 0, OpenRecord, OpenRecord.fields, OpenRecord.of),
-    Row(RecordType.SUPPLIED, 0, SuppliedRecord, SuppliedRecord.fields, SuppliedRecord.of),
-    Row(RecordType.CLEAR, 0, ClearRecord, ClearRecord.fields, ClearRecord.of),
-    Row(
+RECORD_FORMS = (
+    RecordForm(RecordType.TX, 0, TxRecord, TxRecord.fields, TxRecord.of),
+    RecordForm(RecordType.PREPARE, 0, PrepareRecord, PrepareRecord.fields, PrepareRecord.of),
+    RecordForm(RecordType.COMMIT, 0, CommitRecord, CommitRecord.fields, CommitRecord.of),
+    RecordForm(RecordType.ROLLBACK, 0, RollbackRecord, RollbackRecord.fields, RollbackRecord.of),
+    RecordForm(RecordType.SETTLE, 0, SettleRecord, SettleRecord.fields, SettleRecord.of),
+    RecordForm(RecordType.OPEN, 0, OpenRecord, OpenRecord.fields, OpenRecord.of),
+    RecordForm(RecordType.SUPPLIED, 0, SuppliedRecord, SuppliedRecord.fields, SuppliedRecord.of),
+    RecordForm(RecordType.CLEAR, 0, ClearRecord, ClearRecord.fields, ClearRecord.of),
+    RecordForm(
         RecordType.CHECKPOINT,
         MAY_BE_IGNORED,
         CheckpointRecord,
         CheckpointRecord.fields,
         CheckpointRecord.of,
     ),
-    Row(RecordType.STATE, 0, StateRecord, StateRecord.fields, StateRecord.of),
-    Row(RecordType.NAMESPACE, 0, NamespaceRecord, NamespaceRecord.fields, NamespaceRecord.of),
-    Row(
+    RecordForm(RecordType.STATE, 0, StateRecord, StateRecord.fields, StateRecord.of),
+    RecordForm(
+        RecordType.NAMESPACE, 0, NamespaceRecord, NamespaceRecord.fields, NamespaceRecord.of
+    ),
+    RecordForm(
         RecordType.DROP_NAMESPACE,
         0,
         DropNamespaceRecord,
         DropNamespaceRecord.fields,
         DropNamespaceRecord.of,
     ),
-    Row(RecordType.EPOCH, 0, EpochRecord, EpochRecord.fields, EpochRecord.of),
-    Row(RecordType.INGEST, 0, IngestRecord, IngestRecord.fields, IngestRecord.of),
-    Row(RecordType.COMMIT_UPTO, 0, CommitUptoRecord, CommitUptoRecord.fields, CommitUptoRecord.of),
-    Row(RecordType.IDLE, MAY_BE_IGNORED, IdleRecord, IdleRecord.fields, IdleRecord.of),
-    Row(RecordType.ADMIT, 0, AdmitRecord, AdmitRecord.fields, AdmitRecord.of),
+    RecordForm(RecordType.EPOCH, 0, EpochRecord, EpochRecord.fields, EpochRecord.of),
+    RecordForm(RecordType.INGEST, 0, IngestRecord, IngestRecord.fields, IngestRecord.of),
+    RecordForm(
+        RecordType.COMMIT_UPTO, 0, CommitUptoRecord, CommitUptoRecord.fields, CommitUptoRecord.of
+    ),
+    RecordForm(RecordType.IDLE, MAY_BE_IGNORED, IdleRecord, IdleRecord.fields, IdleRecord.of),
+    RecordForm(RecordType.ADMIT, 0, AdmitRecord, AdmitRecord.fields, AdmitRecord.of),
 )
 """All records that stand in frames; a SEAL stands in none."""
 
-_BY_RECORD = {row.record: row for row in TABLE}
-_BY_NUMBER = {int(row.kind): row.of for row in TABLE}
+_BY_RECORD = {row.record: row for row in RECORD_FORMS}
+_BY_NUMBER = {int(row.kind): row.of for row in RECORD_FORMS}
 
 
 def encode_record(record: Record) -> bytes:
