@@ -85,6 +85,15 @@ def _in_order(members: Iterable[Member]) -> list[Member]:
                 f"two members have the same text: {member!r} and {following!r}",
                 hint="Give each member once; `str(member)` tells members apart.",
             )
+    try:
+        fit_rows = len({*known, None}) == len(known) + 1
+    except TypeError:
+        fit_rows = False
+    if not fit_rows:
+        raise PlacementError(
+            f"the members cannot stand in rows: {known!r}",
+            hint="Give members that can be hashed, of which no two are equal, and not None.",
+        )
     return known
 
 

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 import tidelog
+import tidelog.testing
 from support.tidy import LAYER_NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,6 +62,12 @@ for _ in range(2):
 print("trio" in sys.modules)
 """
     assert printed_by(program, tmp_path) == "False"
+
+
+@pytest.mark.parametrize("name", tidelog.testing.__all__)
+def test_the_face_for_tests_shows_what_it_has(name: str) -> None:
+    assert name in dir(tidelog.testing)
+    assert getattr(tidelog.testing, name)
 
 
 @pytest.mark.parametrize("name", tidelog.__all__)

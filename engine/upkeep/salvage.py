@@ -9,6 +9,8 @@ Invariants:
 - What comes out was committed: a pair or frame that does not match its checksum is never used.
 - What may be missing or outdated is told: maps and keys if they are known, else the update
   numbers of a partition, or a run of keys.  Nothing else is lost.
+- A record that this version cannot follow is told as a stretch of the log, for it may have changed
+  anything; it is harmless if the data file has what came of it.
 - A torn tail may never have been durable, and a recovery would cut it.  Here it counts as lost, and
   what is whole behind it is used: each transaction is there as a whole or not at all.
 
@@ -16,7 +18,8 @@ How the two help each other: a value that is damaged in the data file is taken f
 every update of its partition since is in the log; numbers that a damaged log lacks are in the data
 file, if its mark counts them.
 
-Left out: ids of transactions, the ledger and update numbers.  The new store begins anew.
+Left out: ids of transactions, the ledger and update numbers.  The new store begins anew.  A store
+that a cluster owns is refused: other members have what this copy lacks, and only they know it.
 """
 
 from __future__ import annotations
@@ -27,16 +30,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
-from ...affinity.errors import CodecError, CorruptDataError, NotFoundError
+from ...affinity.errors import (
+    CodecError,
+    CorruptDataError,
+    FormatVersionError,
+    NotFoundError,
+)
 from ...affinity.partitions import Space, one_space, partition_of
 from ...checkpoints.continuity import is_free
 from ...checkpoints.marks import PartitionMark, StoreMark
 from ...tx.counter import PartitionUpdateCounter
-from ...wal.damage import readable_records
 from ...wal.files import ReadOnlyDirectory
 from ...wal.format import Frame
 from ...wal.records import (
+    CheckpointRecord,
     DropNamespaceRecord,
+    EpochRecord,
+    IdleRecord,
     IngestRecord,
     NamespaceRecord,
     Record,
@@ -44,6 +54,10 @@ from ...wal.records import (
     Run,
     StateRecord,
     TxRecord,
+    UndecodableRecordError,
+    UnknownRecord,
+    decode_record,
+    split_records,
 )
 from ...wal.remains import Hole, remains
 from ..codecs.registry import Codec, codec_named
@@ -64,6 +78,7 @@ from ..data.stored import (
     xor_trailers,
 )
 from ..files import manifest as manifests
+from ..files.features import check_own, newest_header
 from ..files.manifest import Manifest
 from ..system.layout import DATA_FILE, DATA_NAME, WAL_NAME
 from ..system.lmdb_file import mapped, trees_of
@@ -107,11 +122,15 @@ class Lost:
 def salvage(path: str) -> Salvaged:
     """Return what is left of the store in a directory.
 
-    Raises ``NotFoundError`` if there is nothing of a store, and ``CorruptDataError`` if
-    neither manifest nor log tell how many partitions it has.
+    Raises ``NotFoundError`` if there is nothing of a store, ``CorruptDataError`` if neither
+    manifest nor log tell how many partitions it has, ``UsageError`` for the store of a cluster's
+    member, and ``FormatVersionError`` for one that this version must refuse.
     """
     lost: list[Lost] = []
     manifest = _manifest(path, lost)
+    wal = os.path.join(path, WAL_NAME)
+    header = newest_header(ReadOnlyDirectory(wal)) if os.path.isdir(wal) else None
+    check_own(path, manifest, header)
     data = _DataFile(os.path.join(path, DATA_NAME, DATA_FILE), lost)
     log = _read_log(path, manifest, data.durable, lost)
     data.choose(log)
@@ -160,25 +179,36 @@ class _Log:
         self.newest_state = 0
         """Where the last STATE lies: what came before it is counted there."""
         self.holes: list[Hole] = []
+        self.unread: list[tuple[Frame, str]] = []
+        """Whole frames with records that are left out here, and why."""
 
     def take(self, frame: Frame) -> None:
-        """Fold a frame in."""
+        """Fold a frame in, up to the first record that does not decode."""
         self.segment, self.position = frame.segment, frame.end
-        for record in readable_records(frame.payload):
-            match record:
-                case StateRecord():
-                    self._take_state(frame, record)
-                case TxRecord():
-                    self._take_runs(record.runs)
-                    self._take_updates(record)
-                case RollbackRecord():
-                    self._take_runs(record.runs)
-                case IngestRecord():
-                    self.loads.append(record)
-                case NamespaceRecord() | DropNamespaceRecord():
-                    self.names.append((frame.position, record))
-                case _:
-                    pass
+        try:
+            for parts in split_records(frame.payload):
+                self._take_record(frame, decode_record(*parts))
+        except (UndecodableRecordError, FormatVersionError) as error:
+            self.unread.append((frame, str(error)))
+
+    def _take_record(self, frame: Frame, record: Record) -> None:
+        match record:
+            case StateRecord():
+                self._take_state(frame, record)
+            case TxRecord():
+                self._take_runs(record.runs)
+                self._take_updates(record)
+            case RollbackRecord():
+                self._take_runs(record.runs)
+            case IngestRecord():
+                self.loads.append(record)
+            case NamespaceRecord() | DropNamespaceRecord():
+                self.names.append((frame.position, record))
+            case EpochRecord() | CheckpointRecord() | IdleRecord() | UnknownRecord():
+                pass
+            case _:
+                name = type(record).__name__.removesuffix("Record")
+                self.unread.append((frame, f"a {name}, which only copies in a cluster log"))
 
     def _take_state(self, frame: Frame, record: StateRecord) -> None:
         self.names.append((frame.position, record))
@@ -426,6 +456,7 @@ class Salvaged:
             self._tell_values(survey)
             self._tell_runs(survey)
         self._tell_holes()
+        self._tell_unread()
 
     @property
     def lost(self) -> list[Lost]:
@@ -662,6 +693,16 @@ class Salvaged:
             )
             harmless = kept and hole.stop is not None and hole.stop <= counted
             self._lost.append(Lost(kind="log", text=text, harmless=harmless))
+
+    def _tell_unread(self) -> None:
+        """Tell frames that were not followed to their end; the data file may have what they did."""
+        held = self._store.position if self._store else 0
+        for frame, why in self._log.unread:
+            text = (
+                f"segment {frame.segment}, offset {frame.offset}: {why} "
+                f"(position {frame.position} to position {frame.end})"
+            )
+            self._lost.append(Lost(kind="log", text=text, harmless=frame.end <= held))
 
     def _know(self, namespace: int) -> None:
         """Give a map without a record a name, so that its pairs are not lost."""

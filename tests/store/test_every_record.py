@@ -15,11 +15,13 @@ from click.testing import CliRunner
 
 import tidelog
 from support.loads import make_load, rows_of
+from support.logs import LogBuilder
 from support.pipelines import rows
 from support.real_stores import opened
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.copies import CopyState
 from tidelog.engine.api.database import Database, session_of
+from tidelog.engine.upkeep.salvage import salvage
 from tidelog.pipeline.jobs.runner import Runner
 from tidelog.pipeline.jobs.wal_stats import wal_stats
 from tidelog.testing import check_store
@@ -48,7 +50,9 @@ from tidelog.wal.records import (
     SuppliedRecord,
     UnknownRecord,
     Upto,
+    encode_record,
 )
+from tidelog.wal.records.types import pack_record_header
 
 SPACE = Space(0, 3)
 SEGMENT_BYTES = 64 << 10
@@ -217,3 +221,27 @@ def test_it_is_read_by_the_pipeline(store: tuple[Path, dict[bytes, bytes]]) -> N
     shown = rows(path, "snapshot", namespace="kept")
     assert {row["key"]: row["value"] for row in shown} == content
     assert len(rows(path, "meta")) == 3
+
+
+def test_what_salvage_cannot_follow_is_told(store: tuple[Path, dict[bytes, bytes]]) -> None:
+    # Lost without a word were the rows of a SUPPLIED, and what a CLEAR had dropped came back.
+    path, _ = store
+    told = [one.text for one in salvage(str(path)).lost if one.kind == "log" and not one.harmless]
+    types = ("Prepare", "Commit", "CommitUpto", "Settle", "Open", "Clear", "Admit", "Supplied")
+    for name in types:
+        assert any(f": a {name}, which only copies in a cluster log" in text for text in told)
+    with opened(path, segment_bytes=SEGMENT_BYTES) as db:
+        db.checkpoint()  # all of it is in the data file now
+    found = salvage(str(path))
+    assert found.complete
+    assert sum(one.kind == "log" for one in found.lost) == len(types) + 3  # four transactions
+
+
+def test_a_record_of_a_later_version_is_told_by_salvage(tmp_path: Path) -> None:
+    log = LogBuilder()
+    log.add(payload=encode_record(log.tx_record()) + pack_record_header(1, 99, 0) + b"\xc0")
+    (tmp_path / "wal").mkdir()
+    for name, data in log.directory.files.items():
+        (tmp_path / "wal" / name).write_bytes(bytes(data))
+    (told,) = (one for one in salvage(str(tmp_path)).lost if "record of type 99" in one.text)
+    assert not told.harmless

@@ -17,6 +17,7 @@ from support.pipelines import rows
 from tidelog.affinity.errors import FormatVersionError, TidelogError, UsageError
 from tidelog.affinity.partitions import Space
 from tidelog.engine.api.read_only import ReadOnlyDatabase
+from tidelog.engine.upkeep.salvage import salvage
 from tidelog.testing import check_store
 from tidelog.tools.main import cli
 from tidelog.wal.files import ReadOnlyDirectory
@@ -145,10 +146,27 @@ def test_the_store_of_a_cluster_is_refused_by_name(store: Path) -> None:
             opened(store)
 
 
+@pytest.mark.parametrize("mark", MARKS)
+@pytest.mark.parametrize(
+    ("required", "refusal"), [(CLUSTER, UsageError), (UNKNOWN, FormatVersionError)]
+)
+def test_a_store_that_must_be_refused_is_not_salvaged_into_another_one(
+    store: Path, mark: Callable[..., None], required: int, refusal: type[TidelogError]
+) -> None:
+    # Salvage took what it knew for all there was: older values came back behind a CLEAR.
+    mark(store, required=required)
+    with pytest.raises(refusal):
+        salvage(str(store))
+    done = CliRunner().invoke(cli, ["db", "salvage", str(store), str(store.parent / "saved")])
+    assert done.exit_code == (2 if required == CLUSTER else 8)
+    assert sorted(store.parent.iterdir()) == [store]
+
+
 def test_a_store_with_several_spaces_is_refused_but_for_its_log(store: Path) -> None:
     mark_manifest(store, spaces=[[0, 1, 0], [1, 1, 0]])
     files = contents(store)
-    for look in (tidelog.open, open_reading, check_store, lambda path: rows(path, "changes")):
+    readers = (check_store, lambda path: salvage(str(path)), lambda path: rows(path, "changes"))
+    for look in (tidelog.open, open_reading, *readers):
         with pytest.raises(UsageError, match="has 2 spaces of partitions"):
             look(store)
     assert contents(store) == files

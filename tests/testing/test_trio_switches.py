@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
-from trio._core import _run
+from trio._core import _run, _thread_cache
 
 from tidelog import testing
 from tidelog.testing.trio_switches import check_switches, end_shields, repeatable
@@ -76,6 +77,24 @@ def test_every_switch_is_put_back(before: bool, monkeypatch: pytest.MonkeyPatch)
     assert _run._r.getstate() == state
 
 
+def test_trio_gives_out_no_thread_that_a_virtual_clock_would_not_wait_for() -> None:
+    async def main() -> int:
+        return await trio.to_thread.run_sync(int, "7")
+
+    # The clock jumped over the work of the thread, as far as that was slow.
+    with repeatable("1"), pytest.raises(RuntimeError, match="a simulated world has no threads"):
+        trio.run(main)
+    assert trio.run(main) == 7
+
+
+def test_another_thread_has_trio_as_ever() -> None:
+    async def main() -> int:
+        return await trio.to_thread.run_sync(int, "7")
+
+    with repeatable("1"), ThreadPoolExecutor(1) as beside:
+        assert beside.submit(trio.run, main).result() == 7
+
+
 def remove(name: str) -> Callable[[pytest.MonkeyPatch], None]:
     return lambda patch: patch.delattr(_run, name)
 
@@ -95,6 +114,8 @@ def replace(name: str, value: object) -> Callable[[pytest.MonkeyPatch], None]:
         (remove("unrolled_run"), "_ALLOW_DETERMINISTIC_SCHEDULING, .*_r"),
         (replace("CancelStatus", object), r"_children, .*_scope"),
         (lambda patch: patch.setattr(trio, "CancelScope", object), "_cancel_status"),
+        (lambda patch: patch.delattr(_thread_cache, "start_thread_soon"), "THREAD_CACHE"),
+        (lambda patch: patch.setattr(_thread_cache, "start_thread_soon", order_of), "THREAD_CACHE"),
     ],
 )
 def test_a_switch_that_has_gone_is_named(
