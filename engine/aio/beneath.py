@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..api import maps
+from ..api import answering, maps
 from ..api.items import Items
 from ..data.driving import drive, taken
 from ..data.namespaces import Namespace
@@ -22,6 +22,7 @@ from ..data.operations import KEYS_AT_ONCE
 from ..data.requests import (
     Compute,
     Count,
+    First,
     Iteration,
     Keys,
     Operation,
@@ -34,7 +35,7 @@ from ..data.requests import (
 T = TypeVar("T")
 
 SyncMap = maps.Map[Any, Any]
-_LONG = frozenset((PopFirst, Keys, Count, Compute))
+_LONG = frozenset((First, PopFirst, Keys, Count, Compute))
 """Requests whose answer others would have to wait for too long."""
 
 
@@ -99,15 +100,15 @@ class Beneath:
     async def read(self, operation: Operation[T], keys: int) -> T:
         """Carry out an operation that only reads, all of it in one place."""
         run = self._place.read if keys <= KEYS_AT_ONCE else self._place.scan
-        return await run(partial(maps.perform, operation, self._mapping))
+        return await run(partial(answering.perform, operation, self._mapping))
 
     def pages(self, way: Iteration[T]) -> SyncPages[T]:
         """Begin an iteration, of which nothing is read yet."""
-        return SyncPages(self._place, maps.iterate(way, self._mapping))
+        return SyncPages(self._place, answering.iterate(way, self._mapping))
 
     def answer(self, request: Request) -> Awaitable[Any]:
         """Return the answer to a request of an operation."""
         if isinstance(request, Take):
             return taken(request.source, request.most)
         run = self._place.scan if type(request) in _LONG else self._place.read
-        return run(partial(maps.answer, request, self._mapping))
+        return run(partial(answering.answer, request, self._mapping))

@@ -312,6 +312,34 @@ class Map(Generic[K, V]):
         backing = await self.bound()
         return await backing.perform(operations.load(backing.namespace, source, batch))
 
+    async def delete_many(self, keys: Iterable[K]) -> None:
+        """Delete many keys in one transaction, all or none; those that are not there are no error.
+
+        Like ``discard`` it reads nothing.
+        """
+        backing = await self.bound()
+        await backing.perform(operations.delete_many(backing.namespace, keys))
+
+    async def delete_range(self, start: K | None = None, stop: K | None = None) -> int:
+        """Delete the keys from ``start`` (included) to ``stop`` (not); return how many there were.
+
+        In one transaction, all or none.  Raises ``CodecError`` as ``range`` does.
+        """
+        backing = await self.bound()
+        asked = operations.delete_range(backing.namespace, start, stop)
+        deleted: int = await backing.answer(asked)
+        return deleted
+
+    async def first(self) -> tuple[K, V] | None:
+        """Return the first key with its value; None if the map is empty."""
+        backing = await self.bound()
+        return await backing.perform(operations.first(backing.namespace))
+
+    async def last(self) -> tuple[K, V] | None:
+        """Return the last key with its value; None if the map is empty."""
+        backing = await self.bound()
+        return await backing.perform(operations.last(backing.namespace))
+
     async def clear(self) -> None:
         """Delete all keys, in one transaction; ``db.drop`` is quicker for a large map."""
         backing = await self.bound()

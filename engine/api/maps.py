@@ -15,69 +15,22 @@ Left out: what the operations mean (``operations``), what a session does (``data
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, MutableMapping
-from itertools import chain, islice
-from typing import Any, Protocol, TypeVar, cast, overload
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, TypeVar, cast, overload
 
 from ..data import operations
-from ..data.decisions import MISSING, Decide
+from ..data.decisions import MISSING
 from ..data.namespaces import VALUE_BYTES_MAX, Namespace, not_copied
 from ..data.operations import LOAD_BATCH, iterated
-from ..data.requests import (
-    Compute,
-    Count,
-    DecideOn,
-    GetMany,
-    Has,
-    Iteration,
-    Keys,
-    Operation,
-    PopFirst,
-    PutMany,
-    Request,
-    Take,
-    Together,
-)
-from ..data.scan import BLOCK_FIRST, Pair
+from ..data.scan import BLOCK_FIRST
 from ..data.stored import KEY_BYTES_MAX
+from .answering import Session, answer, iterate, perform
 from .items import Items
+from .views import MapItems, MapKeys, MapValues
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
-
-BLOCK_COUNTED = 2048
-"""Pairs that are wanted at once by who only counts them."""
-
-
-class Session(Protocol):
-    """Where a map reads and writes."""
-
-    def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
-        """Return a function from encoded key to encoded value."""
-
-    def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
-        """Return a function that sets an encoded key, or deletes it if the value is None."""
-
-    def blocks(
-        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
-    ) -> Iterator[list[Pair]]:
-        """Yield blocks of encoded pairs, in order."""
-
-    def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
-        """Return the encoded values of encoded keys."""
-
-    def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Set or delete many encoded keys at once."""
-
-    def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
-        """Return a function that carries out a decision about an encoded key, in one step."""
-
-    def pop_first(self, namespace: Namespace) -> Pair | None:
-        """Delete the first key and return the encoded pair, None if the map is empty."""
-
-    def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
-        """Run ``work`` with the map of one transaction."""
 
 
 class Map(MutableMapping[K, V]):
@@ -218,6 +171,18 @@ class Map(MutableMapping[K, V]):
         """Delete all keys, in one transaction; ``db.drop`` is quicker for a large map."""
         answer(operations.clear(), self)
 
+    def delete_many(self, keys: Iterable[K]) -> None:
+        """Delete many keys in one transaction, all or none; those that are not there are no error.
+
+        Like ``discard`` it reads nothing.
+        """
+        perform(operations.delete_many(self.namespace, keys), self)
+
+    def __ior__(self, other: Mapping[K, V] | Iterable[tuple[K, V]]) -> Map[K, V]:
+        """Set many keys in one transaction: ``update_many`` as an operator."""
+        self.update_many(other)
+        return self
+
     # -------------------------------------------------------------- in order
 
     def range(
@@ -236,18 +201,36 @@ class Map(MutableMapping[K, V]):
         way = operations.between(self.namespace, start, stop, reverse=reverse, limit=limit)
         return iterate(way, self)
 
-    def items(self, prefix: K | None = None) -> Items[tuple[K, V]]:  # type: ignore[override]
-        """Iterate over (key, value) in order; ``prefix`` keeps those whose key begins with it."""
-        # Not the set-like view of a dict: that would need the length, which is O(n) here.
-        return iterate(operations.items(self.namespace, prefix), self)
+    def delete_range(self, start: K | None = None, stop: K | None = None) -> int:
+        """Delete the keys from ``start`` (included) to ``stop`` (not); return how many there were.
 
-    def keys(self, prefix: K | None = None) -> Items[K]:  # type: ignore[override]
-        """Iterate over the keys in order; ``prefix`` keeps those that begin with it."""
-        return iterate(operations.keys(self.namespace, prefix), self)
+        In one transaction, all or none.  Raises ``CodecError`` as ``range`` does.
+        """
+        deleted: int = answer(operations.delete_range(self.namespace, start, stop), self)
+        return deleted
 
-    def values(self) -> Items[V]:  # type: ignore[override]
-        """Iterate over the values in the order of their keys."""
-        return iterate(operations.values(self.namespace), self)
+    def first(self) -> tuple[K, V] | None:
+        """Return the first key with its value; None if the map is empty."""
+        return perform(operations.first(self.namespace), self)
+
+    def last(self) -> tuple[K, V] | None:
+        """Return the last key with its value; None if the map is empty."""
+        return perform(operations.last(self.namespace), self)
+
+    def items(self, prefix: K | None = None) -> MapItems[K, V]:
+        """Return the pairs, in the order of the keys; those whose key begins with ``prefix``.
+
+        Like the views of a dict this can be gone over again, each time as of then.
+        """
+        return MapItems(self, operations.items(self.namespace, prefix))
+
+    def keys(self, prefix: K | None = None) -> MapKeys[K]:
+        """Return the keys, in order, that begin with ``prefix``; a view, as ``items`` is."""
+        return MapKeys(self, operations.keys(self.namespace, prefix))
+
+    def values(self) -> MapValues[V]:
+        """Return the values in the order of their keys; a view, as ``items`` is."""
+        return MapValues(self, operations.values(self.namespace))
 
     def __iter__(self) -> Iterator[K]:
         """Iterate over the keys in order."""
@@ -256,6 +239,10 @@ class Map(MutableMapping[K, V]):
         for block in self._session.blocks(self.namespace, b"", None, False, BLOCK_FIRST):
             for key, _ in block:
                 yield decode(key)
+
+    def __reversed__(self) -> Iterator[K]:
+        """Iterate over the keys backwards."""
+        return reversed(self.keys())
 
     def __len__(self) -> int:
         """Count the keys: O(n), a scan of the whole map."""
@@ -267,10 +254,19 @@ class Map(MutableMapping[K, V]):
         return perform(operations.has_any(), self)
 
     def __eq__(self, other: object) -> bool:
-        """Maps are equal when they are the same map of the same session."""
-        return self is other
+        """Tell whether another mapping has the same keys with the same values: O(n)."""
+        if self is other:
+            return True
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        found = 0
+        for key, value in self.items():
+            if key not in other or other[key] != value:
+                return False
+            found += 1
+        return found == len(other)
 
-    __hash__ = object.__hash__
+    __hash__ = None  # type: ignore[assignment]  # as of all that can change and is equal by content
 
 
 class BytesMap(Map[bytes, bytes]):
@@ -302,81 +298,6 @@ class BytesMap(Map[bytes, bytes]):
             self._write(self.namespace.encode_key(key), self.namespace.encode_value(value))
 
     set = __setitem__
-
-
-# ---------------------------------------------------------------------- operations over a session
-
-
-def perform(operation: Operation[T], mapping: Map[Any, Any]) -> T:
-    """Carry out an operation: answer what it asks for, and return its result."""
-    send, found = operation.send, None
-    while True:
-        try:
-            request = send(found)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        found = answer(request, mapping)
-
-
-def answer(request: Request, mapping: Map[Any, Any]) -> Any:
-    """Return the answer to a request of an operation."""
-    # The frequent ones first, and not as cases of the match, which would take longer.
-    if isinstance(request, DecideOn):
-        return mapping._rewrite(*request)
-    namespace, session = mapping.namespace, mapping._session
-    if isinstance(request, GetMany):
-        return session.get_many(namespace, request.keys)
-    if isinstance(request, PutMany):
-        return session.set_many(namespace, request.pairs)
-    match request:
-        case Compute(work):
-            return work()
-        case Has(key):
-            return mapping._read(key) is not None
-        case Count(most):
-            size = BLOCK_COUNTED if most is None else most
-            return _count(session.blocks(namespace, b"", None, False, size), most)
-        case Keys():
-            blocks = session.blocks(namespace, b"", None, False, BLOCK_COUNTED)
-            return [key for block in blocks for key, _ in block]
-        case PopFirst():
-            return session.pop_first(namespace)
-        case Together(operation):
-            return session.atomically(namespace, lambda inside: perform(operation(), inside))
-        case Take(source, most):
-            assert not isinstance(source, AsyncIterator), "the face has refused it"
-            return list(islice(source, most))
-
-
-def _count(blocks: Iterator[list[Pair]], most: int | None) -> int:
-    total = 0
-    for block in blocks:
-        total += len(block)
-        if most is not None and total >= most:
-            return most
-    return total
-
-
-def iterate(way: Iteration[T], mapping: Map[Any, Any]) -> Items[T]:
-    """Return an iteration over a map, of which nothing has been read yet."""
-    low, high, reverse, limit, size, of_block = way
-    blocks = mapping._session.blocks(mapping.namespace, low, high, reverse, size)
-    if limit is not None:
-        blocks = _limited(blocks, limit)
-    found: Any = blocks if of_block is None else map(of_block, blocks)
-    return Items(chain.from_iterable(found), blocks)
-
-
-def _limited(blocks: Iterator[list[Pair]], left: int) -> Iterator[list[Pair]]:
-    """Yield blocks with ``left`` pairs in all, and let go of the snapshot that they are from."""
-    try:
-        while left > 0 and (block := next(blocks, None)) is not None:
-            del block[left:]  # in its place: a fork takes from a snapshot what it has handed out
-            left -= len(block)
-            yield block
-    finally:
-        blocks.close()  # type: ignore[attr-defined]  # a generator always has it
 
 
 def map_of(namespace: Namespace, session: Session) -> Map[Any, Any]:

@@ -1,6 +1,6 @@
 """Carrying out operations where answers are awaited, in whatever event loop.
 
-Left out: the same for a thread, which is ``api.maps.perform``.
+Left out: the same for a thread, which is ``api.answering.perform``.
 """
 
 from __future__ import annotations

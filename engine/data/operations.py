@@ -30,6 +30,7 @@ from .requests import (
     Compute,
     Count,
     DecideOn,
+    First,
     GetMany,
     Has,
     Iteration,
@@ -100,6 +101,21 @@ def popitem(namespace: Namespace) -> Operation[tuple[Any, Any]]:
     return namespace.decode_key(pair[0]), namespace.decode_value(pair[1])
 
 
+def first(namespace: Namespace) -> Operation[tuple[Any, Any] | None]:
+    """Return the first key with its value; None if the map is empty."""
+    return _at_the_end(namespace, reverse=False)
+
+
+def last(namespace: Namespace) -> Operation[tuple[Any, Any] | None]:
+    """Return the last key with its value; None if the map is empty."""
+    return _at_the_end(namespace, reverse=True)
+
+
+def _at_the_end(namespace: Namespace, *, reverse: bool) -> Operation[tuple[Any, Any] | None]:
+    pair: Pair | None = yield First(reverse)
+    return pair and (namespace.decode_key(pair[0]), namespace.decode_value(pair[1]))
+
+
 # ------------------------------------------------------------------ many keys
 
 
@@ -152,24 +168,43 @@ def load(namespace: Namespace, source: Source, batch: int) -> Operation[int]:
     return total
 
 
+def delete_many(namespace: Namespace, keys: Iterable[Any]) -> Operation[None]:
+    """Delete keys, all or none, if they are there."""
+    given = list(keys)
+    if len(given) <= KEYS_AT_ONCE:
+        yield PutMany(_deletes(namespace, given))
+    else:
+        yield PutMany((yield Compute(partial(_deletes, namespace, given))))
+
+
+def _deletes(namespace: Namespace, keys: list[Any]) -> Encoded:
+    return [(key, None) for key in map(namespace.encode_key, keys)]
+
+
 def clear() -> Request:
-    """Delete all keys, all or none."""
-    return Together(_clear)
+    """Delete all keys, all or none; return how many there were."""
+    return Together(partial(_clear, b"", None))
 
 
-def _clear() -> Operation[None]:
-    keys: list[bytes] = yield Keys()
+def delete_range(namespace: Namespace, start: Any, stop: Any) -> Request:
+    """Delete the keys from ``start`` to below ``stop``, all or none; return how many there were."""
+    return Together(partial(_clear, *_bounds(namespace, start, stop)))
+
+
+def _clear(low: bytes, high: bytes | None) -> Operation[int]:
+    keys: list[bytes] = yield Keys(low, high)
     yield PutMany([(key, None) for key in keys])
+    return len(keys)
 
 
 def count() -> Request:
     """Return the number of keys."""
-    return Count(None)
+    return Count(b"", None, None)
 
 
 def has_any() -> Operation[bool]:
     """Tell whether the map has any key, without counting them."""
-    found: int = yield Count(1)
+    found: int = yield Count(b"", None, 1)
     return found > 0
 
 
@@ -180,18 +215,22 @@ def between(
     namespace: Namespace, start: Any, stop: Any, *, reverse: bool, limit: int | None
 ) -> Iteration[tuple[Any, Any]]:
     """Go over the pairs from ``start`` (included) to ``stop`` (not); None means no bound."""
-    if not namespace.key_codec.ordered and not (start is stop is None):
-        raise CodecError(
-            f"codec {namespace.key_codec.name} does not keep the order of keys",
-            hint="Iterate over all items, or use an ordered key codec.",
-        )
-    low = b"" if start is None else namespace.encode_key(start)
-    high = None if stop is None else namespace.encode_key(stop)
+    low, high = _bounds(namespace, start, stop)
     if limit is not None and limit < 0:
         raise UsageError(f"limit={limit} is negative", hint="Give 0 or more, or None for no limit.")
     size = BLOCK_FIRST if limit is None else min(max(limit, 1), BLOCK_FIRST)
     of_block = None if namespace.plain else _pairs_of_block(namespace)
     return Iteration(low, high, reverse, limit, size, of_block)
+
+
+def _bounds(namespace: Namespace, start: Any, stop: Any) -> tuple[bytes, bytes | None]:
+    if not namespace.key_codec.ordered and not (start is stop is None):
+        raise CodecError(
+            f"codec {namespace.key_codec.name} does not keep the order of keys",
+            hint="Leave the bounds out, or use an ordered key codec.",
+        )
+    low = b"" if start is None else namespace.encode_key(start)
+    return low, None if stop is None else namespace.encode_key(stop)
 
 
 def items(namespace: Namespace, prefix: Any) -> Iteration[tuple[Any, Any]]:

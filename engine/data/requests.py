@@ -53,6 +53,13 @@ class DecideOn(NamedTuple):
     # -> what the decision tells
 
 
+class First(NamedTuple):
+    """The first key with its value; the last one if ``reverse``."""
+
+    reverse: bool
+    # -> Pair | None
+
+
 class PopFirst(NamedTuple):
     """Delete the first key, and return it with its value."""
 
@@ -60,14 +67,18 @@ class PopFirst(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """All keys, in order."""
+    """The keys from ``low`` to below ``high``, in order; None is the end of the map."""
 
+    low: bytes
+    high: bytes | None
     # -> list[bytes]
 
 
 class Count(NamedTuple):
-    """The number of keys; ``most`` if there are that many or more."""
+    """The number of keys from ``low`` to below ``high``; ``most`` if there are so many or more."""
 
+    low: bytes
+    high: bytes | None
     most: int | None
     # -> int
 
@@ -94,7 +105,9 @@ class Compute(NamedTuple):
     # -> Any
 
 
-Request = Has | GetMany | PutMany | DecideOn | PopFirst | Keys | Count | Together | Take | Compute
+Request = (
+    Has | GetMany | PutMany | DecideOn | First | PopFirst | Keys | Count | Together | Take | Compute
+)
 
 Operation = Generator[Request, Any, T]
 

@@ -125,6 +125,15 @@ async def prefixes(world: World) -> None:
     assert await world["empty"].keys("") == []
 
 
+async def both_ends(world: World) -> None:
+    assert await world["typed"].first() == ("", 0)
+    assert await world["typed"].last() == ("日本", "é")
+    assert await world["plain"].first() == (b"", b"")
+    assert await world["many"].last() == (149, 149 * 149)
+    assert await world["unordered"].first() == await world["unordered"].last() == (1, b"1")
+    assert await world["empty"].first() is await world["empty"].last() is None
+
+
 # ------------------------------------------------------------------ writing
 
 
@@ -278,13 +287,47 @@ async def clears(world: World) -> Changed:
     return {**{name: {} for name in CONTENTS}, "many": {6: 6}}
 
 
+async def many_deletes(world: World) -> Changed:
+    m, plain, many = world["typed"], world["plain"], world["many"]
+    await m.delete_many(["apple", "absent", "flag", "apple"])
+    await plain.delete_many(key for key in (b"", b"b"))
+    await m.delete_many([])
+    await many.delete_many(range(50, 200))
+    await refused(m.delete_many(["", 7]), CodecError, "str: $: int is not supported")
+    await refused(many.delete_many([*range(100), "x"]), CodecError, "i64: $: str is not supported")
+    return {
+        "typed": {"": 0, "banana": None, "cherry": ["red", 2], "text": "five", "日本": "é"},
+        "plain": {b"a": b"1", b"ab": b"2"},
+        "many": {n: n * n for n in range(50)},
+    }
+
+
+async def deletes_of_ranges(world: World) -> Changed:
+    m, many = world["typed"], world["many"]
+    assert await m.delete_range("banana", "text") == 3
+    assert await m.delete_range("banana", "text") == 0
+    assert await m.delete_range("x", "a") == 0
+    await m.set("banana", 2)
+    assert await many.delete_range(100) == 50
+    assert await many.delete_range(stop=20) == 20
+    assert await world["unordered"].delete_range() == 1
+    said = "codec msgpack does not keep the order of keys"
+    await refused(world["unordered"].delete_range(1), CodecError, said)
+    await refused(m.delete_range("", 7), CodecError, "str: $: int is not supported")
+    return {
+        "typed": {"": 0, "apple": 1, "banana": 2, "text": "five", "日本": "é"},
+        "many": {n: n * n for n in range(20, 100)},
+        "unordered": {},
+    }
+
+
 # ------------------------------------------------------------------ what ends a face
 
 
 def reads_of(m: Any) -> list[Awaitable[object]]:
     return [
         m.get("apple"), m.contains("apple"), m.get_many(["apple"]), m.count(),
-        m.items(), m.keys("a"), m.values(), m.range("a", limit=1),
+        m.items(), m.keys("a"), m.values(), m.range("a", limit=1), m.first(), m.last(),
     ]  # fmt: skip
 
 
@@ -292,7 +335,8 @@ def writes_of(m: Any) -> list[Awaitable[object]]:
     return [
         m.set("apple", 2), m.discard("apple"), m.delete("apple"), m.pop("apple", 5),
         m.setdefault("apple", 5), m.incr("apple"), m.compare_and_set("apple", 1, 2), m.popitem(),
-        m.update_many({"apple": 2}), m.load([("apple", 2)]), m.clear(),
+        m.update_many({"apple": 2}), m.load([("apple", 2)]), m.clear(), m.delete_many(["apple"]),
+        m.delete_range("a"),
     ]  # fmt: skip
 
 
@@ -301,9 +345,10 @@ async def refuses(calls: list[Awaitable[object]], kind: type[TidelogError], said
         await refused(call, kind, said)
 
 
-READING = [one_key, keys_of_wrong_types, many_keys, in_order, ranges, prefixes]
+READING = [one_key, keys_of_wrong_types, many_keys, in_order, ranges, prefixes, both_ends]
 WRITING = [
     sets_and_deletes, takes_and_defaults, counts, swaps, first_ones, many_at_once, loads, clears,
+    many_deletes, deletes_of_ranges,
 ]  # fmt: skip
 
 ALL = pytest.mark.parametrize("face", FACES.values(), ids=FACES)

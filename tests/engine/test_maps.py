@@ -194,12 +194,9 @@ def test_many_keys_at_once(store: Opened, session: Any) -> None:
         assert mapping.get_many([]) == {}
 
 
-def test_a_map_is_itself_and_nothing_else(store: Opened) -> None:
+def test_a_map_shows_its_name_and_codecs(store: Opened) -> None:
     mapping = typed(store)
     mapping["a"] = 1
-    assert mapping == mapping
-    assert mapping != {"a": 1}
-    assert len({mapping, mapping}) == 1
     assert repr(mapping) == "<Map 'typed' str -> json>"
     assert mapping.name == "typed"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -265,7 +262,7 @@ def test_iteration_is_as_of_its_first_step(store: Opened) -> None:
     assert list(mapping) == []
 
 
-@pytest.mark.parametrize("many", [lambda m: m.items(), lambda m: m.range(limit=9), iter])
+@pytest.mark.parametrize("many", [lambda m: iter(m.items()), lambda m: m.range(limit=9), iter])
 def test_an_iteration_that_is_left_early_lets_its_snapshot_go(store: Opened, many: Any) -> None:
     mapping = typed(store)
     mapping.update({str(number): number for number in range(100)})

@@ -168,7 +168,7 @@ def test_snapshots_and_iterations_stay_where_they_were_begun() -> None:
         w.announce()
         with w.reader() as reader:
             seen = reader.map("users")
-            walk = seen.items()
+            walk = iter(seen.items())
             assert next(walk) == (b"a", b"1")
             with reader.snapshot() as old:
                 w.users.update({b"a": b"2", b"b": b"2", b"d": b"2"})
@@ -791,7 +791,7 @@ def test_after_close_every_call_says_so() -> None:
         w.announce()
         reader = w.reader()
         seen, snapshot = reader.map("users"), reader.snapshot()
-        walk = seen.items()
+        walk = iter(seen.items())
         next(walk)
         reader.close()
         reader.close()

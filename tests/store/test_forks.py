@@ -241,7 +241,7 @@ def test_every_inherited_handle_raises_at_once_whatever_other_threads_held(
         m.update_many({b"%05d" % number: bytes(50) for number in range(300)})
         m[b"x"] = b"1"
         snapshot, locking, tx = db.snapshot(), db.transaction("pessimistic"), db.transaction()
-        pairs, keys, old = m.items(), m.keys(), snapshot[m].items()
+        pairs, keys, old = iter(m.items()), iter(m.keys()), iter(snapshot[m].items())
         locking[m][b"locked"] = b"1"
         inside, outside = tx[m], locking[m]
         inside[b"mine"] = b"1"
@@ -313,7 +313,7 @@ def test_an_inherited_reader_raises_at_once_whatever_other_threads_held(
     filled(path).close()
     with open_store(path, read_only=True) as db:
         m, snapshot = db.map("m"), db.snapshot()
-        pairs = m.items()
+        pairs = iter(m.items())
         next(pairs)
 
         def child() -> None:

@@ -140,7 +140,7 @@ def test_snapshots_get_their_time_before_growth_and_end_then(tmp_path: Path) -> 
         db.checkpoint()
         snapshot, tx = db.snapshot(), db.transaction()
         assert tx[m][b"000001"] == bytes(1000)
-        pairs, scanned = m.items(), snapshot[m].items()
+        pairs, scanned = iter(m.items()), iter(snapshot[m].items())
         assert next(pairs) == next(scanned) == (b"000000", bytes(1000))
         m.update_many(rows(500, 1000))
         db.checkpoint()
@@ -344,8 +344,8 @@ def test_iterators_and_snapshots_that_nobody_closed_go_with_the_collector(tmp_pa
         db.checkpoint()
         for number in range(50):
             m[b"k"] = b"%d" % number
-            next(m.items())
-            next(db.snapshot()[m].keys())
+            next(iter(m.items()))
+            next(iter(db.snapshot()[m].keys()))
             with db.transaction() as tx:
                 next(tx[m].range(b"000100"))
         gc.collect()
@@ -357,7 +357,7 @@ def test_iterators_and_snapshots_that_nobody_closed_go_with_the_collector(tmp_pa
         size = db.statistics().data_bytes
         for _ in range(20):
             m.update_many(rows(0))
-            next(m.items())
+            next(iter(m.items()))
             db.checkpoint()
         assert db.statistics().data_bytes < 6 * size
     expect_sound(tmp_path / "store")
@@ -431,7 +431,7 @@ def test_a_fork_keeps_its_hands_off_the_store(tmp_path: Path) -> None:
         m = db.map("m")
         m[b"k"] = b"v"
         db.checkpoint()
-        snapshot, tx, pairs = db.snapshot(), db.transaction(), m.items()
+        snapshot, tx, pairs = db.snapshot(), db.transaction(), iter(m.items())
         tx[m][b"mine"] = b"1"
         old = snapshot[m]
         assert tx[m][b"k"] == b"v"
@@ -486,7 +486,7 @@ def uses_of(db: Database) -> Iterator[Callable[[], object]]:
     """Everything that somebody may still hold when a store is closed."""
     m = db.map("m")
     snapshot, tx, other = db.snapshot(), db.transaction(), db.transaction("pessimistic")
-    pairs, scanned, inside = m.items(), snapshot[m].items(), tx[m].items()
+    pairs, scanned, inside = iter(m.items()), iter(snapshot[m].items()), iter(tx[m].items())
     for started in (pairs, scanned, inside):
         next(started)
     tx[m][b"000001"] = b"1"
@@ -501,7 +501,7 @@ def uses_of(db: Database) -> Iterator[Callable[[], object]]:
         lambda: m.incr(b"n"),
         lambda: m.update_many({b"000001": b"2"}),
         lambda: len(m),
-        lambda: next(m.items()),
+        lambda: next(iter(m.items())),
         lambda: list(pairs),
         lambda: list(scanned),
         lambda: list(inside),
@@ -595,8 +595,8 @@ db = tidelog.open(sys.argv[1], durability="none")
 m = db.map("m")
 m.update_many((b"%06d" % n, bytes(50)) for n in range(3000))
 db.checkpoint()
-pairs, snapshot, tx = m.items(), db.snapshot(), db.transaction()
-old, inside = snapshot[m].items(), tx[m].items()
+pairs, snapshot, tx = iter(m.items()), db.snapshot(), db.transaction()
+old, inside = iter(snapshot[m].items()), iter(tx[m].items())
 next(pairs), next(old), next(inside)
 getattr(session_of(db), sys.argv[2])()
 for use in (lambda: list(pairs), lambda: list(old), lambda: list(inside), tx.commit):
@@ -632,7 +632,7 @@ for client in range(3):
     threading.Thread(target=commit, args=(client,), daemon=True).start()
 begun.wait()
 m[b"last"] = b"v"
-snapshot, pairs = db.snapshot(), m.items()
+snapshot, pairs = db.snapshot(), iter(m.items())
 next(pairs)
 if sys.argv[3] == "raise":
     raise SystemExit(5)

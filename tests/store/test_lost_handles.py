@@ -102,7 +102,7 @@ def test_whatever_works_with_a_store_keeps_it_open(
     gc.collect()
     assert m[b"a"] == b"1"
     m[b"c"] = b"3"
-    pairs = m.items()
+    pairs = iter(m.items())
     del m
     gc.collect()
     assert next(pairs) == (b"a", b"1")

@@ -346,7 +346,7 @@ def test_a_transaction_is_over_after_its_end(db: Database, m: Map[Any, Any]) -> 
         with db.transaction() as tx:
             tx[m]["x"] = 1
             inside = tx[m]
-            pairs = inside.items()
+            pairs = iter(inside.items())
             getattr(tx, end)()
             for use in (
                 lambda inside=inside: inside["x"],

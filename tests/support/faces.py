@@ -18,11 +18,12 @@ import trio
 from support.stores import PATH
 from tidelog import aio
 from tidelog.codecs import I64, Bytes, Msgpack, Str, Tuple
-from tidelog.engine.api import maps
+from tidelog.engine.api import answering, maps
 from tidelog.engine.api.choices import Mode
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.items import Items
 from tidelog.engine.api.open import open_with
+from tidelog.engine.api.views import MapItems, MapKeys, MapValues
 from tidelog.engine.data.driving import drive, taken
 from tidelog.engine.data.requests import (
     Compute,
@@ -120,7 +121,9 @@ class OfThreads:
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             found = method(*args, **kwargs)
-            return list(found) if isinstance(found, Items) else found
+            return (
+                list(found) if isinstance(found, Items | MapKeys | MapItems | MapValues) else found
+            )
 
         return lambda *args, **kwargs: Call(partial(call, *args, **kwargs))
 
@@ -238,7 +241,7 @@ class Wire:
 
     async def ask(self, request: Request) -> Any:
         await trio.lowlevel.checkpoint()
-        return maps.answer(request, self._mapping)
+        return answering.answer(request, self._mapping)
 
     async def get(self, key: Any, default: Any, /) -> Any:
         (data,) = await self.ask(GetMany([self.namespace.encode_key(key)]))
@@ -277,7 +280,7 @@ class WirePages:
 
     def __init__(self, way: Iteration[Any], mapping: maps.Map[Any, Any]) -> None:
         self._of_block = way.of_block or list
-        self._pairs = maps.iterate(way._replace(of_block=None), mapping)
+        self._pairs = answering.iterate(way._replace(of_block=None), mapping)
 
     async def fetch(self, size: int) -> list[Any]:
         await trio.lowlevel.checkpoint()
