@@ -248,7 +248,7 @@ class ReadSession(Unwritable):
             for number, namespace in list(self._namespaces.items()):
                 record = self._records.get(number)
                 if record is None:
-                    namespace.alive = False
+                    namespace.drop(base.position)
                     del self._namespaces[number]
                 else:
                     namespace.name = record.name
@@ -318,13 +318,13 @@ class ReadSession(Unwritable):
         """
         with self._mutex:
             self.check_open()
-            snapshot = Snapshot(self, self.position)
+            snapshot = Snapshot(self)
             self._snapshots.add(snapshot)
         return snapshot
 
-    def take_view(self) -> tuple[View, Layer]:
-        """Return a view that does not change, and a boundary that nothing follows."""
-        return self.overlay.view, Layer()
+    def take_view(self) -> tuple[View, Layer, int]:
+        """Return a view that does not change, a boundary that nothing follows, and a position."""
+        return self.overlay.view, Layer(), self.position
 
     # -------------------------------------------------------------- session of maps
 
@@ -334,16 +334,17 @@ class ReadSession(Unwritable):
 
     def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
         """Return the encoded values of encoded keys."""
+        view = self.overlay.view
         found = reads.get_many(self.overlay, namespace, keys, _nothing_to_wait_for)
-        assert found is not None, "nobody applies commits to what is only read"
+        if found is None or self.overlay.view is not view:  # a refresh came in between
+            with self.snapshot() as snapshot:
+                found = snapshot.get_many(namespace, keys)
         return found
 
     def blocks(
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
     ) -> Iterator[list[Pair]]:
         """Yield blocks of encoded pairs, in order, as of the first one."""
-        self.check_open()
-        namespace.check_alive()
         with self.snapshot() as snapshot:
             yield from snapshot.blocks(namespace, start, stop, reverse, size)
 

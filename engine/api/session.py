@@ -188,7 +188,7 @@ class StoreSession:
     def snapshot(self) -> Snapshot:
         """Return the whole store as it is now; close it, or use it in a ``with`` block."""
         self.open_state.check()
-        snapshot = Snapshot(self, self.committer.context.applied_position)
+        snapshot = Snapshot(self)
         self.snapshots.add(snapshot)
         return snapshot
 
@@ -201,21 +201,22 @@ class StoreSession:
         with mutex:
             if self.overlay.newer_bytes > self.limits.merged_nowait_bytes:
                 return None
-            taken, position = self._taken(), self.committer.context.applied_position
-        snapshot = Snapshot(self, position, taken)
+            taken = self._taken()
+        snapshot = Snapshot(self, taken)
         self.snapshots.add(snapshot)
         return snapshot
 
-    def take_view(self) -> tuple[View, Layer]:
-        """Return a view that does not change, and its boundary."""
+    def take_view(self) -> tuple[View, Layer, int]:
+        """Return a view that does not change, its boundary, and its position in the log."""
         with self.committer.mutex:
             return self._taken()
 
-    def _taken(self) -> tuple[View, Layer]:
+    def _taken(self) -> tuple[View, Layer, int]:
         committer = self.committer
         committer.check_whole()
-        broken = committer.context.standing.broken
-        return self.overlay.frozen() if broken else self.overlay.snapshot()
+        context = committer.context
+        taken = self.overlay.frozen() if context.standing.broken else self.overlay.snapshot()
+        return *taken, context.applied_position
 
     # -------------------------------------------------------------- what maps read and write
 
@@ -337,7 +338,6 @@ class StoreSession:
     ) -> Iterator[list[Pair]]:
         """Yield blocks of encoded pairs, in order, as of the first one."""
         with self.snapshot() as snapshot:
-            namespace.check_alive()
             yield from snapshot.blocks(namespace, start, stop, reverse, size)
 
     def check_writable(self) -> None:

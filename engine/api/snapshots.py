@@ -59,8 +59,8 @@ class SnapshotSource(Protocol):
     def overlay(self) -> _Ends:
         """Who hears of boundaries that are needed no more."""
 
-    def take_view(self) -> tuple[View, Layer]:
-        """Return a view that does not change, and its boundary."""
+    def take_view(self) -> tuple[View, Layer, int]:
+        """Return a view that does not change, its boundary, and its position in the log."""
 
 
 class Snapshot(Unwritable):
@@ -73,14 +73,13 @@ class Snapshot(Unwritable):
     _view: View | None = None
 
     def __init__(
-        self, database: SnapshotSource, position: int, taken: tuple[View, Layer] | None = None
+        self, database: SnapshotSource, taken: tuple[View, Layer, int] | None = None
     ) -> None:
         self._database = database
-        self._view, self.boundary = database.take_view() if taken is None else taken
+        self._view, self.boundary, self.position = taken or database.take_view()
         self._error: Callable[[], TidelogError] = _closed
         self._in_hand: dict[int, list[Pair]] = {}
         """The newest block of each iteration."""
-        self.position = position
         self.began = database.now()
 
     __reduce_ex__ = not_copied
@@ -97,11 +96,17 @@ class Snapshot(Unwritable):
         return map_of(namespace, self)
 
     def check_shows(self, namespace: Namespace) -> None:
-        """Raise ``SnapshotExpiredError`` if some rows of a load may be in this snapshot."""
+        """Raise unless a map was there when the snapshot was taken, or came later and empty.
+
+        ``SnapshotExpiredError`` if some rows of a load may be in it, ``NotFoundError`` if the map
+        had been dropped, so that some of its rows, or all, may have gone.
+        """
         if self.position < namespace.since:
             raise SnapshotExpiredError(
                 f"the map {namespace.name!r} was attached after the snapshot was taken"
             )
+        if self.position >= namespace.until:
+            namespace.check_alive()
 
     def view(self) -> View:
         """Return what the snapshot reads; raises once it is closed or expired."""
@@ -159,18 +164,30 @@ class Snapshot(Unwritable):
 
         def get(key: bytes) -> bytes | None:
             partition = partition_of(key, space)
-            return read_view(self.view(), namespace, partition, prefixes[partition] + key)
+            return self.read(namespace, partition, prefixes[partition] + key)
 
         return get
 
+    def read(self, namespace: Namespace, partition: int, full_key: bytes) -> bytes | None:
+        """Return the encoded value of a full key."""
+        view = self._view
+        if view is None:
+            view = self.view()
+        found = read_view(view, namespace, partition, full_key)
+        if self._view is None:
+            self.view()  # ended meanwhile, its layers may have been merged with newer ones
+        return found
+
     def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
         """Return the encoded values of encoded keys."""
+        self.check_shows(namespace)
         return list(map(self.getter(namespace), keys))
 
     def blocks(
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
     ) -> Iterator[list[Pair]]:
         """Yield blocks of encoded pairs, in order."""
+        self.check_shows(namespace)
         wanted = Range(namespace=namespace.id, start=start, stop=stop)
         try:
             yield from self.scan(wanted, reverse=reverse, block=size)

@@ -330,14 +330,18 @@ class TransactionSession:
         rule = self._rule
         if rule.snapshot:
             reading = self._reading
-            view = (self._snapshot() if reading is None else reading).view()
+            if reading is None:
+                reading = self._snapshot()
+                namespace.check_alive()  # a drop may have come before the snapshot
             self._reads.keys.add(full_key)
-        else:
-            if rule.read_locks:
-                self._lock(KeyLock(full_key, exclusive=False))
-                namespace.check_alive()
-            view = self._database.overlay.view
-        return read_view(view, namespace, partition, full_key)
+            return reading.read(namespace, partition, full_key)
+        if rule.read_locks:
+            self._lock(KeyLock(full_key, exclusive=False))
+            namespace.check_alive()
+        found = read_view(self._database.overlay.view, namespace, partition, full_key)
+        if found is None:
+            namespace.check_alive()  # a checkpoint may have removed what was dropped meanwhile
+        return found
 
     def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
         """Return a function that sets an encoded key, or deletes it if the value is None."""
@@ -422,9 +426,9 @@ class TransactionSession:
             if self._rule.read_locks:
                 for partition in namespace.space.numbers:
                     self._lock(RangeLock(*wanted.bounds(partition)))
-                namespace.check_alive()
             snapshot = self._database.snapshot()
         try:
+            snapshot.check_shows(namespace)  # a drop may have come before the snapshot
             for block in snapshot.scan(wanted, reverse=reverse, block=size, writes=self._writes):
                 read.gave(block[-1][0])
                 yield block

@@ -19,6 +19,7 @@ from ..codecs.registry import Bytes, Codec, ValueCodec, as_codec, codec_named, i
 from .stored import KEY_BYTES_MAX, PENDING, PREFIX_SIZE, pack_prefix, shown_key, split_key
 
 NAME_BYTES_MAX = 255
+_NEVER = 1 << 63
 NAMES_SHOWN_MAX = 20
 """Maps that an error names."""
 VALUE_BYTES_MAX = 32 << 20
@@ -56,7 +57,7 @@ class Namespace:
 
     __slots__ = ("alive", "built_in", "decode_key", "decode_value", "encode_key", "encode_value",
                  "home", "id", "key_codec", "name", "plain", "prefixes", "since", "space",
-                 "value_codec")  # fmt: skip
+                 "until", "value_codec")  # fmt: skip
 
     def __init__(
         self,
@@ -85,6 +86,13 @@ class Namespace:
         """Whether the values have a codec that comes with Tidelog."""
         self.since = 0
         """The position of the log below which no snapshot may show it: rows were on their way."""
+        self.until = _NEVER
+        """The position of the log from which on no snapshot may show it: it was dropped."""
+
+    def drop(self, position: int) -> None:
+        """Be gone, for all handles, from a position of the log on."""
+        self.until = position
+        self.alive = False
 
     def check_encoded(self, key: bytes, value: bytes | None) -> None:
         """Raise if bytes from outside are not what the codecs make; a delete has no value.

@@ -123,6 +123,8 @@ def getter(
                 check_neighbours(view.txn, full_key)
             except CorruptDataError as error:
                 raise named(error, namespace) from error
+            if not namespace.alive:  # a checkpoint may have removed what was dropped meanwhile
+                _check_alive(source, namespace)
             return None
         if crc32c(full_key + stored):
             raise named(damaged_pair(full_key), namespace)

@@ -127,9 +127,10 @@ class Catalog:
 
         def take_effect() -> None:
             state.apply(0, logged)
-            namespace = self._namespaces.pop(number, None)
+            namespace = self._namespaces.get(number)
             if namespace is not None:
-                namespace.alive = False
+                namespace.drop(self._store.writer.position)  # first: a signal may come behind it
+                self._namespaces.pop(number, None)
 
         commit = Commit(NoUpdates(), self._durable)
         commit.record, commit.then = refuse_others, take_effect

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from support.interrupts import Interrupt, Line, Tracer
 from support.stores import Opened, open_store, opened, took_steps
 from tidelog.affinity.errors import (
     DiskFullError,
@@ -17,6 +20,7 @@ from tidelog.affinity.errors import (
 from tidelog.affinity.partitions import partition_of
 from tidelog.codecs import Msgpack
 from tidelog.engine.api.database import session_of
+from tidelog.engine.api.snapshots import Snapshot
 from tidelog.engine.api.transactions import Transaction
 from tidelog.engine.commit.entries import Commit, Entry
 from tidelog.engine.commit.puts import Puts
@@ -28,6 +32,8 @@ from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import TxRecord
 
 Reads = Callable[[Any], object]
+
+NAMESPACES = "engine/data/namespaces.py"
 
 
 @pytest.fixture
@@ -450,3 +456,122 @@ def test_no_record_behind_a_drop_touches_the_map(store: Opened) -> None:
         if isinstance(record, TxRecord) and record.namespaces == number
     ]
     assert len(touching) == 2
+
+
+# ------------------------------------------------------------------ reads beside a drop
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_snapshot_from_behind_a_drop_does_not_show_the_map(
+    store: Opened, checkpointed: bool
+) -> None:
+    # It did, and behind a checkpoint the map was empty.
+    db = store.database
+    a = db.map("a")
+    with db.snapshot() as before:
+        db.drop("a")
+        if checkpointed:
+            db.checkpoint()
+        with db.snapshot() as behind:
+            expect_dropped(lambda: behind[a])
+        assert dict(before[a]) == {b"k": b"1"}
+        assert before[a].get_many([b"k"]) == {b"k": b"1"}
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda a: a.get(b"k"),
+        lambda a: a.get_many([b"k"]),
+        lambda a: list(a.items()),
+        lambda a: len(a),
+    ],
+)
+def test_a_transaction_whose_snapshot_was_overtaken_by_a_drop_reads_nothing_of_the_map(
+    store: Opened, read: Reads, checkpointed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It read the map and what was written behind the drop, or an empty map.
+    db = store.database
+    a, b = db.map("a"), db.map("b")
+    session = session_of(db)
+    take = session.snapshot
+
+    def overtaken() -> Snapshot:
+        monkeypatch.setattr(session, "snapshot", take)
+        db.drop("a")
+        b[b"k"] = b"behind the drop"
+        if checkpointed:
+            db.checkpoint()
+        return take()
+
+    with db.transaction(plain_writes=True) as tx:
+        monkeypatch.setattr(session, "snapshot", overtaken)
+        expect_dropped(lambda: read(tx[a]))
+        assert tx[b][b"k"] == b"behind the drop"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda db: db.map("a").get(b"k"),
+        lambda db: b"k" in db.map("a"),
+        lambda db: db.transaction(isolation="read_committed")[db.map("a")].get(b"k"),
+    ],
+)
+def test_a_read_that_is_overtaken_by_a_drop_and_a_checkpoint_does_not_find_an_empty_map(
+    store: Opened, read: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = store.database
+    session = session_of(db)
+    overlay = session.overlay
+
+    class Overtaken:
+        """Whoever wants to read here comes too late, the first time."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "view" and db.maps() == ["a", "b"]:
+                db.drop("a")
+                db.checkpoint()
+            return getattr(overlay, name)
+
+    monkeypatch.setattr(session, "overlay", Overtaken())
+    expect_dropped(lambda: read(db))
+
+
+def test_whoever_pops_is_told_of_a_drop_that_came_first(
+    store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = store.database
+    a, session = db.map("a"), session_of(db)
+    take = session.snapshot
+
+    def overtaken() -> Snapshot:
+        monkeypatch.setattr(session, "snapshot", take)
+        db.drop("a")
+        db.checkpoint()
+        return take()
+
+    monkeypatch.setattr(session, "snapshot", overtaken)
+    expect_dropped(a.popitem)
+
+
+def test_a_drop_that_is_interrupted_at_any_line_reaches_the_handles_of_its_map() -> None:
+    # Carried on by the next holder of the mutex, it left them alive.
+    def dropped(at: tuple[Line, int] | None) -> tuple[Counter[Line], bool]:
+        tracer = Tracer(at)
+        with opened() as store:
+            db = store.database
+            a = db.map("a")
+            a[b"k"] = b"1"
+            with suppress(Interrupt):
+                tracer.run(lambda: db.drop("a"))
+            db.snapshot().close()  # sees to what was left undone
+            broken = store.parts.committer.interrupted
+            assert broken or (db.maps() == []) == (not a.namespace.alive), tracer.where
+        return tracer.lines, broken
+
+    lines, _ = dropped(None)
+    wanted = [line for line in lines if line[0] in ("engine/store/catalog.py", NAMESPACES)]
+    assert len(wanted) > 20
+    assert not any(dropped((line, 0))[1] for line in wanted)

@@ -23,6 +23,7 @@ from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.read_only import ReadOnlyDatabase
 from tidelog.engine.api.read_session import ReadSession, stacked
+from tidelog.engine.data import point_reads
 from tidelog.engine.data.overlay import Layer, View
 from tidelog.engine.files import manifest as manifests
 from tidelog.engine.files.recovery import newest_durable
@@ -835,6 +836,50 @@ def test_a_close_that_was_interrupted_anywhere_is_ended_by_the_next_one() -> Non
             assert w.disk.directory(f"{STORE}/readers").names() == [], interrupted.where
 
 
+def test_keys_that_are_read_at_once_are_of_one_moment_beside_a_refresh(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with world() as w:
+        keys = [b"1", b"2", b"3"]
+        w.users.update_many(dict.fromkeys(keys, b"old"))
+        w.announce()
+        with w.reader() as reader:
+            seen, getter = reader.map("users"), point_reads.getter
+
+            def overtaken(*given: Any) -> Callable[[bytes], bytes | None]:
+                get = getter(*given)
+
+                def get_one(key: bytes) -> bytes | None:
+                    if key == b"2":
+                        w.users.update_many(dict.fromkeys(keys, b"new"))
+                        w.announce()
+                        reader.refresh()
+                    return get(key)
+
+                return get_one
+
+            monkeypatch.setattr(point_reads, "getter", overtaken)
+            assert seen.get_many(keys) == dict.fromkeys(keys, b"new")
+
+
+def test_a_map_that_was_dropped_before_a_refresh_is_not_in_a_snapshot_behind_it() -> None:
+    with world() as w:
+        w.users[b"k"] = b"1"
+        w.announce()
+        with w.reader() as reader:
+            seen = reader.map("users")
+            with reader.snapshot() as before:
+                w.db.drop("users")
+                w.announce()
+                reader.refresh()
+                assert before[seen][b"k"] == b"1"
+                with reader.snapshot() as behind, pytest.raises(errors.NotFoundError):
+                    behind[seen]
+            for read in (lambda: list(seen), lambda: seen.get_many([b"k"])):
+                with pytest.raises(errors.NotFoundError):
+                    read()
+
+
 def test_a_snapshot_that_is_taken_while_another_thread_closes_ends_with_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -858,7 +903,7 @@ def test_a_snapshot_that_is_taken_while_another_thread_closes_ends_with_the_othe
             reader.close()
             waits.set()
 
-        def close_meanwhile() -> tuple[View, Layer]:
+        def close_meanwhile() -> tuple[View, Layer, int]:
             taken = take_view()
             closing.start()
             assert waits.wait(WAIT)

@@ -12,7 +12,9 @@ from support.stores import Opened, opened
 from tidelog.affinity.errors import ClosedError, ForkedError, SnapshotExpiredError
 from tidelog.engine.api import snapshots
 from tidelog.engine.api.database import session_of
+from tidelog.engine.api.transactions import behind
 from tidelog.engine.api.unwritable import Unwritable
+from tidelog.engine.data import point_reads
 from tidelog.engine.store.live_snapshots import LiveSnapshots
 from tidelog.engine.system.limits import Limits
 
@@ -72,6 +74,33 @@ def test_a_closed_snapshot_is_over_and_says_so(store: Opened) -> None:
         with pytest.raises(ClosedError):
             act()
     assert snapshot.layers() is None
+
+
+def test_a_read_during_which_its_snapshot_ends_shows_nothing_newer(
+    store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Another thread closed it, its layers were merged with newer ones, and a read showed these.
+    db = store.database
+    users = db.map("users")
+    users[b"a"] = b"old"
+    read_view = point_reads.read_view
+    with db.snapshot() as snapshot, db.transaction(plain_writes=True) as tx:
+        assert tx[users].get(b"none") is None
+        for ended, old in ((snapshot, snapshot[users]), (behind(tx)._reading, tx[users])):
+            assert ended is not None
+
+            def overtaken(*given: Any, ended: snapshots.Snapshot = ended) -> bytes | None:
+                monkeypatch.setattr(snapshots, "read_view", read_view)
+                ended.expire("it was in the way")
+                users[b"a"] = b"new"
+                db.snapshot().close()
+                db.snapshot().close()
+                return read_view(*given)
+
+            monkeypatch.setattr(snapshots, "read_view", overtaken)
+            with pytest.raises(SnapshotExpiredError):
+                old.get(b"a")
+        tx.rollback()
 
 
 def test_an_expired_snapshot_says_why(store: Opened) -> None:
