@@ -21,6 +21,7 @@ from threading import Lock
 
 from ...checkpoints.marks import PartitionMark
 from ...checkpoints.replay import State
+from ...wal.retention import RetentionLimits
 from ...wal.writer import NEXT_NAME, LogWriter
 from ..data.overlay import Overlay
 from ..data.partition_store import read_state
@@ -181,10 +182,6 @@ def _checkpointed(
 
 
 def _keeper(claim: Claim, options: Options) -> LogKeeper:
-    return LogKeeper(
-        claim.environment,
-        claim.wal,
-        os.path.join(claim.path, READERS_NAME),
-        retain_bytes=options.retain_bytes,
-        retain_seconds=options.retain_seconds,
-    )
+    limits = RetentionLimits(size_bytes=options.retain_bytes, age_seconds=options.retain_seconds)
+    readers_path = os.path.join(claim.path, READERS_NAME)
+    return LogKeeper(claim.environment, claim.wal, readers_path, limits)
