@@ -121,7 +121,7 @@ def _recovered(claim: Claim, kv: KeyValueEnvironment, options: Options, mapped: 
     checkpointer = Checkpointer(
         environment, replayed, kv, marks, growth=growth, doubt=manifests.doubt
     )
-    relief = Relief(environment, checkpointer, overlay, options.checkpoint_bytes)
+    relief = Relief(environment, checkpointer, overlay, options.checkpoint_policy())
     try:
         replay_log(claim.wal, log_end, manifest, replayed, relief)
         if state.cleared:
