@@ -378,7 +378,8 @@ class ReadOnlyDatabase(Unwritable):
             hint="Open it without `read_only=True`; to read at one moment take a `snapshot`.",
         )
 
-    transaction = run = attempts = attach = drop = rename = checkpoint = sync = refuse
+    transaction = run = attempts = new_id = outcome = refuse
+    attach = drop = rename = checkpoint = sync = abandon = refuse
 
     # -------------------------------------------------------------- copies
 
