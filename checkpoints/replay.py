@@ -450,6 +450,20 @@ class State:
             starts=[counter.hwm + 1 for counter in self.counters],
         )
 
+    def mark(self, position: int) -> StoreMark:
+        """Return what a checkpoint at a position records, which ``from_marks`` takes.
+
+        Of a namespace that was dropped nothing is left then.
+        """
+        return StoreMark(
+            store_id=self.store_id,
+            position=position,
+            time=self.time,
+            namespaces=tuple(self.namespaces.values()),
+            next_namespace=self.next_namespace,
+            dropped=(),
+        )
+
     def record(self, time: int) -> StateRecord:
         """Return the STATE record for the head of a segment."""
         ranges = {p: c.out_of_order for p, c in enumerate(self.counters) if c.out_of_order}

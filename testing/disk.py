@@ -1,6 +1,7 @@
 """A disk in memory that numbers every operation, and fails or loses power at the one it is told to.
 
-Owns the faulty twin of ``engine.disk``: same ports, same errors, one whole tree of directories.
+Owns the faulty twin of ``engine.system.disk``: same ports, same errors, one whole tree of
+directories.
 
 Invariants:
 
@@ -37,7 +38,7 @@ Around = Callable[[Callable[[], Any]], Any]
 
 
 class FaultyDisk:
-    """The twin of ``engine.disk.RealDisk``: a tree in memory, with faults on demand.
+    """The twin of ``RealDisk``: a tree in memory, with faults on demand.
 
     ``/`` exists; make other directories with ``make_directory``.  ``network`` is the name that
     ``network_file_system`` answers, None by default.

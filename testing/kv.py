@@ -1,4 +1,4 @@
-"""The twin of ``engine.kv``: an ordered, transactional store in memory, on a ``FaultyDisk``.
+"""The twin of LMDB: an ordered, transactional store in memory, on a ``FaultyDisk``.
 
 Invariants:
 
@@ -302,7 +302,7 @@ def copy_into(disk: FaultyDisk, path: str, content: bytes) -> None:
 
 @contextmanager
 def translated_os_errors(what: str) -> Iterator[None]:
-    """Turn errors of the disk into those that ``engine.kv`` makes of LMDB's."""
+    """Turn errors of the disk into those that ``engine.system.lmdb_file`` makes of LMDB's."""
     try:
         yield
     except OSError as error:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import pkgutil
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 import tidelog
@@ -16,6 +18,9 @@ from support.tidy import names_defined, names_given_in, nodes_of, parsed
 from tidelog.affinity import errors
 from tidelog.engine.store.options import Options
 from tidelog.engine.store.statistics import Statistics
+from tidelog.tools.main import cli
+from tidelog.tools.shell.exits import Exit
+from tidelog.tools.version import LIBRARIES
 from tidelog.tx.validation import READ_RULES
 
 ARCHITECTURE_LINES_MAX = 300
@@ -156,6 +161,58 @@ def test_the_errors_of_the_limits_exist() -> None:
     for row in table_with("docs/operations.md", "limit"):
         if row["beyond it"].startswith("`"):
             assert hasattr(tidelog.errors, plain(row["beyond it"]))
+
+
+# ------------------------------------------------------------------ the command line
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Group and name of each command; the group is empty for those of the root."""
+    root = click.Context(cli)
+    for name in cli.list_commands(root):
+        found = cli.get_command(root, name)
+        if isinstance(found, click.Group):
+            yield from ((name, each) for each in found.list_commands(click.Context(found)))
+        else:
+            yield "", name
+
+
+def is_documented(group: str, name: str) -> bool:
+    """Whether a page has the command in a text, an example, or a table of its group's commands."""
+    page = text_of("docs/spark.md" if group == "spark" else "docs/cli.md")
+    called = " ".join(filter(None, ["tidelog", group, name]))
+    return re.search(rf"[`$ ]{called}\b|^\| `{name}\b", page, re.MULTILINE) is not None
+
+
+def test_the_tree_of_the_commands_is_that_of_the_code() -> None:
+    (tree,) = re.findall(r"```text\ntidelog\n(.*?)\n```", text_of("docs/cli.md"), re.DOTALL)
+    shown = set()
+    for line in tree.splitlines():
+        _, group, *names = line.replace("|", " ").split()
+        shown |= {(group, name) for name in names} or {("", group)}
+    assert shown == set(commands())
+
+
+def test_the_functions_of_the_jobs_are_where_the_page_says() -> None:
+    # They were told at places that they had left.
+    rows = [row for rows in tables("docs/spark.md") for row in rows if "function" in row]
+    assert all(callable(pkgutil.resolve_name(f"tidelog.{plain(r['function'])}")) for r in rows)
+    assert len(rows) > 5
+
+
+def test_every_command_is_documented() -> None:
+    assert [found for found in commands() if not is_documented(*found)] == []
+
+
+def test_every_exit_code_is_documented() -> None:
+    assert [int(row["code"]) for row in table_with("docs/cli.md", "code")] == list(Exit)
+
+
+def test_the_versions_that_are_told_are_those_of_all_dependencies() -> None:
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
+    assert sorted(LIBRARIES) == sorted(
+        re.split("[<>]", line)[0] for line in project["dependencies"]
+    )
 
 
 # ------------------------------------------------------------------ transactions, words, shape

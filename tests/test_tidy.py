@@ -540,6 +540,8 @@ BAD: list[tuple[str, Rule, str, str]] = [
     ("who comes", PROSE, "engine/x.py", "'''Who comes meanwhile waits.'''"),
     ("gone module", HEAD, "wal/x.py", "'''Text.\n\nLeft out: this (``surprise``).'''"),
     ("gone module of a layer", HEAD, "wal/x.py", "'''Text.\n\nLeft out: ``engine.tail``.'''"),
+    ("gone module of a layer, above", HEAD, "wal/x.py", "'''The twin of ``engine.kv``.'''"),
+    ("gone module, below", HEAD, "wal/x.py", "def f():\n '''As ``engine.kv.put``.'''"),
     ("gone module, above", HEAD, "wal/x.py", "'''Does what (``surprise``) does not.'''"),
 ]
 

@@ -13,7 +13,8 @@ from ..wal.format import FORMAT_VERSION
 from .shell.commands import ToolCommand, json_options, settings_of
 from .shell.terminal import write_fields, write_json
 
-_LIBRARIES = ("lmdb", "msgpack", "mmh3", "sortedcontainers", "crc32c", "trio", "click", "rich")
+LIBRARIES = ("lmdb", "msgpack", "mmh3", "sortedcontainers", "crc32c", "trio", "click", "rich")
+"""What is installed with tidelog."""
 
 
 @click.command(cls=ToolCommand)
@@ -27,7 +28,7 @@ def version(ctx: click.Context, form: str) -> None:
         "log_format": FORMAT_VERSION,
         "python": platform.python_version(),
     }
-    libraries = {name: metadata.version(name) for name in _LIBRARIES}
+    libraries = {name: metadata.version(name) for name in LIBRARIES}
     if form == "text":
         shown = {"libraries": [f"{name} {found}" for name, found in libraries.items()]}
         write_fields(settings_of(ctx), fields | shown)

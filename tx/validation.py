@@ -1,7 +1,7 @@
 """What a transaction's reads must still be when it commits, and whether they are.
 
-Owns the table of isolation levels, the record of what an optimistic transaction read, and the
-check of that record against what others committed since its snapshot.
+Owns the modes and isolation levels with their table, the record of what an optimistic transaction
+read, and the check of that record against what others committed since its snapshot.
 
 === =========== =============== ======== ========== =====================================
 row mode        isolation       reads    validated  read locks, held to the end
@@ -38,12 +38,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from ..affinity.errors import UsageError
 
 # A full key: partition (4 bytes), namespace (4 bytes), user key.
 _NAMESPACE = slice(4, 8)
 _USER_KEY = slice(8, None)
+
+Mode = Literal["optimistic", "pessimistic"]
+Isolation = Literal["serializable", "repeatable_read", "read_committed"]
 
 
 class Validated(Enum):

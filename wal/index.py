@@ -25,12 +25,9 @@ from crc32c import crc32c
 
 from .format import Frame
 from .records import (
-    CheckpointRecord,
     Closed,
     CommitRecord,
     CommitUptoRecord,
-    DropNamespaceRecord,
-    EpochRecord,
     IngestRecord,
     PrepareRecord,
     Record,
@@ -38,7 +35,6 @@ from .records import (
     Run,
     Settled,
     SettleRecord,
-    StateRecord,
     Supplied,
     SuppliedRecord,
     TxRecord,
@@ -88,18 +84,18 @@ class SegmentIndex:
         return index
 
     def add(self, record: Record) -> None:
-        """Take one record into the index."""
+        """Take one record into the index: its time, if its type has one, and what is numbered."""
+        time: int | None = getattr(record, "time", None)
+        if time is not None:
+            self._add_time(time)
         match record:
             case TxRecord() | RollbackRecord():
-                self._add_time(record.time)
                 self.note_transaction(record.tx_id)
                 self.note_runs(record.runs)
             case PrepareRecord():
-                self._add_time(record.time)
                 self.note_transaction(record.tx_id)
                 self.note_runs((record.run,))
             case CommitRecord():
-                self._add_time(record.time)
                 self.note_transaction(record.tx_id)
                 self.note_runs(
                     run for run in record.participants if run.partition in record.applied
@@ -107,16 +103,10 @@ class SegmentIndex:
             case CommitUptoRecord():
                 self.note_runs(Run(*upto, 1) for upto in record.rows)
             case IngestRecord():
-                self._add_time(record.time)
                 self.note_runs(record.runs)
-            case SettleRecord():
+            case SettleRecord() | SuppliedRecord():
                 self._add_settled(record.transactions)
                 self._add_closed(record.partition, record.closed)
-            case SuppliedRecord():
-                self._add_settled(record.transactions)
-                self._add_closed(record.partition, record.closed)
-            case CheckpointRecord() | DropNamespaceRecord() | EpochRecord() | StateRecord():
-                self._add_time(record.time)
             case _:
                 pass
 

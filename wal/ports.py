@@ -1,6 +1,6 @@
 """What the log needs from a disk: a directory of files that are written in place and synced.
 
-Owns no behaviour.  ``engine.disk`` has the real form, ``testing`` the faulty twin, and
+Owns no behaviour.  ``engine.system.disk`` has the real form, ``testing`` the faulty twin, and
 ``wal.files`` the plain read-only form that tools use.
 
 Rules that every form keeps:

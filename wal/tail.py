@@ -38,8 +38,12 @@ class EndKind(StrEnum):
     FOREIGN = "foreign"
 
 
-REFUSED = frozenset({EndKind.DAMAGED, EndKind.GAP, EndKind.FOREIGN})
-"""Ends after which a log must not be continued."""
+REFUSED = {
+    EndKind.DAMAGED: "the log is damaged",
+    EndKind.GAP: "the log has a gap",
+    EndKind.FOREIGN: "the log has a segment of another log",
+}
+"""Ends after which a log must not be continued, and what a check calls them."""
 
 
 class Sight(Enum):

@@ -27,7 +27,7 @@ from trio.lowlevel import Task, checkpoint_if_cancelled, current_task
 
 from ...affinity.errors import ClosedError, ForkedError, UsageError
 from ..api import snapshots
-from ..api.choices import Durability, Isolation, Mode
+from ..api.choices import Isolation, Mode
 from ..api.inside import Blocks
 from ..api.maps import map_of
 from ..api.session import StoreSession
@@ -70,15 +70,11 @@ class Store(WorkPlace, Protocol):
 
     def transaction(
         self,
-        mode: Mode = "optimistic",
+        mode: Mode = ...,
         *,
-        isolation: Isolation = "serializable",
-        durability: Durability | None = None,
-        id: bytes | None = None,
-        tag: str | None = None,
-        deadline: float | None = None,
-        lock_timeout: float | None = None,
-        plain_writes: bool = False,
+        isolation: Isolation = ...,
+        deadline: float | None = ...,
+        plain_writes: bool = ...,
     ) -> Transaction:
         """Return a transaction for an ``async with`` block."""
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal, get_args
 
 from ...affinity.errors import UsageError
+from ...tx.validation import Isolation as Isolation, Mode as Mode
 from ..commit.lock_manager import SECONDS_MAX
 
-Mode = Literal["optimistic", "pessimistic"]
-Isolation = Literal["serializable", "repeatable_read", "read_committed"]
 Durability = Literal["always", "interval", "none"]
 
 

@@ -85,7 +85,8 @@ class ReadOnlyDatabase:
         """Raise ``ReadOnlyError``: the store is open for reading only."""
         self._session.refuse()
 
-    transaction = run = attempts = attach = drop = rename = checkpoint = sync = _refuse
+    transaction = run = attempts = new_id = outcome = _refuse
+    attach = drop = rename = checkpoint = sync = abandon = _refuse
 
     def backup(self, directory: str | os.PathLike[str], *, verify: bool = True) -> BackupReport:
         """Copy the store, as it is now, into a directory that does not exist yet or is empty.

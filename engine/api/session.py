@@ -127,21 +127,14 @@ class StoreSession:
 
     def transaction(
         self,
-        mode: Mode = "optimistic",
+        mode: Mode,
         *,
         isolation: Isolation = "serializable",
-        durability: Durability | None = None,
-        id: bytes | None = None,
-        tag: str | None = None,
-        deadline: float | None = None,
-        lock_timeout: float | None = None,
-        plain_writes: bool = False,
+        plain_writes: bool,
     ) -> TransactionSession:
-        """Begin a transaction, as ``Database.transaction`` does."""
+        """Begin a transaction of the store's own."""
         self.open_state.check()
-        return TransactionSession(
-            self, mode, isolation, durability, id, tag, deadline, lock_timeout, False, plain_writes
-        )  # positional: as keywords they would cost as much again
+        return TransactionSession(self, mode, isolation, plain_writes=plain_writes)
 
     def commit_transaction(self, transaction: TransactionSession) -> Receipt:
         """Commit what a transaction wrote; waits for locks that are in the way."""

@@ -77,16 +77,14 @@ class LogKeeper:
         environment: Environment,
         directory: Directory,
         readers_path: str,
-        *,
-        retain_bytes: int,
-        retain_seconds: float | None,
+        limits: RetentionLimits,
     ) -> None:
         self.pins = LogPins()
         self.plan = RetentionPlan((), {})
         self._environment = environment
         self._directory = directory
         self._readers_path = readers_path
-        self._limits = RetentionLimits(size_bytes=retain_bytes, age_seconds=retain_seconds)
+        self._limits = limits
         self._sealed: list[SegmentInfo] = []
         self._spares: list[str] = []
         self._unindexed: list[int] = []

@@ -289,14 +289,7 @@ class Checkpointer:
             position=position,
             flushes=[self._flush_of(at, parts.get(at, {}), position) for at in wanted],
             moved=[self._flush_of(at, {}, position) for at in untouched],
-            mark=StoreMark(
-                store_id=state.store_id,
-                position=position,
-                time=state.time,
-                namespaces=tuple(state.namespaces.values()),
-                next_namespace=state.next_namespace,
-                dropped=(),
-            ),
+            mark=state.mark(position),
             dropped=dropped,
             lives=_catalog_of(state) if dropped else None,
         )

@@ -21,9 +21,8 @@ from ..files.manifest import Manifest
 from ..system.environment import Disk, Environment
 from ..system.layout import (
     DATA_NAME,
-    LOCK_NAME,
     MANIFEST_NAME,
-    NEW_MANIFEST_NAME,
+    STORE_FILES,
     STORE_FOLDERS,
     WAL_NAME,
 )
@@ -32,9 +31,6 @@ from .place import holds_data, no_manifest
 
 PARTITIONS = 16
 """How many a store gets of which nobody says how many it is to have."""
-
-_FILES = frozenset((LOCK_NAME, NEW_MANIFEST_NAME))
-"""Files of a store beside its manifest and its folders."""
 
 
 def check_partition_count(partitions: object) -> None:
@@ -87,7 +83,7 @@ def check_no_remains(disk: Disk, path: str, create: bool) -> None:
         raise no_manifest(path)
     if not create:
         raise NotFoundError(f"there is no store at {path}", hint="Check the path.")
-    strangers = names.difference(STORE_FOLDERS) - _FILES
+    strangers = names.difference(STORE_FOLDERS) - STORE_FILES
     if strangers:
         raise UsageError(
             f"{path} is not a store, and not empty: {', '.join(sorted(strangers)[:3])}",
@@ -118,7 +114,7 @@ def take_away(disk: Disk, path: str) -> None:
             for file in folder.names():
                 folder.unlink(file)
             disk.remove_directory(os.path.join(path, name))
-        for name in sorted(_FILES.intersection(names)):
+        for name in sorted(STORE_FILES.intersection(names)):
             root.unlink(name)
 
 

@@ -2,12 +2,13 @@
 
 One background thread syncs relaxed commits (``interval``), announces what is durable, takes the
 checkpoints that are due, and sweeps outcomes that have expired.  A committer that finds the overlay
-at twice its limit takes the checkpoint itself.
+far too full takes the checkpoint itself.
 
 Example, with ``checkpoint_bytes`` of 192 MiB: at 192 MiB of overlay a commit wakes the thread, and
 goes on; at 384 MiB, which means that checkpoints are slower than commits, it waits for one.
 
-Left out: how a checkpoint works (``checkpointer``), and when one is due (``checkpoints.policy``).
+Left out: how a checkpoint works (``checkpointer``), when one is due, and when a committer waits for
+it (``checkpoints.policy``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import weakref
 from collections.abc import Callable
 
 from ...affinity.errors import TidelogError
-from ...checkpoints.policy import CheckpointPolicy
 from ..commit.outcomes import SWEEP_SECONDS
 from ..system.environment import BackgroundTask
 from .open_state import OpenState
@@ -55,13 +55,9 @@ class Maintenance:
         self._tidy = tidy
         self._sweep = sweep
         self._now = store.environment.monotonic
-        self.limit = store.options.checkpoint_bytes
+        self._policy = store.options.checkpoint_policy()
+        self.limit = self._policy.overlay_bytes
         """How large the overlay may be before it is flushed, in bytes."""
-        self._policy = CheckpointPolicy(
-            overlay_bytes=self.limit,
-            log_bytes=4 * self.limit,
-            idle_seconds=store.options.checkpoint_interval,
-        )
         self._last_checkpoint = self._checkpoint_again = self._last_sweep = self._now()
         self._task: BackgroundTask | None = None
 
@@ -72,12 +68,12 @@ class Maintenance:
         return bool(self._store.overlay.bytes or state.touched or state.dropped)
 
     def make_room(self) -> None:
-        """Let the overlay be flushed when it is full; wait if it is twice as full."""
-        overlay, limit = self._store.overlay, self.limit
-        if overlay.bytes >= limit:
+        """Let the overlay be flushed when it is full; wait if it is far too full."""
+        overlay, most = self._store.overlay, self._policy.wait_bytes
+        if overlay.bytes >= self.limit:
             self._state.check()
-            if overlay.bytes >= 2 * limit:
-                self._store.checkpointer.run_while(lambda: overlay.bytes >= 2 * limit, "overlay")
+            if overlay.bytes >= most:
+                self._store.checkpointer.run_while(lambda: overlay.bytes >= most, "overlay")
             elif self._task is not None:
                 self._task.wake()
 
@@ -138,7 +134,7 @@ class Maintenance:
             reason = self._policy.due(
                 overlay_bytes=store.overlay.bytes,
                 log_bytes=store.writer.position - store.checkpointer.position,
-                idle_seconds=self._now() - self._last_checkpoint,
+                seconds=self._now() - self._last_checkpoint,
             )
             if reason is not None and self._now() >= self._checkpoint_again:
                 self.checkpoint(reason)

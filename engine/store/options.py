@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...affinity.errors import UsageError
+from ...checkpoints.policy import CheckpointPolicy
 from ..commit.lock_manager import SECONDS_MAX
 
 TRANSACTION_BYTES_LIMIT = 512 << 20
@@ -47,3 +48,9 @@ class Options:
                 f"transaction_bytes_max={self.transaction_bytes_max:,} is more than the "
                 f"{TRANSACTION_BYTES_LIMIT:,} that a transaction may ever have"
             )
+
+    def checkpoint_policy(self) -> CheckpointPolicy:
+        """Return when checkpoints are due with these options."""
+        return CheckpointPolicy(
+            overlay_bytes=self.checkpoint_bytes, interval_seconds=self.checkpoint_interval
+        )

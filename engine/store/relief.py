@@ -2,7 +2,7 @@
 
 Invariants:
 
-- If the overlay is twice as full as it may be, the replay waits for a checkpoint.
+- If the overlay is far too full, the replay waits for a checkpoint.
 - No error of the thread beside the replay is lost: what a checkpoint of the replay itself would
   meet again may pass there, all else is raised where the store is opened.
 
@@ -12,6 +12,7 @@ Left out: what a checkpoint writes (``checkpointer``), and the replay (``recover
 from __future__ import annotations
 
 from ...affinity.errors import ClosedError, DiskError, DiskFullError, SnapshotExpiredError
+from ...checkpoints.policy import CheckpointPolicy
 from ..data.overlay import Overlay
 from ..system.environment import BackgroundTask, Environment
 from .checkpointer import Checkpointer
@@ -21,23 +22,27 @@ class Relief:
     """Checkpoints for one replay, which calls ``look`` between two frames."""
 
     def __init__(
-        self, environment: Environment, checkpointer: Checkpointer, overlay: Overlay, limit: int
+        self,
+        environment: Environment,
+        checkpointer: Checkpointer,
+        overlay: Overlay,
+        policy: CheckpointPolicy,
     ) -> None:
         self._environment = environment
         self._checkpointer = checkpointer
         self._overlay = overlay
-        self._limit = limit
+        self._policy = policy
         self._task: BackgroundTask | None = None
         self._error: BaseException | None = None
         self._ended = False
 
     def look(self) -> None:
-        """Have a checkpoint taken if the overlay is full; wait for it if it is twice as full."""
+        """Have a checkpoint taken if the overlay is full; wait for it if it is far too full."""
         if self._error is not None:
             raise self._error
-        if self._overlay.bytes >= 2 * self._limit:
-            self._flush(2 * self._limit)
-        elif self._overlay.bytes >= self._limit:
+        if self._overlay.bytes >= self._policy.wait_bytes:
+            self._flush(self._policy.wait_bytes)
+        elif self._overlay.bytes >= self._policy.overlay_bytes:
             if self._task is None:
                 self._task = self._environment.background("tidelog-recovery", 3600.0, self._beside)
             self._task.wake()
@@ -60,7 +65,7 @@ class Relief:
 
     def _beside(self) -> None:
         try:
-            self._flush(self._limit)
+            self._flush(self._policy.overlay_bytes)
         except (DiskError, DiskFullError, SnapshotExpiredError):
             return  # it comes again when the checkpoint must be taken
         except ClosedError:

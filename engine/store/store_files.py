@@ -21,6 +21,7 @@ from threading import Lock
 
 from ...checkpoints.marks import PartitionMark
 from ...checkpoints.replay import State
+from ...wal.retention import RetentionLimits
 from ...wal.writer import NEXT_NAME, LogWriter
 from ..data.overlay import Overlay
 from ..data.partition_store import read_state
@@ -120,7 +121,7 @@ def _recovered(claim: Claim, kv: KeyValueEnvironment, options: Options, mapped: 
     checkpointer = Checkpointer(
         environment, replayed, kv, marks, growth=growth, doubt=manifests.doubt
     )
-    relief = Relief(environment, checkpointer, overlay, options.checkpoint_bytes)
+    relief = Relief(environment, checkpointer, overlay, options.checkpoint_policy())
     try:
         replay_log(claim.wal, log_end, manifest, replayed, relief)
         if state.cleared:
@@ -181,10 +182,6 @@ def _checkpointed(
 
 
 def _keeper(claim: Claim, options: Options) -> LogKeeper:
-    return LogKeeper(
-        claim.environment,
-        claim.wal,
-        os.path.join(claim.path, READERS_NAME),
-        retain_bytes=options.retain_bytes,
-        retain_seconds=options.retain_seconds,
-    )
+    limits = RetentionLimits(size_bytes=options.retain_bytes, age_seconds=options.retain_seconds)
+    readers_path = os.path.join(claim.path, READERS_NAME)
+    return LogKeeper(claim.environment, claim.wal, readers_path, limits)

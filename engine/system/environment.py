@@ -136,8 +136,8 @@ class KvTransaction(Protocol):
 class KeyValueEnvironment(Protocol):
     """An ordered, transactional key-value store in one file: LMDB, or its twin in memory.
 
-    A commit is atomic and durable when it returns.  Errors are ``engine.kv.KvFullError`` (the map
-    is full), ``OSError`` (the disk), ``CorruptDataError``.
+    A commit is atomic and durable when it returns.  Errors are ``KvFullError`` of ``lmdb_file``
+    (the map is full), ``OSError`` (the disk), ``CorruptDataError``.
     """
 
     def begin(self, *, write: bool = False) -> KvTransaction:

@@ -24,3 +24,5 @@ FRESH_DATA_FILE = "data.tmp"
 
 STORE_FOLDERS = (WAL_NAME, DATA_NAME, READERS_NAME)
 """The folders that every store has."""
+STORE_FILES = frozenset((LOCK_NAME, NEW_MANIFEST_NAME))
+"""The files beside these that a store has before it has its manifest."""

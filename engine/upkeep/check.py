@@ -48,7 +48,7 @@ from ...wal.records import (
     Run,
     StateRecord,
 )
-from ...wal.tail import EndKind
+from ...wal.tail import REFUSED
 from ..codecs.registry import codec_named
 from ..data.namespaces import INTERNAL, decoded_key
 from ..data.overlay import Layer, View
@@ -83,12 +83,6 @@ from ..system.environment import Environment, KvTransaction
 from ..system.layout import DATA_FILE, DATA_NAME, WAL_NAME
 from ..system.lmdb_file import open_lmdb, verify_file
 from ..system.production import production
-
-_REFUSALS = {
-    EndKind.DAMAGED: "the log is damaged",
-    EndKind.GAP: "the log has a gap",
-    EndKind.FOREIGN: "the log has a segment of another log",
-}
 
 BLOCK = 1000
 _PENDING = PENDING.to_bytes(4, "big")
@@ -287,7 +281,7 @@ class _Check:
             found.position = frame.end
         else:
             if scan.end.refused:
-                found.note(f"{_REFUSALS[scan.end.kind]}: {scan.end}")
+                found.note(f"{REFUSED[scan.end.kind]}: {scan.end}")
                 return False
         for name, position in (
             ("the data file", state.durable), ("the overlay", self._until or 0)

@@ -40,7 +40,7 @@ from ..base.private import check_size_and_crc, is_name, open_plain
 from ..base.times import text_of, time_of
 from ..base.vectors import Number, Vector
 from ..log.changes import PUT, CatalogRow, Wanted, catalog_batch, wants
-from ..log.columns import CHANGE_FIELDS, SNAPSHOT, ChangeFormat, arrow_schema
+from ..log.columns import CHANGE_FIELDS, CHANGES, SNAPSHOT, ChangeFormat, arrow_schema
 from ..log.logs import check_partitions
 
 if TYPE_CHECKING:
@@ -507,14 +507,27 @@ def _batches(
     rows: int,
     columns: list[str] | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the changes of a bundle; raises ``CorruptDataError``."""
+    """Yield the changes of a bundle, with the columns of today; raises ``CorruptDataError``."""
+    schema = arrow_schema([field for field in CHANGES if columns is None or field[0] in columns])
     for file in stretch.files.get(bundle, ()):
         with _opened(path, stretch, file) as found:
             for group in range(found.num_row_groups):
                 # A group is bounded in bytes, and its batches begin with it.
-                yield from found.iter_batches(
+                for batch in found.iter_batches(
                     rows, row_groups=[group], columns=columns, use_threads=False
-                )
+                ):
+                    yield _conformed(batch, schema)
+
+
+def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows with the columns of a schema: null what their file was written without."""
+    import pyarrow as pa
+
+    arrays = [
+        batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows, kind)
+        for name, kind in zip(schema.names, schema.types, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def damaged_files(archive: Archive) -> Iterator[tuple[str, str]]:

@@ -283,14 +283,8 @@ def _archived_changes(options: ReadOptions, chosen: tuple[str, ...] | None) -> l
     parts: list[ArchivedChanges | ArchivedCatalog] = []
     for path in options.paths:
         archive = _archive(path, options)
-        wanted = Wanted(
-            low=archive.vector(options.starting, "earliest"),
-            high=archive.vector(options.ending, "latest"),
-            partitions=options.partitions,
-            namespace=options.namespace,
-            rollbacks=options.rollbacks,
-            form=options.form,
-        )
+        low = archive.vector(options.starting, "earliest")
+        wanted = _wanted(options, low, archive.vector(options.ending, "latest"))
         parts += archives.tasks_of_changes(archive, wanted, options.since, catalog=options.catalog)
     return [Task(options, part, chosen) for part in parts]
 
@@ -371,7 +365,18 @@ def change_tasks(
     if options.catalog:
         at_end = all(high[p][1] >= here[p][1] for p in here)
         catalog = log.at(low).position, cut.position if at_end else log.at(high).position
-    wanted = Wanted(
+    wanted = _wanted(options, low, high, catalog)
+    start = log.before(low).position
+    size = task_bytes(options, cut.position - start)
+    parts = log.slices(start, cut.position, most_bytes=size)
+    return [Task(options, part, chosen, wanted) for part in parts]
+
+
+def _wanted(
+    options: ReadOptions, low: Vector, high: Vector, catalog: tuple[int, int] = (0, 0)
+) -> Wanted:
+    """Return which changes options ask for, of those between two vectors."""
+    return Wanted(
         low=low,
         high=high,
         partitions=options.partitions,
@@ -380,10 +385,6 @@ def change_tasks(
         form=options.form,
         catalog=catalog,
     )
-    start = log.before(low).position
-    size = task_bytes(options, cut.position - start)
-    parts = log.slices(start, cut.position, most_bytes=size)
-    return [Task(options, part, chosen, wanted) for part in parts]
 
 
 def check_map(log: Log, options: ReadOptions, cut: Cut) -> None:

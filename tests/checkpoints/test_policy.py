@@ -4,11 +4,11 @@ import pytest
 
 from tidelog.checkpoints.policy import CheckpointPolicy
 
-POLICY = CheckpointPolicy(overlay_bytes=100, log_bytes=400, idle_seconds=60.0)
+POLICY = CheckpointPolicy(overlay_bytes=100, interval_seconds=60.0)
 
 
 @pytest.mark.parametrize(
-    ("overlay", "log", "idle", "reason"),
+    ("overlay", "log", "seconds", "reason"),
     [
         (0, 0, 0.0, None),
         (99, 399, 59.9, None),
@@ -21,5 +21,9 @@ POLICY = CheckpointPolicy(overlay_bytes=100, log_bytes=400, idle_seconds=60.0)
         (100, 400, 60.0, "overlay"),
     ],
 )
-def test_a_checkpoint_is_due(overlay: int, log: int, idle: float, reason: str | None) -> None:
-    assert POLICY.due(overlay_bytes=overlay, log_bytes=log, idle_seconds=idle) == reason
+def test_a_checkpoint_is_due(overlay: int, log: int, seconds: float, reason: str | None) -> None:
+    assert POLICY.due(overlay_bytes=overlay, log_bytes=log, seconds=seconds) == reason
+
+
+def test_who_fills_the_overlay_waits_at_twice_its_size() -> None:
+    assert POLICY.wait_bytes == 200

@@ -12,7 +12,7 @@ import pytest
 from support.interrupts import Interrupt, Tracer
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.affinity.partitions import Space, one_space
-from tidelog.checkpoints.marks import PartitionMark, StoreMark
+from tidelog.checkpoints.marks import PartitionMark
 from tidelog.checkpoints.replay import FIRST_NAMESPACE, Applied, Effect, State
 from tidelog.tx.counter import PartitionUpdateCounter
 from tidelog.wal.records import (
@@ -77,17 +77,6 @@ def marks_of(state: State, position: int) -> dict[int, PartitionMark]:
         )
         for partition in range(PARTITIONS)
     }
-
-
-def store_mark_of(state: State, position: int) -> StoreMark:
-    return StoreMark(
-        store_id=STORE_ID,
-        position=position,
-        time=state.time,
-        namespaces=tuple(state.namespaces.values()),
-        next_namespace=state.next_namespace,
-        dropped=(),
-    )
 
 
 def shape(state: State) -> dict[str, Any]:
@@ -377,7 +366,7 @@ def test_replay_from_any_earlier_position_gives_the_same_state(seed: int) -> Non
         # A checkpoint of several transactions crashed: some partitions are ahead of the store.
         behind = rng.randint(0, checkpoint)
         earlier = folded(log, State(STORE_ID, one_space(PARTITIONS)), 0, behind)
-        store = store_mark_of(earlier, behind)
+        store = earlier.mark(behind)
         for partition in rng.sample(range(PARTITIONS), rng.randint(0, PARTITIONS)):
             marks[partition] = marks_of(earlier, behind)[partition]
         state = State.from_marks(STORE_ID, one_space(PARTITIONS), store, marks)
@@ -392,7 +381,7 @@ def test_every_update_is_taken_over_exactly_once(seed: int) -> None:
     log = random_log(rng, 40)
     checkpoint = rng.randint(0, len(log))
     at = folded(log, State(STORE_ID, one_space(PARTITIONS)), 0, checkpoint)
-    marks, store = marks_of(at, checkpoint), store_mark_of(at, checkpoint)
+    marks, store = marks_of(at, checkpoint), at.mark(checkpoint)
     state = State.from_marks(STORE_ID, one_space(PARTITIONS), store, marks)
     taken = [
         (position, run)

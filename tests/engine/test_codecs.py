@@ -73,6 +73,10 @@ def test_a_built_in_codec_is_found_by_its_recorded_name(codec: Codec[Any]) -> No
     assert as_codec(codec) is codec
 
 
+def test_the_tests_of_all_codecs_know_all_of_them() -> None:
+    assert [codec for codec in vars(codecs).values() if isinstance(codec, Codec)] == ALL
+
+
 def test_the_names_of_the_built_in_codecs_never_change() -> None:
     # They are in every store: another name or version would make its maps unreadable.
     assert [(codec.name, codec.version) for codec in ALL] == [

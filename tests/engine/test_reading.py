@@ -983,6 +983,7 @@ def test_what_a_reader_shows_is_what_the_docs_name() -> None:
             *("path", "partitions", "read_only", "position"),
             *("map", "maps", "refresh", "snapshot", "backup", "statistics", "close"),
             *("transaction", "run", "attempts", "attach", "drop", "rename", "checkpoint", "sync"),
+            *("new_id", "outcome", "abandon"),
         }
 
 

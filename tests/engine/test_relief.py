@@ -14,6 +14,7 @@ import pytest
 
 from support.real_stores import expect_sound, opened, quiet
 from tidelog.affinity.errors import ClosedError, CorruptDataError, DiskFullError
+from tidelog.checkpoints.policy import CheckpointPolicy
 from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.store.checkpointer import Checkpointer
@@ -24,6 +25,7 @@ from tidelog.engine.system.production import production
 from tidelog.wal.ports import Directory
 
 VALUE = bytes(1000)
+POLICY = CheckpointPolicy(overlay_bytes=100, interval_seconds=60.0)
 
 
 class AtOnce:
@@ -222,7 +224,7 @@ def test_a_replay_waits_where_the_overlay_is_twice_as_full_as_it_may_be() -> Non
     environment: Any = Woken()
     checkpointer: Any = Noting()
     overlay: Any = Full()
-    relief = Relief(environment, checkpointer, overlay, 100)
+    relief = Relief(environment, checkpointer, overlay, POLICY)
     for size in (99, 100, 199, 200):
         overlay.bytes = size
         relief.look()
@@ -245,7 +247,7 @@ def test_a_store_that_is_closed_needs_no_checkpoint_of_its_replay() -> None:
 
     asking: Any = Asking()
     closing: Any = Closing()
-    relief = Relief(production(), asking, closing, 100)
+    relief = Relief(production(), asking, closing, POLICY)
     relief.end()
     relief._beside()
     relief.end()

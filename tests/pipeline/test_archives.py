@@ -7,10 +7,13 @@ import json
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from crc32c import crc32c
+from pyarrow import parquet
 
 import tidelog
 from support.full_disks import files_at_most
@@ -480,6 +483,37 @@ def test_what_is_no_archive_of_this_store_is_refused(
         rows(archive, "snapshot", asOf='{"0": 1000000}')
     with pytest.raises(UsageError, match="have no maxReadBytesPerSec"):
         rows(archive, "snapshot", maxReadBytesPerSec=100)
+
+
+def without_column(archive: Path, name: str) -> None:
+    """Make of an archive what a version had made that did not know a column of the changes."""
+    found = archives.read_archive(str(archive))
+    (stretch,) = found.stretches
+    files: dict[int, list[archives.File]] = {}
+    for bundle, of in stretch.files.items():
+        for file in of:
+            place = archive / stretch.folder / file.name
+            parquet.write_table(parquet.read_table(place).drop_columns([name]), place)
+            data = place.read_bytes()
+            written = replace(file, size=len(data), crc=crc32c(data))
+            files.setdefault(bundle, []).append(written)
+    told = replace(found, stretches=(replace(stretch, files=files),))
+    (archive / archives.NAME).write_text(told.to_json())
+
+
+def test_a_column_that_is_younger_than_an_archive_is_null_there(tmp_path: Path) -> None:
+    # Columns were taken by their places: with one more, no older archive could be read.
+    store, archive = tmp_path / "store", tmp_path / "archive"
+    with new_store(store, partitions=4) as db:
+        fill(db, 1, 9)
+    compact(str(store), str(archive), HERE)
+    without_column(archive, "tx_size")
+    expected = [{**row, "tx_size": None} for row in in_order(rows(store, "changes"))]
+    assert in_order(rows(archive, "changes")) == expected
+    assert as_maps(rows(archive, "snapshot")) == as_maps(rows(store, "snapshot"))
+    assert [row["tx_size"] for row in rows(archive, "changes", columns="tx_size")] == [None] * len(
+        expected
+    )
 
 
 def test_two_runs_at_once_are_refused(whole: tuple[Path, Path, list[Row]]) -> None:

@@ -709,12 +709,26 @@ def names_told(docstring: str) -> Iterator[str]:
             yield from NAME_SPAN.findall(part)
 
 
+def names_in_layers(source: str) -> Iterator[tuple[int, str]]:
+    """Line and name of what any docstring or comment calls by a layer, such as ``wal.tail``."""
+    for line, text in prose_of(source):
+        for name in NAME_SPAN.findall(text):
+            if name.partition(".")[0] in LAYER_NAMES and "." in name:
+                yield line, name
+
+
 def find_unknown_names(path: str, source: str, known: Container[str]) -> list[Finding]:
-    """Names in the head of a module that are nowhere in the package, and not in the module."""
+    """Names in the head of a module that are nowhere in the package, and not in the module.
+
+    So are names of a layer's modules anywhere else.
+    """
     own = names_given_in(parsed(source))
+    head = ast.get_docstring(parsed(source)) or ""
+    told = [(1, name) for name in names_told(head)]
+    told += [(line, name) for line, name in names_in_layers(source) if (1, name) not in told]
     return [
-        Finding(path, 1, f"{name}: no such module, class or member; correct it, or list the word")
-        for name in names_told(ast.get_docstring(parsed(source)) or "")
+        Finding(path, line, f"{name}: no such module, class or member; correct it, or list it")
+        for line, name in told
         if name not in known and name not in own
     ]
 

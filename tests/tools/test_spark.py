@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import Result
@@ -18,6 +19,7 @@ from click.testing import Result
 import tidelog
 from support.pipelines import flip, load_content
 from tidelog.affinity.errors import UsageError
+from tidelog.pipeline.plan.options import ViewName
 from tidelog.pipeline.spark import doctor, submit
 from tidelog.tools.shell.exits import Exit
 
@@ -42,6 +44,12 @@ def test_export_tells_what_it_wrote(run: Run, shop: Path, tmp_path: Path) -> Non
     assert "is there already" in again.stderr
     told = run("spark", "export", shop, tmp_path / "two", "--view", "changes", "--json")
     assert json.loads(told.stdout)["rows"] == 5
+
+
+def test_export_knows_all_views(run: Run) -> None:
+    # They were a list of their own here: a new view could not be exported.
+    told = run("spark", "export", "--help").output
+    assert f"[{'|'.join(get_args(ViewName))}]" in told
 
 
 def test_export_refuses_options_that_are_none(run: Run, shop: Path, tmp_path: Path) -> None:

@@ -34,6 +34,11 @@ VALUES: list[tuple[Codec[Any], Any, str]] = [
 ]
 
 
+def test_every_codec_that_comes_with_tidelog_has_its_text() -> None:
+    known = {codec.name for codec in vars(codecs).values() if isinstance(codec, Codec)}
+    assert {codec.name for codec, _, _ in VALUES} == known
+
+
 @pytest.mark.parametrize(("codec", "value", "shown"), VALUES)
 def test_text_of_a_value_reads_back(codec: Codec[Any], value: Any, shown: str) -> None:
     encoded = codec.encode(value)

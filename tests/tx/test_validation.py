@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import get_args
 
 import pytest
 
@@ -10,6 +11,8 @@ from tidelog.affinity.errors import UsageError
 from tidelog.tx import validation
 from tidelog.tx.validation import (
     READ_RULES,
+    Isolation,
+    Mode,
     RangeRead,
     ReadSet,
     Validated,
@@ -39,6 +42,12 @@ def test_the_table_in_the_module_says_what_the_rules_say() -> None:
         assert (rule.row, rule.snapshot, rule.read_locks) == (row, reads == "snapshot", locked)
         assert rule.validated.value in validated
         assert rule.pessimistic == (key[0] == "pessimistic")
+
+
+def test_checkers_know_the_modes_and_levels_of_the_rules() -> None:
+    # They were listed in another layer: a new level ran, and no checker let anybody ask for it.
+    modes, levels = zip(*READ_RULES, strict=True)
+    assert (set(get_args(Mode)), set(get_args(Isolation))) == (set(modes), set(levels))
 
 
 def test_what_is_validated_was_read_from_one_snapshot() -> None:

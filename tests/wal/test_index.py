@@ -3,9 +3,19 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
+from support.golden_records import examples
 from support.logs import LogBuilder, tx_id
 from tidelog.wal.index import SegmentIndex, index_name
-from tidelog.wal.records import IdleRecord, IngestRecord, RollbackRecord, Run, TxRecord
+from tidelog.wal.records import (
+    IdleRecord,
+    IngestRecord,
+    Record,
+    RollbackRecord,
+    Run,
+    SettleRecord,
+    SuppliedRecord,
+    TxRecord,
+)
 
 
 def built(log: LogBuilder) -> SegmentIndex:
@@ -46,6 +56,22 @@ def test_an_index_of_nothing() -> None:
     assert not index.may_contain(tx_id(1))
     index.add(IdleRecord())
     assert index.oldest is None
+
+
+def times_of(record: Record) -> list[int]:
+    """The times in a record: its own, and those of the transactions that it lists."""
+    listed = record.transactions if isinstance(record, SettleRecord | SuppliedRecord) else ()
+    own = [record.time] if hasattr(record, "time") else []
+    return [*own, *(one.time for one in listed)]
+
+
+@pytest.mark.parametrize("record", examples().values(), ids=lambda record: type(record).__name__)
+def test_the_time_of_any_type_of_record_is_known(record: Record) -> None:
+    # The types that have a time were a list here: a new one would have been passed over.
+    index = SegmentIndex(number=1, first_position=0, end_position=1)
+    index.add(record)
+    times = times_of(record)
+    assert (index.oldest, index.newest) == (min(times, default=None), max(times, default=None))
 
 
 def test_which_updates_a_segment_may_hold() -> None:

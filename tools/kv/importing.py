@@ -48,7 +48,7 @@ from ..shell.commands import (
 )
 from ..shell.exits import Terminated
 from ..shell.terminal import Settings, note, progress, write_json
-from ..shell.text import as_tuple, parse_value
+from ..shell.text import parse_value, value_of_json
 from ..wal.records import SCHEMA
 from .cli import codec_given, map_for_writing, namespace_for_writing
 from .record_files import Numbered, bad_line, format_of, numbered_records
@@ -427,16 +427,8 @@ def _json_pair(record: dict[str, Any], namespace: Namespace, fields: ImportField
         return key_codec.decode(key), value_codec.decode(value)
     parts = [_field(record, name, "key") for name in fields.key]
     name: Any = parts[0] if len(parts) == 1 else parts
-    return _adapted(name, key_codec), _adapted(_value_of(record, fields), value_codec)
-
-
-def _adapted(value: Any, codec: Codec[Any]) -> Any:
-    """What JSON cannot say itself: tuples as arrays, bytes as text, numbers as ids in text."""
-    if codec.name == "tuple" and isinstance(value, list):
-        return as_tuple(value)
-    if codec.name in ("i64", "u64", "bytes") and isinstance(value, str):
-        return codec.decode(parse_value(value, codec, "key"))
-    return value
+    key = value_of_json(name, key_codec)
+    return key, value_of_json(_value_of(record, fields), value_codec)
 
 
 def _text_pair(

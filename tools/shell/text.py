@@ -29,7 +29,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from ...affinity.errors import CodecError, UsageError
@@ -47,7 +47,8 @@ def parse_value(text: str, codec: Codec[Any], what: str) -> bytes:
     data = parse_bytes(text)
     if data is None:
         return codec.encode(value_of_text(text, codec, what))
-    hint = _HINTS.get(codec.name, f"Give bytes as the codec {codec.name} writes them.")
+    written = _WRITTEN.get(codec.name)
+    hint = written.hint if written else f"Give bytes as the codec {codec.name} writes them."
     check_given(data, codec, f"the {what} {quoted(text)}", hint)
     return data
 
@@ -65,18 +66,18 @@ def check_given(data: bytes, codec: Codec[Any], name: str, hint: str) -> None:
 
 def value_of_text(text: str, codec: Codec[Any], what: str) -> Any:
     """Return what a codec's plain text stands for."""
-    parse = _PARSERS.get(codec.name)
-    if parse is None:
+    written = _WRITTEN.get(codec.name)
+    if written is None:
         raise UsageError(
             f"codec {codec.name} takes no plain text for a {what}",
             hint="Give its stored bytes as hex: or b64:.",
         )
     try:
-        return parse(text)
+        return written.parse(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{quoted(text)} is not a {what} for codec {codec.name}: {error}",
-            hint=_HINTS[codec.name],
+            hint=written.hint,
         ) from error
 
 
@@ -111,27 +112,40 @@ def as_tuple(value: list[Any]) -> tuple[Any, ...]:
     return tuple(as_tuple(item) if isinstance(item, list) else item for item in value)
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    "bytes": str.encode,
-    "str": _parse_text,
-    "i64": int,
-    "u64": int,
-    "float": _parse_float,
-    "tuple": _parse_tuple,
-    "msgpack": _parse_json,
-    "json": _parse_json,
-}
+class _Written(NamedTuple):
+    """How the values of a codec are written as text; ``in_json`` if they may be so in JSON, too."""
 
-_HINTS: dict[str, str] = {
-    "bytes": "Give text, or utf8:, hex: or b64:.",
-    "str": "Give text.",
-    "i64": "Give a decimal number.",
-    "u64": "Give a decimal number that is not negative.",
-    "float": "Give a number.",
-    "tuple": """Give a JSON array, such as '["DE", 1]'.""",
-    "msgpack": """Give JSON; text needs quotes: '"text"'.""",
-    "json": """Give JSON; text needs quotes: '"text"'.""",
+    parse: Callable[[str], Any]
+    hint: str
+    in_json: bool = False
+
+
+_JSON_HINT = """Give JSON; text needs quotes: '"text"'."""
+
+_WRITTEN: dict[str, _Written] = {
+    "bytes": _Written(str.encode, "Give text, or utf8:, hex: or b64:.", in_json=True),
+    "str": _Written(_parse_text, "Give text."),
+    "i64": _Written(int, "Give a decimal number.", in_json=True),
+    "u64": _Written(int, "Give a decimal number that is not negative.", in_json=True),
+    "float": _Written(_parse_float, "Give a number."),
+    "tuple": _Written(_parse_tuple, """Give a JSON array, such as '["DE", 1]'."""),
+    "msgpack": _Written(_parse_json, _JSON_HINT),
+    "json": _Written(_parse_json, _JSON_HINT),
 }
+"""By the names of the codecs that come with Tidelog; others take stored bytes only."""
+
+
+def value_of_json(value: Any, codec: Codec[Any]) -> Any:
+    """Return what a value in a JSON file stands for.
+
+    JSON cannot say all of it: tuples are arrays, bytes are text, and so may be numbers.
+    """
+    if codec.name == "tuple" and isinstance(value, list):
+        return as_tuple(value)
+    written = _WRITTEN.get(codec.name)
+    if isinstance(value, str) and written is not None and written.in_json:
+        return codec.decode(parse_value(value, codec, "key"))
+    return value
 
 
 def plain(value: Any) -> Any:

@@ -19,7 +19,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
@@ -28,6 +28,7 @@ from ...engine.codecs.byte_text import quoted
 from ...pipeline.data.archives import is_archive
 from ...pipeline.jobs import audits, compaction, loads, runner as jobs, wal_stats as statistics
 from ...pipeline.jobs.runner import PlainRow, Runner
+from ...pipeline.plan.options import ViewName
 from ...pipeline.spark import doctor as doctors, submit as submits
 from ..db.stores import reading, reading_map, writing
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
@@ -112,11 +113,10 @@ def doctor(master: str, no_session: bool, form: str) -> None:
 @store_argument()
 @click.argument("target", type=PATH)
 @click.option(
-    "--view", type=click.Choice(["snapshot", "changes", "wal", "meta"]), default="snapshot",
-    help="What to export.",
-)  # fmt: skip
+    "--view", type=click.Choice(get_args(ViewName)), default="snapshot", help="What to export."
+)
 @click.option(
-    "--format", "kind", type=click.Choice(["parquet", "csv", "jsonl"]), default="parquet",
+    "--format", "kind", type=click.Choice(get_args(jobs.Format)), default="parquet",
     help="The kind of file.",
 )  # fmt: skip
 @click.option(
