@@ -24,15 +24,17 @@ def remove_cycles(current: Row[Member], target: Row[Member]) -> list[Member | No
 def without_cycles(row: list[Member | None], goal: list[Member | None]) -> list[Member | None]:
     """Return a goal without its cycles; both rows have all of their seven places."""
     kept = list(goal)
-    for start, member in enumerate(row):
-        if goal[start] != member:
-            for index in _cycle(start, row, goal):
-                kept[index] = row[index]
+    for start in range(len(row)):
+        for index in _cycle(start, row, goal):
+            kept[index] = row[index]
     return kept
 
 
 def _cycle(start: int, row: list[Member | None], goal: list[Member | None]) -> list[int]:
-    """Return the replica indexes of the cycle through ``start``; none if there is no cycle."""
+    """Return the replica indexes of the cycle through ``start``; none if there is no cycle.
+
+    A member that stands where the goal wants it is a cycle of one, which changes nothing.
+    """
     cycle = [start]
     while True:
         member = row[cycle[-1]]

@@ -44,11 +44,8 @@ from .stored import (
 CHUNK = 1000
 """Updates between two chances for other threads: py-lmdb asks for the interpreter at every one."""
 
-"""How much of a partition a flush looks through for tombstones that may go."""
-
 _ALL = 1 << 62
 _NAMESPACE_MAX = 0xFFFFFFFF
-_PENDING = PENDING.to_bytes(4, "big")
 
 
 class Sweep(NamedTuple):
@@ -325,9 +322,7 @@ def _sweep(txn: KvTransaction, mark: PartitionMark, flush: Flush, limits: Sweep)
             following = key
             break
         size += len(stored)
-        if key[4:8] == _PENDING or not is_tombstone(stored):
-            continue
-        if above is None or version_of(stored)[1] <= above:
+        if is_tombstone(stored) and (above is None or version_of(stored)[1] <= above):
             gone.append(key)
     cursor.close()
     for key in gone:

@@ -386,5 +386,30 @@ def test_what_a_checkpoint_says_of_a_copy_is_taken_over() -> None:
     assert copies.entries(0) == [prepare, settle]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "prepare A p0 e1 #1: a=1",
+        "settle p0 e2 from #1",
+        "admit p0 admission 9 epochs 1:1 lwm 0 ranges hwm 0",
+        "clear p0 admission 9",
+        "rollback A: p0 e1 #1+1",
+    ],
+)
+def test_the_next_checkpoint_writes_a_partition_of_which_the_log_tells_no_update(line: str) -> None:
+    fold = Fold()
+    fold.take(line)
+    assert fold.state.touched == {0}
+
+
+def test_a_supply_moves_the_time_and_has_no_effect_for_a_second_time() -> None:
+    state = State(b"s" * 16, one_space(PARTITIONS))
+    state.apply(1, record_of("admit p0 admission 9 epochs 1:1 lwm 0 ranges hwm 0"))
+    supply = record_of("supplied p0 admission 9: A e1 #1+1 time 6 a=1")
+    assert len(state.apply(2, supply)) == 1
+    assert state.time == 6
+    assert state.apply(3, supply) == []
+
+
 def test_the_fold_has_a_row_for_every_type_of_record() -> None:
     assert set(_FOLD) == {row.record for row in RECORD_FORMS} | {UnknownRecord}

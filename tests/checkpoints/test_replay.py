@@ -180,6 +180,17 @@ def test_what_a_partition_has_already_is_passed_over() -> None:
     assert [counter.lwm for counter in state.counters] == [0, 2, 1]
 
 
+def test_a_partition_is_replayed_from_the_newer_one_of_its_mark_and_the_stores() -> None:
+    empty = State(STORE_ID, one_space(PARTITIONS))
+    older = replace(PartitionMark.empty(), position=5, written=5)
+    ahead = replace(PartitionMark.empty(), position=12, written=12)
+    begun = replace(PartitionMark.empty(), position=5, written=20)
+    marks = {0: older, 1: ahead, 2: begun}
+    state = State.from_marks(STORE_ID, one_space(PARTITIONS), store_mark_of(empty, 9), marks)
+    assert state.replay_from == [9, 12, 9]
+    assert (state.position, state.durable) == (9, 20)
+
+
 def test_a_rollback_closes_numbers_and_leaves_no_data() -> None:
     state = State(STORE_ID, one_space(PARTITIONS))
     record = RollbackRecord(tx_id=bytes(16), time=5, reason="gap", runs=(Run(1, 1, 1, 4),))

@@ -12,7 +12,12 @@ import pytest
 
 from support.commits import WAIT, commit_of, gated, records_of, standing_of
 from support.stores import Opened, open_store, opened
-from tidelog.affinity.errors import DiskFullError, ReadOnlyError, RolledBackError
+from tidelog.affinity.errors import (
+    CommitUnknownError,
+    DiskFullError,
+    ReadOnlyError,
+    RolledBackError,
+)
 from tidelog.engine.api.database import session_of
 from tidelog.engine.commit.carrier import Carrier
 from tidelog.engine.commit.entries import Commit
@@ -356,6 +361,69 @@ def test_whoever_comes_next_lets_a_logged_commit_take_effect_whose_leader_went_a
     store.database.close()
     with opened(store.disk, seed=2) as again:
         assert dict(again.database.map("users")) == expected
+
+
+def test_a_group_that_is_seen_through_is_synced_if_anybody_in_it_asked_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with closed_if_well() as store:
+        users, committer = store.database.map("users"), store.parts.committer
+        group = [commit_of(b"a", durable=True), commit_of(b"b", durable=False)]
+        with monkeypatch.context() as patch:
+            interrupt_times(patch, committer.end_of_log, "sync", 2)
+            with pytest.raises(KeyboardInterrupt):
+                committer.commit_all(group)
+        assert left_over(committer.carrier)
+        assert sorted(users) == [b"a", b"b"]
+        assert store.parts.writer.synced == store.parts.writer.position
+
+
+def test_a_sync_that_fails_when_a_group_is_seen_through_is_why_the_store_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = open_store()
+    users, committer = store.database.map("users"), store.parts.committer
+    with monkeypatch.context() as patch:
+        interrupt_times(patch, committer.end_of_log, "sync", 2)
+        with pytest.raises(KeyboardInterrupt):
+            users[b"a"] = b"1"
+    store.disk.fail_at(store.disk.operations + 1, "EIO", kind="sync")
+    with pytest.raises(ReadOnlyError, match="a sync failed"):
+        users[b"b"] = b"2"
+    session_of(store.database).abandon()
+
+
+def test_the_outcome_of_a_frame_that_cannot_be_made_whole_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = open_store()
+    store.database.map("users")
+    committer, writer, commit = store.parts.committer, store.parts.writer, commit_of(b"a")
+    write = writer._file.write
+
+    def cut_short(offset: int, data: bytes) -> None:
+        write(offset, data)
+        raise KeyboardInterrupt
+
+    def bug() -> None:
+        raise ValueError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer._file, "write", cut_short)
+        patch.setattr(writer, "make_whole", bug)
+        with pytest.raises(ValueError, match="a bug"):
+            committer.commit(commit)
+    assert isinstance(commit.error, CommitUnknownError)
+    session_of(store.database).abandon()
+
+
+def test_readers_are_told_while_a_group_takes_effect() -> None:
+    with opened() as store:
+        store.database.map("users")
+        commit, overlay, told = commit_of(b"a"), store.parts.overlay, list[bool]()
+        commit.then = lambda: told.append(overlay.applying)
+        store.parts.committer.commit(commit)
+        assert [*told, overlay.applying] == [True, False]
 
 
 def test_nobody_waits_for_a_leader_that_was_interrupted_behind_a_sync_that_failed(

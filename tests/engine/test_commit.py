@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from operator import length_hint
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from support.commits import WAIT, commit_of, error_of, gated, put_of, records_of
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.errors import (
+    ClosedError,
     CommitUnknownError,
     ConflictError,
     DeadlineError,
@@ -262,7 +264,23 @@ def test_a_commit_whose_deadline_has_passed_leaves_nothing() -> None:
         assert not any(counter.hwm for counter in store.parts.state.counters)
 
 
+def test_a_commit_at_its_very_deadline_is_in_time() -> None:
+    with opened() as store:
+        store.database.map("users")
+        commit = commit_of(b"a", deadline=store.environment.monotonic())
+        assert store.parts.committer.commit(commit) is commit.receipt
+
+
 # ------------------------------------------------------------------ too large
+
+
+def test_a_transaction_may_be_as_large_as_the_limit() -> None:
+    alone, in_batch = commit_of(b"a", b"x" * 1000), commit_of(b"b", b"x" * 1000)
+    with opened(transaction_bytes_max=alone.size) as store:
+        store.database.map("users")
+        store.parts.committer.commit(alone)
+        store.parts.committer.commit_all([in_batch])
+        assert in_batch.error is None
 
 
 @pytest.mark.parametrize("durability", ["always", "none"])
@@ -314,6 +332,13 @@ def test_a_failed_append_takes_no_effect_and_its_numbers_are_closed_by_the_next_
             assert counter.lwm == counter.hwm
             assert not counter.out_of_order
         assert dict(users) == {b"a": b"1", b"c": b"3"}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_quota_and_a_largest_file_are_a_full_disk_too(number: int) -> None:
+    with opened() as store:
+        error = store.parts.committer.end_of_log.append_error(OSError(number, "no more"))
+        assert isinstance(error, DiskFullError)
 
 
 def test_while_the_disk_is_full_nothing_is_lost_and_with_space_everything_works_again() -> None:
@@ -433,6 +458,37 @@ def test_the_unknown_outcome_names_the_transaction_and_where_to_ask(how: str) ->
         assert 0 <= error.home < 4
     expect_stopped(store)
     expect_failing_close(store)
+
+
+def test_a_store_that_has_stopped_names_the_first_reason_for_good() -> None:
+    store = open_store()
+    users = store.database.map("users")
+    failing_sync(store)
+    with pytest.raises(CommitUnknownError):
+        users[b"a"] = b"1"
+    committer = store.parts.committer
+    with committer.mutex:
+        committer.context.stop("break", "for the test")
+    assert "because a sync failed" in (committer.stopped or "")
+    session_of(store.database).abandon()
+
+
+def test_whoever_comes_behind_a_close_hears_that_the_store_is_closed() -> None:
+    # One that had looked before it whether the store is open.
+    store = open_store()
+    store.database.map("users")
+    store.database.close()
+    with pytest.raises(ClosedError, match="is closed"):
+        store.parts.committer.commit(commit_of(b"a"))
+
+
+def test_what_is_durable_already_is_not_synced_again() -> None:
+    with opened(durability="none") as store:
+        store.database.map("users")[b"a"] = b"1"
+        for _ in range(2):
+            store.database.sync()
+            syncs = store.parts.committer.end_of_log.times.count
+        assert syncs == 1
 
 
 def test_a_sync_that_fails_for_somebody_else_stops_all() -> None:
@@ -582,6 +638,40 @@ def test_a_relaxed_put_that_is_in_the_log_takes_effect(
         assert again.database.map("users")[b"b"] == b"2"
 
 
+def test_an_error_behind_the_frame_of_a_relaxed_put_is_not_called_one_of_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The handler of a signal may raise one with a number, too; the put has taken effect.
+    with opened(durability="none", partitions=1) as store:
+        users = store.database.map("users")
+        users[b"a"] = b"1"
+
+        def broken_pipe(_counter: object, _number: int) -> None:
+            monkeypatch.undo()
+            raise BrokenPipeError(errno.EPIPE, "by the handler of a signal")
+
+        monkeypatch.setattr(PartitionUpdateCounter, "apply_one", broken_pipe)
+        with pytest.raises(BrokenPipeError):
+            users[b"b"] = b"2"
+        assert dict(users) == {b"a": b"1", b"b": b"2"}
+
+
+def test_relaxed_puts_give_way_to_a_checkpoint_once_in_512(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened(durability="none") as store:
+        users, committer = store.database.map("users"), store.parts.committer
+        given = list[int]()
+
+        def give_way() -> None:
+            given.append(committer.context.ids.last)
+
+        monkeypatch.setattr(committer, "yield_to_checkpoint", give_way)
+        for _ in range(1100):
+            users[b"a"] = b"1"
+        assert given == [0, 512, 1024]
+
+
 # ------------------------------------------------------------------ other records
 
 
@@ -591,7 +681,7 @@ def test_what_is_durable_is_announced_once_and_only_when_nobody_is_busy() -> Non
         writer, committer = store.parts.writer, store.parts.committer
         assert writer.announced < writer.synced
         committer.announce()
-        assert writer.announced == writer.position
+        assert writer.announced == writer.position == committer.applied_position
         assert [type(record) for record in records_of(store)[-1]] == [IdleRecord]
         position = writer.position
         committer.announce()
@@ -661,24 +751,3 @@ def test_sync_times_are_those_of_the_newest_syncs() -> None:
     assert longest == pytest.approx(2e6)
     assert median == pytest.approx(1.488e6, rel=0.01)
     assert p99 == pytest.approx(1.99e6, rel=0.01)
-
-
-def test_a_commit_that_is_interrupted_behind_its_frame_is_not_closed_as_well() -> None:
-    # Ctrl-C between append and apply: a ROLLBACK would have used the same numbers once more.
-    store = open_store()
-    users = store.database.map("users")
-    users[b"a"] = b"1"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Commit, "apply", interrupted)
-        with pytest.raises(KeyboardInterrupt), store.database.transaction() as tx:
-            tx[users][b"b"] = b"2"
-    users[b"c"] = b"3"
-    for counter in store.parts.state.counters:
-        assert counter.lwm == counter.hwm
-    session_of(store.database).abandon()
-    with opened(store.disk.crash("kept"), seed=2) as again:
-        assert dict(again.database.map("users")) == {b"a": b"1", b"b": b"2", b"c": b"3"}
-
-
-def interrupted(*_args: object) -> None:
-    raise KeyboardInterrupt

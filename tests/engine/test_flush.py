@@ -123,6 +123,23 @@ def test_a_delete_above_lwm_leaves_a_tombstone_and_one_below_does_not() -> None:
     assert copy.tombstones() == set()
 
 
+def test_a_delete_at_lwm_leaves_nothing_for_a_sweep() -> None:
+    copy = Copy(Sweep(pairs=0))
+    copy.take([(1, 1, b"a", b"1"), (1, 2, b"b", b"2")])
+    copy.take([(1, 3, b"a", None), (1, 5, b"b", None)])
+    copy.check()
+    assert copy.tombstones() == {b"b"}
+
+
+def test_a_value_that_takes_the_place_of_a_tombstone_is_counted() -> None:
+    copy = moving(Sweep(pairs=0))
+    copy.take([(1, 1, b"a", None), (1, 2, b"b", None)])
+    copy.state.copies.states[0] = CopyState.OWNING
+    copy.take([(1, 3, b"a", b"1")])
+    copy.check()
+    assert copy.tombstones() == {b"b"}
+
+
 def test_every_delete_in_a_moving_copy_leaves_a_tombstone() -> None:
     copy = moving()
     copy.take([(1, 1, b"a", b"1"), (1, 2, b"a", None)])
@@ -282,6 +299,20 @@ def test_a_clearing_goes_in_pieces_and_leaves_the_position_where_it_was() -> Non
         assert verify_partitions(copy.kv, {0: mark}) == []
     assert counts == [12, 4, 0, 0, 0]
     assert (mark.position, mark.state, mark.digest) == (600, CopyState.NOT_WHOLE, 0)
+
+
+def test_a_piece_of_a_clearing_takes_as_many_tombstones_and_values_together() -> None:
+    copy, other = moving(), pack_prefix(0, 17)
+    copy.take([(1, n, b"%02d" % n, None) for n in range(1, 9)])
+    copy.flush({other + b"%02d" % n: stored_value(b"v", 1, n, 5) for n in range(9, 17)})
+    copy.state.apply(500, ClearRecord(partition=0, admission=12, reason="told"))
+    assert copy.mark is not None
+    mark, left = copy.mark, []
+    for piece in Flush.of(copy.state, 0, {}, 600, mark).pieces(8):
+        with copy.kv.write() as txn:
+            mark = flush_piece(txn, piece, mark)
+        left.append(mark.count + mark.tombstones)
+    assert left == [8, 0, 0, 0]
 
 
 def test_a_clearing_takes_what_is_left_where_a_count_was_too_low() -> None:

@@ -10,7 +10,7 @@ import pytest
 from support.commits import commit_of
 from support.stores import opened
 from tidelog.engine.commit.context import AutomaticIds, CommitContext
-from tidelog.engine.commit.entries import Commit
+from tidelog.engine.commit.entries import Batch, Commit
 from tidelog.engine.commit.group import Group
 from tidelog.engine.commit.puts import Put
 from tidelog.engine.commit.queue import CommitQueue
@@ -112,7 +112,8 @@ def test_whoever_waits_for_a_group_without_being_in_it_is_woken_at_its_end(
     end(queue, group)
     assert lead_of(queue) == (None, Lead.IDLE)
     assert all(waiter.acquire(blocking=False) for waiter in waiters)
-    end(queue, group)  # nobody is left
+    end(queue, group)
+    assert all(waiter.locked() for waiter in waiters)  # nobody is woken twice
 
 
 def test_the_main_thread_is_woken_by_the_leader_and_is_not_in_the_chain(
@@ -173,6 +174,25 @@ def test_what_an_interrupted_thread_had_queued_is_taken_back_and_the_next_one_na
     assert lead_of(queue) == (None, Lead.IDLE)
 
 
+def test_what_was_taken_back_in_part_is_taken_back_again(
+    queue: CommitQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, second = ticket(queue, b"a"), ticket(queue, b"b")
+    end(queue, Group())
+    queue.abandoned.append(gone)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(queue, "_rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        queue.withdraw_abandoned()
+    monkeypatch.undo()
+    queue.withdraw_abandoned()
+    assert queue.abandoned == []
+    assert lead_of(queue) == (second, Lead.NAMED)
+
+
 def test_a_lead_that_nobody_has_goes_to_the_first_of_the_queue(queue: CommitQueue) -> None:
     waiting = ticket(queue, b"a")
     queue.name_anybody()  # somebody leads: nothing happens
@@ -193,3 +213,41 @@ def test_errors_of_puts_lie_ready_for_the_threads_that_are_woken(queue: CommitQu
     assert [type(error) for error in queue.errors.values()] == [ValueError]
     assert list(queue.errors) == [other[5]]
     assert isinstance(group.puts.error_of(own[5]), ValueError)
+
+
+# ------------------------------------------------------------------ what a group takes
+
+
+@pytest.mark.parametrize(("room", "taken"), [(0, 1), (1, 1), (2, 2), (3, 3)])
+def test_a_group_takes_what_fits_and_at_least_one(
+    queue: CommitQueue, room: int, taken: int
+) -> None:
+    tickets = [ticket(queue, key) for key in (b"a", b"b", b"c")]
+    queue.bytes_max = room * tickets[0].size
+    end(queue, Group())
+    assert begin(queue).tickets == tickets[:taken]
+
+
+def test_a_drop_is_the_last_one_of_its_group(queue: CommitQueue) -> None:
+    before, drop, behind = (ticket(queue, key) for key in (b"a", b"b", b"c"))
+    drop.undo = lambda: None
+    end(queue, Group())
+    group = begin(queue)
+    assert group.tickets == [before, drop]
+    end(queue, group)
+    assert begin(queue).tickets == [behind]
+
+
+def test_puts_are_ahead_of_all_tickets_and_a_group_has_what_it_has_taken_only(
+    queue: CommitQueue,
+) -> None:
+    queue.puts_max = 1
+    commit, first, late = ticket(queue, b"a"), put(queue, b"b"), put(queue, b"c")
+    batch = Batch([commit_of(b"d"), commit_of(b"e")])
+    batch.wake = held_lock()
+    assert queue.add_ticket(batch)
+    end(queue, Group())
+    group = begin(queue)
+    assert group.taken == [group.puts, commit, *batch.entries]
+    assert all(map(group.has, (commit, batch, first)))
+    assert not group.has(late)

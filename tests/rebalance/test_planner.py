@@ -29,6 +29,12 @@ RULES = [
     ),
     ("P8a: pushed out", "ABC", "CB", ["SHIFT_UP C 2->0, A 0->-"]),
     (
+        "P8a: pushed out where the row has fewer copies than the goal, and keeps as many as it has",
+        "X-BA",
+        "AB",
+        ["SHIFT_UP A 3->0, X 0->-", "SHIFT_UP B 2->1"],
+    ),
+    (
         "P8b",
         "ABCD",
         "ACDE",

@@ -281,6 +281,8 @@ def test_every_inherited_handle_raises_at_once_whatever_other_threads_held(
             for name, use in uses.items():
                 assert isinstance(error_of(use), ForkedError), name
             assert list(pairs) == list(keys) == []
+            # As a put does that was on its way in the thread that forked.
+            session_of(db).store.committer.yield_to_checkpoint()
             locking.rollback()
             tx.rollback()
             snapshot.close()
@@ -303,6 +305,22 @@ def test_every_inherited_handle_raises_at_once_whatever_other_threads_held(
         m[b"after"] = b"1"
         assert len(list(pairs)) == 302
     expect_sound(path)
+
+
+def test_a_child_has_no_segment_of_its_parents_log_open(tmp_path: Path) -> None:
+    with filled(tmp_path / "store") as db:
+
+        def segments() -> list[str]:
+            """The segments that this process has open for writing."""
+            files = [file.resolve() for file in Path("/proc/self/fd").iterdir()]
+            return [file.name for file in files if file.parent == tmp_path / "store" / "wal"]
+
+        def child() -> None:
+            assert segments() == []
+
+        assert len(segments()) == 1
+        expect_child(child)
+        db.map("m")[b"after"] = b"1"
 
 
 @pytest.mark.parametrize("held_by", ["nobody", "mutex", "refreshing"])

@@ -56,6 +56,7 @@ def test_what_was_logged_before_the_oldest_segment_is_not_held() -> None:
     assert held == Held(90, ((95, 97), (99, 100)), ((1, 1), (4, 60)))
     assert held.lacks(91, 94) == held.lacks(98, 98) == held.lacks(101, 10_000) == []
     assert held.lacks(90, 90) == [(90, 90)]
+    assert held.lacks(97, 98) == [(97, 97)]
     assert held.lacks(80, 99) == [(80, 90), (95, 97), (99, 99)]
     assert held_from(state(90, []), 0).epochs == ((1, 1),)
 
