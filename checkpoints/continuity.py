@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from ..affinity.partitions import Space, one_space
 from ..tx.counter import PartitionUpdateCounter
@@ -50,6 +51,13 @@ Place = tuple[int, int]
 """First partition of a space, and how many there are."""
 
 
+class _Prepared(NamedTuple):
+    """The numbers of a transaction, and whether it is known to write this partition alone."""
+
+    run: Run
+    alone: bool
+
+
 class Continuity:
     """The fold of a log from the head of some segment on; tells what contradicts it.
 
@@ -69,7 +77,7 @@ class Continuity:
         self._tell = tell
         self._times: dict[int, tuple[int, int]] = {}
         """Per partition, its epoch and the newest commit time in that."""
-        self._prepared: dict[tuple[int, bytes], Run] = {}
+        self._prepared: dict[tuple[int, bytes], _Prepared] = {}
         """What has no outcome yet, by partition and id."""
         self._lists: dict[int, SettleRecord] = {}
 
@@ -85,7 +93,9 @@ class Continuity:
             case PrepareRecord():
                 self._check_time(frame, record.run, record.time)
                 self._take_run(frame, record.run)
-                self._prepared[record.run.partition, record.tx_id] = record.run
+                self._prepared[record.run.partition, record.tx_id] = _Prepared(
+                    record.run, len(record.participants) == 1
+                )
             case CommitRecord():
                 self._take_commit(frame, record)
             case CommitUptoRecord():
@@ -93,7 +103,8 @@ class Continuity:
             case RollbackRecord():
                 for run in record.runs:
                     self._check_time(frame, run, record.time)
-                    if self._prepared.pop((run.partition, record.tx_id), None) != run:
+                    known = self._prepared.pop((run.partition, record.tx_id), None)
+                    if known is None or known.run != run:
                         self._take_run(frame, run)
             case SettleRecord():
                 self._lists[record.partition] = record
@@ -153,7 +164,7 @@ class Continuity:
         for one in record.pending:
             if one.run.partition >= known:
                 self.numbers[one.run.partition].update(one.run.first - 1, one.run.count)
-                self._prepared[one.run.partition, one.tx_id] = one.run
+                self._prepared[one.run.partition, one.tx_id] = _Prepared(one.run, False)
 
     # -------------------------------------------------------------- copies
 
@@ -162,15 +173,19 @@ class Continuity:
             if run.partition not in record.applied or run.partition >= len(self.numbers):
                 continue
             known = self._prepared.pop((run.partition, record.tx_id), None)
-            if known != run and is_free(self.numbers[run.partition], run.first, run.count):
+            if (known is None or known.run != run) and is_free(
+                self.numbers[run.partition], run.first, run.count
+            ):
                 self._wrong(frame, f"the commit of {record.tx_id.hex()}, which was not prepared")
 
     def _take_upto(self, record: CommitUptoRecord) -> None:
         for partition, epoch, last in record.rows:
             ended = [
                 place
-                for place, run in self._prepared.items()
-                if (place[0], run.epoch) == (partition, epoch) and run.first <= last
+                for place, (run, alone) in self._prepared.items()
+                if alone
+                and (place[0], run.epoch) == (partition, epoch)
+                and run.first + run.count - 1 <= last
             ]
             for place in ended:
                 del self._prepared[place]
@@ -201,7 +216,7 @@ class Continuity:
             self.bases[partition] = PartitionUpdateCounter.from_bytes(
                 counter.to_bytes(), max_ranges=_UNLIMITED
             )
-        self._prepared = {k: run for k, run in self._prepared.items() if k[0] != partition}
+        self._prepared = {k: one for k, one in self._prepared.items() if k[0] != partition}
 
     # -------------------------------------------------------------- numbers
 

@@ -52,7 +52,13 @@ from ...wal.tail import EndKind
 from ..codecs.registry import codec_named
 from ..data.namespaces import INTERNAL, decoded_key
 from ..data.overlay import Layer, View
-from ..data.partition_store import STORE_KEY, Measured, mark_key, read_marks
+from ..data.partition_store import (
+    STORE_KEY,
+    Measured,
+    mark_key,
+    read_marks,
+    read_pending,
+)
 from ..data.stored import (
     CHECK_SIZE,
     PENDING,
@@ -242,7 +248,8 @@ class _Check:
             return
         empty = PartitionMark.empty()
         self._marks = [marks.get(partition, empty) for partition in range(self._partitions)]
-        self._state = State.from_marks(store_id, self._manifest.spaces, mark, marks)
+        pending = {p: read_pending(self._txn, p) for p, found in marks.items() if found.pending}
+        self._state = State.from_marks(store_id, self._manifest.spaces, mark, marks, pending)
         self._start = self._state.position
         try:
             whole = self._read_log()
@@ -373,7 +380,7 @@ class _Check:
         for partition, (numbers, counter) in enumerate(
             zip(history.numbers, state.counters, strict=True)
         ):
-            if shape(numbers) != shape(counter):
+            if shape(numbers) != shape(_with_pending(state, partition)):
                 note(f"partition {partition}: {counter!r}, but the log has {numbers!r}")
         if state.epochs != history.epochs:
             note("the epochs of the checkpoint are not those of the log")
@@ -567,6 +574,19 @@ class _Check:
 def shape(counter: PartitionUpdateCounter) -> tuple[int, list[tuple[int, int]]]:
     """Return what is applied; HWM may be higher if reservations never reached the log."""
     return counter.lwm, counter.out_of_order
+
+
+def _with_pending(state: State, partition: int) -> PartitionUpdateCounter:
+    """Return a counter with the numbers of prepared transactions, which the log has too."""
+    pending = state.copies.pending.get(partition)
+    if not pending:
+        return state.counters[partition]
+    counter = PartitionUpdateCounter.from_bytes(
+        state.counters[partition].to_bytes(), max_ranges=1 << 30
+    )
+    for one in pending.all():
+        counter.update(one.run.first - 1, one.run.count)
+    return counter
 
 
 def seen(stored: bytes | None) -> bytes | None:

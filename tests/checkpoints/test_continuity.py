@@ -7,7 +7,16 @@ from tidelog.affinity.partitions import Space
 from tidelog.checkpoints.continuity import Continuity
 from tidelog.checkpoints.replay import State
 from tidelog.wal.format import Frame
-from tidelog.wal.records import Record, RollbackRecord, Run, StateRecord
+from tidelog.wal.records import (
+    CommitUptoRecord,
+    Participant,
+    PrepareRecord,
+    Record,
+    RollbackRecord,
+    Run,
+    StateRecord,
+    Upto,
+)
 
 
 def test_the_time_of_a_log_may_begin_at_zero_and_does_not_fall() -> None:
@@ -66,3 +75,30 @@ def test_numbers_of_a_space_that_was_added_go_on_from_there() -> None:
 def rollback(partition: int, number: int) -> RollbackRecord:
     run = Run(partition, 1, number, 1)
     return RollbackRecord(tx_id=bytes(16), time=0, reason="", runs=(run,))
+
+
+def test_commits_up_to_a_number_are_of_transactions_that_write_one_partition() -> None:
+    # Another one is still pending, and may be rolled back: its numbers came "for a second time".
+    def prepare(number: int, first: int, count: int, *others: Participant) -> PrepareRecord:
+        run = Run(0, 1, first, count)
+        return PrepareRecord(
+            tx_id=bytes([number]) * 16, attempt=1, near=(bytes(16), 1), time=0, home=0,
+            participants=(Participant(0, 1, count), *others), run=run,
+            namespaces=16, keys=[b"k"] * count, values=[b"v"] * count,
+        )  # fmt: skip
+
+    prepared = [prepare(1, 1, 1), prepare(2, 2, 1, Participant(1, 1, 1)), prepare(3, 3, 2)]
+    ended = [
+        RollbackRecord(tx_id=one.tx_id, time=0, reason="", runs=(one.run,)) for one in prepared
+    ]
+    wrong: list[str] = []
+    continuity = Continuity(wrong.append)
+    records: list[Record] = [
+        head(*SPACES),
+        *prepared,
+        CommitUptoRecord(rows=(Upto(0, 1, 3),)),
+        *ended,
+    ]
+    for position, record in enumerate(records):
+        continuity.take(Frame(position, 0, b"", 1, position), record)
+    assert wrong == ["segment 1, offset 5: partition 0, numbers 1..1 for a second time"]

@@ -21,6 +21,7 @@ from tidelog.engine.api.open import open_with
 from tidelog.engine.data.partition_store import STORE_KEY, mark_key, read_marks, write_mark
 from tidelog.engine.data.stored import pack_prefix, version_of, xor_trailers
 from tidelog.engine.files import manifest as manifests
+from tidelog.engine.files.recovery import apply_updates
 from tidelog.engine.system.environment import KvTransaction
 from tidelog.engine.system.lmdb_file import open_lmdb
 from tidelog.engine.system.production import production
@@ -30,12 +31,20 @@ from tidelog.testing import FaultyDisk, check_database, check_store, simulated
 from tidelog.tx.counter import PartitionUpdateCounter
 from tidelog.wal.format import HEADER_SIZE, encode_frame, log_seed
 from tidelog.wal.records import (
+    CommitRecord,
     EpochRecord,
     IdleRecord,
     NamespaceRecord,
+    Opened as OpenedEpoch,
+    OpenRecord,
+    Outcome,
+    Participant,
+    PrepareRecord,
     Record,
     RollbackRecord,
     Run,
+    Settled,
+    SettleRecord,
     StateRecord,
     TxRecord,
     encode_record,
@@ -609,3 +618,51 @@ def test_what_is_committed_beside_a_check_is_no_fault(monkeypatch: pytest.Monkey
             patch.setattr(check, "Scan", later)
             assert check_database(store.database) == []
         assert dict(users) == {b"a": b"1", b"b": b"2"}
+
+
+@pytest.mark.parametrize("before", range(5))
+def test_what_has_no_outcome_yet_at_a_checkpoint_is_in_order(before: int) -> None:
+    # The check began at the checkpoint without it: its commit was "not prepared".
+    with opened(partitions=PARTITIONS) as store:
+        db = store.database
+        users = db.map("users")
+        parts, epoch = store.parts, store.parts.state.epochs[0]
+        one, two = Run(0, epoch, 1, 1), Run(0, epoch, 2, 1)
+        records: list[Record] = [
+            *(
+                PrepareRecord(
+                    tx_id=bytes([run.first]) * 16, attempt=1, near=(bytes(16), 1), time=TIME,
+                    home=0, participants=(Participant(0, epoch, 1), Participant(1, epoch, 1)),
+                    run=run, namespaces=USERS, keys=[key_of(0, b"%d" % run.first)], values=[b"v"],
+                )
+                for run in (one, two)
+            ),
+            CommitRecord(
+                tx_id=b"\x02" * 16, attempt=1, time=TIME, participants=(two,), applied=(0,)
+            ),
+            SettleRecord(
+                partition=0, epoch=epoch + 1, start=3,
+                transactions=(Settled(b"\x01" * 16, 1, one, Outcome.ROLLED_BACK, 0, None),),
+                closed=(),
+            ),
+            OpenRecord(rows=(OpenedEpoch(0, epoch + 1),)),
+        ]  # fmt: skip
+
+        def logged(record: Record) -> None:
+            def take_effect() -> None:
+                apply_updates(parts.overlay.view, parts.state, parts.writer.position, record, 0)
+
+            parts.committer.log([record], durable=True, then=take_effect)
+
+        for number, record in enumerate(records):
+            if number == before:
+                db.checkpoint()
+            logged(record)
+            assert check_database(db) == []
+        assert list(users) == [key_of(0, b"2")]
+
+
+def key_of(partition: int, tag: bytes) -> bytes:
+    """A key that lies in a partition."""
+    tried = (b"%s %d" % (tag, number) for number in range(100))
+    return next(key for key in tried if partition_of(key, Space(0, PARTITIONS)) == partition)
