@@ -92,6 +92,9 @@ class Flush:
     ) -> Flush:
         """Return the flush of a partition as a fold knows it; ``mark`` is that of the last one."""
         copies, counter = state.copies, state.counters[partition]
+        cleared = state.cleared.get(partition)
+        if cleared is not None and mark is not None and mark.position > cleared:
+            cleared = None  # a checkpoint that came to no end has removed it: what is there counts
         copy_state = copies.states.get(partition, CopyState.OWNING)
         return cls(
             partition=partition,
@@ -104,7 +107,7 @@ class Flush:
             sealed=copies.sealed.get(partition, 0),
             pending=copies.entries(partition),
             tombstones_above=_tombstones_above(copy_state, counter),
-            cleared=state.cleared.get(partition),
+            cleared=cleared,
             held=0 if mark is None else mark.count + mark.tombstones,
         )
 
@@ -155,12 +158,14 @@ class Piece:
     def mark(self, before: PartitionMark) -> PartitionMark:
         """Return the mark to write, with count and digest as they were before."""
         flush = self.flush
+        # A recovery may flush at a position below that of a checkpoint that was cut short.
+        written = max(before.written, flush.position)
         if not self.last:
-            return replace(before, written=max(before.written, flush.position))
+            return replace(before, written=written)
         return replace(
             before,
             position=flush.position,
-            written=flush.position,
+            written=written,
             counter=flush.counter,
             epochs=flush.epochs,
             state=flush.state,

@@ -104,7 +104,7 @@ class _Sealed:
     """What one checkpoint carries over, as it was at a position of the log.
 
     ``moved`` are partitions of which only the counters have changed.  ``lives`` is None unless
-    maps were dropped, so that their rows have to go.
+    maps were dropped, so that their rows have to go.  ``cleared`` is what the log had cleared.
     """
 
     layers: list[Layer]
@@ -114,6 +114,7 @@ class _Sealed:
     mark: StoreMark
     dropped: frozenset[int]
     lives: Lives | None
+    cleared: Mapping[int, int]
 
 
 class Checkpointer:
@@ -255,6 +256,8 @@ class Checkpointer:
         source = self._source
         state = source.state
         touched = state.touched
+        if not self._marks_hold:
+            self._read_marks()
         try:
             with source.mutex:
                 source.check_writable()
@@ -292,6 +295,7 @@ class Checkpointer:
             mark=state.mark(position),
             dropped=dropped,
             lives=_catalog_of(state) if dropped else None,
+            cleared=dict(state.cleared),
         )
 
     def _flush_of(self, partition: int, updates: dict[bytes, bytes], position: int) -> Flush:
@@ -304,7 +308,7 @@ class Checkpointer:
         One that was cleared has pieces of its own, even if it has no updates.
         """
         flushes, moved, lives = sealed.flushes, sealed.moved, sealed.lives
-        cleared = {f.partition: f.cleared for f in (*flushes, *moved) if f.cleared is not None}
+        cleared = {f.partition for f in (*flushes, *moved) if f.cleared is not None}
         batch: list[Piece] = []
         size, most = 0, limits.piece_updates
         for piece in _pieces([*flushes, *(f for f in moved if f.partition in cleared)], most):
@@ -318,7 +322,7 @@ class Checkpointer:
         self._commit([*batch, *_pieces(moved, most)], sealed.mark, lives)
         yield
         with self._source.mutex:
-            self._source.state.forget_cleared(cleared)
+            self._source.state.forget_cleared(sealed.cleared)
 
     def _commit(self, batch: list[Piece], mark: StoreMark | None, lives: Lives | None) -> None:
         """Write partitions in one transaction, with a larger map if this one is full."""

@@ -12,7 +12,9 @@ Left out: reading processes (``read_only``), maps and transactions (``database``
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
+from ...checkpoints.marks import epoch_of
 from ...checkpoints.replay import State
 from ...wal.records import DropNamespaceRecord, Record, RollbackRecord, Run
 from ..commit.committer import Committer
@@ -132,8 +134,13 @@ def _finalize_counters(state: State) -> list[Run]:
     """Close what recovery found missing, and forget reservations that never reached the log."""
     gaps = []
     for partition, counter in enumerate(state.counters):
-        epoch = state.epochs[partition]
+        table = state.epoch_tables[partition]
         for first, last in counter.finalize():
-            gaps.append(Run(partition, epoch, first, last - first + 1))
+            # A number belongs to the epoch that gave it out, and only to that one.
+            starts = [first, *(start for _, start in table if first < start <= last), last + 1]
+            gaps += [
+                Run(partition, epoch_of(table, low), low, high - low)
+                for low, high in pairwise(starts)
+            ]
             state.touched.add(partition)
     return gaps

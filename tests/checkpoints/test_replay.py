@@ -186,7 +186,7 @@ def test_a_partition_is_replayed_from_the_newer_one_of_its_mark_and_the_stores()
     ahead = replace(PartitionMark.empty(), position=12, written=12)
     begun = replace(PartitionMark.empty(), position=5, written=20)
     marks = {0: older, 1: ahead, 2: begun}
-    state = State.from_marks(STORE_ID, one_space(PARTITIONS), store_mark_of(empty, 9), marks)
+    state = State.from_marks(STORE_ID, one_space(PARTITIONS), empty.mark(9), marks)
     assert state.replay_from == [9, 12, 9]
     assert (state.position, state.durable) == (9, 20)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,14 @@ import pytest
 import tidelog
 from support.pipelines import rows
 from support.scripts import SMALL_PIECES
-from support.stores import Opened, expect_sound, open_store, opened
+from support.stores import Opened, expect_sound, open_store, opened, took_steps
 from tidelog.affinity.errors import UsageError
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.copies import CopyState
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.data.partition_store import read_marks
+from tidelog.engine.files.recovery import apply_updates
+from tidelog.engine.store.opening import OpenStore
 from tidelog.testing import FaultyDisk, check_store
 from tidelog.testing.crash import crash_points
 from tidelog.wal.records import (
@@ -28,13 +32,20 @@ from tidelog.wal.records import (
     ClearRecord,
     Closed,
     Columns,
+    Opened as OpenedEpoch,
+    OpenRecord,
+    Outcome,
     Record,
     Run,
+    Settled,
+    SettleRecord,
     Supplied,
     SuppliedRecord,
+    TxRecord,
 )
 
 SPACE = Space(0, 2)
+TIME = 1_800_000_000_000_000
 KEYS = [b"%03d" % number for number in range(120)]
 MINE = [key for key in KEYS if partition_of(key, SPACE) == 1]
 OTHERS = {key: b"new" if key < b"030" else b"old" for key in KEYS if key not in MINE}
@@ -70,7 +81,7 @@ SUPPLY: list[Record] = [
 ]
 
 
-def fill(db: Database, clearing: list[list[Record]]) -> None:
+def fill(db: Database, clearing: list[list[Record]], *, abandoned: bool = True) -> None:
     """Write what is cleared, some of it behind the checkpoint; each list of records is a frame."""
     users = db.map("users")
     users.update_many(dict.fromkeys(KEYS, b"old"))
@@ -78,9 +89,10 @@ def fill(db: Database, clearing: list[list[Record]]) -> None:
     users.update_many({key: b"new" for key in KEYS if key < b"030"})
     for records in clearing:
         session_of(db).store.committer.log(records, durable=True)
-    db.sync()
-    session_of(db).maintenance.maintain()  # which logs that all of it is durable
-    session_of(db).abandon()
+    if abandoned:
+        db.sync()
+        session_of(db).maintenance.maintain()  # which logs that all of it is durable
+        session_of(db).abandon()
 
 
 LOGS: dict[str, list[list[Record]]] = {
@@ -167,3 +179,46 @@ def test_a_real_store_with_such_a_log_goes_on(name: str, tmp_path: Path) -> None
     with tidelog.open(path, read_only=True) as db:
         assert dict(db.map("users").items()) == expected
     assert {row["key"]: row["value"] for row in rows(path, "snapshot")} == expected
+
+
+def test_checkpoints_that_come_to_no_end_lose_nothing_of_what_came_behind_a_clearing() -> None:
+    # The first one had cleared the partition and written it anew; the second one cleared it again,
+    # under a mark that said that all of that was there.
+    limits = replace(SMALL_PIECES, piece_updates=20, batch_updates=1)
+    steps = range(1, 10)
+    for first, second in product(steps, steps):
+        store = open_store(limits=limits, partitions=2)
+        parts = store.parts
+
+        def take_effect(record: Record, parts: OpenStore = parts) -> None:
+            position = parts.writer.position - 1
+            apply_updates(parts.overlay.view, parts.state, position, record, 0)
+
+        fill(store.database, [], abandoned=False)
+        for record in (CLEAR, ADMIT, *SUPPLY):
+            parts.committer.log([record], durable=True, then=partial(take_effect, record))
+        ended = took_steps(store.database, first, limits)
+        took_steps(store.database, second, limits)
+        session_of(store.database).maintenance.maintain()
+        session_of(store.database).abandon()
+        with opened(store.disk.crash("lost"), seed=2, limits=limits) as again:
+            expect_cleared(again)
+    assert ended
+
+
+def test_gaps_are_closed_in_the_epochs_that_gave_them_out() -> None:
+    # Closed in the newest one, they made a log that contradicts itself: no open took it.
+    run = Run(1, 1, 200, 2)
+    settled = SettleRecord(
+        partition=1, epoch=2, start=202, closed=(),
+        transactions=(Settled(b"p" * 16, 1, run, Outcome.PENDING, 0, None),),
+    )  # fmt: skip
+    later = TxRecord(b"t" * 16, TIME, (Run(1, 2, 203, 1),), 16, [MINE[0]], [b"later"])
+    records: list[Record] = [settled, OpenRecord(rows=(OpenedEpoch(1, 2),)), later]
+    disk = cleared_store([records])
+    for seed in (2, 3, 4):
+        store = open_store(disk, seed=seed, limits=SMALL_PIECES)
+        assert store.database.map("users")[MINE[0]] == b"later"
+        assert store.parts.state.counters[1].missing == []
+        session_of(store.database).abandon()
+        disk = store.disk.crash("kept")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import PurePosixPath
 
 import pytest
 
 from support.promises import opened, shown
 from support.scripts import LIMITS, PARTITIONS, PATH, SMALL_PIECES, Run, Step, Writer
+from support.stores import expect_sound, open_store, took_steps
 from support.trouble import check_killed
 from tidelog.affinity.errors import (
     CommitUnknownError,
@@ -19,7 +21,9 @@ from tidelog.affinity.errors import (
 )
 from tidelog.engine.api import open as opens
 from tidelog.engine.api.database import Database, session_of
+from tidelog.engine.data.partition_store import read_marks
 from tidelog.testing import FaultyDisk, SimulatedCrash, simulated
+from tidelog.testing.crash import crash_points
 from tidelog.testing.plan import DiskOperation
 
 WAL = f"{PATH}/wal"
@@ -240,3 +244,33 @@ def test_a_conflict_is_told_even_where_the_log_cannot_be_read() -> None:
     assert conflict.value.winner is None
     numbers[b"3"] = b"goes on"
     session_of(db).abandon()
+
+
+def test_the_log_has_to_be_whole_as_far_as_a_cut_checkpoint_went_whatever_follows() -> None:
+    # A recovery flushed at a lower position and said that nothing newer was in the data file: a
+    # log that had lost its end was cut there, and a healthy one was called wrong.
+    store = open_store(limits=SMALL_PIECES, partitions=1)
+    users = store.database.map("users")
+    for number in range(20):
+        users[b"%02d" % number] = b"old" * 100
+    for number in range(20):
+        users[b"%02d" % number] = b"new" * 100
+    assert not took_steps(store.database, 2, SMALL_PIECES)
+    session_of(store.database).maintenance.maintain()
+    session_of(store.database).abandon()
+    start = store.disk.crash("lost")
+
+    def recover(disk: FaultyDisk, _acknowledge: Callable[[object], None]) -> None:
+        again = open_store(disk, limits=SMALL_PIECES, checkpoint_bytes=1500)
+        session_of(again.database).abandon()
+
+    def whole_up_to(disk: FaultyDisk) -> int:
+        with opens.open_with(simulated(3, disk.copy()), PATH, read_only=True) as reader:
+            return read_marks(reader.access.kv.begin())[1][0].written
+
+    went, points = whole_up_to(start), 0
+    for point in crash_points(recover, start=start, moments=("before",), outcomes=("lost",)):
+        expect_sound(point.disk.copy())
+        assert whole_up_to(point.disk) >= went
+        points += 1
+    assert points > 20
