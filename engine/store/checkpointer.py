@@ -135,7 +135,6 @@ class Checkpointer:
         self.marks = marks
         self._marks_hold = True
         """Whether ``marks`` are those of the data file; False while it is written."""
-        self.error: TidelogError | None = None
         self.doubtful: DiskError | None = None
         """What failed when the data file was written: nobody knows what it holds now."""
         self._doubt = doubt
@@ -200,17 +199,15 @@ class Checkpointer:
 
     def _failed(self, error: TidelogError | OSError, reason: str) -> TidelogError:
         self.figures.failures += 1
-        self.error = _as_storage_error(error)
         log.error(
             "checkpoint.failed reason=%s error=%s",
             reason,
             error,
             extra={"event": "checkpoint.failed"},
         )
-        return self.error
+        return _as_storage_error(error)
 
     def _done(self, reason: str, updates: int, seconds: float) -> None:
-        self.error = None
         figures = self.figures
         figures.count += 1
         figures.seconds += seconds

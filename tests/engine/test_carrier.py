@@ -471,6 +471,11 @@ def test_a_commit_that_cannot_take_effect_twice_stops_the_store(
     with pytest.raises(ReadOnlyError, match="in the middle of a change of a commit"):
         users[b"b"] = b"2"
     assert len(users) == 0
+    view = store.parts.overlay.view
+    with store.database.snapshot() as snapshot:
+        # What nobody knows to be right is looked at, and not changed for it.
+        assert store.parts.overlay.view is view
+        assert len(dict(snapshot[users].items())) == 0
     session_of(store.database).abandon()
     with opened(store.disk.crash("kept"), seed=2) as again:
         assert dict(again.database.map("users")) == {b"a": b"1"}

@@ -8,6 +8,7 @@ import pytest
 
 from support.scripts import SMALL_PIECES
 from support.stores import Opened, expect_sound, open_store
+from tidelog.engine.api.database import session_of
 from tidelog.testing import FaultyDisk
 
 STEPS = 7
@@ -82,3 +83,32 @@ def test_power_may_go_at_any_step(at: int, outcome: str) -> None:
     for _ in range(at + 1):
         next(steps)
     expect_after_crash(store.disk.crash(outcome), rows)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_changes_between_two_steps_is_left_to_the_next_checkpoint(ends: bool) -> None:
+    store, _ = filled()
+    store.database.map("early")[b"a"] = b"1"
+    store.database.map("late")[b"a"] = b"1"
+    state = store.parts.state
+    numbers = {record.name: number for number, record in state.namespaces.items()}
+    store.database.drop("early")
+    state.touched.add(0)
+    state.cleared[0] = cleared = store.parts.committer.applied_position
+    steps = steps_of(store)
+    next(steps)
+    store.database.drop("late")
+    state.touched.add(1)
+    state.cleared[1] = cleared
+    if ends:
+        for _ in steps:
+            pass
+        assert (state.touched, state.cleared) == ({1}, {1: cleared})
+        assert state.dropped == {numbers["late"]}
+    else:
+        steps.close()
+        assert (state.touched, state.cleared) == ({0, 1}, {0: cleared, 1: cleared})
+        assert state.dropped == {numbers["early"], numbers["late"]}
+    store.database.checkpoint()
+    assert (state.touched, state.cleared, state.dropped) == (set(), {}, set())
+    session_of(store.database).abandon()  # no record says what was cleared

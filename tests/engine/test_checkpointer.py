@@ -11,7 +11,7 @@ import pytest
 
 from support.loads import make_load, rows_of
 from support.stores import PATH, Opened, expect_sound, open_store, opened
-from tidelog.affinity.errors import CorruptLogError, DiskError, DiskFullError
+from tidelog.affinity.errors import CorruptLogError, DiskError, DiskFullError, ReadOnlyError
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.marks import PartitionMark
 from tidelog.engine.api.database import session_of
@@ -234,6 +234,17 @@ def test_nothing_is_attached_to_a_data_file_that_is_in_doubt(tmp_path: Path) -> 
     session_of(store.database).abandon()
 
 
+def test_nothing_is_attached_to_a_store_that_must_not_be_written_any_more() -> None:
+    def refuse() -> None:
+        raise ReadOnlyError("nothing is written any more")
+
+    with opened() as store:
+        before = commits(store)
+        with pytest.raises(ReadOnlyError):
+            store.parts.checkpointer.add({}, 0, refuse)
+        assert commits(store) == before
+
+
 def test_a_note_that_cannot_be_left_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with opened() as store:
         fill(store)
@@ -294,13 +305,20 @@ def test_a_long_log_alone_makes_a_checkpoint_due() -> None:
         assert store.database.statistics().checkpoints == 1
 
 
+@pytest.mark.parametrize("writer", ["put", "transaction"])
 @pytest.mark.parametrize("durability", ["always", "none"])
-def test_whoever_finds_the_overlay_at_twice_its_limit_takes_the_checkpoint(durability: Any) -> None:
+def test_whoever_finds_the_overlay_at_twice_its_limit_takes_the_checkpoint(
+    durability: Any, writer: str
+) -> None:
     with opened(checkpoint_bytes=5000, durability=durability) as store:
         users = store.database.map("users")
         most = 0
         for number in range(100):
-            users[b"%d" % number] = b"x" * 300
+            if writer == "put":
+                users[b"%d" % number] = b"x" * 300
+            else:
+                with store.database.transaction() as tx:
+                    tx[users][b"%d" % number] = b"x" * 300
             most = max(most, session_of(store.database).overlay.bytes)
         assert store.database.statistics().checkpoints > 2
         assert most < 12_000

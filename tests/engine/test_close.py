@@ -11,6 +11,8 @@ from tidelog.affinity.errors import ClosedError, CommitUnknownError, DiskError, 
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.files import manifest as manifests
+from tidelog.engine.store.handles import open_handles
+from tidelog.engine.store.store_files import StoreFiles
 from tidelog.testing import FaultyDisk, simulated
 
 
@@ -63,6 +65,7 @@ def test_a_store_that_was_closed_beside_a_writer_was_closed_cleanly(
     db.close()
     assert taken == []
     writer = session_of(db).store.writer
+    assert writer.announced == writer.synced
     found = manifests.read(disk.copy().directory("/store", read_only=True))
     assert found.clean_end == writer.synced == writer.position
 
@@ -82,6 +85,7 @@ def test_a_close_that_fails_behind_its_last_sync_says_that_everything_is_durable
     expected = DiskFullError if fault == "ENOSPC" else DiskError
     with pytest.raises(expected, match="everything that was committed is durable") as caught:
         db.close()
+    assert manifests.read(disk.directory("/store")).clean_end is None
     assert ("No space" if fault == "ENOSPC" else "Input/output") in str(caught.value)
     with open_with(simulated(2, disk.crash("lost")), "/store") as after:
         assert list(after.map("numbers")) == [b"first", b"second"]
@@ -108,3 +112,60 @@ def test_every_sync_after_a_failed_one_names_the_reason() -> None:
         db.sync()
     with pytest.raises(DiskError, match="Input/output error"):
         db.close()
+
+
+def interrupt_halfway(db: Database) -> None:
+    """Leave a change of the log unfinished, as an interrupt does that nobody can make good."""
+    committer = session_of(db).store.committer
+    with committer.mutex:
+        committer.context.changing = "the log"
+
+
+def test_a_store_that_stopped_halfway_is_closed_with_all_that_its_log_has() -> None:
+    disk = FaultyDisk()
+    db, _ = relaxed_store(disk)
+    interrupt_halfway(db)
+    db.close()
+    with open_with(simulated(2, disk.crash("lost")), "/store") as after:
+        assert list(after.map("numbers")) == [b"first"]
+
+
+def test_a_store_that_stops_while_it_is_closed_has_no_clean_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = FaultyDisk()
+    db, _ = relaxed_store(disk)
+    committer = session_of(db).store.committer
+    announce = committer.announce
+
+    def announced() -> None:
+        announce()
+        interrupt_halfway(db)
+
+    monkeypatch.setattr(committer, "announce", announced)
+    db.close()
+    assert manifests.read(disk.directory("/store")).clean_end is None
+    with open_with(simulated(2, disk), "/store") as after:
+        assert list(after.map("numbers")) == [b"first"]
+
+
+def test_a_close_that_was_interrupted_at_its_end_is_made_up_for_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = FaultyDisk()
+    db, _ = relaxed_store(disk)
+    session = session_of(db)
+    open_handles.add(session)  # as a real environment does
+
+    def interrupted(_files: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreFiles, "release", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            db.close()
+    assert session in open_handles
+    db.close()
+    assert session not in open_handles
+    with open_with(simulated(2, disk), "/store") as after:
+        assert list(after.map("numbers")) == [b"first"]

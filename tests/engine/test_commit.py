@@ -363,8 +363,10 @@ def test_a_relaxed_update_waits_for_the_gaps_to_be_closed() -> None:
         store.disk.fail_at(store.disk.operations + 1, "EIO", kind="write")
         with pytest.raises(DiskError):
             users.update_many({b"a": b"1"})
+        syncs = store.parts.committer.end_of_log.times.count
         users[b"b"] = b"2"
         users[b"c"] = b"3"
+        assert store.parts.committer.end_of_log.times.count == syncs
         frames = records_of(store)[-2:]
         assert [[type(record) for record in frame] for frame in frames] == [
             [RollbackRecord, TxRecord],
@@ -670,6 +672,8 @@ def test_relaxed_puts_give_way_to_a_checkpoint_once_in_512(
         for _ in range(1100):
             users[b"a"] = b"1"
         assert given == [0, 512, 1024]
+        users.update_many({b"a": b"2"})  # takes long enough to do so each time
+        assert given[3:] == [1100]
 
 
 # ------------------------------------------------------------------ other records

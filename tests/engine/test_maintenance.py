@@ -60,6 +60,26 @@ def test_a_failed_checkpoint_is_tried_again_after_a_pause(
     assert count_of(caplog, "checkpoint.failed") <= 11
 
 
+def test_a_checkpoint_that_was_taken_leaves_no_pause() -> None:
+    environment = simulated(1, FaultyDisk())
+    with open_with(environment, "/store", partitions=1, checkpoint_bytes=1000) as db:
+        for _ in range(2):
+            db.map("numbers").update_many({b"%d" % number: bytes(50) for number in range(20)})
+            environment.advance(CHECKPOINT_PAUSE / 4)
+            assert db.statistics().overlay_bytes == 0
+
+
+def test_a_map_that_was_dropped_is_written_though_nothing_else_has_come() -> None:
+    with open_with(simulated(1, FaultyDisk()), "/store", partitions=1) as db:
+        db.map("numbers")[b"a"] = b"1"
+        db.checkpoint()
+        assert not session_of(db).maintenance.unwritten
+        db.drop("numbers")
+        assert session_of(db).maintenance.unwritten
+        db.checkpoint()
+        assert not session_of(db).maintenance.unwritten
+
+
 def tasks(environment: SimulatedEnvironment) -> list[str]:
     return [task.name for task in environment.schedule.tasks if not task.stopped]
 

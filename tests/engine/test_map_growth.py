@@ -63,6 +63,14 @@ def test_a_map_at_its_limit_is_an_error_and_nothing_is_lost() -> None:
         assert len(users) == 0
 
 
+def test_a_map_grows_to_its_limit_and_no_further() -> None:
+    with opened(map_size=20_000, map_size_max=30_000) as store:
+        fill(store, 140)
+        store.database.checkpoint()
+        assert store.parts.kv.map_size() == 30_000
+        assert not session_of(store.database).overlay.gated
+
+
 def test_the_limit_can_be_raised_at_the_next_open() -> None:
     store = open_store(map_size=20_000, map_size_max=20_000)
     fill(store, 500)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.commits import records_of
 from support.stores import PATH, Opened, expect_sound, open_store, opened
 from tidelog.affinity.errors import (
     AlreadyOpenError,
@@ -23,12 +24,17 @@ from tidelog.affinity.errors import (
     UnsupportedError,
     UsageError,
 )
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api import open as opens
 from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open_with
+from tidelog.engine.data.stored import pack_prefix
 from tidelog.engine.files import manifest as manifests
+from tidelog.engine.files.log_keeper import LogKeeper
+from tidelog.engine.store import opening
 from tidelog.engine.store.options import Options
-from tidelog.testing import FaultyDisk, SimulatedCrash, crash_points, simulated
+from tidelog.testing import FaultyDisk, MemoryKv, SimulatedCrash, crash_points, simulated
+from tidelog.wal.records import EpochRecord, TxRecord
 
 
 def put(store: Opened, *keys: bytes) -> None:
@@ -301,6 +307,27 @@ def test_numbers_that_were_lost_are_given_out_again_in_the_next_epoch() -> None:
         assert counter.lwm == counter.hwm == 2
 
 
+def test_times_and_ids_of_an_opening_are_behind_all_commits_though_the_clock_has_fallen() -> None:
+    store = open_store(partitions=1)
+    store.environment.time.jump(3600)
+    put(store, b"a")
+    last = store.parts.state.time
+    session_of(store.database).abandon()
+    with opened(store.disk, seed=2) as again:
+        assert again.environment.clock() < last
+        prefix, _ = again.parts.committer.ids()
+        begun = int.from_bytes(prefix[:6], "big") * 1000
+        put(again, b"b")
+        times = [
+            record.time
+            for frame in records_of(again)
+            for record in frame
+            if isinstance(record, (TxRecord, EpochRecord))
+        ]
+        assert times == sorted(times)
+        assert last < begun <= times[-1]
+
+
 def test_the_mark_of_a_clean_close_goes_before_anything_is_written() -> None:
     with opened() as store:
         put(store, b"a")
@@ -374,6 +401,20 @@ def test_a_data_file_whose_sync_failed_is_copied_and_checked() -> None:
         assert content(again) == [b"a"]
         assert not manifests.read(directory).rebuild
         assert any("data.tmp" in operation.path for operation in store.disk.trace)
+
+
+def test_a_data_file_that_lost_pages_when_its_sync_failed_is_refused() -> None:
+    with opened() as store:
+        put(store, b"a")
+    data = MemoryKv(store.disk, f"{PATH}/data", 1 << 20)
+    with data.write() as txn:
+        assert txn.delete(pack_prefix(partition_of(b"a", Space(0, 4)), 16) + b"a")
+    data.close()
+    directory = store.disk.directory(PATH)
+    manifests.write(directory, replace(manifests.read(directory), rebuild=True))
+    with pytest.raises(CorruptDataError, match="damaged when a sync failed"):
+        open_store(store.disk, seed=2)
+    assert manifests.read(directory).rebuild
 
 
 def test_a_data_file_whose_sync_failed_in_a_recovery_is_copied_and_checked() -> None:
@@ -662,6 +703,49 @@ def test_an_open_that_fails_behind_its_data_file_closes_that(kind: type[BaseExce
     with disk.around("open_write", f"{PATH}/wal/", fail), pytest.raises(kind):
         open_with(replace(environment, open_kv=open_kv), PATH)
     assert [file._closed for file in files] == [True]
+
+
+def test_a_data_file_whose_name_cannot_be_synced_is_closed() -> None:
+    disk, files = FaultyDisk(), list[Any]()
+    environment = simulated(1, disk)
+
+    def open_kv(*args: Any) -> Any:
+        files.append(environment.open_kv(*args))
+        return files[-1]
+
+    disk.fail_at(1, "EIO", kind="sync_directory", path=f"{PATH}/data")
+    with pytest.raises(DiskError):
+        open_with(replace(environment, open_kv=open_kv), PATH)
+    assert [file._closed for file in files] == [True]
+
+
+@pytest.mark.parametrize("step", ["_embedded", "_close_gaps"])
+def test_an_open_that_fails_behind_its_files_closes_them(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    found = list[Any]()
+
+    def fail(files: Any, *_args: object, **_options: object) -> None:
+        found.extend((files.writer._file, files.kv))
+        raise RuntimeError
+
+    monkeypatch.setattr(opening, step, fail)
+    with pytest.raises(RuntimeError):
+        open_store()
+    assert [file._closed for file in found] == [True, True]
+
+
+def test_an_open_that_fails_behind_its_writer_closes_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list[Any]()
+
+    def fail(_keeper: object, writer: Any, _state: object) -> None:
+        found.append(writer._file)
+        raise RuntimeError
+
+    monkeypatch.setattr(LogKeeper, "begin", fail)
+    with pytest.raises(RuntimeError):
+        open_store()
+    assert [file._closed for file in found] == [True]
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])

@@ -13,15 +13,18 @@ from typing import Any, cast
 import pytest
 
 from support.real_stores import expect_sound, opened, quiet
+from support.stores import PATH as STORE, open_store
 from tidelog.affinity.errors import ClosedError, CorruptDataError, DiskFullError
 from tidelog.checkpoints.policy import CheckpointPolicy
 from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open_with
+from tidelog.engine.files import manifest as manifests
 from tidelog.engine.store.checkpointer import Checkpointer
 from tidelog.engine.store.relief import Relief
 from tidelog.engine.store.replaying import LogEnd
 from tidelog.engine.system.disk import RealDisk
 from tidelog.engine.system.production import production
+from tidelog.testing import FaultyDisk, simulated
 from tidelog.wal.ports import Directory
 
 VALUE = bytes(1000)
@@ -31,7 +34,7 @@ POLICY = CheckpointPolicy(overlay_bytes=100, interval_seconds=60.0)
 class AtOnce:
     """Background work in a thread of its own that has ended when ``wake`` returns."""
 
-    def __init__(self, _name: str, _seconds: float, work: Callable[[], None]) -> None:
+    def __init__(self, _name: str, _seconds: float, work: Callable[[], object]) -> None:
         self._work = work
 
     def wake(self) -> None:
@@ -120,6 +123,51 @@ def test_what_nobody_expects_beside_the_replay_is_raised_by_the_open(
     with opened(tmp_path / "shop") as store:
         assert len(store.map("users")) == 20
     expect_sound(tmp_path / "shop")
+
+
+class AtTheEnd(AtOnce):
+    """Background work that does not come to its turn before it is told to stop."""
+
+    def wake(self) -> None:
+        """It has to wait."""
+
+    def stop(self, *, wait: bool = True) -> None:
+        waited.append(wait)
+        super().wake()
+
+
+waited: list[bool] = []
+"""Whether whoever stopped the work waited for it."""
+
+
+def test_what_goes_wrong_beside_the_end_of_the_replay_is_raised_by_the_open_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed(tmp_path / "shop", 20)
+
+    def broken(_self: Checkpointer, _needed: Callable[[], bool], _reason: str) -> None:
+        raise IndexError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointer, "run_while", broken)
+        patch.setattr("threading.excepthook", lambda _args: None)
+        with pytest.raises(IndexError):
+            opened(tmp_path / "shop", quiet(background=AtTheEnd), checkpoint_bytes=20_000)
+    # Once at the end of the replay, and once more since the store is not going to be opened.
+    assert waited == [False, True]
+    waited.clear()
+
+
+def test_a_data_file_that_became_doubtful_beside_the_replay_stays_so(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    store = open_store(disk, durability="none")
+    for key in range(20):
+        store.database.map("users")[b"%d" % key] = VALUE
+    session_of(store.database).abandon()
+    disk.fail_at(disk.operations + 1, "EIO", kind="commit")
+    environment = replace(simulated(2, disk), background=AtOnce)
+    open_with(environment, STORE, checkpoint_bytes=20_000)
+    assert manifests.read(disk.directory(STORE)).rebuild
 
 
 def test_a_checkpoint_that_outlives_the_replay_leaves_the_log_to_its_writer(
