@@ -19,7 +19,7 @@ from support.tidy import names_defined, names_given_in, nodes_of, parsed
 from tidelog.affinity import errors
 from tidelog.engine.store.options import Options
 from tidelog.engine.store.statistics import Statistics
-from tidelog.pipeline.plan.options import View, _known as options_of, parse
+from tidelog.pipeline.plan.options import ViewName, _known as options_of, parse
 from tidelog.pipeline.plan.reads import fields_of
 from tidelog.tools.main import cli
 from tidelog.tools.shell.exits import Exit
@@ -223,15 +223,15 @@ def test_the_versions_that_are_told_are_those_of_all_dependencies() -> None:
 
 def test_every_option_of_a_spark_read_is_documented() -> None:
     words = set(re.findall(r"`(\w+)", text_of("docs/spark.md")))
-    options = {name for view in get_args(View) for name, _, _ in options_of(view, None)}
+    options = {name for view in get_args(ViewName) for name, _, _ in options_of(view, None)}
     assert options - words == set()
 
 
 def test_every_view_and_its_columns_are_documented() -> None:
     shown = table_with("docs/spark.md", "`view`")
     rows = {plain(row["`view`"].split()[0]): row for row in shown}
-    assert set(rows) == set(get_args(View))
-    for view in get_args(View):
+    assert set(rows) == set(get_args(ViewName))
+    for view in get_args(ViewName):
         told = set(re.findall(r"`(\w+)`", " ".join(rows[view].values())))
         assert {name for name, _ in fields_of(parse({"path": "/", "view": view}))} - told == set()
 

@@ -34,10 +34,10 @@ from tidelog.wal.records import (
     Columns,
     Opened as OpenedEpoch,
     OpenRecord,
-    Outcome,
     Record,
     Run,
     Settled,
+    SettledOutcome,
     SettleRecord,
     Supplied,
     SuppliedRecord,
@@ -211,7 +211,7 @@ def test_gaps_are_closed_in_the_epochs_that_gave_them_out() -> None:
     run = Run(1, 1, 200, 2)
     settled = SettleRecord(
         partition=1, epoch=2, start=202, closed=(),
-        transactions=(Settled(b"p" * 16, 1, run, Outcome.PENDING, 0, None),),
+        transactions=(Settled(b"p" * 16, 1, run, SettledOutcome.PENDING, 0, None),),
     )  # fmt: skip
     later = TxRecord(b"t" * 16, TIME, (Run(1, 2, 203, 1),), 16, [MINE[0]], [b"later"])
     records: list[Record] = [settled, OpenRecord(rows=(OpenedEpoch(1, 2),)), later]

@@ -266,7 +266,7 @@ def test_the_log_has_to_be_whole_as_far_as_a_cut_checkpoint_went_whatever_follow
 
     def whole_up_to(disk: FaultyDisk) -> int:
         with opens.open_with(simulated(3, disk.copy()), PATH, read_only=True) as reader:
-            return read_marks(reader.access.kv.begin())[1][0].written
+            return read_marks(session_of(reader).access.kv.begin())[1][0].written
 
     went, points = whole_up_to(start), 0
     for point in crash_points(recover, start=start, moments=("before",), outcomes=("lost",)):
