@@ -170,9 +170,14 @@ def _open_reading(
         from .read_session import ReadSession
 
         options, given = _options(limits), _given(codecs)
-        return ReadOnlyDatabase(
-            _at_last(environment, lambda: ReadSession(environment, place, options, given))
-        )
+        session: ReadSession | None = None
+        try:
+            session = _at_last(environment, lambda: ReadSession(environment, place, options, given))
+            return ReadOnlyDatabase(session)
+        except BaseException:
+            if session is not None:
+                session.close()
+            raise
 
 
 def _given(codecs: Iterable[Any]) -> list[Codec[Any]]:

@@ -172,8 +172,7 @@ def has_to_wait(error: BaseException | None) -> bool:
 
 
 def begins_again(error: BaseException) -> bool:
-    """Tell whether a rewrite had no effect, for a reason that is not its own.
-
-    Its snapshot has ended, or the thread that led its group was interrupted.
-    """
-    return isinstance(error, (StaleError, RolledBackError))
+    """Tell whether a rewrite had no effect, for a reason that is not its own."""
+    if isinstance(error, RolledBackError):
+        return error.retryable  # the thread that led its group was interrupted
+    return isinstance(error, StaleError)

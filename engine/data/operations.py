@@ -218,7 +218,7 @@ def between(
     low, high = _bounds(namespace, start, stop)
     if limit is not None and limit < 0:
         raise UsageError(f"limit={limit} is negative", hint="Give 0 or more, or None for no limit.")
-    size = BLOCK_FIRST if limit is None else min(limit, BLOCK_FIRST)
+    size = BLOCK_FIRST if limit is None else min(max(limit, 1), BLOCK_FIRST)
     of_block = None if namespace.plain else _pairs_of_block(namespace)
     return Iteration(low, high, reverse, limit, size, of_block)
 

@@ -69,7 +69,7 @@ class FewUpdates:
         self._writes = writes
         self._numbers: list[tuple[int, int]] = []
         self._bytes = 0
-        """Of full keys and values; a commit asks for the size before anything else."""
+        """Of full keys and values; known once somebody has asked for the size."""
 
     def size(self) -> int:
         """Return about how many bytes the record will have."""
@@ -117,6 +117,8 @@ class FewUpdates:
             else:
                 part[full_key] = value + pack_trailer(0, epoch, number, time)
             counters[partition].apply_one(number)
+        if not self._bytes:
+            self.size()
         layer.bytes += self._bytes + _STORED_OVERHEAD * len(self._writes)
 
     def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
@@ -165,6 +167,7 @@ class ManyUpdates:
         runs: list[int] = []
         keys: list[bytes] = []
         values: list[bytes | None] = []
+        self._runs = []
         for partition, part in self._parts.items():
             count = len(part)
             first = state.counters[partition].reserve(count) + 1
@@ -184,7 +187,7 @@ class ManyUpdates:
             layer.part(partition).update(zip(self._of_partition(partition), stored, strict=True))
             state.counters[partition].update(first - 1, len(part))
             count += len(part)
-        layer.bytes += self._size + PAIR_OVERHEAD * count
+        layer.bytes += (self._size or self.size()) + PAIR_OVERHEAD * count
 
     def _of_partition(self, partition: int) -> list[bytes]:
         full_keys = self._full_keys.get(partition)
