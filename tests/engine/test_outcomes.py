@@ -19,6 +19,7 @@ from support.stores import PATH, Opened, open_store, opened
 from tidelog.affinity.errors import CommitUnknownError, ConflictError, CorruptDataError, UsageError
 from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open_with
+from tidelog.engine.api.session import StoreSession
 from tidelog.engine.commit import outcomes
 from tidelog.engine.commit.outcomes import (
     Kind,
@@ -234,6 +235,15 @@ def test_the_background_sweeps_now_and_then() -> None:
         commit(store, b"v", b"%016d" % 2)
         store.environment.advance(outcomes.SWEEP_SECONDS / 2)
         assert entries(store) == 1
+
+
+def test_the_background_does_not_sweep_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    swept = list[object]()
+    monkeypatch.setattr(StoreSession, "sweep_outcomes", lambda session: swept.append(session))
+    with opened() as store:
+        commit(store, b"v", b"%016d" % 1)
+        store.environment.advance(2.5 * outcomes.SWEEP_SECONDS)
+        assert len(swept) == 2
 
 
 def test_a_store_that_stopped_writing_sweeps_nothing_and_says_so_in_the_log(

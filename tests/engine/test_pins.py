@@ -56,6 +56,21 @@ def test_one_that_moves_on_in_time_does_not_break() -> None:
     assert pins.positions() == {}
 
 
+def test_an_owner_needs_the_log_from_the_lowest_of_its_pins_on() -> None:
+    pins = LogPins()
+    for position in (1000, 500, 700):
+        pins.set("copy", position)
+    assert pins.positions() == {"copy": 500}
+
+
+def test_a_pin_that_was_released_meanwhile_does_not_break() -> None:
+    pins, told = LogPins(), list[str]()
+    pins.set("first", 0, limit=10, broken=lambda: pins.release(second))
+    second = pins.set("second", 0, limit=10, broken=lambda: told.append("second"))
+    pins.break_long(100)
+    assert (pins.positions(), told) == ({}, [])
+
+
 def segments(store: Opened) -> list[int]:
     return segment_numbers(store.disk.directory("/store/wal"))
 
