@@ -471,14 +471,22 @@ def test_a_commit_that_cannot_take_effect_twice_stops_the_store(
     with pytest.raises(ReadOnlyError, match="in the middle of a change of a commit"):
         users[b"b"] = b"2"
     assert len(users) == 0
-    view = store.parts.overlay.view
-    with store.database.snapshot() as snapshot:
-        # What nobody knows to be right is looked at, and not changed for it.
-        assert store.parts.overlay.view is view
-        assert len(dict(snapshot[users].items())) == 0
     session_of(store.database).abandon()
     with opened(store.disk.crash("kept"), seed=2) as again:
         assert dict(again.database.map("users")) == {b"a": b"1"}
+
+
+def test_a_snapshot_of_a_store_that_stopped_halfway_leaves_its_layers_as_they_are() -> None:
+    store = open_store()
+    users, committer = store.database.map("users"), store.parts.committer
+    users[b"a"] = b"1"
+    with committer.mutex:
+        committer.context.stop("break", "for the test")
+    view = store.parts.overlay.view
+    with store.database.snapshot() as snapshot:
+        assert store.parts.overlay.view is view
+        assert dict(snapshot[users].items()) == {b"a": b"1"}
+    session_of(store.database).abandon()
 
 
 def test_the_next_leader_goes_on_behind_one_that_went_away_at_its_very_end(

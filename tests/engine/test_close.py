@@ -11,6 +11,7 @@ from tidelog.affinity.errors import ClosedError, CommitUnknownError, DiskError, 
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.files import manifest as manifests
+from tidelog.engine.store import ending
 from tidelog.engine.store.handles import open_handles
 from tidelog.engine.store.store_files import StoreFiles
 from tidelog.testing import FaultyDisk, simulated
@@ -167,5 +168,44 @@ def test_a_close_that_was_interrupted_at_its_end_is_made_up_for_by_the_next(
     assert session in open_handles
     db.close()
     assert session not in open_handles
+    with open_with(simulated(2, disk), "/store") as after:
+        assert list(after.map("numbers")) == [b"first"]
+
+
+# ------------------------------------------------------------------ stores that are lost
+
+
+def test_a_relaxed_store_that_is_lost_keeps_what_it_would_have_synced_soon() -> None:
+    disk = FaultyDisk()
+    db = open_with(simulated(1, disk), "/store", durability="interval", partitions=1)
+    db.map("numbers")[b"first"] = b"1"
+    session_of(db).ending.lost()
+    with open_with(simulated(2, disk.crash("lost")), "/store") as after:
+        assert list(after.map("numbers")) == [b"first"]
+
+
+def test_a_store_that_had_stopped_when_it_was_lost_has_no_clean_end() -> None:
+    disk = FaultyDisk()
+    db, _ = relaxed_store(disk)
+    db.checkpoint()
+    committer = session_of(db).store.committer
+    with committer.mutex:
+        committer.context.stop("fail", "for the test")
+    assert not session_of(db).maintenance.unwritten
+    session_of(db).ending.lost()
+    assert manifests.read(disk.directory("/store")).clean_end is None
+
+
+def test_a_finalizer_waits_for_no_lock_that_its_own_thread_may_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = FaultyDisk()
+    db, _ = relaxed_store(disk)
+    started = list[Any]()
+    monkeypatch.setattr(ending, "start_new_thread", lambda work, _args: started.append(work))
+    with session_of(db).store.committer.mutex:
+        session_of(db).ending.lost()
+    (work,) = started
+    work()
     with open_with(simulated(2, disk), "/store") as after:
         assert list(after.map("numbers")) == [b"first"]
