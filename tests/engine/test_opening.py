@@ -392,11 +392,14 @@ def test_a_copy_becomes_a_store_of_its_own_when_it_is_written() -> None:
         assert content(last) == [b"a", b"b"]
 
 
-def test_a_data_file_whose_sync_failed_is_copied_and_checked() -> None:
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_data_file_whose_sync_failed_is_copied_and_checked(clean: bool) -> None:
     with opened() as store:
         put(store, b"a")
     directory = store.disk.directory(PATH)
-    manifests.write(directory, replace(manifests.read(directory), rebuild=True))
+    found = manifests.read(directory)
+    end = found.clean_end if clean else None
+    manifests.write(directory, replace(found, rebuild=True, clean_end=end))
     with opened(store.disk, seed=2) as again:
         assert content(again) == [b"a"]
         assert not manifests.read(directory).rebuild

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from support.commits import commit_of
 from support.stores import open_store, opened
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.engine.api.database import session_of
 from tidelog.engine.files import recovery
 from tidelog.engine.files.recovery import rewrite_tail
-from tidelog.testing import FaultyDisk
+from tidelog.testing import FaultyDisk, crash_points
 from tidelog.wal.format import segment_name
 from tidelog.wal.ports import ReadableDirectory
 from tidelog.wal.reader import Scan
@@ -58,3 +59,35 @@ def test_a_segment_that_is_dropped_does_not_come_back() -> None:
     rewrite_tail(wal, scan.end, scan.end.position, 1 << 16)
     left = disk.crash("lost").directory("/store/wal")
     assert segment_numbers(left)[-1] == first - 1
+
+
+def test_a_group_costs_its_bytes_in_memory_once_when_it_is_replayed() -> None:
+    store = open_store()
+    store.database.map("users")
+    store.parts.committer.commit_all([commit_of(b"%d" % at, bytes(1000)) for at in range(10)])
+    session_of(store.database).abandon()
+    with opened(store.disk, seed=2) as again:
+        assert 10_000 < again.parts.overlay.bytes < 15_000
+
+
+def test_a_recovery_writes_its_log_once_more_before_a_checkpoint_holds_it() -> None:
+    store = open_store(durability="none")
+    for key in range(20):
+        store.database.map("users")[b"%d" % key] = bytes(200)
+    session_of(store.database).abandon()
+    log = f"/store/wal/{segment_name(1)}"
+    platter = bytes(store.disk.file(log).durable)
+    assert platter != store.disk.read_bytes(log)
+
+    def scenario(disk: FaultyDisk, _acknowledge: object) -> None:
+        # The page cache shows as written what a sync that failed has left off the disk.
+        disk.file(log).durable[:] = platter
+        session_of(open_store(disk, seed=2, checkpoint_bytes=1000).database).abandon()
+
+    commits = 0
+    for point in crash_points(scenario, start=store.disk, outcomes=("lost",)):
+        commits += point.operation.kind == "commit"
+        with opened(point.disk, seed=3) as after:
+            keys = len(after.database.map("users"))
+        assert keys in range(21), point
+    assert commits > 2
