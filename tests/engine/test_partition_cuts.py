@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from support.scripts import SMALL_PIECES
-from support.stores import Opened, opened
-from tidelog.affinity.errors import ClosedError, CorruptDataError, SnapshotExpiredError
+from support.stores import Opened, open_store, opened
+from tidelog.affinity.errors import (
+    ClosedError,
+    CorruptDataError,
+    ReadOnlyError,
+    SnapshotExpiredError,
+)
 from tidelog.affinity.partitions import Space, partition_of
+from tidelog.engine.api.database import session_of
 from tidelog.engine.data.overlay import Layer, View
 from tidelog.engine.data.raw_scan import raw_blocks
 from tidelog.engine.data.stored import (
@@ -139,6 +145,15 @@ def test_a_cut_is_ended_by_its_owner_or_from_outside() -> None:
         with pytest.raises(SnapshotExpiredError):
             next(other.blocks())
         assert store.database.statistics().snapshots == 0
+
+
+def test_nothing_is_cut_from_a_store_that_stopped_halfway() -> None:
+    store = open_store(partitions=1)
+    with store.parts.committer.mutex:
+        store.parts.committer.context.stop("break", "for the test")
+    with pytest.raises(ReadOnlyError, match="for the test"):
+        cut(store, 0)
+    session_of(store.database).abandon()
 
 
 def test_a_cut_that_is_forgotten_pins_nothing() -> None:

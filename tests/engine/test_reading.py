@@ -18,6 +18,7 @@ import pytest
 
 import tidelog
 from support.interrupts import Interrupt, Tracer
+from support.scripts import SMALL_PIECES
 from tidelog import errors
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open_with
@@ -91,6 +92,30 @@ def test_a_reader_tells_the_age_of_its_oldest_snapshot() -> None:
                 w.reading.time.move(2)
                 assert reader.statistics().oldest_snapshot_seconds == 7
         assert reader.statistics().oldest_snapshot_seconds is None
+
+
+def test_a_reader_stands_at_the_end_of_what_it_shows() -> None:
+    with world() as w:
+        with w.db.transaction() as tx:
+            tx[w.users][b"ann"] = b"1"
+        w.announce()
+        assert tx.receipt is not None
+        with w.reader() as reader:
+            assert reader.refresh() == reader.statistics().position == tx.receipt.position
+
+
+def test_a_reader_beside_half_a_checkpoint_shows_all_that_the_checkpoint_carries_over() -> None:
+    # The data file has some partitions already, and no frame tells yet that the log is durable.
+    with world(durability="none") as w:
+        rows = {b"%02d" % number: b"v" for number in range(24)}
+        w.users.update_many(rows)
+        checkpointer = session_of(w.db).store.checkpointer
+        steps = checkpointer.steps(lambda: True, "test", SMALL_PIECES)
+        for _ in range(3):
+            next(steps)
+        with w.reader() as reader:
+            assert dict(reader.map("users").items()) == rows
+        steps.close()
 
 
 def test_a_frame_is_held_back_until_something_shows_that_it_is_durable() -> None:
