@@ -363,6 +363,28 @@ def test_a_receipt_says_where_and_when(store: Opened) -> None:
     assert record.tag == "nightly import"
 
 
+def test_a_tag_and_an_id_of_the_callers_are_both_in_the_record(store: Opened) -> None:
+    tx_id = store.database.new_id()
+    with store.database.transaction(id=tx_id, tag="import") as tx:
+        tx[store.database.map("users")][b"k"] = b"v"
+    record = last_record(store)
+    assert record.tx_id == tx_id
+    assert record.details == {"user_id": True, "tag": "import"}
+
+
+def test_locks_for_writes_are_taken_in_the_order_of_the_keys(
+    store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that of two who wait for each other's keys neither can be.
+    users, taken = store.database.map("users"), list[bytes]()
+    with session_of(store.database).transaction() as tx:
+        tx.set_many(users.namespace, [(b"%d" % number, b"v") for number in (3, 1, 2, 5, 4)])
+        monkeypatch.setattr(tx, "_lock", lambda want: taken.append(want.key))
+        tx.lock_writes()
+    assert len(taken) == 5
+    assert taken == sorted(taken)
+
+
 @pytest.mark.parametrize("tag", [7, b"bytes", "x" * (TAG_BYTES_MAX + 1), "é" * 600, "\ud800"])
 def test_a_tag_that_is_none_is_refused(store: Opened, tag: Any) -> None:
     with pytest.raises(UsageError, match="tag"):

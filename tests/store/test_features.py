@@ -118,6 +118,14 @@ def test_a_feature_decides_who_may_open_a_store(
         assert contents(store) == files
 
 
+def test_the_newest_segment_decides_for_the_log(store: Path) -> None:
+    rotate(store)
+    assert len(masks_of_segments(store)) > 1
+    mark_segment(store, read_only=UNKNOWN)
+    with pytest.raises(FormatVersionError):
+        tidelog.open(store)
+
+
 @pytest.mark.parametrize("mark", MARKS)
 def test_the_pipeline_reads_no_store_of_a_cluster(store: Path, mark: Callable[..., None]) -> None:
     mark(store, required=CLUSTER)

@@ -281,8 +281,11 @@ def test_every_inherited_handle_raises_at_once_whatever_other_threads_held(
             for name, use in uses.items():
                 assert isinstance(error_of(use), ForkedError), name
             assert list(pairs) == list(keys) == []
-            # As a put does that was on its way in the thread that forked.
-            session_of(db).store.committer.yield_to_checkpoint()
+            # As those do that were on their way in the thread that forked.
+            session, checkpointer = session_of(db), session_of(db).store.checkpointer
+            session.store.committer.yield_to_checkpoint()
+            assert session.catalog.map("m", None, None) is m.namespace
+            assert isinstance(error_of(lambda: checkpointer.run("test")), ForkedError)
             locking.rollback()
             tx.rollback()
             snapshot.close()
