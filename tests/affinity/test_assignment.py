@@ -125,6 +125,16 @@ def test_roles_are_handed_on_in_rows_that_change_first() -> None:
     )
 
 
+def test_a_role_is_handed_on_in_the_row_that_changes_rather_than_in_another() -> None:
+    after = assign(["a", "b"], 2, 1, [["a", "b"], ["gone", "a"]])
+    assert after == [["a", "b"], ["b", "a"]]
+
+
+def test_what_is_left_over_goes_to_those_who_had_most() -> None:
+    before = [["c", "d"], ["gone", "c"]]
+    assert new_copies(before, assign(["a", "c", "d"], 2, 0, before)) == 0
+
+
 def test_roles_are_handed_on_elsewhere_where_that_is_not_enough() -> None:
     before = [["a", "b"]] * 4
     after = assign(["a", "b"], 4, 1, before)
@@ -346,6 +356,19 @@ def test_no_two_copies_are_in_one_zone_where_there_are_zones_enough() -> None:
 def test_rows_that_break_a_new_zone_are_changed_at_their_colder_end() -> None:
     after = assign(names(3), 1, 1, [["m00", "m01"]], {"m00": "a", "m01": "a", "m02": "b"})
     assert after == [["m00", "m02"]]
+
+
+def test_a_row_that_becomes_shorter_than_its_zones_keeps_its_hotter_end() -> None:
+    zones = {member: member for member in names(3)}
+    assert assign(names(3), 1, 0, [["m01", "m00"]], zones) == [["m01"]]
+
+
+def test_rows_of_one_new_zone_each_exchange_members() -> None:
+    # Everybody has its quota already.
+    zones = {"m00": "a", "m01": "a", "m02": "b", "m03": "b"}
+    after = assign(names(4), 2, 1, [["m00", "m01"], ["m02", "m03"]], zones)
+    assert [{zones[member] for member in row} for row in after] == [{"a", "b"}] * 2
+    assert [row[0] for row in after] == ["m00", "m02"]
 
 
 ZONED = st.tuples(st.integers(1, 5), st.randoms(use_true_random=False))
