@@ -28,7 +28,9 @@ from tidelog.engine.data.stored import (
     stored_value,
     version_of,
 )
+from tidelog.engine.store import partition_cuts
 from tidelog.engine.store.partition_cuts import PartitionCut, cut_partition
+from tidelog.engine.system.lmdb_file import KvReadError
 from tidelog.testing import FaultyDisk
 from tidelog.testing.kv import MemoryKv
 from tidelog.tx.counter import PartitionUpdateCounter
@@ -147,6 +149,21 @@ def test_a_cut_is_ended_by_its_owner_or_from_outside() -> None:
         assert store.database.statistics().snapshots == 0
 
 
+def test_a_read_that_fails_since_its_cut_was_ended_says_why_that_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened(partitions=1) as store:
+        found = cut(store, 0)
+
+        def broken(_block: int) -> None:
+            found.expire("the data file had to grow")
+            raise KvReadError("the data file is closed")
+
+        monkeypatch.setattr(partition_cuts, "raw_blocks", lambda *_, **__: map(broken, range(1)))
+        with pytest.raises(SnapshotExpiredError, match="had to grow"):
+            next(found.blocks())
+
+
 def test_nothing_is_cut_from_a_store_that_stopped_halfway() -> None:
     store = open_store(partitions=1)
     with store.parts.committer.mutex:
@@ -161,6 +178,7 @@ def test_a_cut_that_is_forgotten_pins_nothing() -> None:
         some_life(store, 3)
         cut(store, 0)
         assert store.database.statistics().snapshots == 0
+        assert len(store.parts.overlay.ended) == 1  # what it kept apart may be merged
 
 
 def test_a_data_file_that_grows_ends_a_cut_and_the_next_one_has_everything() -> None:
