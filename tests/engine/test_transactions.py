@@ -340,8 +340,9 @@ def test_what_is_no_time_is_refused_at_once(store: Opened, name: str, value: Any
 def test_a_deadline_is_for_reads_writes_and_the_commit(store: Opened) -> None:
     users = store.database.map("users")
     tx = store.database.transaction(deadline=1.0)
-    tx[users][b"a"] = b"2"
-    store.environment.time.move(1.5)
+    store.environment.time.move(1.0)
+    tx[users][b"a"] = b"2"  # in time
+    store.environment.time.move(0.5)
     for act in (lambda: tx[users][b"a"], lambda: tx[users].__setitem__(b"a", b"3"), tx.commit):
         with pytest.raises(DeadlineError):
             act()
