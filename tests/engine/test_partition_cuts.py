@@ -34,6 +34,7 @@ from tidelog.engine.system.lmdb_file import KvReadError
 from tidelog.testing import FaultyDisk
 from tidelog.testing.kv import MemoryKv
 from tidelog.tx.counter import PartitionUpdateCounter
+from tidelog.wal.records import Participant, PrepareRecord, Run
 
 PARTITIONS = 3
 
@@ -147,6 +148,23 @@ def test_a_cut_is_ended_by_its_owner_or_from_outside() -> None:
         with pytest.raises(SnapshotExpiredError):
             next(other.blocks())
         assert store.database.statistics().snapshots == 0
+
+
+def test_what_is_pending_is_in_the_state_of_a_cut_and_not_among_its_pairs() -> None:
+    store = open_store(partitions=1)
+    prepared = PrepareRecord(
+        tx_id=b"t" * 16, attempt=1, near=(b"m" * 16, 1), time=5, home=0,
+        participants=(Participant(0, 1, 1),), run=Run(0, 1, 1, 1),
+        namespaces=16, keys=[b"k"], values=[b"v"],
+    )  # fmt: skip
+    with store.parts.committer.mutex:
+        store.parts.state.apply(store.parts.writer.position, prepared)
+    store.database.checkpoint()
+    found = cut(store, 0)
+    assert list(found.blocks()) == []
+    assert found.state.pending == (prepared,)
+    found.close()
+    session_of(store.database).abandon()
 
 
 def test_a_read_that_fails_since_its_cut_was_ended_says_why_that_was(
