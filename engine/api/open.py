@@ -27,6 +27,7 @@ from .session import StoreSession
 
 if TYPE_CHECKING:
     from .read_only import ReadOnlyDatabase
+    from .read_session import ReadSession
 
 T = TypeVar("T")
 
@@ -165,19 +166,19 @@ def _open_reading(
             hint="Leave `partitions` out.",
         )
     place = place_of(path)
-    with translated_disk(f"opening {place}"):
-        from .read_only import ReadOnlyDatabase
-        from .read_session import ReadSession
+    session: ReadSession | None = None
+    try:
+        with translated_disk(f"opening {place}"):
+            from .read_only import ReadOnlyDatabase
+            from .read_session import ReadSession
 
-        options, given = _options(limits), _given(codecs)
-        session: ReadSession | None = None
-        try:
+            options, given = _options(limits), _given(codecs)
             session = _at_last(environment, lambda: ReadSession(environment, place, options, given))
-            return ReadOnlyDatabase(session)
-        except BaseException:
-            if session is not None:
-                session.close()
-            raise
+        return ReadOnlyDatabase(session)
+    except BaseException:
+        if session is not None:
+            session.close()
+        raise
 
 
 def _given(codecs: Iterable[Any]) -> list[Codec[Any]]:

@@ -18,6 +18,7 @@ from support.real_stores import expect_sound
 from support.trio_stores import contents, gated, opened, parts_of, statistics
 from tidelog import aio
 from tidelog.codecs import I64, Msgpack, Str
+from tidelog.engine.data.driving import taken
 from tidelog.errors import (
     ClosedError,
     CodecError,
@@ -218,6 +219,8 @@ async def test_a_load_takes_any_source_and_commits_in_batches() -> None:
         assert [value async for value in numbers.values()] == [2] * 5 + [3] + [2] * 19 + [1] * 5
         with pytest.raises(UsageError):
             await numbers.load({}, batch=0)
+    numbered = later()
+    assert [len(await taken(numbered, 10)) for _ in range(4)] == [10, 10, 5, 0]
 
 
 # ------------------------------------------------------------------ iteration

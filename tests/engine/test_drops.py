@@ -458,6 +458,14 @@ def test_no_record_behind_a_drop_touches_the_map(store: Opened) -> None:
     assert len(touching) == 2
 
 
+def test_a_map_that_was_dropped_still_has_its_name_in_errors(store: Opened) -> None:
+    number = store.database.map("a").namespace.id
+    store.database.drop("a")
+    name_of = store.parts.committer.context.name_of
+    assert name_of(number) == "a"
+    assert name_of(9999) == "namespace 9999"
+
+
 # ------------------------------------------------------------------ reads beside a drop
 
 

@@ -259,6 +259,14 @@ def test_a_store_of_its_own_never_writes_a_tombstone_and_never_compares(
             assert {bytes(mark.swept) for mark in marks.values()} == {b""}
 
 
+def test_a_mark_says_what_a_copy_has_promised() -> None:
+    copy = moving()
+    copy.state.copies.sealed[0] = 4
+    copy.take([(1, 1, b"a", b"1")])
+    assert copy.mark is not None
+    assert (copy.mark.state, copy.mark.admission, copy.mark.sealed) == (CopyState.MOVING, 9, 4)
+
+
 # ------------------------------------------------------------------ clearing
 
 

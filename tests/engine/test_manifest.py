@@ -163,8 +163,8 @@ def test_an_error_while_replacing_leaves_the_old_one(kind: str) -> None:
 def test_a_copy_that_becomes_a_store_ends_cleanly_where_its_own_log_begins() -> None:
     disk = FaultyDisk()
     keeper = manifests.ManifestKeeper(disk.directory("/"), replace(MANIFEST, copied=True))
-    keeper.become_a_store("ab" * 16, "cd" * 16, 777)
+    keeper.become_a_store("ab" * 16, "cd" * 16, 20_000)
     found = manifests.read(disk.directory("/"))
     assert (found.log_id, found.history_id) == ("ab" * 16, "cd" * 16)
-    assert found.logs == [*MANIFEST.logs, ("ab" * 16, 777)]
-    assert (found.copied, found.clean_end) == (False, 777)
+    assert found.logs == [*MANIFEST.logs, ("ab" * 16, 20_000)]
+    assert (found.copied, found.clean_end) == (False, 20_000)

@@ -363,6 +363,8 @@ def test_keys_and_values_have_limits(store: Opened, session: Any) -> None:
             assert caught.value.hint
         with pytest.raises(ValueTooLargeError, match="33,554,432 are allowed"):
             inside[b"a"] = bytes(VALUE_BYTES_MAX + 1)
+        with pytest.raises(ValueTooLargeError):
+            inside.update_many({b"a": bytes(VALUE_BYTES_MAX + 1)})
     assert store.parts.writer.position == position
     with session(store, raw) as inside:
         inside[b"k" * KEY_BYTES_MAX] = b"v" * 100_000

@@ -31,10 +31,12 @@ from tidelog.engine.api.open import open_with
 from tidelog.engine.data.stored import pack_prefix
 from tidelog.engine.files import manifest as manifests
 from tidelog.engine.files.log_keeper import LogKeeper
-from tidelog.engine.store import opening
+from tidelog.engine.store import claim, opening, place
 from tidelog.engine.store.options import Options
 from tidelog.testing import FaultyDisk, MemoryKv, SimulatedCrash, crash_points, simulated
+from tidelog.wal.format import segment_name
 from tidelog.wal.records import EpochRecord, TxRecord
+from tidelog.wal.segments import open_segment, seal_at
 
 
 def put(store: Opened, *keys: bytes) -> None:
@@ -168,6 +170,37 @@ def test_wrong_partitions_and_codecs_leave_nothing_behind_and_nothing_open() -> 
     assert disk.kind(PATH) is None
     with opened(disk) as store:
         put(store, b"a")
+
+
+def test_a_place_is_looked_at_once_more_under_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Somebody else has put files there since it was found empty.
+    disk, take_lock = FaultyDisk(), place.take_lock
+
+    def late(environment: Any, path: str) -> Any:
+        lock = take_lock(environment, path)
+        disk.write_bytes(f"{PATH}/notes.txt", b"a stranger")
+        return lock
+
+    monkeypatch.setattr(claim, "take_lock", late)
+    with pytest.raises(UsageError, match="not empty"):
+        open_store(disk)
+    assert disk.kind(f"{PATH}/manifest") is None
+    assert disk.read_bytes(f"{PATH}/notes.txt") == b"a stranger"
+
+
+def test_an_open_seals_the_segment_before_the_last_one() -> None:
+    store = open_store(segment_bytes=1)
+    while store.parts.writer.segment.number == 1:
+        store.database.map("users").update_many({b"a": bytes(10_000)})
+    last = store.parts.writer.segment
+    session_of(store.database).abandon()
+    # As if the process that began the last one had died before it sealed the one before.
+    wal, path = store.disk.directory(f"{PATH}/wal"), f"{PATH}/wal/{segment_name(1)}"
+    whole = store.disk.read_bytes(path)
+    border = open_segment(wal, 1).offset_of(last.first_position)
+    store.disk.write_bytes(path, whole[:border])
+    with opened(store.disk, seed=2):
+        assert seal_at(open_segment(wal, 1), last.first_position) is not None
 
 
 def test_a_store_that_lost_its_manifest_is_not_made_anew_and_said_to_have_lost_it() -> None:

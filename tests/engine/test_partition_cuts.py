@@ -28,10 +28,13 @@ from tidelog.engine.data.stored import (
     stored_value,
     version_of,
 )
+from tidelog.engine.store import partition_cuts
 from tidelog.engine.store.partition_cuts import PartitionCut, cut_partition
+from tidelog.engine.system.lmdb_file import KvReadError
 from tidelog.testing import FaultyDisk
 from tidelog.testing.kv import MemoryKv
 from tidelog.tx.counter import PartitionUpdateCounter
+from tidelog.wal.records import Participant, PrepareRecord, Run
 
 PARTITIONS = 3
 
@@ -147,6 +150,38 @@ def test_a_cut_is_ended_by_its_owner_or_from_outside() -> None:
         assert store.database.statistics().snapshots == 0
 
 
+def test_what_is_pending_is_in_the_state_of_a_cut_and_not_among_its_pairs() -> None:
+    store = open_store(partitions=1)
+    prepared = PrepareRecord(
+        tx_id=b"t" * 16, attempt=1, near=(b"m" * 16, 1), time=5, home=0,
+        participants=(Participant(0, 1, 1),), run=Run(0, 1, 1, 1),
+        namespaces=16, keys=[b"k"], values=[b"v"],
+    )  # fmt: skip
+    with store.parts.committer.mutex:
+        store.parts.state.apply(store.parts.writer.position, prepared)
+    store.database.checkpoint()
+    found = cut(store, 0)
+    assert list(found.blocks()) == []
+    assert found.state.pending == (prepared,)
+    found.close()
+    session_of(store.database).abandon()
+
+
+def test_a_read_that_fails_since_its_cut_was_ended_says_why_that_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened(partitions=1) as store:
+        found = cut(store, 0)
+
+        def broken(_block: int) -> None:
+            found.expire("the data file had to grow")
+            raise KvReadError("the data file is closed")
+
+        monkeypatch.setattr(partition_cuts, "raw_blocks", lambda *_, **__: map(broken, range(1)))
+        with pytest.raises(SnapshotExpiredError, match="had to grow"):
+            next(found.blocks())
+
+
 def test_nothing_is_cut_from_a_store_that_stopped_halfway() -> None:
     store = open_store(partitions=1)
     with store.parts.committer.mutex:
@@ -161,6 +196,7 @@ def test_a_cut_that_is_forgotten_pins_nothing() -> None:
         some_life(store, 3)
         cut(store, 0)
         assert store.database.statistics().snapshots == 0
+        assert len(store.parts.overlay.ended) == 1  # what it kept apart may be merged
 
 
 def test_a_data_file_that_grows_ends_a_cut_and_the_next_one_has_everything() -> None:

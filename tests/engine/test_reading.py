@@ -295,6 +295,9 @@ def test_statistics_tell_where_a_reader_stands() -> None:
             assert statistics.refreshes == 0
             assert reader.refresh() == reader.statistics().position
             assert reader.statistics().refreshes == 1
+            w.db.checkpoint()
+            reader.refresh()
+            assert reader.statistics().checkpoint_position > statistics.checkpoint_position
 
 
 # ------------------------------------------------------------------ slots

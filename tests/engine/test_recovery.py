@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from support.commits import commit_of
@@ -70,7 +72,10 @@ def test_a_group_costs_its_bytes_in_memory_once_when_it_is_replayed() -> None:
         assert 10_000 < again.parts.overlay.bytes < 15_000
 
 
-def test_a_recovery_writes_its_log_once_more_before_a_checkpoint_holds_it() -> None:
+@pytest.mark.parametrize("checkpoint_bytes", [1000, 1 << 20])
+def test_a_recovery_writes_its_log_once_more_before_anybody_relies_on_it(
+    checkpoint_bytes: int,
+) -> None:
     store = open_store(durability="none")
     for key in range(20):
         store.database.map("users")[b"%d" % key] = bytes(200)
@@ -79,15 +84,22 @@ def test_a_recovery_writes_its_log_once_more_before_a_checkpoint_holds_it() -> N
     platter = bytes(store.disk.file(log).durable)
     assert platter != store.disk.read_bytes(log)
 
-    def scenario(disk: FaultyDisk, _acknowledge: object) -> None:
+    def scenario(disk: FaultyDisk, acknowledge: Callable[[object], None]) -> None:
         # The page cache shows as written what a sync that failed has left off the disk.
         disk.file(log).durable[:] = platter
-        session_of(open_store(disk, seed=2, checkpoint_bytes=1000).database).abandon()
+        again = open_store(disk, seed=2, checkpoint_bytes=checkpoint_bytes)
+        acknowledge("opened")
+        again.database.map("users")[b"new"] = b""
+        session_of(again.database).abandon()
 
-    commits = 0
+    commits = seen = 0
     for point in crash_points(scenario, start=store.disk, outcomes=("lost",)):
         commits += point.operation.kind == "commit"
         with opened(point.disk, seed=3) as after:
             keys = len(after.database.map("users"))
-        assert keys in range(21), point
-    assert commits > 2
+        if point.acknowledged:
+            assert keys in (20, 21), point
+            seen += 1
+        assert keys in range(22), point
+    assert seen
+    assert (commits > 2) == (checkpoint_bytes == 1000)

@@ -502,8 +502,11 @@ def test_those_who_pop_at_once_share_a_look_and_leave_no_snapshot_behind(store: 
     made += [first() for _ in range(3)]
     store.parts.committer.commit_all(made[-3:])
     assert keys_of(made[-3:]) == ["0", "032", "033"]
+    # Who finds one used up looks at more.
+    first_choices: list[Any] = [one.choice for one in made[-4:]]
+    assert [choice._look.count // FIRST_KEYS for choice in first_choices] == [1, 4, 4, 4]
     assert len(list(session_of(store.database).snapshots)) == 2
-    del made
+    del made, first_choices
     store.environment.advance(0.1)
     assert list(session_of(store.database).snapshots) == []
 

@@ -340,8 +340,9 @@ def test_what_is_no_time_is_refused_at_once(store: Opened, name: str, value: Any
 def test_a_deadline_is_for_reads_writes_and_the_commit(store: Opened) -> None:
     users = store.database.map("users")
     tx = store.database.transaction(deadline=1.0)
-    tx[users][b"a"] = b"2"
-    store.environment.time.move(1.5)
+    store.environment.time.move(1.0)
+    tx[users][b"a"] = b"2"  # in time
+    store.environment.time.move(0.5)
     for act in (lambda: tx[users][b"a"], lambda: tx[users].__setitem__(b"a", b"3"), tx.commit):
         with pytest.raises(DeadlineError):
             act()
@@ -377,7 +378,7 @@ def test_locks_for_writes_are_taken_in_the_order_of_the_keys(
 ) -> None:
     # So that of two who wait for each other's keys neither can be.
     users, taken = store.database.map("users"), list[bytes]()
-    with session_of(store.database).transaction() as tx:
+    with session_of(store.database).transaction("optimistic", plain_writes=False) as tx:
         tx.set_many(users.namespace, [(b"%d" % number, b"v") for number in (3, 1, 2, 5, 4)])
         monkeypatch.setattr(tx, "_lock", lambda want: taken.append(want.key))
         tx.lock_writes()

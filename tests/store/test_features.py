@@ -147,8 +147,9 @@ def test_the_log_of_a_cluster_may_be_looked_into(
     assert CliRunner().invoke(cli, ["wal", command, str(store)]).exit_code == 0
 
 
-def test_the_store_of_a_cluster_is_refused_by_name(store: Path) -> None:
-    mark_manifest(store, cluster="c1", required=CLUSTER)
+@pytest.mark.parametrize("required", [CLUSTER, 0])
+def test_the_store_of_a_cluster_is_refused_by_name(store: Path, required: int) -> None:
+    mark_manifest(store, cluster="c1", required=required)
     for opened in (tidelog.open, open_reading):
         with pytest.raises(UsageError, match="belongs to a cluster: c1"):
             opened(store)
