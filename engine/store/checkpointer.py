@@ -29,7 +29,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
@@ -144,6 +144,9 @@ class Checkpointer:
         self._growth = growth
         self._after: Callable[[int], None] = _nothing
         self._lock = threading.Lock()
+        self._carried: AbstractSet[int] = frozenset()
+        """Partitions whose marks a checkpoint is to write; none of them is forgotten before that,
+        also if an interrupt comes in the way of one that failed."""
 
     def adopt(self, source: CheckpointSource, after: Callable[[int], None]) -> None:
         """Go on for who writes, now that the recovery has ended; ``after`` hears of checkpoints."""
@@ -252,24 +255,25 @@ class Checkpointer:
         """Take a checkpoint; the generator returns how many updates that carried over."""
         source = self._source
         state = source.state
-        touched = state.touched
         if not self._marks_hold:
             self._read_marks()
         try:
             with source.mutex:
                 source.check_writable()
-                sealed, touched = self._seal(), state.touched
-                state.touched = set()
+                state.touched |= self._carried
+                sealed = self._seal()
+                self._carried, state.touched = state.touched, set()
             yield
             source.sync(sealed.position)
             yield from self._write(sealed, limits)
             with source.mutex:
                 source.overlay.end_flush(sealed.layers, self._growth.begin())
                 state.dropped.difference_update(sealed.dropped)
+                self._carried = frozenset()
         except BaseException:
             with source.mutex:
                 source.overlay.abandon_flush()
-                state.touched |= touched
+                state.touched |= self._carried
             raise
         self.position = sealed.position
         self._note(sealed.position)

@@ -209,6 +209,32 @@ def test_what_a_failed_checkpoint_had_to_write_the_next_one_writes() -> None:
         assert {epochs[-1][0] for epochs in state.epoch_tables} == {2}
 
 
+def test_a_checkpoint_that_two_signals_interrupt_forgets_no_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The second one came while the first was seen to: marks stayed in the epoch before, the next
+    # checkpoint let replay begin behind the record that had raised it, and no open succeeded.
+    store = open_store()
+    fill(store, 4)
+    store.database.checkpoint()
+    session_of(store.database).abandon()
+    again = open_store(store.disk, seed=2)
+
+    def signal(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(again.parts.checkpointer, "_write", signal)
+        patch.setattr(again.parts.overlay, "abandon_flush", signal)
+        with pytest.raises(KeyboardInterrupt):
+            again.database.checkpoint()
+    again.database.checkpoint()
+    fill(again, 4, b"w")
+    session_of(again.database).abandon()
+    with opened(again.disk, seed=3) as last:
+        assert content(last) == {b"%d" % number: b"w" for number in range(4)}
+
+
 def test_failed_checkpoints_leave_no_more_layers_than_one_has() -> None:
     with opened() as store:
         for number in range(6):
