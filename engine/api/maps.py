@@ -26,7 +26,6 @@ from ..data.scan import BLOCK_FIRST
 from ..data.stored import KEY_BYTES_MAX
 from .answering import Session, answer, iterate, perform
 from .items import Items
-from .views import MapItems, MapKeys, MapValues
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -217,20 +216,18 @@ class Map(MutableMapping[K, V]):
         """Return the last key with its value; None if the map is empty."""
         return perform(operations.last(self.namespace), self)
 
-    def items(self, prefix: K | None = None) -> MapItems[K, V]:
-        """Return the pairs, in the order of the keys; those whose key begins with ``prefix``.
+    def items(self, prefix: K | None = None) -> Items[tuple[K, V]]:  # type: ignore[override]
+        """Iterate over (key, value) in order; ``prefix`` keeps those whose key begins with it."""
+        # No view of a dict: `list` would ask it for its length first, which is O(n) here.
+        return iterate(operations.items(self.namespace, prefix), self)
 
-        Like the views of a dict this can be gone over again, each time as of then.
-        """
-        return MapItems(self, operations.items(self.namespace, prefix))
+    def keys(self, prefix: K | None = None) -> Items[K]:  # type: ignore[override]
+        """Iterate over the keys in order; ``prefix`` keeps those that begin with it."""
+        return iterate(operations.keys(self.namespace, prefix), self)
 
-    def keys(self, prefix: K | None = None) -> MapKeys[K]:
-        """Return the keys, in order, that begin with ``prefix``; a view, as ``items`` is."""
-        return MapKeys(self, operations.keys(self.namespace, prefix))
-
-    def values(self) -> MapValues[V]:
-        """Return the values in the order of their keys; a view, as ``items`` is."""
-        return MapValues(self, operations.values(self.namespace))
+    def values(self) -> Items[V]:  # type: ignore[override]
+        """Iterate over the values in the order of their keys."""
+        return iterate(operations.values(self.namespace), self)
 
     def __iter__(self) -> Iterator[K]:
         """Iterate over the keys in order."""
@@ -242,7 +239,7 @@ class Map(MutableMapping[K, V]):
 
     def __reversed__(self) -> Iterator[K]:
         """Iterate over the keys backwards."""
-        return reversed(self.keys())
+        return iterate(operations.keys(self.namespace, None)._replace(reverse=True), self)
 
     def __len__(self) -> int:
         """Count the keys: O(n), a scan of the whole map."""

@@ -23,7 +23,6 @@ from tidelog.engine.api.choices import Mode
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.items import Items
 from tidelog.engine.api.open import open_with
-from tidelog.engine.api.views import MapItems, MapKeys, MapValues
 from tidelog.engine.data.driving import drive, taken
 from tidelog.engine.data.requests import (
     Compute,
@@ -121,9 +120,7 @@ class OfThreads:
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             found = method(*args, **kwargs)
-            return (
-                list(found) if isinstance(found, Items | MapKeys | MapItems | MapValues) else found
-            )
+            return list(found) if isinstance(found, Items) else found
 
         return lambda *args, **kwargs: Call(partial(call, *args, **kwargs))
 
