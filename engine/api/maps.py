@@ -9,8 +9,8 @@ Invariants:
 - Keys are checked for type and length before anything is asked of the session.
 - Iteration is lazy and bound to one snapshot (in a transaction: to that transaction).
 
-Left out: what the operations mean (``operations``), what a session does (``database``,
-``transactions``, ``snapshots``).
+Left out: what the operations mean (``operations``), and how they are carried out over a session
+(``answering``).
 """
 
 from __future__ import annotations
