@@ -216,7 +216,7 @@ def attempts(
         try:
             yield Attempt(retries, transaction)
         finally:
-            transaction.rollback()
+            session.rollback()
         if not retries.goes_on():
             return
         database.pause(database.random.uniform(0.0, plan.pause))

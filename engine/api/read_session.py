@@ -61,7 +61,7 @@ from ..store.options import Options
 from ..system.environment import Environment, KvTransaction
 from ..system.forks import free
 from ..upkeep.backup import BackupReport, BackupSource, back_up
-from .snapshots import Snapshot
+from .snapshots import Snapshot, newest_blocks
 from .unwritable import Unwritable
 
 REFRESH_ATTEMPTS = 8
@@ -344,9 +344,8 @@ class ReadSession(Unwritable):
     def blocks(
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
     ) -> Iterator[list[Pair]]:
-        """Yield blocks of encoded pairs, in order, as of the first one."""
-        with self.snapshot() as snapshot:
-            yield from snapshot.blocks(namespace, start, stop, reverse, size)
+        """Return blocks of encoded pairs, in order, as of the first one."""
+        return newest_blocks(self.snapshot, namespace, start, stop, reverse, size)
 
     # -------------------------------------------------------------- what only writers may
 

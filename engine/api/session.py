@@ -53,7 +53,7 @@ from .inside import Blocks
 from .maps import Map, map_of
 from .rewrites import Rewrite
 from .rewriting import Rewriting
-from .snapshots import Snapshot
+from .snapshots import Snapshot, newest_blocks
 from .transaction_session import TransactionSession
 
 T = TypeVar("T")
@@ -138,7 +138,8 @@ class StoreSession:
 
     def commit_transaction(self, transaction: TransactionSession) -> Receipt:
         """Commit what a transaction wrote; waits for locks that are in the way."""
-        self.open_state.check()
+        if self.open_state.closed is not None:
+            raise self.open_state.closed()
         commit = transaction.to_commit()
         if commit is None:
             return self.outcomes.empty_receipt()
@@ -180,7 +181,8 @@ class StoreSession:
 
     def snapshot(self) -> Snapshot:
         """Return the whole store as it is now; close it, or use it in a ``with`` block."""
-        self.open_state.check()
+        if self.open_state.closed is not None:
+            raise self.open_state.closed()
         snapshot = Snapshot(self)
         self.snapshots.add(snapshot)
         return snapshot
@@ -329,9 +331,8 @@ class StoreSession:
     def blocks(
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
     ) -> Iterator[list[Pair]]:
-        """Yield blocks of encoded pairs, in order, as of the first one."""
-        with self.snapshot() as snapshot:
-            yield from snapshot.blocks(namespace, start, stop, reverse, size)
+        """Return blocks of encoded pairs, in order, as of the first one."""
+        return newest_blocks(self.snapshot, namespace, start, stop, reverse, size)
 
     def check_writable(self) -> None:
         """Raise unless the store can be written."""

@@ -237,5 +237,18 @@ class Snapshot(Unwritable):
         raise ReadOnlyError("a snapshot cannot be written", hint="Write to the database's own map.")
 
 
+def newest_blocks(
+    take: Callable[[], Snapshot],
+    namespace: Namespace,
+    start: bytes,
+    stop: bytes | None,
+    reverse: bool,
+    size: int,
+) -> Iterator[list[Pair]]:
+    """Yield blocks of encoded pairs, in order, of a snapshot that is taken for the first one."""
+    with take() as snapshot:
+        yield from snapshot.blocks(namespace, start, stop, reverse, size)
+
+
 def _closed() -> TidelogError:
     return ClosedError("the snapshot is closed")

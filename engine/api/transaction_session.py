@@ -170,6 +170,8 @@ class TransactionSession:
         self._locked_maps: tuple[bytes, ...] = ()
         self._interrupted = False
         self._open = True
+        self._ended = False
+        """Whether it has let go of all it held."""
         self.receipt: Receipt | None = None
 
     def __repr__(self) -> str:
@@ -239,6 +241,8 @@ class TransactionSession:
 
     def _end(self) -> None:
         """Let go of snapshot and locks, also if an interrupt comes in between."""
+        if self._ended:
+            return
         try:
             self._let_go()
         except BaseException:
@@ -255,6 +259,7 @@ class TransactionSession:
             self._reading.close()
         if self._holder is not None:
             self._holder.release()
+        self._ended = True
 
     def __enter__(self) -> TransactionSession:
         self._check_open()

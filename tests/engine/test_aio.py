@@ -404,7 +404,7 @@ async def test_after_a_failed_sync_every_task_learns_its_own_id() -> None:
                 await numbers.set(number, number)
             unknown[caught.value.tx_id] = number
 
-        with gated(parts_of(db).committer.end_of_log, "append") as gate:
+        with gated(parts_of(db).writer, "append") as gate:
             disk.fail_at(disk.operations + 1, kind="sync", for_ever=True)
             async with trio.open_nursery() as nursery:
                 for number in range(20):
