@@ -65,4 +65,4 @@ if not TYPE_CHECKING:  # a checker that saw it would accept any misspelt name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any
 
 import trio
 
 from ...affinity.errors import TidelogError
 from ..api.attempts import Retries
+from ..api.choices import TransactionOptions
 from .transactions import Store, Transaction
 
 
@@ -48,7 +48,7 @@ class Attempts(AsyncIterator[Attempt]):
     """The attempts of one loop: ends after the one that commits; the last one raises."""
 
     def __init__(
-        self, store: Store, count: int, deadline: float | None, options: dict[str, Any]
+        self, store: Store, count: int, deadline: float | None, options: TransactionOptions
     ) -> None:
         self._store = store
         self._retries = Retries("async with", count, deadline, options, store.writer().now)

@@ -27,7 +27,7 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
@@ -35,7 +35,7 @@ from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
 from ...affinity.errors import ReadOnlyError, UsageError
 from ..api import database as databases, open as opens, snapshots
 from ..api.attempts import ATTEMPTS, check_callable
-from ..api.choices import Durability, Isolation, Mode, choice
+from ..api.choices import Durability, Isolation, Mode, TransactionOptions, choice
 from ..api.database import session_of
 from ..api.inside import Blocks
 from ..api.session import StoreSession
@@ -43,6 +43,7 @@ from ..api.transaction_session import TransactionSession
 from ..codecs import registry as codecs_module
 from ..commit.entries import Commit, Receipt
 from ..data.namespaces import check_name, not_copied
+from ..store.options import GivenOptions
 from ..system.environment import Environment
 from ..system.production import production
 from .attempts import Attempt, Attempts
@@ -79,7 +80,10 @@ Reads = Literal["inline", "thread"]
 READS_PER_CHECKPOINT = 64
 """Reads in the loop, of all tasks, after which one lets the others run."""
 
+K = TypeVar("K")
+V = TypeVar("V")
 T = TypeVar("T")
+A = TypeVarTuple("A")
 
 _open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
 
@@ -126,6 +130,37 @@ class Database:
 
     # -------------------------------------------------------------- maps
 
+    @overload
+    def map(
+        self,
+        name: str,
+        *,
+        key: codecs_module.ValueCodec[K],
+        value: codecs_module.ValueCodec[V],
+        create: bool = True,
+    ) -> Map[K, V]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        *,
+        key: codecs_module.ValueCodec[K],
+        value: None = None,
+        create: bool = True,
+    ) -> Map[K, Any]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        *,
+        key: None = None,
+        value: codecs_module.ValueCodec[V],
+        create: bool = True,
+    ) -> Map[Any, V]: ...
+    @overload
+    def map(
+        self, name: str, *, key: None = None, value: None = None, create: bool = True
+    ) -> Map[Any, Any]: ...
     def map(
         self,
         name: str,
@@ -201,11 +236,11 @@ class Database:
 
     async def run(
         self,
-        work: Callable[..., Awaitable[T]],
-        *args: Any,
+        work: Callable[[Transaction, *A], Awaitable[T]],
+        *args: *A,
         attempts: int = ATTEMPTS,
         deadline: float | None = None,
-        **options: Any,
+        **options: Unpack[TransactionOptions],
     ) -> T:
         """Run ``await work(tx, *args)`` in a transaction and commit; return what it returned.
 
@@ -227,7 +262,11 @@ class Database:
         raise AssertionError("the last attempt neither committed nor raised")
 
     def attempts(
-        self, attempts: int = ATTEMPTS, *, deadline: float | None = None, **options: Any
+        self,
+        attempts: int = ATTEMPTS,
+        *,
+        deadline: float | None = None,
+        **options: Unpack[TransactionOptions],
     ) -> Attempts:
         """Yield attempts: ``async for attempt in db.attempts(): async with attempt as tx: ...``."""
         self.workers.check()
@@ -397,9 +436,9 @@ async def open(
     durability: Durability = "always",
     read_only: bool = False,
     create: bool = True,
-    codecs: Iterable[Any] = (),
+    codecs: Iterable[codecs_module.ValueCodec[Any]] = (),
     reads: Reads = "inline",
-    **limits: Any,
+    **limits: Unpack[GivenOptions],
 ) -> AsyncIterator[Database]:
     """Open a store for the tasks of this loop; leaving the ``async with`` block closes it.
 
@@ -427,13 +466,28 @@ async def open_with(
     environment: Environment,
     path: str | os.PathLike[str],
     *,
+    partitions: int | None = None,
+    durability: Durability = "always",
+    read_only: bool = False,
+    create: bool = True,
+    codecs: Iterable[codecs_module.ValueCodec[Any]] = (),
     reads: Reads = "inline",
-    **options: Any,
+    **limits: Unpack[GivenOptions],
 ) -> AsyncIterator[Database]:
     """Open a store in a given environment: ``open`` with another disk, clock or data file."""
     choice("reads", reads, Reads)
     _check_trio()
-    opening = partial(opens.open_with, environment, path, **options)
+    opening = partial(
+        opens.open_with,
+        environment,
+        path,
+        partitions=partitions,
+        durability=durability,
+        read_only=read_only,
+        create=create,
+        codecs=codecs,
+        **limits,
+    )
     database = Database(await trio.to_thread.run_sync(opening), reads)
     try:
         yield database

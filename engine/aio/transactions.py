@@ -20,14 +20,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 
 import trio
 from trio.lowlevel import Task, checkpoint_if_cancelled, current_task
 
 from ...affinity.errors import ClosedError, ForkedError, UsageError
 from ..api import snapshots
-from ..api.choices import Isolation, Mode
+from ..api.choices import Durability, Isolation, Mode, TransactionOptions
 from ..api.inside import Blocks
 from ..api.maps import map_of
 from ..api.session import StoreSession
@@ -45,6 +45,7 @@ from .workers import Workers
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
+A = TypeVarTuple("A")
 
 
 class Store(WorkPlace, Protocol):
@@ -73,12 +74,21 @@ class Store(WorkPlace, Protocol):
         mode: Mode = ...,
         *,
         isolation: Isolation = ...,
+        durability: Durability | None = ...,
+        id: bytes | None = ...,
+        tag: str | None = ...,
         deadline: float | None = ...,
+        lock_timeout: float | None = ...,
         plain_writes: bool = ...,
     ) -> Transaction:
         """Return a transaction for an ``async with`` block."""
 
-    async def run(self, work: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+    async def run(
+        self,
+        work: Callable[[Transaction, *A], Awaitable[T]],
+        *args: *A,
+        **options: Unpack[TransactionOptions],
+    ) -> T:
         """Run ``await work(tx, *args)`` in a transaction and commit; return what it returned."""
 
     async def commit(self, commit: Commit) -> Receipt:

@@ -16,7 +16,7 @@ import logging
 import os
 from _thread import get_ident
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from ...affinity.errors import (
     TidelogError,
@@ -28,7 +28,7 @@ from ..store.place import place_of
 from ..store.statistics import Statistics, collect
 from ..system.disk_errors import translated_disk
 from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
-from .choices import Durability, Isolation, Mode
+from .choices import Durability, Isolation, Mode, TransactionOptions
 from .maps import Map, map_of
 from .session import StoreSession
 from .snapshots import Snapshot
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
-P = ParamSpec("P")
+A = TypeVarTuple("A")
 
 log = logging.getLogger("tidelog.store")
 
@@ -92,9 +92,22 @@ class Database:
         self,
         name: str,
         *,
-        key: codecs.ValueCodec[Any] | None = None,
-        value: codecs.ValueCodec[Any] | None = None,
+        key: codecs.ValueCodec[K],
+        value: None = None,
         create: bool = True,
+    ) -> Map[K, Any]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        *,
+        key: None = None,
+        value: codecs.ValueCodec[V],
+        create: bool = True,
+    ) -> Map[Any, V]: ...
+    @overload
+    def map(
+        self, name: str, *, key: None = None, value: None = None, create: bool = True
     ) -> Map[Any, Any]: ...
     def map(
         self,
@@ -185,11 +198,11 @@ class Database:
 
     def run(
         self,
-        work: Callable[..., T],
-        *args: Any,
+        work: Callable[[Transaction, *A], T],
+        *args: *A,
         attempts: int = ATTEMPTS,
         deadline: float | None = None,
-        **options: Any,
+        **options: Unpack[TransactionOptions],
     ) -> T:
         """Run ``work(tx, *args)`` in a transaction and commit; return what it returned.
 
@@ -200,7 +213,11 @@ class Database:
         return run(self._session, work, attempts, deadline, options, *args)
 
     def attempts(
-        self, attempts: int = ATTEMPTS, *, deadline: float | None = None, **options: Any
+        self,
+        attempts: int = ATTEMPTS,
+        *,
+        deadline: float | None = None,
+        **options: Unpack[TransactionOptions],
     ) -> Iterator[Attempt]:
         """Yield attempts: ``for attempt in db.attempts(): with attempt as tx: ...``.
 

@@ -15,17 +15,20 @@ Left out: what the operations mean (``operations``), and how they are carried ou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, TypeVar, cast, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from ..data import operations
-from ..data.decisions import MISSING
+from ..data.decisions import MISSING, Decide
 from ..data.namespaces import VALUE_BYTES_MAX, Namespace, not_copied
 from ..data.operations import LOAD_BATCH, iterated
 from ..data.scan import BLOCK_FIRST
 from ..data.stored import KEY_BYTES_MAX
 from .answering import Session, answer, iterate, perform
 from .items import Items
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsKeysAndGetItem
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -43,18 +46,24 @@ class Map(MutableMapping[K, V]):
         self.namespace = namespace
         self._session = session
 
-    def __getattr__(self, name: str) -> Any:
-        """Make the functions that read and write when they are first needed."""
-        if name == "_read":
-            self._read = self._session.getter(self.namespace)
-            return self._read
-        if name == "_write":
-            self._write = self._session.setter(self.namespace)
-            return self._write
-        if name == "_rewrite":
-            self._rewrite = self._session.rewriter(self.namespace)
-            return self._rewrite
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+    _read: Callable[[bytes], bytes | None]
+    _write: Callable[[bytes, bytes | None], None]
+    _rewrite: Callable[[bytes, Decide], Any]
+
+    if not TYPE_CHECKING:  # a checker that saw it would accept any misspelt method
+
+        def __getattr__(self, name: str) -> object:
+            """Make the functions that read and write when they are first needed."""
+            if name == "_read":
+                self._read = self._session.getter(self.namespace)
+                return self._read
+            if name == "_write":
+                self._write = self._session.setter(self.namespace)
+                return self._write
+            if name == "_rewrite":
+                self._rewrite = self._session.rewriter(self.namespace)
+                return self._rewrite
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     @property
     def name(self) -> str:
@@ -154,7 +163,17 @@ class Map(MutableMapping[K, V]):
         """
         perform(operations.update_many(self.namespace, pairs), self)
 
-    def update(self, *args: Any, **kwargs: V) -> None:
+    @overload
+    def update(self, pairs: SupportsKeysAndGetItem[K, V], /) -> None: ...
+    @overload
+    def update(self: Map[str, V], pairs: SupportsKeysAndGetItem[str, V], /, **more: V) -> None: ...
+    @overload
+    def update(self, pairs: Iterable[tuple[K, V]], /) -> None: ...
+    @overload
+    def update(self: Map[str, V], pairs: Iterable[tuple[str, V]], /, **more: V) -> None: ...
+    @overload
+    def update(self: Map[str, V], /, **more: V) -> None: ...
+    def update(self, /, *args: Any, **kwargs: Any) -> None:
         """Set many keys in one transaction, all or none: the ``update`` of a dict."""
         self.update_many(dict(*args, **kwargs))
 
@@ -278,6 +297,10 @@ class BytesMap(Map[bytes, bytes]):
             raise KeyError(key)
         return data
 
+    @overload
+    def get(self, key: bytes) -> bytes | None: ...
+    @overload
+    def get(self, key: bytes, default: bytes | T) -> bytes | T: ...
     def get(self, key: bytes, default: Any = None) -> Any:
         """Return the value of a key, or ``default``."""
         if type(key) is not bytes or len(key) > KEY_BYTES_MAX:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import difflib
 import gc
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from ...affinity.errors import AlreadyOpenError, UsageError
-from ..codecs.registry import Codec, as_codec
+from ..codecs.registry import Codec, ValueCodec, as_codec
 from ..store.opening import OpenStore, open_store
-from ..store.options import Options
+from ..store.options import GivenOptions, Options
 from ..store.place import place_of
 from ..system.disk_errors import translated_disk
 from ..system.environment import Environment
@@ -40,17 +40,29 @@ def open(
     durability: Durability = ...,
     read_only: Literal[False] = ...,
     create: bool = ...,
-    codecs: Iterable[Any] = ...,
-    **limits: Any,
+    codecs: Iterable[ValueCodec[Any]] = ...,
+    **limits: Unpack[GivenOptions],
 ) -> Database: ...
 @overload
 def open(
     path: str | os.PathLike[str],
     *,
+    durability: Durability = ...,
     read_only: Literal[True],
-    codecs: Iterable[Any] = ...,
-    **limits: Any,
+    create: bool = ...,
+    codecs: Iterable[ValueCodec[Any]] = ...,
+    **limits: Unpack[GivenOptions],
 ) -> ReadOnlyDatabase: ...
+@overload
+def open(
+    path: str | os.PathLike[str],
+    *,
+    durability: Durability = ...,
+    read_only: bool,
+    create: bool = ...,
+    codecs: Iterable[ValueCodec[Any]] = ...,
+    **limits: Unpack[GivenOptions],
+) -> Database | ReadOnlyDatabase: ...
 def open(
     path: str | os.PathLike[str],
     *,
@@ -58,8 +70,8 @@ def open(
     durability: Durability = "always",
     read_only: bool = False,
     create: bool = True,
-    codecs: Iterable[Any] = (),
-    **limits: Any,
+    codecs: Iterable[ValueCodec[Any]] = (),
+    **limits: Unpack[GivenOptions],
 ) -> Database | ReadOnlyDatabase:
     """Open the store in the directory ``path``, making it if there is none.
 
@@ -75,8 +87,15 @@ def open(
     environment = production()
     if read_only:
         return _open_reading(environment, path, partitions, codecs, limits)
-    limits |= {"partitions": partitions, "durability": durability, "create": create}
-    return cast(Database, open_with(environment, path, codecs=codecs, **limits))
+    return open_with(
+        environment,
+        path,
+        partitions=partitions,
+        durability=durability,
+        create=create,
+        codecs=codecs,
+        **limits,
+    )
 
 
 @overload
@@ -88,18 +107,31 @@ def open_with(
     durability: Durability = ...,
     read_only: Literal[False] = ...,
     create: bool = ...,
-    codecs: Iterable[Any] = ...,
-    **limits: Any,
+    codecs: Iterable[ValueCodec[Any]] = ...,
+    **limits: Unpack[GivenOptions],
 ) -> Database: ...
 @overload
 def open_with(
     environment: Environment,
     path: str | os.PathLike[str],
     *,
+    durability: Durability = ...,
     read_only: Literal[True],
-    codecs: Iterable[Any] = ...,
-    **limits: Any,
+    create: bool = ...,
+    codecs: Iterable[ValueCodec[Any]] = ...,
+    **limits: Unpack[GivenOptions],
 ) -> ReadOnlyDatabase: ...
+@overload
+def open_with(
+    environment: Environment,
+    path: str | os.PathLike[str],
+    *,
+    durability: Durability = ...,
+    read_only: bool,
+    create: bool = ...,
+    codecs: Iterable[ValueCodec[Any]] = ...,
+    **limits: Unpack[GivenOptions],
+) -> Database | ReadOnlyDatabase: ...
 def open_with(
     environment: Environment,
     path: str | os.PathLike[str],
@@ -108,8 +140,8 @@ def open_with(
     durability: Durability = "always",
     read_only: bool = False,
     create: bool = True,
-    codecs: Iterable[Any] = (),
-    **limits: Any,
+    codecs: Iterable[ValueCodec[Any]] = (),
+    **limits: Unpack[GivenOptions],
 ) -> Database | ReadOnlyDatabase:
     """Open a store in a given environment: ``open`` with another disk, clock or data file."""
     if read_only:
@@ -157,8 +189,8 @@ def _open_reading(
     environment: Environment,
     path: str | os.PathLike[str],
     partitions: int | None,
-    codecs: Iterable[Any],
-    limits: Mapping[str, Any],
+    codecs: Iterable[ValueCodec[Any]],
+    limits: GivenOptions,
 ) -> ReadOnlyDatabase:
     if partitions is not None:
         raise UsageError(
@@ -181,7 +213,7 @@ def _open_reading(
         raise
 
 
-def _given(codecs: Iterable[Any]) -> list[Codec[Any]]:
+def _given(codecs: Iterable[ValueCodec[Any]]) -> list[Codec[Any]]:
     """Return the codecs that a caller gave; ``UsageError`` for what is not a list of codecs."""
     try:
         items = iter(codecs)
@@ -192,7 +224,7 @@ def _given(codecs: Iterable[Any]) -> list[Codec[Any]]:
     return [as_codec(codec) for codec in items]
 
 
-def _options(limits: Mapping[str, Any]) -> Options:
+def _options(limits: GivenOptions) -> Options:
     """Return the options that a caller gave by name; a name that is wrong is a ``UsageError``."""
     known = set(Options.__dataclass_fields__)
     for name in limits:

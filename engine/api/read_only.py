@@ -6,7 +6,7 @@ Left out: what it reads from, and how it moves on (``read_session``).
 from __future__ import annotations
 
 import os
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, overload
 
 from ..codecs.registry import ValueCodec
 from ..data.namespaces import not_copied
@@ -56,12 +56,43 @@ class ReadOnlyDatabase:
         with translated_disk(f"refreshing {self.path}"):
             return self._session.refresh()
 
+    @overload
     def map(
         self,
         name: str,
         *,
-        key: ValueCodec[K] | None = None,
-        value: ValueCodec[V] | None = None,
+        key: ValueCodec[K],
+        value: ValueCodec[V],
+        create: bool = False,
+    ) -> Map[K, V]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        *,
+        key: ValueCodec[K],
+        value: None = None,
+        create: bool = False,
+    ) -> Map[K, Any]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        *,
+        key: None = None,
+        value: ValueCodec[V],
+        create: bool = False,
+    ) -> Map[Any, V]: ...
+    @overload
+    def map(
+        self, name: str, *, key: None = None, value: None = None, create: bool = False
+    ) -> Map[Any, Any]: ...
+    def map(
+        self,
+        name: str,
+        *,
+        key: ValueCodec[Any] | None = None,
+        value: ValueCodec[Any] | None = None,
         create: bool = False,
     ) -> Map[Any, Any]:
         """Return the map ``name``; ``NotFoundError`` if there is none yet, whatever ``create``.

@@ -515,7 +515,7 @@ async def test_after_closing_every_call_says_so() -> None:
         partial(numbers.incr, 1), partial(numbers.update_many, {2: 2}), numbers.count,
         partial(anext, numbers.items()), tx.__aenter__, tx.commit, db.checkpoint, db.statistics,
         db.sync, db.take_snapshot,
-        partial(db.run, numbers.get),
+        partial(db.run, numbers.get),  # type: ignore[arg-type]
     ]  # fmt: skip
     for call in calls:
         with pytest.raises(ClosedError):

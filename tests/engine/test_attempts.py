@@ -65,7 +65,7 @@ def test_arguments_and_options_reach_the_transaction(store: Opened) -> None:
         "F",
     )
     with pytest.raises(TypeError):
-        store.database.run(work, 1, 2, no_such_option=3)
+        store.database.run(work, 1, 2, no_such_option=3)  # type: ignore[call-arg]
 
 
 def test_the_last_attempt_raises_what_went_wrong(store: Opened) -> None:

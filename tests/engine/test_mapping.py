@@ -112,6 +112,13 @@ def test_an_update_by_an_operator_is_one_transaction(db: Database) -> None:
         old |= {"a": 2}
 
 
+def test_an_update_takes_any_name_as_a_key(db: Database) -> None:
+    # `self` was a TypeError.
+    m = db.map("m", key=Str, value=I64)
+    m.update({"a": 1}, self=2, pairs=3)
+    assert m == {"a": 1, "pairs": 3, "self": 2}
+
+
 def test_a_map_of_bytes_is_equal_by_content_too(db: Database) -> None:
     m = db.map("plain", key=Bytes, value=Bytes)
     m[b"a"] = b"1"

@@ -200,7 +200,7 @@ def test_a_map_shows_its_name_and_codecs(store: Opened) -> None:
     assert repr(mapping) == "<Map 'typed' str -> json>"
     assert mapping.name == "typed"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = mapping.nothing
+        _ = mapping.nothing  # type: ignore[attr-defined]
 
 
 # ------------------------------------------------------------------ in order

@@ -810,7 +810,7 @@ def test_nothing_can_be_written() -> None:
 
 def test_an_unknown_option_is_named() -> None:
     with world() as w, pytest.raises(errors.UsageError, match="map_sise") as caught:
-        open_with(w.reading, STORE, read_only=True, map_sise=1)
+        open_with(w.reading, STORE, read_only=True, map_sise=1)  # type: ignore[call-overload]
     assert "map_size" in caught.value.hint
 
 
