@@ -55,7 +55,7 @@ bench-spark: .venv/.ready
 	$(BIN)/python benchmarks/spark.py --write
 
 wheel-check: .venv/.ready
-	$(BIN)/python tests/support/wheel_check.py
+	PYTHONPATH=tests $(BIN)/python -m support.wheel_check
 
 clean:
 	rm -rf .venv .typing build dist tidelog.egg-info .coverage \

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -12,7 +11,6 @@ import pytest
 
 import tidelog
 from support import checkers
-from support.checkers import Errors
 from tidelog import aio
 from tidelog.engine.api.choices import TransactionOptions
 from tidelog.engine.api.database import Database
@@ -22,15 +20,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("checker", "found_by"),
-    [("mypy", checkers.found_by_mypy), ("pyright", checkers.found_by_pyright)],
-)
+@pytest.mark.parametrize("checker", checkers.CHECKERS)
 def test_a_users_program_has_the_errors_that_it_announces_and_no_others(
-    checker: str, found_by: Callable[[Path], Errors], tmp_path: Path
+    checker: str, tmp_path: Path
 ) -> None:
     (tmp_path / "tidelog").symlink_to(ROOT)
-    assert found_by(tmp_path) == checkers.expected_by(checker)
+    assert checkers.CHECKERS[checker](tmp_path) == checkers.expected_by(checker)
 
 
 def test_what_the_checkers_allow_the_store_does(tmp_path: Path) -> None:

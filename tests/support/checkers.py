@@ -47,6 +47,9 @@ def found_by_pyright(folder: Path, python: str | Path = sys.executable) -> Error
     return {(error["range"]["start"]["line"] + 1, error["rule"]) for error in found}
 
 
+CHECKERS = {"mypy": found_by_mypy, "pyright": found_by_pyright}
+
+
 def _copied_to(folder: Path) -> str:
     (folder / PROGRAM.name).write_bytes(PROGRAM.read_bytes())
     return PROGRAM.name
