@@ -297,7 +297,7 @@ class Database:
         self.workers.check()
         return Snapshot(self, self.take_snapshot)
 
-    async def take_snapshot(self) -> snapshots.Snapshot:
+    async def take_snapshot(self) -> snapshots.SnapshotSession:
         """Return a synchronous snapshot: at once if that is quick, else from a worker thread."""
         self.workers.check()
         await self.pace()
@@ -305,7 +305,7 @@ class Database:
             snapshot = self.writer().snapshot_nowait()
             if snapshot is not None:
                 return snapshot
-        return await self.workers.run(self.database.snapshot)
+        return await self.workers.run(self._beneath.snapshot)
 
     # -------------------------------------------------------------- place of maps
 

@@ -23,10 +23,12 @@ V = TypeVar("V")
 class Snapshot:
     """The whole store as it was at one moment; made by ``db.snapshot``, used in ``async with``."""
 
-    def __init__(self, store: Store, take: Callable[[], Awaitable[snapshots.Snapshot]]) -> None:
+    def __init__(
+        self, store: Store, take: Callable[[], Awaitable[snapshots.SnapshotSession]]
+    ) -> None:
         self._store = store
         self._take = take
-        self._inner: snapshots.Snapshot | None = None
+        self._inner: snapshots.SnapshotSession | None = None
 
     __reduce_ex__ = not_copied
 
@@ -45,11 +47,11 @@ class Snapshot:
 
         async def bind() -> Beneath:
             taken, namespace = self._taken(), (await mapping.bound()).namespace
-            return Beneath(taken[map_of(namespace, taken)], self._store)
+            return Beneath(taken.map_inside(map_of(namespace, taken)), self._store)
 
         return Map(mapping.name, self._store.home, bind)
 
-    def _taken(self) -> snapshots.Snapshot:
+    def _taken(self) -> snapshots.SnapshotSession:
         if self._inner is None:
             raise UsageError(
                 "this snapshot has not been taken yet", hint="Use it in an `async with` block."

@@ -97,7 +97,7 @@ class Store(WorkPlace, Protocol):
     async def pace(self) -> None:
         """Check for cancellation, and now and then let other tasks run."""
 
-    async def take_snapshot(self) -> snapshots.Snapshot:
+    async def take_snapshot(self) -> snapshots.SnapshotSession:
         """Return a synchronous snapshot."""
 
 

@@ -250,7 +250,7 @@ class Database:
 
     def snapshot(self) -> Snapshot:
         """Return the whole store as it is now; close it, or use it in a ``with`` block."""
-        return self._session.snapshot()
+        return Snapshot(self._session.snapshot())
 
     # -------------------------------------------------------------- maintenance
 

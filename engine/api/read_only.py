@@ -110,7 +110,7 @@ class ReadOnlyDatabase:
 
         It stays as it is when the store is refreshed.
         """
-        return self._session.snapshot()
+        return Snapshot(self._session.snapshot())
 
     def _refuse(self, *_args: object, **_options: object) -> NoReturn:
         """Raise ``ReadOnlyError``: the store is open for reading only."""

@@ -61,7 +61,7 @@ from ..store.options import Options
 from ..system.environment import Environment, KvTransaction
 from ..system.forks import free
 from ..upkeep.backup import BackupReport, BackupSource, back_up
-from .snapshots import Snapshot, newest_blocks
+from .snapshots import SnapshotSession, newest_blocks
 from .unwritable import Unwritable
 
 REFRESH_ATTEMPTS = 8
@@ -311,14 +311,14 @@ class ReadSession(Unwritable):
 
     # -------------------------------------------------------------- snapshots
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SnapshotSession:
         """Return the whole store as it is now; close it, or use it in a ``with`` block.
 
         It stays as it is when the store is refreshed.
         """
         with self._mutex:
             self.check_open()
-            snapshot = Snapshot(self)
+            snapshot = SnapshotSession(self)
             self._snapshots.add(snapshot)
         return snapshot
 

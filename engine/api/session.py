@@ -53,7 +53,7 @@ from .inside import Blocks
 from .maps import Map, map_of
 from .rewrites import Rewrite
 from .rewriting import Rewriting
-from .snapshots import Snapshot, newest_blocks
+from .snapshots import SnapshotSession, newest_blocks
 from .transaction_session import TransactionSession
 
 T = TypeVar("T")
@@ -179,15 +179,15 @@ class StoreSession:
 
     # -------------------------------------------------------------- snapshots
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SnapshotSession:
         """Return the whole store as it is now; close it, or use it in a ``with`` block."""
         if self.open_state.closed is not None:
             raise self.open_state.closed()
-        snapshot = Snapshot(self)
+        snapshot = SnapshotSession(self)
         self.snapshots.add(snapshot)
         return snapshot
 
-    def snapshot_nowait(self) -> Snapshot | None:
+    def snapshot_nowait(self) -> SnapshotSession | None:
         """Return a snapshot if that takes neither waiting nor much work, else None."""
         self.open_state.check()
         mutex = self.committer.mutex
@@ -197,7 +197,7 @@ class StoreSession:
             if self.overlay.newer_bytes > self.limits.merged_nowait_bytes:
                 return None
             taken = self._taken()
-        snapshot = Snapshot(self, taken)
+        snapshot = SnapshotSession(self, taken)
         self.snapshots.add(snapshot)
         return snapshot
 

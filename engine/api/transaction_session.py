@@ -50,7 +50,7 @@ from ..store.open_state import OpenState
 from .choices import Durability, Isolation, Mode, checked_seconds, choice
 from .inside import Blocks
 from .maps import Map, map_of
-from .snapshots import Snapshot
+from .snapshots import SnapshotSession
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -116,7 +116,7 @@ class TransactionSource(Protocol):
     def check_writable(self) -> None:
         """Raise unless the store can be written."""
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SnapshotSession:
         """Return the whole store as it is now."""
 
     def commit_transaction(self, transaction: TransactionSession, /) -> Receipt:
@@ -164,7 +164,7 @@ class TransactionSession:
         self._entered = False
         self._writes: Writes = {}
         self._maps: dict[int, Map[Any, Any]] = {}
-        self._reading: Snapshot | None = None
+        self._reading: SnapshotSession | None = None
         self._reads = ReadSet()
         self._holder: Holder | None = None
         self._locked_maps: tuple[bytes, ...] = ()
@@ -455,11 +455,11 @@ class TransactionSession:
         """Whether the next read takes a snapshot first."""
         return self._rule.snapshot and self._reading is None
 
-    def read_from(self, snapshot: Snapshot) -> None:
+    def read_from(self, snapshot: SnapshotSession) -> None:
         """Use a snapshot that was taken for this transaction, which closes it."""
         self._reading = snapshot
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> SnapshotSession:
         if self._reading is None:
             self._reading = self._database.snapshot()
         return self._reading

@@ -20,7 +20,7 @@ from tidelog.affinity.errors import (
 from tidelog.affinity.partitions import partition_of
 from tidelog.codecs import Msgpack
 from tidelog.engine.api.database import session_of
-from tidelog.engine.api.snapshots import Snapshot
+from tidelog.engine.api.snapshots import SnapshotSession
 from tidelog.engine.api.transactions import Transaction
 from tidelog.engine.commit.entries import Commit, Entry
 from tidelog.engine.commit.puts import Puts
@@ -505,7 +505,7 @@ def test_a_transaction_whose_snapshot_was_overtaken_by_a_drop_reads_nothing_of_t
     session = session_of(db)
     take = session.snapshot
 
-    def overtaken() -> Snapshot:
+    def overtaken() -> SnapshotSession:
         monkeypatch.setattr(session, "snapshot", take)
         db.drop("a")
         b[b"k"] = b"behind the drop"
@@ -554,7 +554,7 @@ def test_whoever_pops_is_told_of_a_drop_that_came_first(
     a, session = db.map("a"), session_of(db)
     take = session.snapshot
 
-    def overtaken() -> Snapshot:
+    def overtaken() -> SnapshotSession:
         monkeypatch.setattr(session, "snapshot", take)
         db.drop("a")
         db.checkpoint()

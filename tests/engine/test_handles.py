@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tidelog
+import tidelog.testing
 from tidelog import aio
 from tidelog.engine.api import open as opens
 from tidelog.engine.api.database import Database
@@ -70,6 +71,22 @@ def test_an_open_takes_the_same_arguments_wherever_it_is_called() -> None:
     taken = arguments_of(tidelog.open)
     assert arguments_of(opens.open_with) == ["environment", *taken]
     assert [name for name in arguments_of(aio.open) if name != "reads"] == taken
+
+
+def shown(thing: object) -> set[str]:
+    """What an editor completes."""
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def test_what_users_hold_shows_what_is_for_them_and_nothing_else(tmp_path: Path) -> None:
+    # A snapshot showed 19 names of the store's own, the module its machinery.
+    with tidelog.open(tmp_path / "store") as db, db.snapshot() as old, db.transaction() as tx:
+        assert shown(old) == {"close", "position"}
+        assert shown(tx) == {"commit", "receipt", "rollback", "tx_id"}
+    with tidelog.open(tmp_path / "store", read_only=True) as reader, reader.snapshot() as old:
+        assert shown(old) == {"close", "position"}
+    assert dir(tidelog) == sorted(tidelog.__all__)
+    assert dir(tidelog.testing) == sorted(tidelog.testing.__all__)
 
 
 @pytest.mark.parametrize("call", ["map", "drop", "rename", "attach", "run", "attempts", "backup"])

@@ -424,7 +424,9 @@ def test_a_store_that_has_stopped_takes_none() -> None:
 def pops(store: Opened, count: int, first_keys: int = FIRST_KEYS) -> list[Rewrite]:
     """Rewrites that have looked at the first keys, and are not committed yet."""
     namespace = counters(store).namespace
-    looks = [Look(namespace, store.database.snapshot(), first_keys) for _ in range(count)]
+    looks = [
+        Look(namespace, session_of(store.database).snapshot(), first_keys) for _ in range(count)
+    ]
     return [Rewrite(FirstKey(namespace, look), True) for look in looks]
 
 

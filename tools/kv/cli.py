@@ -23,7 +23,7 @@ import click
 
 from ...affinity.errors import NotFoundError, UsageError
 from ...affinity.partitions import PARTITIONS_MAX, Space, partition_of
-from ...engine.api.database import Database
+from ...engine.api.database import Database, session_of
 from ...engine.api.read_only import ReadOnlyDatabase
 from ...engine.codecs.byte_text import quoted
 from ...engine.codecs.registry import Codec, KeyRange, codec_named
@@ -99,7 +99,7 @@ def leave_skipped(ctx: click.Context, skipped: Skipped | None) -> None:
 @json_options
 def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
     """Print the value of KEY; ends with 4 if there is none."""
-    with reading_map(store, map_name) as (db, mapping), db.snapshot() as snapshot:
+    with reading_map(store, map_name) as (db, mapping), session_of(db).snapshot() as snapshot:
         namespace = mapping.namespace
         encoded = parse_value(key, namespace.key_codec, "key")
         value = snapshot.getter(namespace)(encoded)
@@ -249,7 +249,7 @@ def encoded_pairs(
         )
     low, high = wanted
     space = mapping.namespace.space
-    with db.snapshot() as snapshot:
+    with session_of(db).snapshot() as snapshot:
         if skipped is None:
             blocks = snapshot.blocks(mapping.namespace, low, high, reverse, block)
         else:
