@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import gc
+import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -17,7 +18,7 @@ from ...affinity.errors import AlreadyOpenError, UsageError
 from ..codecs.registry import Codec, as_codec
 from ..store.opening import OpenStore, open_store
 from ..store.options import Options
-from ..store.place import place_of
+from ..store.place import IN_MEMORY, place_of
 from ..system.disk_errors import translated_disk
 from ..system.environment import Environment
 from ..system.production import production
@@ -114,8 +115,51 @@ def open_with(
     """Open a store in a given environment: ``open`` with another disk, clock or data file."""
     if read_only:
         return _open_reading(environment, path, partitions, codecs, limits)
+    return _open_writing(
+        environment, place_of(path), partitions, durability, create, codecs, limits
+    )
+
+
+_stores_in_memory = itertools.count(1)
+
+
+def memory(
+    *,
+    partitions: int | None = None,
+    durability: Durability = "always",
+    codecs: Iterable[Any] = (),
+    **limits: Any,
+) -> Database:
+    """Open a new, empty store that has no files, for tests: it is gone once it is closed.
+
+    It does what any other store does, but nobody else can open it: there is one handle, in this
+    process.  The options are those of ``open``; no level of durability waits for a disk.
+    ``backup`` writes into a real directory, and ``attach`` reads from one.
+    """
+    from ..system.memory import without_files
+
+    for name in ("create", "read_only"):
+        if name in limits:
+            raise UsageError(
+                f"memory() has no option {name!r}: it always makes a new store, to be written",
+                hint="For a store that is there, call `tidelog.open` with its path.",
+            )
+    place = f"{IN_MEMORY}{next(_stores_in_memory)}"
+    environment = without_files(place)
+    return _open_writing(environment, place, partitions, durability, True, codecs, limits)
+
+
+def _open_writing(
+    environment: Environment,
+    place: str,
+    partitions: int | None,
+    durability: Durability,
+    create: bool,
+    codecs: Iterable[Any],
+    limits: Mapping[str, Any],
+) -> Database:
     choice("durability", durability, Durability)
-    place, given = place_of(path), _given(codecs)
+    given = _given(codecs)
     store: OpenStore | None = None
     try:
         with translated_disk(f"opening {place}"):
