@@ -9,21 +9,26 @@ from __future__ import annotations
 import difflib
 import gc
 import itertools
+import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
-from ...affinity.errors import AlreadyOpenError, UsageError
+from ...affinity.errors import AlreadyOpenError, CodecError, UsageError
 from ..codecs.registry import Codec, as_codec
 from ..store.opening import OpenStore, open_store
 from ..store.options import Options
 from ..store.place import IN_MEMORY, place_of
 from ..system.disk_errors import translated_disk
 from ..system.environment import Environment
+from ..system.forks import free
 from ..system.production import production
 from .choices import Durability, choice
-from .database import Database
+from .database import Database, session_of
+from .maps import Map
+from .pickling import Reopenable, WayBack, opened_at
 from .session import StoreSession
 
 if TYPE_CHECKING:
@@ -31,6 +36,8 @@ if TYPE_CHECKING:
     from .read_session import ReadSession
 
 T = TypeVar("T")
+
+log = logging.getLogger("tidelog.store")
 
 
 @overload
@@ -74,10 +81,91 @@ def open(
     ``FormatVersionError``, ``ForeignFileError``, ``DiskError``, ``UsageError``.
     """
     environment = production()
+    options = dict(limits)
+    found: Database | ReadOnlyDatabase
     if read_only:
-        return _open_reading(environment, path, partitions, codecs, limits)
-    limits |= {"partitions": partitions, "durability": durability, "create": create}
-    return cast(Database, open_with(environment, path, codecs=codecs, **limits))
+        found = _open_reading(environment, path, partitions, codecs, limits)
+    else:
+        found = open_with(
+            environment,
+            path,
+            partitions=partitions,
+            durability=durability,
+            create=create,
+            codecs=codecs,
+            **limits,
+        )
+        options["durability"] = durability
+    session_of(found).found_by(WayBack(reopened, reopened_map, found.path, read_only, options))
+    return found
+
+
+def reopened(path: str, read_only: bool, options: dict[str, Any]) -> Database | ReadOnlyDatabase:
+    """Return what a pickled handle stands for: the store that is open here, or open it.
+
+    Raises as ``open`` does: ``AlreadyOpenError`` if another process has it open for writing, and
+    so had the handle.  A store that is gone is not made anew.
+    """
+    with _reopening:
+        session = opened_at(path, read_only)
+        if session is not None:
+            return cast("Database | ReadOnlyDatabase", session.face() or _face_of(session))
+        found: Database | ReadOnlyDatabase
+        if read_only:
+            found = open(path, read_only=True, **options)
+        else:
+            try:
+                found = open(path, create=False, **options)
+            except AlreadyOpenError as error:
+                if error.pid == os.getpid():
+                    raise
+                raise AlreadyOpenError(
+                    f"the handle that was pickled is one for writing, and {error}",
+                    path=error.path,
+                    pid=error.pid,
+                    hint="Hand over the path, and open it with `tidelog.open(path, "
+                    "read_only=True)`, which works beside the process that writes.",
+                ) from None
+        session_of(found).warns = False
+        return found
+
+
+def reopened_map(
+    path: str,
+    read_only: bool,
+    options: dict[str, Any],
+    name: str,
+    codecs: tuple[tuple[str, int], tuple[str, int]],
+) -> Map[Any, Any]:
+    """Return the map that a pickled one stands for: see ``reopened``.
+
+    Raises ``NotFoundError`` if there is none of that name, ``CodecError`` if that is another one.
+    """
+    found = reopened(path, read_only, options).map(name, create=False)
+    if found.namespace.codec_names != codecs:
+        (key, _), (value, _) = codecs
+        raise CodecError(
+            f"the map {name!r} that was pickled had codecs {key} and {value}, and this one is "
+            f"{found!r}",
+            hint="It was dropped and made anew: get it from `db.map`.",
+        )
+    return found
+
+
+def _face_of(session: Reopenable) -> Database | ReadOnlyDatabase:
+    """Return a handle of a store of which only maps, or what they gave, are left."""
+    if isinstance(session, StoreSession):
+        return Database(session)
+    from .read_only import ReadOnlyDatabase
+    from .read_session import ReadSession
+
+    return ReadOnlyDatabase(cast(ReadSession, session))
+
+
+_reopening = threading.Lock()
+"""Held on the way back, so that two threads do not open the same store at once."""
+
+os.register_at_fork(after_in_child=partial(free, _reopening))
 
 
 @overload
@@ -175,7 +263,14 @@ def _open_writing(
                     mapped=durability != "always",
                 ),
             )
-        return Database(StoreSession(store, durability, given))
+        database = Database(StoreSession(store, durability, given))
+        log.info(
+            "store.opened path=%s clean=%s",
+            place,
+            store.report.clean,
+            extra={"event": "store.opened"},
+        )
+        return database
     except BaseException:
         if store is not None:
             store.release()

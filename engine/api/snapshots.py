@@ -29,6 +29,7 @@ from ..data.scan import BlockSizes, Damaged, Pair, Range, scan
 from ..data.updates import Writes
 from ..system.lmdb_file import KvReadError, read_error
 from .maps import Map, map_of
+from .pickling import not_pickled
 from .unwritable import Unwritable
 
 K = TypeVar("K")
@@ -83,6 +84,7 @@ class Snapshot(Unwritable):
         self.began = database.now()
 
     __reduce_ex__ = not_copied
+    way = not_pickled
 
     def __repr__(self) -> str:
         """Show position and state."""
