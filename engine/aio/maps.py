@@ -100,6 +100,8 @@ class Items(AsyncIterator[T], Generic[T]):
         self._ready: list[T] = []  # backwards
         self._size = BLOCK_FIRST
 
+    __reduce_ex__ = not_copied
+
     def __aiter__(self) -> Items[T]:
         """Return the iteration itself."""
         return self

@@ -30,6 +30,7 @@ from ..data.requests import (
 )
 from ..data.scan import Pair
 from .items import Items
+from .pickling import WayBack
 
 T = TypeVar("T")
 
@@ -65,6 +66,9 @@ class Session(Protocol):
 
     def atomically(self, namespace: Namespace, work: Callable[[Bound], T]) -> T:
         """Run ``work`` with the map of one transaction."""
+
+    def way(self) -> WayBack:
+        """Return how another process finds the store of its maps."""
 
 
 class Bound(Protocol):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
@@ -23,13 +24,13 @@ from ...affinity.errors import (
 )
 from ..codecs import registry as codecs
 from ..commit.outcomes import Outcome
-from ..data.namespaces import not_copied
 from ..store.place import place_of
 from ..store.statistics import Statistics, collect
 from ..system.disk_errors import translated_disk
 from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
 from .choices import Durability, Isolation, Mode, TransactionOptions
 from .maps import Map, map_of
+from .pickling import pickled, shared
 from .session import StoreSession
 from .snapshots import Snapshot
 from .transaction_session import TransactionSession
@@ -62,14 +63,10 @@ class Database:
         self.read_only = False
         self._session = session
         self._store = session.store
-        log.info(
-            "store.opened path=%s clean=%s",
-            self.path,
-            session.store.report.clean,
-            extra={"event": "store.opened"},
-        )
+        session.face = weakref.ref(self)
 
-    __reduce_ex__ = not_copied
+    __reduce_ex__ = pickled
+    __copy__ = __deepcopy__ = shared
 
     def __repr__(self) -> str:
         """Show path, state and position."""

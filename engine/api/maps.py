@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from ..data import operations
 from ..data.decisions import MISSING, Decide
-from ..data.namespaces import VALUE_BYTES_MAX, Namespace, not_copied
+from ..data.namespaces import VALUE_BYTES_MAX, Namespace
 from ..data.operations import LOAD_BATCH, iterated
 from ..data.scan import BLOCK_FIRST
 from ..data.stored import KEY_BYTES_MAX
 from .answering import Session, answer, iterate, perform
 from .items import Items
+from .pickling import shared
 
 if TYPE_CHECKING:
     from _typeshed import SupportsKeysAndGetItem
@@ -70,7 +71,13 @@ class Map(MutableMapping[K, V]):
         """The name of the map."""
         return self.namespace.name
 
-    __reduce_ex__ = not_copied
+    __copy__ = __deepcopy__ = shared
+
+    def __reduce_ex__(self, _protocol: object) -> tuple[Any, ...]:
+        """Pickle the way to the map: that of its store, its name, and the names of its codecs."""
+        way = self._session.way()
+        self.namespace.check_alive()
+        return way.mapping, (*way.arguments, self.name, self.namespace.codec_names)
 
     def __repr__(self) -> str:
         """Show name and codecs."""

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import difflib
 import gc
+import itertools
+import logging
 import os
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
-from ...affinity.errors import AlreadyOpenError, UsageError
+from ...affinity.errors import AlreadyOpenError, CodecError, UsageError
 from ..codecs.registry import Codec, ValueCodec, as_codec
 from ..store.opening import OpenStore, open_store
 from ..store.options import GivenOptions, Options
-from ..store.place import place_of
+from ..store.place import IN_MEMORY, place_of
 from ..system.disk_errors import translated_disk
 from ..system.environment import Environment
+from ..system.forks import free
 from ..system.production import production
 from .choices import Durability, choice
-from .database import Database
+from .database import Database, session_of
+from .maps import Map
+from .pickling import Reopenable, WayBack, opened_at
 from .session import StoreSession
 
 if TYPE_CHECKING:
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
     from .read_session import ReadSession
 
 T = TypeVar("T")
+
+log = logging.getLogger("tidelog.store")
 
 
 @overload
@@ -84,18 +92,84 @@ def open(
     Raises ``AlreadyOpenError``, ``NotFoundError``, ``CorruptLogError``, ``CorruptDataError``,
     ``FormatVersionError``, ``ForeignFileError``, ``DiskError``, ``UsageError``.
     """
-    environment = production()
+    environment, place = production(), place_of(path)
     if read_only:
-        return _open_reading(environment, path, partitions, codecs, limits)
-    return open_with(
-        environment,
-        path,
-        partitions=partitions,
-        durability=durability,
-        create=create,
-        codecs=codecs,
-        **limits,
-    )
+        way = _way(place, True, limits)
+        return _open_reading(environment, place, partitions, codecs, limits, way)
+    way = _way(place, False, {**limits, "durability": durability})
+    return _open_writing(environment, place, partitions, durability, create, codecs, limits, way)
+
+
+def _way(place: str, read_only: bool, options: Mapping[str, Any]) -> WayBack:
+    return WayBack(reopened, reopened_map, place, read_only, dict(options))
+
+
+def reopened(path: str, read_only: bool, options: dict[str, Any]) -> Database | ReadOnlyDatabase:
+    """Return what a pickled handle stands for: the store that is open here, or open it.
+
+    Raises as ``open`` does: ``AlreadyOpenError`` if another process has it open for writing, and
+    so had the handle.  A store that is gone is not made anew.
+    """
+    with _reopening:
+        session = opened_at(path, read_only)
+        if session is not None:
+            return cast("Database | ReadOnlyDatabase", session.face() or _face_of(session))
+        found: Database | ReadOnlyDatabase
+        if read_only:
+            found = open(path, read_only=True, **options)
+        else:
+            try:
+                found = open(path, create=False, **options)
+            except AlreadyOpenError as error:
+                if error.pid == os.getpid():
+                    raise
+                raise AlreadyOpenError(
+                    f"the handle that was pickled is one for writing, and {error}",
+                    path=error.path,
+                    pid=error.pid,
+                    hint="Hand over the path, and open it with `tidelog.open(path, "
+                    "read_only=True)`, which works beside the process that writes.",
+                ) from None
+        session_of(found).warns = False
+        return found
+
+
+def reopened_map(
+    path: str,
+    read_only: bool,
+    options: dict[str, Any],
+    name: str,
+    codecs: tuple[tuple[str, int], tuple[str, int]],
+) -> Map[Any, Any]:
+    """Return the map that a pickled one stands for: see ``reopened``.
+
+    Raises ``NotFoundError`` if there is none of that name, ``CodecError`` if that is another one.
+    """
+    found = reopened(path, read_only, options).map(name, create=False)
+    if found.namespace.codec_names != codecs:
+        (key, _), (value, _) = codecs
+        raise CodecError(
+            f"the map {name!r} that was pickled had codecs {key} and {value}, and this one is "
+            f"{found!r}",
+            hint="It was dropped and made anew: get it from `db.map`.",
+        )
+    return found
+
+
+def _face_of(session: Reopenable) -> Database | ReadOnlyDatabase:
+    """Return a handle of a store of which only maps, or what they gave, are left."""
+    if isinstance(session, StoreSession):
+        return Database(session)
+    from .read_only import ReadOnlyDatabase
+    from .read_session import ReadSession
+
+    return ReadOnlyDatabase(cast(ReadSession, session))
+
+
+_reopening = threading.Lock()
+"""Held on the way back, so that two threads do not open the same store at once."""
+
+os.register_at_fork(after_in_child=partial(free, _reopening))
 
 
 @overload
@@ -145,9 +219,53 @@ def open_with(
 ) -> Database | ReadOnlyDatabase:
     """Open a store in a given environment: ``open`` with another disk, clock or data file."""
     if read_only:
-        return _open_reading(environment, path, partitions, codecs, limits)
+        return _open_reading(environment, place_of(path), partitions, codecs, limits)
+    return _open_writing(
+        environment, place_of(path), partitions, durability, create, codecs, limits
+    )
+
+
+_stores_in_memory = itertools.count(1)
+
+
+def memory(
+    *,
+    partitions: int | None = None,
+    durability: Durability = "always",
+    codecs: Iterable[ValueCodec[Any]] = (),
+    **limits: Unpack[GivenOptions],
+) -> Database:
+    """Open a new, empty store that has no files, for tests: it is gone once it is closed.
+
+    It does what any other store does, but nobody else can open it: there is one handle, in this
+    process.  The options are those of ``open``; no level of durability waits for a disk.
+    ``backup`` writes into a real directory, and ``attach`` reads from one.
+    """
+    from ..system.memory import without_files
+
+    for name in ("create", "read_only"):
+        if name in limits:
+            raise UsageError(
+                f"memory() has no option {name!r}: it always makes a new store, to be written",
+                hint="For a store that is there, call `tidelog.open` with its path.",
+            )
+    place = f"{IN_MEMORY}{next(_stores_in_memory)}"
+    environment = without_files(place)
+    return _open_writing(environment, place, partitions, durability, True, codecs, limits)
+
+
+def _open_writing(
+    environment: Environment,
+    place: str,
+    partitions: int | None,
+    durability: Durability,
+    create: bool,
+    codecs: Iterable[ValueCodec[Any]],
+    limits: GivenOptions,
+    way: WayBack | None = None,
+) -> Database:
     choice("durability", durability, Durability)
-    place, given = place_of(path), _given(codecs)
+    given = _given(codecs)
     store: OpenStore | None = None
     try:
         with translated_disk(f"opening {place}"):
@@ -163,7 +281,17 @@ def open_with(
                     mapped=durability != "always",
                 ),
             )
-        return Database(StoreSession(store, durability, given))
+        session = StoreSession(store, durability, given)
+        database = Database(session)
+        log.info(
+            "store.opened path=%s clean=%s",
+            place,
+            store.report.clean,
+            extra={"event": "store.opened"},
+        )
+        if way is not None:
+            session.found_by(way)
+        return database
     except BaseException:
         if store is not None:
             store.release()
@@ -187,17 +315,17 @@ def _at_last(environment: Environment, opening: Callable[[], T]) -> T:
 
 def _open_reading(
     environment: Environment,
-    path: str | os.PathLike[str],
+    place: str,
     partitions: int | None,
     codecs: Iterable[ValueCodec[Any]],
     limits: GivenOptions,
+    way: WayBack | None = None,
 ) -> ReadOnlyDatabase:
     if partitions is not None:
         raise UsageError(
             "a store that is opened for reading has the partitions that it was made with",
             hint="Leave `partitions` out.",
         )
-    place = place_of(path)
     session: ReadSession | None = None
     try:
         with translated_disk(f"opening {place}"):
@@ -206,7 +334,10 @@ def _open_reading(
 
             options, given = _options(limits), _given(codecs)
             session = _at_last(environment, lambda: ReadSession(environment, place, options, given))
-        return ReadOnlyDatabase(session)
+        database = ReadOnlyDatabase(session)
+        if way is not None:
+            session.found_by(way)
+        return database
     except BaseException:
         if session is not None:
             session.close()

@@ -6,14 +6,15 @@ Left out: what it reads from, and how it moves on (``read_session``).
 from __future__ import annotations
 
 import os
+import weakref
 from typing import Any, NoReturn, TypeVar, overload
 
 from ..codecs.registry import ValueCodec
-from ..data.namespaces import not_copied
 from ..store.place import place_of
 from ..system.disk_errors import translated_disk
 from ..upkeep.backup import BackupReport
 from .maps import Map, map_of
+from .pickling import pickled, shared
 from .read_session import ReadSession, ReadStatistics
 from .snapshots import Snapshot
 
@@ -34,8 +35,10 @@ class ReadOnlyDatabase:
         self.partitions = session.partitions
         self.read_only = True
         self._session = session
+        session.face = weakref.ref(self)
 
-    __reduce_ex__ = not_copied
+    __reduce_ex__ = pickled
+    __copy__ = __deepcopy__ = shared
 
     def __repr__(self) -> str:
         """Show path, state and position."""

@@ -61,6 +61,7 @@ from ..store.options import Options
 from ..system.environment import Environment, KvTransaction
 from ..system.forks import free
 from ..upkeep.backup import BackupReport, BackupSource, back_up
+from .pickling import Reopenable
 from .snapshots import SnapshotSession, newest_blocks
 from .unwritable import Unwritable
 
@@ -117,7 +118,7 @@ class Published:
     """Nothing is applied here: a refresh publishes another view."""
 
 
-class ReadSession(Unwritable):
+class ReadSession(Unwritable, Reopenable):
     """One opening of a store, for reading; may be shared by threads."""
 
     _held = False
@@ -439,7 +440,8 @@ class ReadSession(Unwritable):
         """Give back what nobody can give back any more."""
         if self._held and not self._released and self._finalizes:
             self.close()
-            warn_of_lost(self.path)
+            if self.warns:
+                warn_of_lost(self.path)
 
     def forked(self) -> None:
         """In the child of a fork: nothing of this store may be touched."""

@@ -51,6 +51,7 @@ from .attempts import ATTEMPTS, run
 from .choices import Durability, Isolation, Mode
 from .inside import Blocks
 from .maps import Map, map_of
+from .pickling import Reopenable
 from .rewrites import Rewrite
 from .rewriting import Rewriting
 from .snapshots import SnapshotSession, newest_blocks
@@ -60,7 +61,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class StoreSession:
+class StoreSession(Reopenable):
     """One opening of a store, for writing; may be shared by threads."""
 
     _held = False
@@ -334,6 +335,10 @@ class StoreSession:
         """Return blocks of encoded pairs, in order, as of the first one."""
         return newest_blocks(self.snapshot, namespace, start, stop, reverse, size)
 
+    def check_open(self) -> None:
+        """Raise if the store was closed, or opened before a fork."""
+        self.open_state.check()
+
     def check_writable(self) -> None:
         """Raise unless the store can be written."""
         self.open_state.check()
@@ -363,7 +368,8 @@ class StoreSession:
         """Let go of a store that nobody can close any more; what was acknowledged is in its log."""
         if self._held and not self.ending.released and self.store.environment.finalizes:
             self.ending.lost()
-            warn_of_lost(self.path)
+            if self.warns:
+                warn_of_lost(self.path)
 
     def forked(self) -> None:
         """In the child of a fork: nothing of this store may be touched."""

@@ -29,6 +29,7 @@ from ..data.scan import BlockSizes, Damaged, Pair, Range, scan
 from ..data.updates import Writes
 from ..system.lmdb_file import KvReadError, read_error
 from .maps import Map, map_of
+from .pickling import not_pickled
 from .unwritable import Unwritable
 
 K = TypeVar("K")
@@ -77,6 +78,8 @@ class SnapshotSession(Unwritable):
         self._in_hand: dict[int, list[Pair]] = {}
         """The newest block of each iteration."""
         self.began = database.now()
+
+    way = not_pickled
 
     def __repr__(self) -> str:
         return f"<Snapshot position={self.position}{'' if self._view else ' closed'}>"

@@ -50,6 +50,7 @@ from ..store.open_state import OpenState
 from .choices import Durability, Isolation, Mode, checked_seconds, choice
 from .inside import Blocks
 from .maps import Map, map_of
+from .pickling import not_pickled
 from .snapshots import SnapshotSession
 
 K = TypeVar("K")
@@ -177,6 +178,8 @@ class TransactionSession:
     def __repr__(self) -> str:
         state = "open" if self._open else "committed" if self.receipt else "rolled back"
         return f"<Transaction {state} updates={len(self._writes)} {self._reads!r}>"
+
+    way = not_pickled
 
     def map_inside(self, mapping: Map[K, V]) -> Map[K, V]:
         """Return a map as it is inside this transaction; ``UsageError`` for a foreign one."""

@@ -130,7 +130,7 @@ def back_up(source: BackupSource, directory: str, *, verify: bool) -> BackupRepo
 def _make_place(environment: Environment, path: str, directory: str, verify: bool) -> None:
     """Make the empty folders of a store."""
     disk = environment.disk
-    if os.path.commonpath([path, directory]) == path:
+    if f"{directory}/".startswith(f"{path}/"):
         raise UsageError(f"{directory} lies in the store that is to be copied")
     kind = disk.kind(directory)
     if kind not in (None, "directory"):

@@ -34,6 +34,7 @@ from tidelog.engine.data.requests import (
     Take,
     Together,
 )
+from tidelog.engine.system.memory import without_files
 from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.environment import SimulatedEnvironment
 
@@ -187,6 +188,27 @@ async def threads(
             yield world
 
 
+@asynccontextmanager
+async def memory(disk: FaultyDisk) -> AsyncIterator[World]:
+    """A store without files, filled alike; what it holds in the end goes to the disk."""
+    with open_with(without_files(PATH), PATH) as db:
+        found = {name: db.map(name, key=key, value=value) for name, (key, value) in CODECS.items()}
+        for name, mapping in found.items():
+            mapping.update(CONTENTS[name])
+        yield World(
+            maps={name: OfThreads(mapping) for name, mapping in found.items()},
+            environment=simulated(2, disk),
+            drop=db.drop,
+            close=awaited(db.close),
+            block=in_block(db),
+        )
+        left = {name: dict(db.map(name)) for name in db.maps()}
+    with open_with(simulated(3, disk), PATH) as db:
+        for name, pairs in left.items():
+            db.map(name).clear()
+            db.map(name).update(pairs)
+
+
 # ------------------------------------------------------------------ Trio's tasks
 
 
@@ -319,6 +341,7 @@ def face(kind: str, opened: Any, **options: Any) -> Face:
 FACES: dict[str, Face] = {
     "a store": face("plain", threads),
     "a relaxed store": face("plain", threads, durability="interval"),
+    "a store in memory": face("plain", memory),
     "an optimistic transaction": face("transaction", threads, mode="optimistic"),
     "a pessimistic transaction": face("transaction", threads, mode="pessimistic"),
     "a snapshot": face(SNAPSHOT, threads, snapshot=True),
