@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
+TK = TypeVar("TK", bound=tuple[Any, ...])
+"""Keys that are tuples: a shorter one is a prefix, or a bound, of many."""
 
 
 class Map(MutableMapping[K, V]):
@@ -203,6 +205,7 @@ class Map(MutableMapping[K, V]):
 
     # -------------------------------------------------------------- in order
 
+    @overload
     def range(
         self,
         start: K | None = None,
@@ -210,7 +213,24 @@ class Map(MutableMapping[K, V]):
         *,
         reverse: bool = False,
         limit: int | None = None,
-    ) -> Items[tuple[K, V]]:
+    ) -> Items[tuple[K, V]]: ...
+    @overload
+    def range(
+        self: Map[TK, V],
+        start: tuple[Any, ...] | None = None,
+        stop: tuple[Any, ...] | None = None,
+        *,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Items[tuple[TK, V]]: ...
+    def range(
+        self,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Items[tuple[Any, V]]:
         """Iterate over the pairs from ``start`` (included) to ``stop`` (not), in order.
 
         ``reverse`` gives the same pairs backwards; ``limit`` ends after that many.  Raises
@@ -219,7 +239,13 @@ class Map(MutableMapping[K, V]):
         way = operations.between(self._namespace, start, stop, reverse=reverse, limit=limit)
         return iterate(way, self)
 
-    def delete_range(self, start: K | None = None, stop: K | None = None) -> int:
+    @overload
+    def delete_range(self, start: K | None = None, stop: K | None = None) -> int: ...
+    @overload
+    def delete_range(
+        self: Map[TK, V], start: tuple[Any, ...] | None = None, stop: tuple[Any, ...] | None = None
+    ) -> int: ...
+    def delete_range(self, start: Any = None, stop: Any = None) -> int:
         """Delete the keys from ``start`` (included) to ``stop`` (not); return how many there were.
 
         In one transaction, all or none.  Raises ``CodecError`` as ``range`` does.
@@ -235,12 +261,20 @@ class Map(MutableMapping[K, V]):
         """Return the last key with its value; None if the map is empty."""
         return perform(operations.last(self._namespace), self)
 
-    def items(self, prefix: K | None = None) -> Items[tuple[K, V]]:  # type: ignore[override]
+    @overload  # type: ignore[override]
+    def items(self, prefix: K | None = None) -> Items[tuple[K, V]]: ...
+    @overload
+    def items(self: Map[TK, V], prefix: tuple[Any, ...]) -> Items[tuple[TK, V]]: ...
+    def items(self, prefix: Any = None) -> Items[tuple[Any, V]]:
         """Iterate over (key, value) in order; ``prefix`` keeps those whose key begins with it."""
         # No view of a dict: `list` would ask it for its length first, which is O(n) here.
         return iterate(operations.items(self._namespace, prefix), self)
 
-    def keys(self, prefix: K | None = None) -> Items[K]:  # type: ignore[override]
+    @overload  # type: ignore[override]
+    def keys(self, prefix: K | None = None) -> Items[K]: ...
+    @overload
+    def keys(self: Map[TK, Any], prefix: tuple[Any, ...]) -> Items[TK]: ...
+    def keys(self, prefix: Any = None) -> Items[Any]:
         """Iterate over the keys in order; ``prefix`` keeps those that begin with it."""
         return iterate(operations.keys(self._namespace, prefix), self)
 
