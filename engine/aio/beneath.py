@@ -78,7 +78,7 @@ class Beneath:
     @property
     def namespace(self) -> Namespace:
         """The namespace, with its codecs."""
-        return self._mapping.namespace
+        return self._mapping._namespace
 
     async def get(self, key: Any, default: Any, /) -> Any:
         """Return the value of a key, or ``default``."""

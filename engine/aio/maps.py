@@ -37,6 +37,8 @@ from ..data.requests import Iteration, Operation, Request, Source
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
+TK = TypeVar("TK", bound=tuple[Any, ...])
+"""Keys that are tuples: a shorter one is a prefix, or a bound, of many."""
 
 BLOCK_FIRST = 16
 BLOCK_MAX = 1024
@@ -322,7 +324,13 @@ class Map(Generic[K, V]):
         backing = await self.bound()
         await backing.perform(operations.delete_many(backing.namespace, keys))
 
-    async def delete_range(self, start: K | None = None, stop: K | None = None) -> int:
+    @overload
+    async def delete_range(self, start: K | None = None, stop: K | None = None) -> int: ...
+    @overload
+    async def delete_range(
+        self: Map[TK, V], start: tuple[Any, ...] | None = None, stop: tuple[Any, ...] | None = None
+    ) -> int: ...
+    async def delete_range(self, start: Any = None, stop: Any = None) -> int:
         """Delete the keys from ``start`` (included) to ``stop`` (not); return how many there were.
 
         In one transaction, all or none.  Raises ``CodecError`` as ``range`` does.
@@ -355,6 +363,7 @@ class Map(Generic[K, V]):
 
     # -------------------------------------------------------------- in order
 
+    @overload
     def range(
         self,
         start: K | None = None,
@@ -362,7 +371,24 @@ class Map(Generic[K, V]):
         *,
         reverse: bool = False,
         limit: int | None = None,
-    ) -> Items[tuple[K, V]]:
+    ) -> Items[tuple[K, V]]: ...
+    @overload
+    def range(
+        self: Map[TK, V],
+        start: tuple[Any, ...] | None = None,
+        stop: tuple[Any, ...] | None = None,
+        *,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Items[tuple[TK, V]]: ...
+    def range(
+        self,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Items[tuple[Any, V]]:
         """Iterate over the pairs from ``start`` (included) to ``stop`` (not), in order."""
         return self._iterate(
             lambda namespace: operations.between(
@@ -370,11 +396,19 @@ class Map(Generic[K, V]):
             )
         )
 
-    def items(self, prefix: K | None = None) -> Items[tuple[K, V]]:
+    @overload
+    def items(self, prefix: K | None = None) -> Items[tuple[K, V]]: ...
+    @overload
+    def items(self: Map[TK, V], prefix: tuple[Any, ...]) -> Items[tuple[TK, V]]: ...
+    def items(self, prefix: Any = None) -> Items[tuple[Any, V]]:
         """Iterate over (key, value) in order; ``prefix`` keeps those whose key begins with it."""
         return self._iterate(lambda namespace: operations.items(namespace, prefix))
 
-    def keys(self, prefix: K | None = None) -> Items[K]:
+    @overload
+    def keys(self, prefix: K | None = None) -> Items[K]: ...
+    @overload
+    def keys(self: Map[TK, Any], prefix: tuple[Any, ...]) -> Items[TK]: ...
+    def keys(self, prefix: Any = None) -> Items[Any]:
         """Iterate over the keys in order; ``prefix`` keeps those that begin with it."""
         return self._iterate(lambda namespace: operations.keys(namespace, prefix))
 

@@ -22,6 +22,7 @@ from trio.lowlevel import current_task
 
 from ...affinity.errors import DeadlockError
 from ..api.choices import Isolation
+from ..api.maps import namespace_of
 from ..api.rewrites import Rewrite
 from ..api.rewriting import begins_again, has_to_wait
 from ..commit.lock_manager import LockedError
@@ -40,9 +41,9 @@ class Plain(Beneath):
         super().__init__(mapping, store)
         self._store = store
         self._log = log
-        self._make = store.writer().rewriting.maker(mapping.namespace)
+        self._make = store.writer().rewriting.maker(namespace_of(mapping))
         # The hot paths.  Neither refers to this object, which would keep itself alive.
-        namespace = mapping.namespace
+        namespace = namespace_of(mapping)
         otherwise = partial(_commit_pair, store, namespace)
         self.get = store.getter(mapping)  # type: ignore[method-assign]
         self.put = log.putter(namespace, store.inside, otherwise)  # type: ignore[method-assign]

@@ -110,7 +110,7 @@ class Inside(Beneath):
 
     async def put(self, key: bytes, value: bytes | None, /) -> None:
         """Set an encoded key, or delete it."""
-        await self._transaction.put_many(self._mapping.namespace, [(key, value)])
+        await self._transaction.put_many(self._mapping._namespace, [(key, value)])
 
     def answer(self, request: Request) -> Awaitable[Any]:
         """Return the answer to a request of an operation."""

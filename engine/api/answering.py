@@ -74,7 +74,7 @@ class Session(Protocol):
 class Bound(Protocol):
     """A namespace in a session: what there is to a map before it has the methods of one."""
 
-    namespace: Namespace
+    _namespace: Namespace
     _session: Session
     _read: Callable[[bytes], bytes | None]
     _rewrite: Callable[[bytes, Decide], Any]
@@ -97,7 +97,7 @@ def answer(request: Request, mapping: Bound) -> Any:
     # The frequent ones first, and not as cases of the match, which would take longer.
     if isinstance(request, DecideOn):
         return mapping._rewrite(*request)
-    namespace, session = mapping.namespace, mapping._session
+    namespace, session = mapping._namespace, mapping._session
     if isinstance(request, GetMany):
         return session.get_many(namespace, request.keys)
     if isinstance(request, PutMany):
@@ -136,7 +136,7 @@ def _count(blocks: Iterator[list[Pair]], most: int | None) -> int:
 def iterate(way: Iteration[T], mapping: Bound) -> Items[T]:
     """Return an iteration over a map, of which nothing has been read yet."""
     low, high, reverse, limit, size, of_block = way
-    blocks = mapping._session.blocks(mapping.namespace, low, high, reverse, size)
+    blocks = mapping._session.blocks(mapping._namespace, low, high, reverse, size)
     if limit is not None:
         blocks = _limited(blocks, limit)
     found: Any = blocks if of_block is None else map(of_block, blocks)

@@ -185,7 +185,7 @@ class TransactionSession:
         """Return a map as it is inside this transaction; ``UsageError`` for a foreign one."""
         self._check_open()
         try:
-            namespace = mapping.namespace
+            namespace = mapping._namespace
             here = namespace.home is self._database.home
         except AttributeError:
             here = False

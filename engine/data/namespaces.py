@@ -135,7 +135,7 @@ def namespace_at(home: Home, mapping: object) -> Namespace:
 
     A map of another store would name another namespace here, by its number.
     """
-    namespace = getattr(mapping, "namespace", None)
+    namespace = getattr(mapping, "_namespace", None)
     if getattr(namespace, "home", None) is home:
         return cast(Namespace, namespace)
     raise no_map_of(home, mapping, getattr(namespace, "home", None))

@@ -12,6 +12,7 @@ from support.trio_stores import opened as opened_under_trio
 from tidelog import aio
 from tidelog.codecs import I64, Json, Str
 from tidelog.engine.api.database import Database
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.api.open import open_with
 from tidelog.errors import UsageError
 from tidelog.testing import simulated
@@ -36,7 +37,7 @@ def test_a_transaction_refuses_a_map_of_another_store(store: Opened, other: Data
     accounts = store.database.map("accounts", key=Str, value=I64)
     logs = other.map("logs", key=Str, value=Json)
     accounts["ada"], logs["x"] = 10, {"msg": "hi"}
-    assert accounts.namespace.id == logs.namespace.id
+    assert namespace_of(accounts).id == namespace_of(logs).id
     with store.database.transaction() as tx:
         with pytest.raises(UsageError, match=OTHER) as caught:
             tx[logs]

@@ -7,7 +7,7 @@ lists at the top.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +80,21 @@ def shown(thing: object) -> set[str]:
 
 def test_what_users_hold_shows_what_is_for_them_and_nothing_else(tmp_path: Path) -> None:
     # A snapshot showed 19 names of the store's own, the module its machinery.
-    with tidelog.open(tmp_path / "store") as db, db.snapshot() as old, db.transaction() as tx:
+    with (
+        tidelog.open(tmp_path / "store") as db,
+        db.snapshot() as old,
+        db.transaction(plain_writes=True) as tx,
+    ):
+        users = db.map("users")
         assert shown(old) == {"close", "position"}
         assert shown(tx) == {"commit", "receipt", "rollback", "tx_id"}
+        of_mappings = shown(MutableMapping)
+        for handle in (users, old[users], tx[users]):
+            assert handle.get(b"ada") is None  # which makes what reads
+            assert shown(handle) - of_mappings == {
+                *("compare_and_set", "delete_many", "delete_range", "discard", "first", "get_many"),
+                *("incr", "last", "load", "name", "range", "set", "update_many"),
+            }
     with tidelog.open(tmp_path / "store", read_only=True) as reader, reader.snapshot() as old:
         assert shown(old) == {"close", "position"}
     assert dir(tidelog) == sorted(tidelog.__all__)

@@ -22,6 +22,7 @@ from tidelog.engine.api import answering, maps
 from tidelog.engine.api.choices import Mode
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.items import Items
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.data.driving import drive, taken
 from tidelog.engine.data.requests import (
@@ -254,7 +255,7 @@ class Wire:
     """The backing of a map under Trio that can only ask: what a network would let through."""
 
     def __init__(self, mapping: maps.Map[Any, Any], database: Database) -> None:
-        self.namespace = mapping.namespace
+        self.namespace = namespace_of(mapping)
         self._mapping = mapping
         self._database = database
 

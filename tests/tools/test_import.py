@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,6 +17,7 @@ import tidelog
 from tidelog import codecs
 from tidelog.affinity.errors import UsageError
 from tidelog.affinity.partitions import Space
+from tidelog.engine.api.maps import map_of, namespace_of
 from tidelog.engine.codecs import registry as engine_codecs
 from tidelog.engine.codecs.registry import Codec
 from tidelog.engine.data.namespaces import Home, Namespace
@@ -243,7 +243,7 @@ def test_an_export_is_read_by_the_version_that_wrote_it(
     assert done.exit_code == 0, done.stderr
     with tidelog.open(priced, codecs=[money(2)]) as db:
         again = db.map(name)
-        assert (again["pear"], again.namespace.value_codec.version) == (30, 2)
+        assert (again["pear"], namespace_of(again).value_codec.version) == (30, 2)
 
 
 def test_a_version_that_nobody_knows_is_refused(
@@ -332,7 +332,7 @@ def encoded(codec: Codec[Any], value: Any) -> bytes | None:
         return None
 
 
-def namespace_of(key: Codec[Any], value: Codec[Any]) -> Namespace:
+def namespace_with(key: Codec[Any], value: Codec[Any]) -> Namespace:
     record = NamespaceRecord(
         id=16,
         name="m",
@@ -359,12 +359,10 @@ def test_an_import_of_an_export_has_every_byte(
     if None in pairs or None in pairs.values():
         return
     expected = cast("dict[bytes, bytes]", pairs)
-    namespace = namespace_of(key_codec, value_codec)
+    namespace = namespace_with(key_codec, value_codec)
     stream = io.StringIO(newline="")
     write = _write_csv if kind == "csv" else _write_jsonl
-    write(
-        stream, cast("Any", SimpleNamespace(namespace=namespace)), expected.items(), lambda _: None
-    )
+    write(stream, map_of(namespace, cast("Any", None)), expected.items(), lambda _: None)
     _, found = split_head(numbered_records(io.BytesIO(stream.getvalue().encode()), kind))
     fields = ImportFields(key=("key",), value=None)
     back = pairs_of_records(found, namespace, fields, kind == "csv")

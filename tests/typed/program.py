@@ -101,6 +101,8 @@ def opening(path: Path, flag: bool) -> None:
         assert_type(either, Database | ReadOnlyDatabase)
         assert_type(either.map("users", key=Str, value=I64), Map[str, int])
         assert_type(either.snapshot(), Snapshot)
+        assert_type(either.path, str)
+        assert_type(either.partitions, int)
         either.statistics()
 
 
@@ -128,6 +130,16 @@ def maps(db: Database) -> None:
     assert_type(db.map("any", create=False), Map[Any, Any])
     places: Map[tuple[str, int], list[str]] = db.map("tuples", key=Tuple, value=Json)
     places["GB", 5] = ["Leeds"]
+    assert_type(list(places.keys(("GB",))), list[tuple[str, int]])
+    assert_type(list(places.items(("GB",))), list[tuple[tuple[str, int], list[str]]])
+    assert_type(list(places.range(("GB",), ("GC",))), list[tuple[tuple[str, int], list[str]]])
+    assert_type(places.delete_range(("GA",), ("GB", 0)), int)
+    recorded = db.map("any")
+    assert_type(list(recorded.range()), list[tuple[Any, Any]])
+    assert_type(list(recorded.range("a", limit=1)), list[tuple[Any, Any]])
+    assert_type(list(recorded.items()), list[tuple[Any, Any]])
+    assert_type(list(recorded.items("a")), list[tuple[Any, Any]])
+    assert_type(list(recorded.keys()), list[Any])
     value = None if db.read_only else I64
     assert_type(db.map("maybe", key=Str, value=value), Map[str, int] | Map[str, Any])
 
@@ -145,6 +157,7 @@ def wrong_maps(db: Database, places: Map[tuple[str, int], str]) -> None:
     users[b"ada"]  # mypy[index] pyright[reportArgumentType]
     users.delet  # mypy[attr-defined] pyright[reportAttributeAccessIssue, reportUnknownMemberType]
     places[5, "GB"] = ""  # mypy[index] pyright[reportArgumentType]
+    places.keys("GB")  # mypy[call-overload] pyright[reportCallIssue, reportArgumentType]
     db.map("users", key=str)  # mypy[call-overload] pyright[reportCallIssue, reportArgumentType]
     db.map("users", Str, I64)  # mypy[call-overload] pyright[reportCallIssue]
     db.map(5)  # mypy[call-overload] pyright[reportArgumentType]
@@ -241,6 +254,7 @@ def wrong_use(users: Map[str, int], numbers: Map[int, float]) -> None:
     users.update_many({5: 1})  # mypy[arg-type] pyright[reportArgumentType]
     users.delete_many([5])  # mypy[list-item] pyright[reportArgumentType]
     users.range(5)  # mypy[arg-type] pyright[reportArgumentType]
+    users.items(("a",))  # mypy[arg-type] pyright[reportArgumentType]
     users.update(bob="2")  # mypy[call-overload] pyright[reportArgumentType]
     numbers.update(bob=2)  # mypy[call-overload] pyright[reportCallIssue]
     number: str = users["ada"]  # mypy[assignment] pyright[reportAssignmentType]
@@ -255,6 +269,14 @@ def transactions(db: Database, users: Map[str, int]) -> None:
         assert_type(tx, Transaction)
         assert_type(tx[users], Map[str, int])
         tx[users]["ada"] = 1
+        receipt = tx.commit()
+        assert_type(receipt.tx_id, bytes)
+        assert_type(receipt.position, int)
+    try:
+        db.map("users", key=I64)
+    except tidelog.TidelogError as error:
+        assert_type(error.hint, str)
+        assert_type(error.retryable, bool)
     for attempt in db.attempts(3, isolation="read_committed", lock_timeout=1):
         with attempt as tx:
             assert_type(tx[users].get("ada"), int | None)
@@ -323,6 +345,9 @@ async def under_trio(path: Path, flag: bool) -> None:
         assert_type(await users.pop("ada"), int)
         assert_type(await users.pop("ada", None), int | None)
         assert_type(await users.popitem(), tuple[str, int])
+        places: aio.Map[tuple[str, int], list[str]] = db.map("tuples", key=Tuple, value=Json)
+        assert_type([key async for key in places.keys(("GB",))], list[tuple[str, int]])
+        assert_type(await places.delete_range(("GA",), ("GB", 0)), int)
         assert_type([name async for name in users], list[str])
         assert_type([number async for number in users.values()], list[int])
         async with users.range("a", limit=1) as pairs:

@@ -21,6 +21,7 @@ import click
 
 from ...affinity.errors import NotFoundError, UsageError
 from ...engine.api.database import session_of
+from ...engine.api.maps import namespace_of
 from ...engine.codecs.byte_text import shown_bytes
 from ...engine.files.recovery import newest_durable
 from ...engine.system.production import production
@@ -258,7 +259,7 @@ def write_salvaged(
         progress(settings, "writing") as advance,
     ):
         for record, pairs in salvaged_batches(found, SALVAGE_BATCH):
-            session_of(target).set_many(map_like(target, record).namespace, pairs)
+            session_of(target).set_many(namespace_of(map_like(target, record)), pairs)
             keys[record.name] += len(pairs)
             advance(len(pairs))
         for _, record in sorted(found.maps.items()):

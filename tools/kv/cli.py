@@ -24,6 +24,7 @@ import click
 from ...affinity.errors import NotFoundError, UsageError
 from ...affinity.partitions import PARTITIONS_MAX, Space, partition_of
 from ...engine.api.database import Database, session_of
+from ...engine.api.maps import namespace_of
 from ...engine.api.read_only import ReadOnlyDatabase
 from ...engine.codecs.byte_text import quoted
 from ...engine.codecs.registry import Codec, KeyRange, codec_named
@@ -100,7 +101,7 @@ def leave_skipped(ctx: click.Context, skipped: Skipped | None) -> None:
 def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
     """Print the value of KEY; ends with 4 if there is none."""
     with reading_map(store, map_name) as (db, mapping), session_of(db).snapshot() as snapshot:
-        namespace = mapping.namespace
+        namespace = namespace_of(mapping)
         encoded = parse_value(key, namespace.key_codec, "key")
         value = snapshot.getter(namespace)(encoded)
         if value is None:
@@ -145,7 +146,7 @@ def scan(
 ) -> None:
     """Print the keys and values of MAP in the order of the keys."""
     with reading_map(store, map_name) as (db, mapping):
-        codec = mapping.namespace.key_codec
+        codec = namespace_of(mapping).key_codec
         wanted = bounds_of(codec, **bounds)
         skipped = Skipped() if skip_damaged else None
         pairs = encoded_pairs(
@@ -155,7 +156,7 @@ def scan(
         if form == "text":
             for key, value in pairs:
                 columns = [inline(key, codec)]
-                columns += [] if keys_only else [inline(value, mapping.namespace.value_codec)]
+                columns += [] if keys_only else [inline(value, namespace_of(mapping).value_codec)]
                 click.echo("\t".join(columns))
         else:
             documents = (
@@ -193,7 +194,7 @@ def count(
     skipped = Skipped() if skip_damaged else None
     for name in names:
         with reading_map(store, name) as (reader, mapping):
-            wanted = bounds_of(mapping.namespace.key_codec, prefix=prefix)
+            wanted = bounds_of(namespace_of(mapping).key_codec, prefix=prefix)
             total = sum(
                 1 for _ in encoded_pairs(reader, mapping, wanted, block=2048, skipped=skipped)
             )
@@ -248,16 +249,16 @@ def encoded_pairs(
             f"there is no partition {partition}", hint=f"The store has {db.partitions} partitions."
         )
     low, high = wanted
-    space = mapping.namespace.space
+    space = namespace_of(mapping).space
     with session_of(db).snapshot() as snapshot:
         if skipped is None:
-            blocks = snapshot.blocks(mapping.namespace, low, high, reverse, block)
+            blocks = snapshot.blocks(namespace_of(mapping), low, high, reverse, block)
         else:
             blocks = snapshot.scan(
-                Range(namespace=mapping.namespace.id, start=low, stop=high),
+                Range(namespace=namespace_of(mapping).id, start=low, stop=high),
                 reverse=reverse,
                 block=block,
-                damaged=partial(skipped.tell, mapping.namespace),
+                damaged=partial(skipped.tell, namespace_of(mapping)),
             )
         for pairs in blocks:
             for pair in pairs:
@@ -267,7 +268,7 @@ def encoded_pairs(
 
 def pair_document(mapping: AnyMap, key: bytes, value: bytes | None) -> dict[str, Any]:
     """Return what ``--json`` prints of a key and, if given, its value."""
-    namespace = mapping.namespace
+    namespace = namespace_of(mapping)
     fields: dict[str, Any] = {"v": SCHEMA, "type": "pair", "map": namespace.name}
     fields |= shown_pair_part("key", key, namespace.key_codec)
     if value is not None:
@@ -359,7 +360,7 @@ def delete(
     with writing(store) as db:
         require_map(db, map_name)
         mapping = db.map(map_name)
-        codec = mapping.namespace.key_codec
+        codec = namespace_of(mapping).key_codec
         wanted = {codec.decode(parse_value(key, codec, "key")): key for key in keys}
         with db.transaction(tag=tag) as tx:
             inside = tx[mapping]
@@ -451,7 +452,7 @@ def namespace_for_writing(
     """
     check_name(name)
     if db is not None and name in db.maps():
-        return map_for_writing(db, name, False, codecs, given).namespace
+        return namespace_of(map_for_writing(db, name, False, codecs, given))
     key, value = codecs
     record = NamespaceRecord(
         id=FIRST_USER_NAMESPACE,

@@ -24,6 +24,7 @@ from typing import TextIO
 import click
 
 from ...affinity.errors import UsageError
+from ...engine.api.maps import namespace_of
 from ..db.stores import AnyMap, reading_map
 from ..shell.commands import PATH, ToolCommand, settings_of, store_argument
 from ..shell.exits import RefusedError
@@ -74,7 +75,7 @@ def export_records(
     kind = kind or format_of(output or "")
     skipped = Skipped() if skip_damaged else None
     with reading_map(store, map_name) as (db, mapping):
-        wanted = bounds_of(mapping.namespace.key_codec, **bounds)
+        wanted = bounds_of(namespace_of(mapping).key_codec, **bounds)
         pairs = encoded_pairs(db, mapping, wanted, block=1024, skipped=skipped)
         write = _write_csv if kind == "csv" else _write_jsonl
         with (
@@ -139,7 +140,7 @@ def _check_place(output: str, force: bool, store: str) -> None:
 def _write_jsonl(
     stream: TextIO, mapping: AnyMap, pairs: Iterable[tuple[bytes, bytes]], advance: Advance
 ) -> int:
-    namespace = mapping.namespace
+    namespace = namespace_of(mapping)
     head = {
         "v": SCHEMA,
         "type": "map",
@@ -165,7 +166,7 @@ def _write_csv(
     writer = csv.writer(stream)
     writer.writerow(("key", "value"))
     written = 0
-    namespace = mapping.namespace
+    namespace = namespace_of(mapping)
     for key, value in pairs:
         writer.writerow((exact(key, namespace.key_codec), exact(value, namespace.value_codec)))
         written += 1
