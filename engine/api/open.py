@@ -80,24 +80,11 @@ def open(
     Raises ``AlreadyOpenError``, ``NotFoundError``, ``CorruptLogError``, ``CorruptDataError``,
     ``FormatVersionError``, ``ForeignFileError``, ``DiskError``, ``UsageError``.
     """
-    environment = production()
-    options = dict(limits)
-    found: Database | ReadOnlyDatabase
     if read_only:
-        found = _open_reading(environment, path, partitions, codecs, limits)
-    else:
-        found = open_with(
-            environment,
-            path,
-            partitions=partitions,
-            durability=durability,
-            create=create,
-            codecs=codecs,
-            **limits,
-        )
-        options["durability"] = durability
-    session_of(found).found_by(WayBack(reopened, reopened_map, found.path, read_only, options))
-    return found
+        return _open_reading(production(), path, partitions, codecs, limits, named=True)
+    return _open_writing(
+        production(), place_of(path), partitions, durability, create, codecs, limits, named=True
+    )
 
 
 def reopened(path: str, read_only: bool, options: dict[str, Any]) -> Database | ReadOnlyDatabase:
@@ -106,10 +93,17 @@ def reopened(path: str, read_only: bool, options: dict[str, Any]) -> Database | 
     Raises as ``open`` does: ``AlreadyOpenError`` if another process has it open for writing, and
     so had the handle.  A store that is gone is not made anew.
     """
+    return _found_again(path, read_only, options)[0]
+
+
+def _found_again(
+    path: str, read_only: bool, options: dict[str, Any]
+) -> tuple[Database | ReadOnlyDatabase, bool]:
+    """Return the store of a pickled handle, and whether it was opened for that."""
     with _reopening:
         session = opened_at(path, read_only)
         if session is not None:
-            return cast("Database | ReadOnlyDatabase", session.face() or _face_of(session))
+            return session.face() or _face_of(session), False
         found: Database | ReadOnlyDatabase
         if read_only:
             found = open(path, read_only=True, **options)
@@ -127,7 +121,7 @@ def reopened(path: str, read_only: bool, options: dict[str, Any]) -> Database | 
                     "read_only=True)`, which works beside the process that writes.",
                 ) from None
         session_of(found).warns = False
-        return found
+        return found, True
 
 
 def reopened_map(
@@ -141,15 +135,21 @@ def reopened_map(
 
     Raises ``NotFoundError`` if there is none of that name, ``CodecError`` if that is another one.
     """
-    found = reopened(path, read_only, options).map(name, create=False)
-    if found.namespace.codec_names != codecs:
-        (key, _), (value, _) = codecs
-        raise CodecError(
-            f"the map {name!r} that was pickled had codecs {key} and {value}, and this one is "
-            f"{found!r}",
-            hint="It was dropped and made anew: get it from `db.map`.",
-        )
-    return found
+    database, fresh = _found_again(path, read_only, options)
+    try:
+        found = database.map(name, create=False)
+        if found.namespace.codec_names != codecs:
+            (key, _), (value, _) = codecs
+            raise CodecError(
+                f"the map {name!r} that was pickled had codecs {key} and {value}, and this one is "
+                f"{found!r}",
+                hint="It was dropped and made anew: get it from `db.map`.",
+            )
+        return found
+    except BaseException:
+        if fresh:  # at once: whoever has the exception has the store, too
+            database.close()
+        raise
 
 
 def _face_of(session: Reopenable) -> Database | ReadOnlyDatabase:
@@ -245,7 +245,10 @@ def _open_writing(
     create: bool,
     codecs: Iterable[Any],
     limits: Mapping[str, Any],
+    *,
+    named: bool = False,
 ) -> Database:
+    """Open a store for writing; ``named`` tells that any process finds it by its path."""
     choice("durability", durability, Durability)
     given = _given(codecs)
     store: OpenStore | None = None
@@ -263,7 +266,11 @@ def _open_writing(
                     mapped=durability != "always",
                 ),
             )
-        database = Database(StoreSession(store, durability, given))
+        session = StoreSession(store, durability, given)
+        if named:
+            options = {**limits, "durability": durability}
+            session.found_by(WayBack(reopened, reopened_map, place, False, options))
+        database = Database(session)
         log.info(
             "store.opened path=%s clean=%s",
             place,
@@ -298,6 +305,8 @@ def _open_reading(
     partitions: int | None,
     codecs: Iterable[Any],
     limits: Mapping[str, Any],
+    *,
+    named: bool = False,
 ) -> ReadOnlyDatabase:
     if partitions is not None:
         raise UsageError(
@@ -313,6 +322,9 @@ def _open_reading(
 
             options, given = _options(limits), _given(codecs)
             session = _at_last(environment, lambda: ReadSession(environment, place, options, given))
+            if named:
+                way = WayBack(reopened, reopened_map, place, True, dict(limits))
+                session.found_by(way)
         return ReadOnlyDatabase(session)
     except BaseException:
         if session is not None:
