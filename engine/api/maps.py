@@ -78,8 +78,8 @@ class Map(MutableMapping[K, V]):
     def __reduce_ex__(self, _protocol: object) -> tuple[Any, ...]:
         """Pickle the way to the map: that of its store, its name, and the names of its codecs."""
         way = self._session.way()
-        self.namespace.check_alive()
-        return way.mapping, (*way.arguments, self.name, self.namespace.codec_names)
+        self._namespace.check_alive()
+        return way.mapping, (*way.arguments, self.name, self._namespace.codec_names)
 
     def __repr__(self) -> str:
         """Show name and codecs."""

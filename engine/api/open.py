@@ -12,7 +12,7 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
@@ -27,7 +27,7 @@ from ..system.forks import free
 from ..system.production import production
 from .choices import Durability, choice
 from .database import Database, session_of
-from .maps import Map
+from .maps import Map, namespace_of
 from .pickling import Reopenable, WayBack, opened_at
 from .session import StoreSession
 
@@ -92,16 +92,11 @@ def open(
     Raises ``AlreadyOpenError``, ``NotFoundError``, ``CorruptLogError``, ``CorruptDataError``,
     ``FormatVersionError``, ``ForeignFileError``, ``DiskError``, ``UsageError``.
     """
-    environment, place = production(), place_of(path)
     if read_only:
-        way = _way(place, True, limits)
-        return _open_reading(environment, place, partitions, codecs, limits, way)
-    way = _way(place, False, {**limits, "durability": durability})
-    return _open_writing(environment, place, partitions, durability, create, codecs, limits, way)
-
-
-def _way(place: str, read_only: bool, options: Mapping[str, Any]) -> WayBack:
-    return WayBack(reopened, reopened_map, place, read_only, dict(options))
+        return _open_reading(production(), path, partitions, codecs, limits, named=True)
+    return _open_writing(
+        production(), place_of(path), partitions, durability, create, codecs, limits, named=True
+    )
 
 
 def reopened(path: str, read_only: bool, options: dict[str, Any]) -> Database | ReadOnlyDatabase:
@@ -110,10 +105,17 @@ def reopened(path: str, read_only: bool, options: dict[str, Any]) -> Database | 
     Raises as ``open`` does: ``AlreadyOpenError`` if another process has it open for writing, and
     so had the handle.  A store that is gone is not made anew.
     """
+    return _found_again(path, read_only, options)[0]
+
+
+def _found_again(
+    path: str, read_only: bool, options: dict[str, Any]
+) -> tuple[Database | ReadOnlyDatabase, bool]:
+    """Return the store of a pickled handle, and whether it was opened for that."""
     with _reopening:
         session = opened_at(path, read_only)
         if session is not None:
-            return cast("Database | ReadOnlyDatabase", session.face() or _face_of(session))
+            return session.face() or _face_of(session), False
         found: Database | ReadOnlyDatabase
         if read_only:
             found = open(path, read_only=True, **options)
@@ -131,7 +133,7 @@ def reopened(path: str, read_only: bool, options: dict[str, Any]) -> Database | 
                     "read_only=True)`, which works beside the process that writes.",
                 ) from None
         session_of(found).warns = False
-        return found
+        return found, True
 
 
 def reopened_map(
@@ -145,15 +147,21 @@ def reopened_map(
 
     Raises ``NotFoundError`` if there is none of that name, ``CodecError`` if that is another one.
     """
-    found = reopened(path, read_only, options).map(name, create=False)
-    if found.namespace.codec_names != codecs:
-        (key, _), (value, _) = codecs
-        raise CodecError(
-            f"the map {name!r} that was pickled had codecs {key} and {value}, and this one is "
-            f"{found!r}",
-            hint="It was dropped and made anew: get it from `db.map`.",
-        )
-    return found
+    database, fresh = _found_again(path, read_only, options)
+    try:
+        found = database.map(name, create=False)
+        if namespace_of(found).codec_names != codecs:
+            (key, _), (value, _) = codecs
+            raise CodecError(
+                f"the map {name!r} that was pickled had codecs {key} and {value}, and this one is "
+                f"{found!r}",
+                hint="It was dropped and made anew: get it from `db.map`.",
+            )
+        return found
+    except BaseException:
+        if fresh:  # at once: whoever has the exception has the store, too
+            database.close()
+        raise
 
 
 def _face_of(session: Reopenable) -> Database | ReadOnlyDatabase:
@@ -219,7 +227,7 @@ def open_with(
 ) -> Database | ReadOnlyDatabase:
     """Open a store in a given environment: ``open`` with another disk, clock or data file."""
     if read_only:
-        return _open_reading(environment, place_of(path), partitions, codecs, limits)
+        return _open_reading(environment, path, partitions, codecs, limits)
     return _open_writing(
         environment, place_of(path), partitions, durability, create, codecs, limits
     )
@@ -262,8 +270,10 @@ def _open_writing(
     create: bool,
     codecs: Iterable[ValueCodec[Any]],
     limits: GivenOptions,
-    way: WayBack | None = None,
+    *,
+    named: bool = False,
 ) -> Database:
+    """Open a store for writing; ``named`` tells that any process finds it by its path."""
     choice("durability", durability, Durability)
     given = _given(codecs)
     store: OpenStore | None = None
@@ -282,6 +292,9 @@ def _open_writing(
                 ),
             )
         session = StoreSession(store, durability, given)
+        if named:
+            options = {**limits, "durability": durability}
+            session.found_by(WayBack(reopened, reopened_map, place, False, options))
         database = Database(session)
         log.info(
             "store.opened path=%s clean=%s",
@@ -289,8 +302,6 @@ def _open_writing(
             store.report.clean,
             extra={"event": "store.opened"},
         )
-        if way is not None:
-            session.found_by(way)
         return database
     except BaseException:
         if store is not None:
@@ -315,17 +326,19 @@ def _at_last(environment: Environment, opening: Callable[[], T]) -> T:
 
 def _open_reading(
     environment: Environment,
-    place: str,
+    path: str | os.PathLike[str],
     partitions: int | None,
     codecs: Iterable[ValueCodec[Any]],
     limits: GivenOptions,
-    way: WayBack | None = None,
+    *,
+    named: bool = False,
 ) -> ReadOnlyDatabase:
     if partitions is not None:
         raise UsageError(
             "a store that is opened for reading has the partitions that it was made with",
             hint="Leave `partitions` out.",
         )
+    place = place_of(path)
     session: ReadSession | None = None
     try:
         with translated_disk(f"opening {place}"):
@@ -334,10 +347,10 @@ def _open_reading(
 
             options, given = _options(limits), _given(codecs)
             session = _at_last(environment, lambda: ReadSession(environment, place, options, given))
-        database = ReadOnlyDatabase(session)
-        if way is not None:
-            session.found_by(way)
-        return database
+            if named:
+                way = WayBack(reopened, reopened_map, place, True, dict(limits))
+                session.found_by(way)
+        return ReadOnlyDatabase(session)
     except BaseException:
         if session is not None:
             session.close()

@@ -18,13 +18,15 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from typing import Union
 
 from ...wal.ports import Directory, LogFile, ReadableFile
 from .disk import RealDisk
 from .environment import Environment, KeyValueEnvironment, LockHandle
-from .lmdb_file import open_lmdb
+from .layout import DATA_FILE
+from .lmdb_file import LOCK_FILE, open_lmdb
 from .production import production
 
 SHARED_MEMORY = "/dev/shm"
@@ -271,8 +273,15 @@ def without_files(path: str) -> Environment:
 def _open_nameless(map_size: int) -> KeyValueEnvironment:
     """Open a new LMDB file, and take its name away, with that of its lock file."""
     base = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK | os.X_OK) else None
-    with tempfile.TemporaryDirectory(prefix="tidelog-", dir=base) as folder:
+    folder = tempfile.mkdtemp(prefix="tidelog-", dir=base)
+    try:
         return open_lmdb(folder, map_size, False, True)
+    finally:
+        # By their names, and not by a walk, which needs a descriptor: there may be none.
+        for name in (DATA_FILE, LOCK_FILE):
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
 
 
 def _error(code: int, path: str) -> OSError:

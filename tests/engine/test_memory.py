@@ -104,16 +104,16 @@ def test_threads_share_it() -> None:
 
 
 USED = """
-import os, sys, tidelog
+import os, signal, sys, tidelog
+def opened():
+    links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+    return [os.readlink(link) for link in links if os.path.lexists(link)]
 db = tidelog.memory()
-m = db.map("m")
-m.update((b"%d" % number, bytes(1000)) for number in range(1000))
+db.map("m").update((b"%d" % number, bytes(1000)) for number in range(1000))
 db.checkpoint()
-with open("/proc/self/maps") as file:
-    mapped = [line.rstrip() for line in file if ".mdb" in line]
-print(len(mapped) > 0, [line for line in mapped if not line.endswith("(deleted)")], os.listdir())
+print(sorted({os.path.basename(link) for link in opened() if ".mdb" in link}))
 sys.stdout.flush()
-os.kill(os.getpid(), 9)
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -121,7 +121,8 @@ def test_no_file_has_a_name_while_it_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = run_python(f"import os; os.chdir({str(tmp_path)!r})\n{USED}")
-    assert (ran.status, ran.out, ran.err) == (-9, "True [] []\n", "")
+    assert ran.out == "['data.mdb (deleted)', 'lock.mdb (deleted)']\n"
+    assert (ran.status, ran.err) == (-9, "")
     # As on a machine that has no file system in memory.
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -129,6 +130,31 @@ def test_no_file_has_a_name_while_it_is_open(
         db.map("m")[b"k"] = b"v"
         db.checkpoint()
         assert list(tmp_path.iterdir()) == []
+
+
+SHORT_OF_DESCRIPTORS = """
+import os, resource, sys, tempfile, tidelog
+os.access, tempfile.tempdir = (lambda *_: False), sys.argv[1]
+tidelog.memory().close()
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+limit, refused = 4, 0
+while True:
+    limit += 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, most))
+    try:
+        tidelog.memory().close()
+        break
+    except (OSError, tidelog.TidelogError):
+        refused += 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    assert os.listdir(sys.argv[1]) == [], limit
+print(refused > 0)
+"""
+
+
+def test_an_open_that_fails_leaves_no_file_either(tmp_path: Path) -> None:
+    ran = run_python(SHORT_OF_DESCRIPTORS, tmp_path)
+    assert (ran.out, ran.err) == ("True\n", "")
 
 
 def test_a_backup_is_a_store_on_the_disk(tmp_path: Path) -> None:
@@ -159,7 +185,7 @@ def test_options_that_mean_nothing_without_files_are_refused(name: str) -> None:
         refused_option(name)
     assert "tidelog.open" in caught.value.hint
     with pytest.raises(UsageError, match="has no option 'partition'"):
-        tidelog.memory(partition=3)
+        tidelog.memory(partition=3)  # type: ignore[call-arg]
     with pytest.raises(UsageError, match="durability"):
         tidelog.memory(durability="never")  # type: ignore[arg-type]  # as a typo does
 

@@ -196,6 +196,12 @@ def test_a_map_that_was_dropped_or_made_anew_is_not_taken_for_the_old_one(path: 
         with pytest.raises(CodecError, match="had codecs str and i64, and this one is") as caught:
             pickle.loads(data)
         assert "made anew" in caught.value.hint
+    # Whoever has the exception does not have the store open.
+    with pytest.raises(CodecError) as caught:
+        pickle.loads(data)
+    tidelog.open(path).close()
+    assert caught.value.__traceback__ is not None
+    expect_sound(path)
 
 
 @pytest.mark.parametrize("opened", [tidelog.memory, lambda: open_store().database])
