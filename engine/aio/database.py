@@ -1,4 +1,4 @@
-"""The store under Trio: the same names as ``tidelog.open``'s, awaited.
+"""The store for the tasks of a loop: the same names as ``tidelog.open``'s, awaited.
 
     async with aio.open("shop.tl") as db:
         stock = db.map("stock", key=Str, value=Msgpack)
@@ -12,7 +12,7 @@ Invariants:
 
 - Nothing that syncs, scans, checkpoints or waits for a lock runs in the loop; while the data file
   grows no read does.
-- A call that raises ``trio.Cancelled`` had no effect; one that returns had all of it.
+- A call that is cancelled had no effect; one that returns had all of it.
 - Every call checks for cancellation.  Those that commit, scan or maintain are full checkpoints;
   of the others one in ``READS_PER_CHECKPOINT`` is, counted over the store.
 - After ``aclose``, in another thread and in another loop every call raises a ``UsageError``.
@@ -25,12 +25,9 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
-
-import trio
-from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
 
 from ...affinity.errors import ReadOnlyError, UsageError
 from ..api import database as databases, open as opens, snapshots
@@ -48,11 +45,14 @@ from ..system.production import production
 from .attempts import Attempt, Attempts
 from .beneath import Beneath, SyncMap
 from .log_thread import LogThread
+from .loops import Loop, wrong_loop
 from .maps import Getter, Items, Map
 from .plain import Plain
+from .running import running_loop, would_block
 from .snapshots import Snapshot
 from .transactions import Transaction
-from .workers import Workers
+from .waiting import Once
+from .workers import Workers, in_thread
 
 if TYPE_CHECKING:
     from ..api.read_only import ReadOnlyDatabase
@@ -88,21 +88,21 @@ class Database:
     """An open store; made by ``open``.  May be shared by the tasks of its loop."""
 
     def __init__(
-        self, database: databases.Database | ReadOnlyDatabase, reads: Reads = "inline"
+        self, database: databases.Database | ReadOnlyDatabase, loop: Loop, reads: Reads
     ) -> None:
-        token = trio.lowlevel.current_trio_token()
+        self.loop = loop
         self.database = database
         """The synchronous store beneath, which threads may share; ``aclose`` closes it."""
         self.path = database.path
         self._beneath: StoreSession | ReadSession = session_of(database)
         self.home = self._beneath.home
         self.read_only = database.read_only
-        self.workers = Workers(database.path, token, self._beneath.limits.lock_places)
+        self.workers = Workers(database.path, loop, self._beneath.limits.lock_places)
         self._inline = reads == "inline"
         self._reads = 0
         self.inside = Blocks()
-        self._log = None if database.read_only else LogThread(self.writer(), token)
-        self._closed: trio.Event | None = None
+        self._log = None if database.read_only else LogThread(self.writer(), loop)
+        self._closed: Once | None = None
         _open_databases.add(self)
 
     __reduce_ex__ = not_copied
@@ -156,12 +156,12 @@ class Database:
 
     async def drop(self, name: str) -> None:
         """Remove a map and everything in it; ``NotFoundError`` if there is none."""
-        self.inside.check_change(current_task(), f"dropping the map {name!r}")
+        self.inside.check_change(self.loop.task(), f"dropping the map {name!r}")
         await self.workers.run(partial(self._handle().drop, name))
 
     async def rename(self, old: str, new: str) -> None:
         """Give a map another name; its handles keep working."""
-        self.inside.check_change(current_task(), f"renaming the map {old!r}")
+        self.inside.check_change(self.loop.task(), f"renaming the map {old!r}")
         await self.workers.run(partial(self._handle().rename, old, new))
 
     # -------------------------------------------------------------- transactions
@@ -274,9 +274,9 @@ class Database:
         """Check for cancellation, and now and then let other tasks run."""
         self._reads += 1
         if self._reads % READS_PER_CHECKPOINT:
-            await checkpoint_if_cancelled()
+            await self.loop.checkpoint_if_cancelled()
         else:
-            await checkpoint()
+            await self.loop.checkpoint()
 
     async def read(self, work: Callable[[], T]) -> T:
         """Return ``work()``, which looks at a few keys."""
@@ -293,14 +293,16 @@ class Database:
         return await self.workers.run(work)
 
     def check_nowait(self) -> None:
-        """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
+        """Raise what ``would_block`` gives unless a read may be made without awaiting."""
         self.workers.check()
         if self._beneath.overlay.gated:
-            raise trio.WouldBlock
+            raise would_block()
 
     def getter(self, mapping: SyncMap) -> Getter:
         """Return an async function from key and default to value."""
         read, check, overlay = mapping.get, self.workers.check, self._beneath.overlay
+        checkpoint = self.loop.checkpoint
+        checkpoint_if_cancelled = self.loop.checkpoint_if_cancelled
         if not self._inline:
 
             async def get(key: Any, default: Any) -> Any:
@@ -341,7 +343,7 @@ class Database:
         self, directory: str | os.PathLike[str], name: str | None = None
     ) -> Map[Any, Any]:
         """Make the load in a directory a new map; see ``tidelog.Database.attach``."""
-        self.inside.check_change(current_task(), "attaching a load")
+        self.inside.check_change(self.loop.task(), "attaching a load")
         attached = await self.workers.run(partial(self._handle().attach, directory, name))
         return self.map(attached.name)
 
@@ -350,7 +352,7 @@ class Database:
         if self.read_only:
             await self.workers.run(cast("ReadOnlyDatabase", self.database).refresh)
         else:
-            await checkpoint()
+            await self.loop.checkpoint()
 
     async def statistics(self) -> Statistics | ReadStatistics:
         """Return how the store is doing; looks at its files."""
@@ -371,26 +373,25 @@ class Database:
         Closing twice is fine.  It cannot be cancelled: see ``tidelog.Database.close`` for what
         it promises.
         """
-        with trio.CancelScope(shield=True):
-            if self.workers.refusal == self._beneath.forked_error:
-                await checkpoint()
-                return
-            if self._closed is not None:
-                await self._closed.wait()
-                return
-            self._closed = trio.Event()
-            self.workers.closed = True
-            try:
-                if self._log is not None:
-                    await self._log.stop()
-                await self.workers.close()
-                await trio.to_thread.run_sync(self.database.close)
-            finally:
-                self._closed.set()
+        if self.workers.refusal == self._beneath.forked_error:
+            return
+        if not self.loop.runs_here():
+            raise wrong_loop()
+        if self._closed is not None:
+            await self._closed.wait()
+            return
+        self._closed = Once(self.loop)
+        self.workers.closed = True
+        try:
+            if self._log is not None:
+                await self._log.stop()
+            await self.workers.close()
+            await in_thread(self.loop, self.database.close)
+        finally:
+            self._closed.come()
 
 
-@asynccontextmanager
-async def open(
+def open(
     path: str | os.PathLike[str],
     *,
     partitions: int | None = None,
@@ -400,7 +401,7 @@ async def open(
     codecs: Iterable[Any] = (),
     reads: Reads = "inline",
     **limits: Any,
-) -> AsyncIterator[Database]:
+) -> AbstractAsyncContextManager[Database]:
     """Open a store for the tasks of this loop; leaving the ``async with`` block closes it.
 
     ``reads``: where single reads run.  ``inline``, in the loop, costs a microsecond if the data
@@ -408,7 +409,7 @@ async def open(
     never stops it.  All else is as in ``tidelog.open``.  Opening and closing run in a worker
     thread, and cannot be cancelled: a recovery goes on to its end.
     """
-    async with open_with(
+    return open_with(
         production(),
         path,
         partitions=partitions,
@@ -418,8 +419,7 @@ async def open(
         codecs=codecs,
         reads=reads,
         **limits,
-    ) as database:
-        yield database
+    )
 
 
 @asynccontextmanager
@@ -432,24 +432,14 @@ async def open_with(
 ) -> AsyncIterator[Database]:
     """Open a store in a given environment: ``open`` with another disk, clock or data file."""
     choice("reads", reads, Reads)
-    _check_trio()
+    loop = running_loop()
+    await loop.checkpoint_if_cancelled()
     opening = partial(opens.open_with, environment, path, **options)
-    database = Database(await trio.to_thread.run_sync(opening), reads)
+    database = Database(await in_thread(loop, opening), loop, reads)
     try:
         yield database
     finally:
         await database.aclose()
-
-
-def _check_trio() -> None:
-    try:
-        trio.lowlevel.current_trio_token()
-    except RuntimeError:
-        raise UsageError(
-            "tidelog.aio is for Trio, and no Trio loop is running here",
-            hint="Begin one with `trio.run`; under asyncio use `tidelog.open`, and call it in "
-            "threads (`asyncio.to_thread`).",
-        ) from None
 
 
 def _after_fork() -> None:

@@ -1,4 +1,4 @@
-"""Maps under Trio: the same as ``api.maps.Map``, awaited.
+"""Maps for tasks: the same as ``api.maps.Map``, awaited.
 
 A ``Map`` is a name until it is first used: making a map writes the log, so that happens in a
 worker thread, once, in the first call that is awaited.  What the operations mean stands in
@@ -26,13 +26,12 @@ from collections.abc import (
 )
 from typing import Any, Generic, Protocol, TypeVar, overload
 
-import trio
-
 from ..data import operations
 from ..data.decisions import MISSING
 from ..data.namespaces import Home, Namespace, no_map_of, not_copied
 from ..data.operations import LOAD_BATCH, iterated
 from ..data.requests import Iteration, Operation, Request, Source
+from .running import running_loop, would_block
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -72,7 +71,7 @@ class Backing(Protocol):
         """An async function that sets an encoded key, or deletes it."""
 
     def get_nowait(self, key: Any, default: Any) -> Any:
-        """Return the value of a key, or raise ``trio.WouldBlock``."""
+        """Return the value of a key, or raise what ``would_block`` gives."""
 
     def answer(self, request: Request) -> Awaitable[Any]:
         """Return the answer to a request, which may be a whole operation."""
@@ -137,7 +136,7 @@ class Items(AsyncIterator[T], Generic[T]):
         self._begin = None
         self._ready.clear()
         self._end()
-        await trio.lowlevel.checkpoint()
+        await running_loop().checkpoint()
 
     async def __aenter__(self) -> Items[T]:
         """Return the iteration itself."""
@@ -149,7 +148,7 @@ class Items(AsyncIterator[T], Generic[T]):
 
 
 class Map(Generic[K, V]):
-    """A named map of a store that is open under Trio; made by ``db.map``.
+    """A named map of a store that is open in a loop; made by ``db.map``.
 
     Each method does what the one of the same name of ``tidelog.Map`` does.
     """
@@ -211,12 +210,12 @@ class Map(Generic[K, V]):
     def get_nowait(self, key: K, default: Any = None) -> Any:
         """Return the value of a key, or ``default``, at once and in the loop.
 
-        Raises ``trio.WouldBlock`` if that is impossible: before the first awaited call of the
-        map (``ensure``), in a pessimistic transaction, if a snapshot has to be waited for, and
-        while the data file grows.
+        Raises ``trio.WouldBlock``, under asyncio ``BlockingIOError``, if that is impossible:
+        before the first awaited call of the map (``ensure``), in a pessimistic transaction, if a
+        snapshot has to be waited for, and while the data file grows.
         """
         if self._backing is None:
-            raise trio.WouldBlock
+            raise would_block()
         return self._backing.get_nowait(key, default)
 
     async def contains(self, key: K) -> bool:

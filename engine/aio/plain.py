@@ -17,9 +17,6 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
-import trio
-from trio.lowlevel import current_task
-
 from ...affinity.errors import DeadlockError
 from ..api.choices import Isolation
 from ..api.rewrites import Rewrite
@@ -105,7 +102,7 @@ class Plain(Beneath):
 def _check_outside(store: Store, namespace: Namespace) -> None:
     """Raise ``UsageError`` for a plain write in a transaction block of this task."""
     if store.inside:
-        store.inside.check_write(current_task(), namespace.name)
+        store.inside.check_write(store.loop.task(), namespace.name)
 
 
 async def _commit_pair(store: Store, namespace: Namespace, key: bytes, value: bytes | None) -> None:
@@ -119,7 +116,7 @@ async def _commit_pairs(store: Store, namespace: Namespace, pairs: Encoded) -> N
     _check_outside(store, namespace)
     commit = store.writer().commit_of(namespace, pairs)
     if commit is None:
-        await trio.lowlevel.checkpoint()
+        await store.loop.checkpoint()
         return
     try:
         await store.commit(commit)

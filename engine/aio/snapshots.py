@@ -1,4 +1,4 @@
-"""Snapshots under Trio: the whole store as it was at one moment, for reading.
+"""Snapshots for tasks: the whole store as it was at one moment, for reading.
 
 Left out: what a snapshot is (``api.snapshots``), where its reads run (``database``).
 """

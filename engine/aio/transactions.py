@@ -1,4 +1,4 @@
-"""Transactions under Trio.
+"""Transactions of tasks.
 
 The reads and writes are those of a synchronous transaction; this module decides where they run.
 *Optimistic*: in the loop, as far as they are short, and the commit goes through the log thread.
@@ -8,7 +8,7 @@ Cancellation:
 
 - Until its commit is submitted a transaction can be cancelled; it is rolled back then.
 - After that the commit goes on to its end; the task learns the outcome, and is cancelled at its
-  next checkpoint.  So a ``commit`` that raises ``trio.Cancelled`` had no effect.
+  next checkpoint.  So a ``commit`` that is cancelled had no effect.
 - Cancelling a wait for a lock withdraws the request; what is locked stays locked until the end.
 
 A transaction is used by one task at a time.
@@ -16,14 +16,11 @@ A transaction is used by one task at a time.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
-
-import trio
-from trio.lowlevel import Task, checkpoint_if_cancelled, current_task
 
 from ...affinity.errors import ClosedError, ForkedError, UsageError
 from ..api import snapshots
@@ -39,7 +36,9 @@ from ..data.operations import KEYS_AT_ONCE, Encoded
 from ..data.requests import PutMany, Request, Together
 from ..store.data_file_growth import GrowingError
 from .beneath import Beneath, SyncMap, WorkPlace
+from .loops import Loop
 from .maps import Getter, Map, check_home
+from .running import would_block
 from .workers import Workers
 
 K = TypeVar("K")
@@ -53,6 +52,10 @@ class Store(WorkPlace, Protocol):
     @property
     def home(self) -> Home:
         """The opening of the store, to which its maps belong."""
+
+    @property
+    def loop(self) -> Loop:
+        """The loop of the tasks."""
 
     @property
     def workers(self) -> Workers:
@@ -135,7 +138,7 @@ class Transaction:
         self._open = True
         self._busy = False
         self._plain_writes = plain_writes
-        self._task: Task | None = None
+        self._task: Hashable | None = None
 
     __reduce_ex__ = not_copied
 
@@ -179,10 +182,10 @@ class Transaction:
         if self._begun:
             raise UsageError("a transaction can be used only once", hint="Begin a new one.")
         if self._waits:
-            await self._workers.take_place(self, self._inner.lock_timeout)
+            await self._workers.take_place(self._inner.lock_timeout)
         self._begun = True
         if not self._plain_writes:
-            self._task = current_task()
+            self._task = self._store.loop.task()
             self._store.inside.enter(self._task, self)
         return self
 
@@ -201,16 +204,15 @@ class Transaction:
                 self._store.inside.leave(self._task, self)
             await self.rollback()
             if self._waits:
-                self._workers.leave_place(self)
+                self._workers.leave_place()
 
     async def commit(self) -> Receipt:
         """Make the transaction take effect; return its receipt.
 
-        Raises what ``tidelog.Transaction.commit`` does.  Raises ``trio.Cancelled`` only if it
-        had no effect.
+        Raises what ``tidelog.Transaction.commit`` does.  Cancelled it had no effect.
         """
         with self._alone():
-            await checkpoint_if_cancelled()
+            await self._store.loop.checkpoint_if_cancelled()
             self._open = False
             if self._waits:
                 return await self._wait(self._inner.commit)
@@ -224,17 +226,17 @@ class Transaction:
 
     async def _submit(self, commit: Commit | None) -> Receipt:
         if commit is None:
-            await trio.lowlevel.checkpoint()
+            await self._store.loop.checkpoint()
             return self._store.writer().outcomes.empty_receipt()
         with self._store.writer().outcomes.pending(commit.tx_id):
             try:
                 return await self._store.commit(commit)
             except (LockedError, GrowingError):
-                await self._workers.take_place(self, self._inner.lock_timeout)
+                await self._workers.take_place(self._inner.lock_timeout)
             try:
                 return await self._wait(self._commit_waiting)
             finally:
-                self._workers.leave_place(self)
+                self._workers.leave_place()
 
     def _commit_waiting(self) -> Receipt:
         """Wait for what is in the way, locks or a growing data file, and commit; in a thread."""
@@ -251,11 +253,10 @@ class Transaction:
             return
         self._open = False
         if self._waits and self._begun:
-            with trio.CancelScope(shield=True):
-                try:
-                    await self._workers.run(self._inner.rollback)
-                except (ClosedError, ForkedError):  # so nobody waits for its locks any more
-                    self._inner.rollback()
+            try:
+                await self._workers.finish(self._inner.rollback)
+            except (ClosedError, ForkedError):  # so nobody waits for its locks any more
+                self._inner.rollback()
         else:
             self._inner.rollback()
 
@@ -279,15 +280,15 @@ class Transaction:
     # -------------------------------------------------------------- place of its maps
 
     def check_nowait(self) -> None:
-        """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
+        """Raise what ``would_block`` gives unless a read may be made without awaiting."""
         with self._alone():
             if self._waits:
-                raise trio.WouldBlock
+                raise would_block()
             self._store.check_nowait()
             if self._inner.wants_snapshot:
                 snapshot = self._store.writer().snapshot_nowait()
                 if snapshot is None:
-                    raise trio.WouldBlock
+                    raise would_block()
                 self._inner.read_from(snapshot)
 
     async def read(self, work: Callable[[], T]) -> T:

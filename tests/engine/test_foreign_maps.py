@@ -97,7 +97,8 @@ def test_what_is_no_map_is_refused_with_the_way_to_a_map(store: Opened, given: A
         assert "tx[db.map('" in caught.value.hint
 
 
-async def test_under_trio_maps_of_other_stores_are_refused_before_anything_is_awaited() -> None:
+@pytest.mark.loops
+async def test_for_tasks_maps_of_other_stores_are_refused_before_anything_is_awaited() -> None:
     """They named another map by its number, there too."""
     async with opened_under_trio() as db:
         disk: Any = db.writer().store.environment.disk

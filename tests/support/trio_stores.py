@@ -1,4 +1,4 @@
-"""Stores under Trio on a simulated disk, and a gate that holds a thread inside a function."""
+"""Stores for tasks on a simulated disk, and a gate that holds a thread inside a function."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-import trio
-
+from support import tasks
 from support.stores import PATH, expect_sound
 from tidelog import aio
 from tidelog.engine.api.open import open_with
@@ -55,7 +54,7 @@ class Gate:
 
     async def entered(self) -> None:
         """Wait until somebody is inside."""
-        assert await trio.to_thread.run_sync(lambda: self._entered.acquire(timeout=60))
+        assert await tasks.in_thread(lambda: self._entered.acquire(timeout=60))
 
     def open(self) -> None:
         """Let everybody through, now and later."""
