@@ -27,7 +27,7 @@ from ..data.operations import Encoded
 from ..data.requests import DecideOn, PopFirst, PutMany, Request, Together
 from .beneath import Beneath, SyncMap
 from .log_thread import LogThread
-from .transactions import Store, Transaction
+from .transactions import Store, Transaction, place_behind
 
 
 class Plain(Beneath):
@@ -94,7 +94,7 @@ class Plain(Beneath):
         _check_outside(self._store, self.namespace)
 
         async def attempt(tx: Transaction) -> Any:
-            return await tx.backing(self.namespace).perform(request.operation())
+            return await place_behind(tx).backing(self.namespace).perform(request.operation())
 
         return await self._store.run(attempt, plain_writes=True)
 
@@ -132,6 +132,6 @@ async def _wait(
         own = store.transaction("pessimistic", isolation=isolation, plain_writes=True)
         try:
             async with own as tx:
-                return await tx.backing(namespace).answer(request)
+                return await place_behind(tx).backing(namespace).answer(request)
         except DeadlockError:
             continue  # it stood, waiting, in the way of those it waits for

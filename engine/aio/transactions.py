@@ -37,7 +37,7 @@ from ..data.requests import PutMany, Request, Together
 from ..store.data_file_growth import GrowingError
 from .beneath import Beneath, SyncMap, WorkPlace
 from .loops import Loop
-from .maps import Getter, Map, check_home
+from .maps import Getter, Map, backing_of, check_home
 from .running import would_block
 from .workers import Workers
 
@@ -97,7 +97,7 @@ class Store(WorkPlace, Protocol):
 class Inside(Beneath):
     """The backing of a map inside a transaction."""
 
-    def __init__(self, mapping: SyncMap, transaction: Transaction) -> None:
+    def __init__(self, mapping: SyncMap, transaction: TransactionPlace) -> None:
         super().__init__(mapping, transaction)
         self._transaction = transaction
 
@@ -115,12 +115,8 @@ class Inside(Beneath):
         return super().answer(request)
 
 
-class Transaction:
-    """One attempt at a change of many keys; made by ``db.transaction``, used in ``async with``.
-
-    ``tx[users]`` is the map ``users`` inside the transaction.  Leaving the block commits, an
-    exception in it rolls back.
-    """
+class TransactionPlace:
+    """What is behind a transaction: where the work of its maps runs, and how it begins and ends."""
 
     def __init__(
         self,
@@ -140,33 +136,22 @@ class Transaction:
         self._plain_writes = plain_writes
         self._task: Hashable | None = None
 
-    __reduce_ex__ = not_copied
-
-    def __repr__(self) -> str:
-        """Show what the transaction is doing."""
-        return f"<aio {self._inner!r}>"
-
     @property
-    def receipt(self) -> Receipt | None:
-        """What the commit left behind; None before it, and without one."""
-        return self._inner.receipt
+    def session(self) -> TransactionSession:
+        """The synchronous transaction."""
+        return self._inner
 
-    @property
-    def tx_id(self) -> bytes | None:
-        """The id that the caller gave, or the one of the commit; None before it."""
-        return self._inner.tx_id
-
-    def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
-        """Return a map as it is inside this transaction; ``UsageError`` for a foreign one."""
+    def map_inside(self, mapping: Map[K, V]) -> Map[K, V]:
+        """Return a map as it is inside the transaction; ``UsageError`` for a foreign one."""
         check_home(mapping, self._store.home)
 
         async def bind() -> Inside:
-            return self.backing((await mapping.bound()).namespace)
+            return self.backing((await backing_of(mapping)).namespace)
 
         return Map(mapping.name, self._store.home, bind)
 
     def backing(self, namespace: Namespace) -> Inside:
-        """Return the backing of a map inside this transaction; what ``aio`` itself builds on."""
+        """Return the backing of a map inside this transaction."""
         return Inside(self._inner.map_inside(map_of(namespace, self._inner)), self)
 
     @property
@@ -176,7 +161,7 @@ class Transaction:
 
     # -------------------------------------------------------------- begin and end
 
-    async def __aenter__(self) -> Transaction:
+    async def begin(self) -> None:
         """Begin; a pessimistic transaction waits for its turn if many are running."""
         self._workers.check()
         if self._begun:
@@ -187,17 +172,11 @@ class Transaction:
         if not self._plain_writes:
             self._task = self._store.loop.task()
             self._store.inside.enter(self._task, self)
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def end(self, *, failed: bool) -> None:
         """Commit, or roll back if the block raised; after ``commit`` or ``rollback`` do nothing."""
         try:
-            if self._open and kind is None:
+            if self._open and not failed:
                 await self.commit()
         finally:
             if self._task is not None:
@@ -207,10 +186,7 @@ class Transaction:
                 self._workers.leave_place()
 
     async def commit(self) -> Receipt:
-        """Make the transaction take effect; return its receipt.
-
-        Raises what ``tidelog.Transaction.commit`` does.  Cancelled it had no effect.
-        """
+        """Make the transaction take effect; return its receipt."""
         with self._alone():
             await self._store.loop.checkpoint_if_cancelled()
             self._open = False
@@ -321,3 +297,66 @@ class Transaction:
         """Return ``work()``, which may wait for locks."""
         self._inner.resume()
         return await self._workers.run_waiting(work, self._inner.interrupt)
+
+
+class Transaction:
+    """One attempt at a change of many keys; made by ``db.transaction``, used in ``async with``.
+
+    ``tx[users]`` is the map ``users`` inside the transaction.  Leaving the block commits, an
+    exception in it rolls back.
+    """
+
+    __slots__ = ("__weakref__", "_place")
+
+    def __init__(self, place: TransactionPlace) -> None:
+        self._place = place
+
+    __reduce_ex__ = not_copied
+
+    def __repr__(self) -> str:
+        """Show what the transaction is doing."""
+        return f"<aio {self._place.session!r}>"
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What the commit left behind; None before it, and without one."""
+        return self._place.session.receipt
+
+    @property
+    def tx_id(self) -> bytes | None:
+        """The id that the caller gave, or the one of the commit; None before it."""
+        return self._place.session.tx_id
+
+    def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
+        """Return a map as it is inside this transaction; ``UsageError`` for a foreign one."""
+        return self._place.map_inside(mapping)
+
+    async def commit(self) -> Receipt:
+        """Make the transaction take effect; return its receipt.
+
+        Raises what ``tidelog.Transaction.commit`` does.  Cancelled it had no effect.
+        """
+        return await self._place.commit()
+
+    async def rollback(self) -> None:
+        """End the transaction without any effect; after its end this does nothing."""
+        await self._place.rollback()
+
+    async def __aenter__(self) -> Transaction:
+        """Begin; a pessimistic transaction waits for its turn if many are running."""
+        await self._place.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or roll back if the block raised; after ``commit`` or ``rollback`` do nothing."""
+        await self._place.end(failed=kind is not None)
+
+
+def place_behind(transaction: Transaction) -> TransactionPlace:
+    """Return what is behind a transaction, for the parts of Tidelog that work in it."""
+    return transaction._place

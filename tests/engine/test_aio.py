@@ -17,6 +17,7 @@ from support.real_stores import expect_sound
 from support.trio_stores import contents, gated, opened, parts_of, statistics
 from tidelog import aio
 from tidelog.codecs import I64, Msgpack, Str
+from tidelog.engine.aio.database import loop_session_of
 from tidelog.engine.data.driving import taken
 from tidelog.errors import (
     ClosedError,
@@ -298,6 +299,27 @@ async def test_an_iteration_that_ends_early_lets_go_of_its_snapshot() -> None:
         assert await snapshots() == 0
 
 
+async def test_a_thread_that_is_not_through_holds_nothing_of_its_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with opened() as db:
+        numbers = await filled(db)
+        session = loop_session_of(db)
+        soon, through = session.loop.soon, threading.Event()
+
+        def held(*call: Any) -> bool:
+            told = soon(*call)
+            assert through.wait(60)
+            return told
+
+        with monkeypatch.context() as patch:
+            patch.setattr(session.loop, "soon", held)
+            async for _ in numbers.items():
+                break
+            assert (await statistics(db)).snapshots == 0
+            through.set()
+
+
 # ------------------------------------------------------------------ where things run
 
 
@@ -458,7 +480,7 @@ async def test_a_bug_in_the_commit_path_reaches_the_tasks_that_wait(
         numbers = db.map("numbers", key=I64, value=I64)
         await numbers.ensure()
         with monkeypatch.context() as patch:
-            patch.setattr(db.writer(), "commit_group", lambda _: 1 / 0)
+            patch.setattr(loop_session_of(db).writer(), "commit_group", lambda _: 1 / 0)
             for call in (partial(numbers.set, 1, 1), partial(numbers.update_many, {1: 1})):
                 with pytest.raises(ZeroDivisionError):
                     await call()
@@ -515,7 +537,7 @@ async def test_after_closing_every_call_says_so() -> None:
         partial(numbers.get, 1), partial(numbers.set, 1, 1), partial(numbers.discard, 1),
         partial(numbers.incr, 1), partial(numbers.update_many, {2: 2}), numbers.count,
         partial(anext, numbers.items()), tx.__aenter__, tx.commit, db.checkpoint, db.statistics,
-        db.sync, db.take_snapshot,
+        db.sync, loop_session_of(db).take_snapshot,
         partial(db.run, numbers.get),
     ]  # fmt: skip
     for call in calls:
@@ -556,7 +578,7 @@ async def test_in_a_child_of_a_fork_no_commit_waits_for_the_thread_of_the_parent
     async with opened() as db:
         data = db.map("data")
         await data.set(b"k", b"v")
-        log: Any = db._log
+        log: Any = loop_session_of(db).log
         log.forked()
         for call in (partial(data.set, b"k", b"w"), partial(data.update_many, {b"k": b"w"})):
             with pytest.raises(ClosedError):

@@ -18,6 +18,7 @@ from support import tasks
 from support.trio_stores import contents, gated, opened, parts_of
 from tidelog import aio
 from tidelog.codecs import I64, Str
+from tidelog.engine.aio.database import loop_session_of
 from tidelog.errors import ConflictError
 from tidelog.testing import FaultyDisk
 
@@ -112,7 +113,7 @@ async def test_cancelled_at_any_step_answer_store_and_log_agree(name: str, when:
             cancelled = scope.cancelled_caught
             assert {key: value async for key, value in numbers.items()} == told
             assert contents(disk.copy(), "numbers") == told
-            assert db.writer().locks.table.idle
+            assert loop_session_of(db).writer().locks.table.idle
             await numbers.set("afterwards", 1)
     assert step >= 3
 
@@ -198,7 +199,7 @@ async def test_a_scan_that_is_cancelled_loses_no_block() -> None:
         await numbers.update_many({f"{n:03}": n for n in range(100)})
         items = numbers.items()
         found = []
-        with gated(db.writer(), "snapshot") as gate:
+        with gated(loop_session_of(db).writer(), "snapshot") as gate:
             async with tasks.open_nursery() as nursery:
 
                 async def first() -> None:
@@ -256,7 +257,7 @@ async def many_writers(random: Random, count: int, stop_after: int) -> None:
         assert contents(disk.copy(), "numbers") == found
         assert found.pop("left") + found.pop("right") == 1000
         assert found == told
-        assert db.writer().locks.table.idle
+        assert loop_session_of(db).writer().locks.table.idle
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from support.trio_stores import Gate, contents, gated, opened, parts_of
 from tidelog import aio
 from tidelog.codecs import I64, Str
 from tidelog.engine.aio.asyncio_loop import AsyncioLoop
+from tidelog.engine.aio.database import loop_session_of
 from tidelog.engine.aio.loops import never
 from tidelog.engine.aio.running import running_loop
 from tidelog.engine.aio.threads import Threads
@@ -159,7 +160,7 @@ async def test_a_task_group_ends_its_tasks_and_leaves_no_lock() -> None:
                 await asyncio.Event().wait()
 
         async def fail() -> None:
-            while not db.writer().locks._waiting:
+            while not loop_session_of(db).writer().locks._waiting:
                 await asyncio.sleep(0)
             raise ZeroDivisionError
 
@@ -171,7 +172,7 @@ async def test_a_task_group_ends_its_tasks_and_leaves_no_lock() -> None:
         with pytest.raises(ExceptionGroup) as caught:
             await all_of_them()
         assert caught.group_contains(ZeroDivisionError)
-        assert db.writer().locks.table.idle
+        assert loop_session_of(db).writer().locks.table.idle
         assert await numbers.count() == 0
 
 
@@ -322,7 +323,7 @@ def test_a_loop_that_runs_as_a_guest_of_another_is_the_one_of_its_tasks(tmp_path
     async def of_trio() -> str:
         async with aio.open(tmp_path / "trio", partitions=1) as db:
             await db.map("a").set(b"k", b"v")
-            return type(db.loop).__name__
+            return type(loop_session_of(db).loop).__name__
 
     async def host() -> list[str]:
         loop = asyncio.get_running_loop()
@@ -334,7 +335,7 @@ def test_a_loop_that_runs_as_a_guest_of_another_is_the_one_of_its_tasks(tmp_path
         )
         async with aio.open(tmp_path / "asyncio", partitions=1) as db:
             await db.map("a").set(b"k", b"v")
-            return [type(db.loop).__name__, (await done).unwrap()]
+            return [type(loop_session_of(db).loop).__name__, (await done).unwrap()]
 
     assert asyncio.run(host()) == ["AsyncioLoop", "TrioLoop"]
 

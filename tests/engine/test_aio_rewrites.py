@@ -10,6 +10,7 @@ import pytest
 from support import tasks
 from support.trio_stores import contents, gated, opened, parts_of
 from tidelog.codecs import I64, Codec, Str
+from tidelog.engine.aio.database import loop_session_of
 from tidelog.errors import UsageError
 from tidelog.testing import FaultyDisk
 
@@ -48,7 +49,7 @@ async def test_all_changes_that_are_queued_go_into_one_frame() -> None:
         async def note(name: str, work: Any) -> None:
             found[name] = await work
 
-        with gated(db.writer(), "commit_group") as gate:
+        with gated(loop_session_of(db).writer(), "commit_group") as gate:
             async with tasks.open_nursery() as nursery:
                 nursery.start_soon(numbers.set, "first", 0)
                 await gate.entered()

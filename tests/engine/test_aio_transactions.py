@@ -11,6 +11,7 @@ from support import tasks
 from support.trio_stores import contents, gated, opened, parts_of
 from tidelog import aio
 from tidelog.codecs import I64, Str
+from tidelog.engine.aio.database import loop_session_of
 from tidelog.engine.system.limits import Limits
 from tidelog.errors import (
     ClosedError,
@@ -37,7 +38,7 @@ async def accounts(db: aio.Database) -> aio.Map[Any, Any]:
 async def waiting(db: aio.Database, count: int = 1) -> None:
     """Let other tasks run until that many owners wait for a lock."""
     for _ in range(1_000_000):
-        if len(db.writer().locks._waiting) >= count:
+        if len(loop_session_of(db).writer().locks._waiting) >= count:
             return
         await tasks.checkpoint()
     raise AssertionError("nobody waits for a lock")
@@ -84,7 +85,7 @@ async def test_an_error_in_the_block_rolls_back(mode: Any) -> None:
             await failing()
         assert await money.get("ada") == 10
         assert "rolled back" in repr(tx)
-        assert db.writer().locks.table.idle
+        assert loop_session_of(db).writer().locks.table.idle
         async with db.transaction(mode) as tx:
             await tx[money].set("ada", 0)
             await tx.rollback()
@@ -272,7 +273,7 @@ async def test_a_transaction_takes_its_snapshot_off_the_loop_where_the_way_is_bl
             mine = tx[money]
             await mine.ensure()
             with parts_of(db).committer.mutex:
-                assert db.writer().snapshot_nowait() is None
+                assert loop_session_of(db).writer().snapshot_nowait() is None
                 with pytest.raises(tasks.would_block()):
                     mine.get_nowait("ada")
             assert mine.get_nowait("ada") == 10
@@ -291,7 +292,7 @@ async def test_a_transaction_belongs_to_one_task_and_one_block() -> None:
         async with db.transaction() as tx:
             mine = tx[money]
             await mine.ensure()
-            with gated(db.writer(), "snapshot") as gate:
+            with gated(loop_session_of(db).writer(), "snapshot") as gate:
                 async with tasks.open_nursery() as nursery:
                     nursery.start_soon(mine.count)
                     await gate.entered()
@@ -310,7 +311,7 @@ async def test_a_few_pairs_are_set_in_the_loop_and_many_beside_it() -> None:
         async with db.transaction() as tx:
             mine = tx[money]
             await mine.ensure()
-            with gated(db.workers, "run") as gate:
+            with gated(loop_session_of(db).workers, "run") as gate:
                 gate.open()
                 await mine.update_many({f"{number}": number for number in range(64)})
                 assert gate.calls == 0
@@ -474,7 +475,7 @@ async def test_a_cancelled_commit_that_waits_for_a_lock_has_no_effect() -> None:
                     await waiting(db)
                     nursery.cancel()
                 assert nursery.cancelled_caught
-            assert not db.writer().locks._interrupted
+            assert not loop_session_of(db).writer().locks._interrupted
         assert await money.get_many(["ada", "bob"]) == {"ada": 1, "bob": 10}
 
 

@@ -14,6 +14,7 @@ from support.stores import Opened, opened
 from support.trio_stores import opened as opened_under_trio
 from tidelog import aio
 from tidelog.codecs import I64, Str
+from tidelog.engine.aio.database import loop_session_of
 from tidelog.engine.api.database import session_of
 from tidelog.engine.api.inside import Blocks
 from tidelog.engine.api.maps import Map
@@ -245,7 +246,7 @@ async def test_other_tasks_are_free_and_so_is_who_means_it() -> None:
                 async with db.transaction():
                     await users.set(b"d", b"1")
         assert await users.count() == 3
-        assert not db.inside
+        assert not loop_session_of(db).inside
 
 
 # ------------------------------------------------------------------ blocks that nobody ends

@@ -10,6 +10,7 @@ from typing import Any
 from support import tasks
 from support.stores import PATH, expect_sound
 from tidelog import aio
+from tidelog.engine.aio.database import loop_session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.store.opening import OpenStore
 from tidelog.engine.store.statistics import Statistics
@@ -83,4 +84,4 @@ async def statistics(db: aio.Database) -> Statistics:
 
 def parts_of(db: aio.Database) -> OpenStore:
     """The parts of the store beneath, for tests that look inside."""
-    return db.writer().store
+    return loop_session_of(db).writer().store
