@@ -1,4 +1,4 @@
-"""The attempts of one loop under Trio: ``async for`` each of them, ``async with`` its block.
+"""The attempts of one loop of tasks: ``async for`` each of them, ``async with`` its block.
 
 Left out: how an attempt is made and whether another one follows, which is ``api.attempts``.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from types import TracebackType
-
-import trio
 
 from ...affinity.errors import TidelogError
 from ..api.attempts import Retries
@@ -60,7 +58,7 @@ class Attempts(AsyncIterator[Attempt]):
         if retries.number:
             if not retries.goes_on():
                 raise StopAsyncIteration
-            await trio.sleep(self._store.writer().random.uniform(0.0, self._pause))
+            await self._store.loop.sleep(self._store.writer().random.uniform(0.0, self._pause))
         plan = retries.next()
         self._pause = plan.pause
         return Attempt(retries, self._store.transaction(deadline=plan.left, **plan.options))

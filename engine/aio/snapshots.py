@@ -1,4 +1,4 @@
-"""Snapshots under Trio: the whole store as it was at one moment, for reading.
+"""Snapshots for tasks: the whole store as it was at one moment, for reading.
 
 Left out: what a snapshot is (``api.snapshots``), where its reads run (``database``).
 """
@@ -13,7 +13,7 @@ from ..api import snapshots
 from ..api.maps import map_of
 from ..data.namespaces import not_copied
 from .beneath import Beneath
-from .maps import Map, check_home
+from .maps import Map, backing_of, check_home
 from .transactions import Store
 
 K = TypeVar("K")
@@ -46,7 +46,7 @@ class Snapshot:
         check_home(mapping, self._store.home)
 
         async def bind() -> Beneath:
-            taken, namespace = self._taken(), (await mapping.bound()).namespace
+            taken, namespace = self._taken(), (await backing_of(mapping)).namespace
             return Beneath(taken.map_inside(map_of(namespace, taken)), self._store)
 
         return Map(mapping.name, self._store.home, bind)

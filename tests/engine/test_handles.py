@@ -101,6 +101,23 @@ def test_what_users_hold_shows_what_is_for_them_and_nothing_else(tmp_path: Path)
     assert dir(tidelog.testing) == sorted(tidelog.testing.__all__)
 
 
+@pytest.mark.loops
+async def test_what_the_handles_of_tasks_show_is_what_the_docs_name(tmp_path: Path) -> None:
+    # There were 35 names of a store, and 10 more of a transaction.
+    async with aio.open(tmp_path / "store", partitions=1) as db:
+        assert shown(db) == {
+            *("database", "path", "read_only", "map", "maps", "drop", "rename", "attach"),
+            *("transaction", "run", "attempts", "new_id", "outcome", "snapshot"),
+            *("checkpoint", "sync", "backup", "refresh", "statistics", "aclose"),
+        }
+        users = db.map("users")
+        assert shown(users) == calls_of(Map) - set(RENAMED) | {
+            *("update_many", "ensure", "get_nowait", "set", "delete", "contains", "count"),
+        }
+        assert shown(db.transaction()) == {"receipt", "tx_id", "commit", "rollback"}
+        assert shown(db.snapshot()) == {"position", "close"}
+
+
 @pytest.mark.parametrize("call", ["map", "drop", "rename", "attach", "run", "attempts", "backup"])
 def test_a_call_takes_the_same_arguments_for_tasks(call: str) -> None:
     assert arguments_of(getattr(aio.Database, call)) == arguments_of(getattr(Database, call))

@@ -19,6 +19,7 @@ import trio
 from support.real_stores import expect_sound
 from tidelog import aio
 from tidelog.codecs import Msgpack
+from tidelog.engine.aio.maps import backing_of
 from tidelog.engine.api.database import Database
 from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.api.open import open as open_store
@@ -198,7 +199,7 @@ async def test_drops_beside_tasks_that_write_lose_nothing_and_leave_nothing(
                     while True:
                         count += 1
                         mapping = db.map("x")
-                        number_of_map = (await mapping.bound()).namespace.id
+                        number_of_map = (await backing_of(mapping)).namespace.id
                         key = b"%d-%d" % (number, count)
                         try:
                             if number % 2:
@@ -218,7 +219,7 @@ async def test_drops_beside_tasks_that_write_lose_nothing_and_leave_nothing(
                     await db.drop("x")
                 scope.cancel()
         left = db.map("x")
-        number = (await left.bound()).namespace.id
+        number = (await backing_of(left)).namespace.id
         assert acknowledged.get(number, set()) <= {key async for key in left}
         assert check_database(cast(Database, db.database)) == []
     assert refused

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from support.real_stores import expect_sound, run_python
 from tidelog import aio
@@ -57,18 +56,16 @@ def test_a_store_and_its_maps_are_not_copied(tmp_path: Path, copied: Callable[[A
         copied(reader)
 
 
+@pytest.mark.loops
 @pytest.mark.parametrize("copied", COPIES, ids=lambda copied: copied.__name__)
-def test_what_belongs_to_a_store_under_trio_is_not_copied(
+async def test_what_belongs_to_a_store_for_tasks_is_not_copied(
     tmp_path: Path, copied: Callable[[Any], Any]
 ) -> None:
-    async def use() -> None:
-        async with aio.open(tmp_path / "store") as db:
-            shop = db.map("shop")
-            for handle in (db, shop, db.transaction(), db.snapshot(), shop.items()):
-                with pytest.raises(UsageError, match="cannot be copied or pickled"):
-                    copied(handle)
-
-    trio.run(use)
+    async with aio.open(tmp_path / "store") as db:
+        shop = db.map("shop")
+        for handle in (db, shop, db.transaction(), db.snapshot(), shop.items()):
+            with pytest.raises(UsageError, match="cannot be copied or pickled"):
+                copied(handle)
 
 
 @pytest.mark.parametrize("durability", ["always", "interval", "none"])

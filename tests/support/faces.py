@@ -13,8 +13,7 @@ from functools import cache, partial
 from itertools import islice
 from typing import Any
 
-import trio
-
+from support import tasks
 from support.stores import PATH
 from tidelog import aio
 from tidelog.codecs import I64, Bytes, Msgpack, Str, Tuple
@@ -89,6 +88,8 @@ class Face:
     opened: Callable[[FaultyDisk], AbstractAsyncContextManager[World]]
     kind: str
     """``plain``, ``transaction``, or what is said when a write is refused."""
+    loop: str = "trio"
+    """What the test runs in."""
 
     @property
     def writes(self) -> bool:
@@ -210,11 +211,11 @@ async def memory(disk: FaultyDisk) -> AsyncIterator[World]:
             db.map(name).update(pairs)
 
 
-# ------------------------------------------------------------------ Trio's tasks
+# ------------------------------------------------------------------ tasks
 
 
 @asynccontextmanager
-async def tasks(
+async def of_tasks(
     disk: FaultyDisk, mode: Mode | None = None, snapshot: bool = False, **options: Any
 ) -> AsyncIterator[World]:
     environment = simulated(2, disk)
@@ -252,7 +253,7 @@ async def use(world: World, found: dict[str, aio.Map[Any, Any]]) -> None:
 
 
 class Wire:
-    """The backing of a map under Trio that can only ask: what a network would let through."""
+    """The backing of a map for tasks that can only ask: what a network would let through."""
 
     def __init__(self, mapping: maps.Map[Any, Any], database: Database) -> None:
         self.namespace = namespace_of(mapping)
@@ -260,7 +261,7 @@ class Wire:
         self._database = database
 
     async def ask(self, request: Request) -> Any:
-        await trio.lowlevel.checkpoint()
+        await tasks.checkpoint()
         return answering.answer(request, self._mapping)
 
     async def get(self, key: Any, default: Any, /) -> Any:
@@ -271,7 +272,7 @@ class Wire:
         await self.ask(PutMany([(key, value)]))
 
     def get_nowait(self, key: Any, default: Any) -> Any:
-        raise trio.WouldBlock
+        raise tasks.would_block()
 
     async def answer(self, request: Request) -> Any:
         match request:
@@ -303,7 +304,7 @@ class WirePages:
         self._pairs = answering.iterate(way._replace(of_block=None), mapping)
 
     async def fetch(self, size: int) -> list[Any]:
-        await trio.lowlevel.checkpoint()
+        await tasks.checkpoint()
         return list(self._of_block(list(islice(self._pairs, size))))
 
     def close(self) -> None:
@@ -335,9 +336,19 @@ SNAPSHOT = "a snapshot cannot be written"
 READ_ONLY = f"{PATH} is open for reading only"
 
 
-def face(kind: str, opened: Any, **options: Any) -> Face:
-    return Face(kind=kind, opened=partial(opened, **options))
+def face(kind: str, opened: Any, loop: str = "trio", **options: Any) -> Face:
+    return Face(kind=kind, opened=partial(opened, **options), loop=loop)
 
+
+OF_TASKS: dict[str, Callable[..., Face]] = {
+    "a store": partial(face, "plain", of_tasks),
+    "a store with cold reads": partial(face, "plain", of_tasks, reads="thread"),
+    "an optimistic transaction": partial(face, "transaction", of_tasks, mode="optimistic"),
+    "a pessimistic transaction": partial(face, "transaction", of_tasks, mode="pessimistic"),
+    "a snapshot": partial(face, SNAPSHOT, of_tasks, snapshot=True),
+    "a store for reading": partial(face, READ_ONLY, of_tasks, read_only=True),
+    "at the end of a wire": partial(face, "plain", wire),
+}
 
 FACES: dict[str, Face] = {
     "a store": face("plain", threads),
@@ -348,13 +359,8 @@ FACES: dict[str, Face] = {
     "a snapshot": face(SNAPSHOT, threads, snapshot=True),
     "a store for reading": face(READ_ONLY, threads, read_only=True),
     "a snapshot of a store for reading": face(SNAPSHOT, threads, snapshot=True, read_only=True),
-    "Trio: a store": face("plain", tasks),
-    "Trio: a store with cold reads": face("plain", tasks, reads="thread"),
-    "Trio: an optimistic transaction": face("transaction", tasks, mode="optimistic"),
-    "Trio: a pessimistic transaction": face("transaction", tasks, mode="pessimistic"),
-    "Trio: a snapshot": face(SNAPSHOT, tasks, snapshot=True),
-    "Trio: a store for reading": face(READ_ONLY, tasks, read_only=True),
-    "Trio: at the end of a wire": face("plain", wire),
+    **{f"Trio: {name}": made(loop="trio") for name, made in OF_TASKS.items()},
+    **{f"asyncio: {name}": made(loop="asyncio") for name, made in OF_TASKS.items()},
 }
 
 
