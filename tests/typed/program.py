@@ -104,6 +104,8 @@ def opening(path: Path, flag: bool) -> None:
         assert_type(either.path, str)
         assert_type(either.partitions, int)
         either.statistics()
+    with tidelog.memory(partitions=2, codecs=[Cents()], sync_interval=1) as db:
+        assert_type(db, Database)
 
 
 def wrong_opening(path: Path, flag: bool) -> None:
@@ -113,6 +115,7 @@ def wrong_opening(path: Path, flag: bool) -> None:
     tidelog.open(path, map_size=0.5)  # mypy[call-overload] pyright[reportArgumentType]
     tidelog.open(path, durability="now")  # mypy[call-overload] pyright[reportArgumentType]
     tidelog.open(path, codecs=Str)  # mypy[call-overload] pyright[reportArgumentType]
+    tidelog.memory(checkpoint_byte=5)  # mypy[call-arg] pyright[reportCallIssue]
     tidelog.opn  # mypy[attr-defined] pyright[reportAttributeAccessIssue, reportUnknownMemberType]
     testing.Wrld  # mypy[attr-defined] pyright[reportAttributeAccessIssue, reportUnknownMemberType]
 
