@@ -34,6 +34,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
         self._reader = threading.Thread(target=self._gather)
         self._reader.start()
@@ -88,7 +89,7 @@ class Program:
     def kill(self) -> None:
         """End it, and whatever it started, at any price."""
         if self._process.poll() is None:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
         if self._reader.is_alive():
             self.wait()
 
