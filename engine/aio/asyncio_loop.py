@@ -49,10 +49,9 @@ class AsyncioLoop:
         """Tell whether this is the loop that runs in this thread."""
         return asyncio._get_running_loop() is self.loop
 
-    @staticmethod
-    def task() -> asyncio.Task[Any]:
+    def task(self) -> asyncio.Task[Any]:
         """Return the task that runs now."""
-        task = current_task()
+        task = current_task(self.loop)
         assert task is not None
         return task
 
@@ -88,7 +87,7 @@ class AsyncioLoop:
 
     async def checkpoint_if_cancelled(self) -> None:
         """Check for cancellation."""
-        task = current_task()
+        task = current_task(self.loop)  # which is asked for: to look for it takes longer
         if getattr(task, "_must_cancel", False) or (self._late and task in self._late):
             await asyncio.sleep(0)
 

@@ -25,7 +25,7 @@ from tidelog.engine.aio.database import loop_session_of
 from tidelog.engine.aio.loops import never
 from tidelog.engine.aio.running import running_loop
 from tidelog.engine.aio.threads import Threads
-from tidelog.errors import ClosedError, LockTimeoutError, UsageError
+from tidelog.errors import ClosedError, ForkedError, LockTimeoutError, UsageError
 from tidelog.testing import FaultyDisk
 
 WRONG = "in the loop that opened it"
@@ -338,6 +338,26 @@ def test_a_loop_that_runs_as_a_guest_of_another_is_the_one_of_its_tasks(tmp_path
             return [type(loop_session_of(db).loop).__name__, (await done).unwrap()]
 
     assert asyncio.run(host()) == ["AsyncioLoop", "TrioLoop"]
+
+
+@under_asyncio
+async def test_in_a_child_of_a_fork_where_no_loop_runs_a_call_still_says_what_is_wrong() -> None:
+    """asyncio forgets the running loop in the child; it was a RuntimeError about that."""
+    async with opened() as db:
+        numbers, session = await numbers_of(db), loop_session_of(db)
+        loop = asyncio.get_running_loop()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(session.workers, "closed", True)
+            patch.setattr(session.workers, "refusal", session._beneath.forked_error)
+            asyncio._set_running_loop(None)
+            try:
+                for call in (partial(numbers.get, "a"), numbers.count, db.sync, db.statistics):
+                    running: Any = call()
+                    with pytest.raises(ForkedError):
+                        running.send(None)
+            finally:
+                asyncio._set_running_loop(loop)
+        await numbers.set("a", 1)
 
 
 # ------------------------------------------------------------------ left behind
