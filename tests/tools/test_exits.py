@@ -219,3 +219,11 @@ def test_a_link_that_leads_nowhere_is_no_store(more: list[str], run: Run, tmp_pa
     done = run("kv", "put", tmp_path / "link.tl", "m", "a", "1", *more)
     assert done.exit_code == 2
     assert "is a symbolic link to nowhere, which does not exist" in done.stderr
+
+
+def test_the_store_in_a_hint_is_the_one_around_a_log_or_a_segment(shop: Path) -> None:
+    # It was the log itself, which no command for stores takes, or the word STORE.
+    error = errors.CorruptLogError("damaged", kind="damaged", segment=3, offset=128)
+    for inside in (shop, shop / "wal", shop / "wal" / "0000000000000001.log"):
+        hint = list(error_lines(error, str(inside)))[-1]
+        assert f"`tidelog db salvage {shop} DIR`" in hint

@@ -149,6 +149,19 @@ def test_sigterm_leaves_no_half_of_anything(
     assert run(*arguments).exit_code == 0
 
 
+def test_sigterm_leaves_nothing_of_a_restore(shop: Path, tmp_path: Path, run: Run) -> None:
+    backup, again = tmp_path / "backup.tl", tmp_path / "again.tl"
+    assert run("db", "backup", shop, backup).exit_code == 0
+    child = started("db", "restore", backup, again, program=("-c", WAITING))
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "waiting\n"
+        child.send_signal(signal.SIGTERM)
+    assert child.returncode == 143
+    assert not again.exists()
+    assert run("db", "restore", backup, again).exit_code == 0
+
+
 STUBBORN = """
 import signal, sys, time
 from tidelog.tools import main, version

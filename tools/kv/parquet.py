@@ -43,8 +43,9 @@ _ARROW_TYPES = {"str": "string", "bytes": "binary", "i64": "int64", "u64": "uint
 class ParquetRecords:
     """The rows of a Parquet file, and what an export of our own says about them."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: Any, name: str) -> None:
         self._file = file
+        self._name = name
         self.rows: int = file.metadata.num_rows
         names = file.schema_arrow.names
         if len(set(names)) < len(names):
@@ -57,11 +58,16 @@ class ParquetRecords:
     def records(self) -> Iterator[Numbered]:
         """Yield (number, record) of each row, from 1."""
         number = 0
-        with parquet_errors("the file"):
-            for batch in self._file.iter_batches(ROWS_MAX):
-                for record in batch.to_pylist():
-                    number += 1
-                    yield number, record
+        batches = self._file.iter_batches(ROWS_MAX)
+        while True:
+            with parquet_errors(f"{self._name}, behind row {number},"):
+                batch = next(batches, None)
+                records = [] if batch is None else batch.to_pylist()
+            if batch is None:
+                return
+            for record in records:
+                number += 1
+                yield number, record
 
 
 def _metadata_of(metadata: dict[bytes, bytes]) -> dict[str, Any]:
@@ -84,7 +90,8 @@ def parquet_errors(what: str) -> Iterator[None]:
             raise
         raise UsageError(
             f"{what} is not Parquet that pyarrow {pa.__version__} reads: "
-            + " ".join(str(error).split())
+            + " ".join(str(error).split()),
+            hint="Check that the file is whole, or convert it.",
         ) from error
 
 
@@ -96,7 +103,7 @@ def parquet_records(stream: BinaryIO, name: str) -> Iterator[ParquetRecords]:
     with parquet_errors(name):
         file = parquet.ParquetFile(stream)
     try:
-        yield ParquetRecords(file)
+        yield ParquetRecords(file, name)
     finally:
         file.close()
 

@@ -22,7 +22,6 @@ from .column_types import ColumnTypes
 from .parquet import parquet_records
 from .record_files import numbered_records
 from .record_pairs import Head, Records, head_of, split_head
-from .sqlite_tables import sqlite_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +101,8 @@ def file_source(file: str, kind: str, types: ColumnTypes) -> Iterator[ImportSour
 @contextlib.contextmanager
 def table_source(file: str, name: str) -> Iterator[ImportSource]:
     """Open a table of an SQLite file."""
+    from .sqlite_tables import sqlite_table  # some builds of Python have no SQLite
+
     with sqlite_table(file, name) as table:
         yield ImportSource(
             head=Head(),

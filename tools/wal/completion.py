@@ -12,6 +12,7 @@ Left out: how the shell is answered (``shell.completion``).
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
 from operator import eq
@@ -56,7 +57,7 @@ def complete_partition(ctx: click.Context, _param: click.Parameter, incomplete: 
 def _source_of(ctx: click.Context) -> LogSource | None:
     # Behind an option without its value click leaves the arguments as they are.
     path = ctx.params.get("store") or ctx.params.get("path") or next(iter(ctx.args), None)
-    return find_log(path) if path else None
+    return find_log(os.path.expanduser(path)) if path else None
 
 
 def map_names(source: LogSource) -> list[str]:
