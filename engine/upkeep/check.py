@@ -141,11 +141,14 @@ def inspect_store(
     path: str,
     manifest: Manifest | None = None,
     begin: BeginPhase = untold,
+    problems: list[str] | None = None,
 ) -> Inspection:
     """Check a store and say what it holds; raises as ``check_store`` does.
 
-    ``manifest`` is that of a copy which has none yet; ``begin`` is told of each phase.
+    ``manifest`` is that of a copy which has none yet; ``begin`` is told of each phase.  Problems
+    are added to ``problems`` as they are found, for whoever is interrupted.
     """
+    problems = [] if problems is None else problems
     try:
         access = ReadAccess(environment, path, Options().map_size, manifest)
     except StorageError as error:
@@ -154,6 +157,8 @@ def inspect_store(
         for _ in range(CHECK_ATTEMPTS):
             gone = f"the log of {path} is dropped faster than it can be read"
             check = _Check(access.manifest(), access.kv.begin(), access.wal, begin=begin)
+            problems.clear()
+            check.found.problems = problems
             try:
                 begin("checking the data file", None, "bytes")
                 file = os.path.join(path, DATA_NAME, DATA_FILE)

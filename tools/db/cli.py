@@ -33,6 +33,7 @@ from ..shell.terminal import (
     note,
     phases,
     progress,
+    telling_if_interrupted,
     write_fields,
     write_json,
     write_rows,
@@ -122,8 +123,14 @@ def verify(ctx: click.Context, store: str, form: str) -> None:
     settings = settings_of(ctx)
     require_store(store)
     require_known_version(store)
-    with phases(settings) as begin:
-        found = inspect_store(production(), os.path.abspath(store), begin=begin)
+    problems: list[str] = []
+
+    def told() -> list[str]:
+        return [f"problem: {one}" for one in problems] + ["interrupted: there is no verdict"]
+
+    with telling_if_interrupted(told), phases(settings) as begin:
+        place = os.path.abspath(store)
+        found = inspect_store(production(), place, begin=begin, problems=problems)
     facts = {
         "position": found.position,
         "maps": len(found.maps),

@@ -36,7 +36,14 @@ from ...wal.records import NamespaceRecord
 from ..db.stores import AnyMap, is_store, reading, reading_map, require_map, require_store, writing
 from ..shell.commands import PATH, CountRange, LazyGroup, json_options, settings_of, store_argument
 from ..shell.exits import Exit
-from ..shell.terminal import note, tell_beside, write_json, write_json_list, write_rows
+from ..shell.terminal import (
+    note,
+    tell_beside,
+    telling_if_interrupted,
+    write_json,
+    write_json_list,
+    write_rows,
+)
 from ..shell.text import check_given, inline, parse_value, shown_pair_part
 from ..wal.completion import complete_codec, complete_map, complete_partition
 from ..wal.filters import key_range
@@ -205,15 +212,18 @@ def count(
         names = list(map_names) or db.maps()
         for name in map_names:
             require_map(db, name)
-    rows = []
+    rows: list[dict[str, Any]] = []
     skipped = Skipped() if skip_damaged else None
-    for name in names:
-        with reading_map(store, name) as (reader, mapping):
-            wanted = bounds_of(mapping.namespace.key_codec, prefix=prefix)
-            total = sum(
-                1 for _ in encoded_pairs(reader, mapping, wanted, block=2048, skipped=skipped)
-            )
-        rows.append({"map": name, "keys": total})
+    with telling_if_interrupted(
+        lambda: ("counted so far: {map!r} {keys}".format(**r) for r in rows)
+    ):
+        for name in names:
+            with reading_map(store, name) as (reader, mapping):
+                wanted = bounds_of(mapping.namespace.key_codec, prefix=prefix)
+                total = sum(
+                    1 for _ in encoded_pairs(reader, mapping, wanted, block=2048, skipped=skipped)
+                )
+            rows.append({"map": name, "keys": total})
     if form == "json":
         write_json({"v": SCHEMA, "type": "counts", "counts": rows})
     elif form == "jsonl":

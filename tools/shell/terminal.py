@@ -89,6 +89,17 @@ def tell_beside(text: str) -> None:
 
 
 @contextmanager
+def telling_if_interrupted(told: Callable[[], Iterable[str]]) -> Iterator[None]:
+    """On Ctrl-C and SIGTERM write to stderr what is known so far."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        for line in told():
+            tell_beside(line)
+        raise
+
+
+@contextmanager
 def logging_to_stderr(settings: Settings) -> Iterator[None]:
     """Show what the product logs: warnings, more with ``-v``, errors only with ``-q``."""
     levels = {0: logging.WARNING, 1: logging.INFO}

@@ -34,6 +34,7 @@ from ..shell.terminal import (
     note,
     progress,
     show_error,
+    telling_if_interrupted,
     write_fields,
     write_json,
     write_rows,
@@ -286,7 +287,14 @@ def verify(ctx: click.Context, path: str, form: str) -> None:
     tally, problems, later = Tally(), list[str](), False
     continuity = Continuity(problems.append)
     scan = source.scan()
-    with progress(settings, "verifying", sum(segment_sizes(source.directory)), "bytes") as advance:
+
+    def told() -> list[str]:
+        return [f"problem: {one}" for one in problems] + [f"read {tally.frames} frames so far"]
+
+    with (
+        telling_if_interrupted(told),
+        progress(settings, "verifying", sum(segment_sizes(source.directory)), "bytes") as advance,
+    ):
         for frame in scan:
             advance(len(frame.payload))
             for logged in records_in(frame):
@@ -335,7 +343,14 @@ def stat(ctx: click.Context, /, path: str, form: str, **given: Any) -> None:
     tell_notes(settings, source)
     chosen, names, tally = make_filter(source, given), Names(), Tally()
     scan = source.scan(segments_wanted(source.directory, chosen))
-    with progress(settings, "counting", sum(segment_sizes(source.directory)), "bytes") as advance:
+
+    def told() -> list[str]:
+        return [f"so far {tally.frames} frames with {tally.updates} updates were counted"]
+
+    with (
+        telling_if_interrupted(told),
+        progress(settings, "counting", sum(segment_sizes(source.directory)), "bytes") as advance,
+    ):
         for logged, updates in select(scan, chosen, names):
             advance(len(logged.frame.payload) if not logged.index else 0)
             tally.add(logged, updates)
