@@ -21,7 +21,6 @@ Left out: what users hold (``read_only``), slots and locks (``access``), plain r
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import threading
@@ -43,9 +42,8 @@ from ...affinity.errors import (
 )
 from ...checkpoints.marks import StoreMark
 from ...checkpoints.replay import State
-from ...wal.format import segment_name
 from ...wal.records import NamespaceRecord
-from ...wal.segments import segment_numbers
+from ...wal.segments import segment_sizes
 from ..codecs.registry import ValueCodec
 from ..data import point_reads as reads
 from ..data.namespaces import Home, Namespace, bound, check_codecs, check_name
@@ -61,6 +59,7 @@ from ..store.options import Options
 from ..system.environment import Environment, KvTransaction
 from ..system.forks import free
 from ..upkeep.backup import BackupReport, BackupSource, back_up
+from ..upkeep.check import BeginPhase, untold
 from .pickling import Reopenable
 from .snapshots import SnapshotSession, newest_blocks
 from .unwritable import Unwritable
@@ -360,8 +359,14 @@ class ReadSession(Unwritable, Reopenable):
 
     # -------------------------------------------------------------- copies
 
-    def back_up(self, directory: str, *, verify: bool) -> BackupReport:
-        """Copy the newest durable state, whatever is shown here, into a directory."""
+    def back_up(
+        self, directory: str, *, verify: bool, compact: bool = False, begin: BeginPhase = untold
+    ) -> BackupReport:
+        """Copy the newest durable state, whatever is shown here, into a directory.
+
+        ``compact`` leaves the unused pages of the data file out; ``begin`` is told of each phase of
+        the check.
+        """
         access = self.access
         manifest = access.manifest()
         # A slot of its own: a refresh may raise the other one meanwhile.
@@ -376,8 +381,9 @@ class ReadSession(Unwritable, Reopenable):
                 maps=tuple(self.names()),
                 durable=lambda known: newest_durable(access.wal, manifest.log_ids, known),
                 pin=_nothing_to_pin if slot is None else slot.raise_to,
+                compact=compact,
             )
-            return back_up(source, directory, verify=verify)
+            return back_up(source, directory, verify=verify, begin=begin)
         finally:
             if slot is not None:
                 slot.release()
@@ -388,7 +394,7 @@ class ReadSession(Unwritable, Reopenable):
         """Return how the store looks from here."""
         view = self.overlay.view
         live = [snapshot for snapshot in self._snapshots if snapshot.layers() is not None]
-        sizes = self._segment_sizes()
+        sizes = segment_sizes(self.access.wal)
         return ReadStatistics(
             position=self.position,
             checkpoint_position=self._start,
@@ -401,18 +407,6 @@ class ReadSession(Unwritable, Reopenable):
             log_bytes=sum(sizes),
             log_segments=len(sizes),
         )
-
-    def _segment_sizes(self) -> list[int]:
-        sizes = []
-        for number in segment_numbers(self.access.wal):
-            # The writer may drop a segment at any moment.
-            with contextlib.suppress(FileNotFoundError):
-                file = self.access.wal.open_read(segment_name(number))
-                try:
-                    sizes.append(file.size())
-                finally:
-                    file.close()
-        return sizes
 
     def close(self) -> None:
         """Let go of the store; open snapshots end.

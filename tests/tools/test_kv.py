@@ -17,7 +17,7 @@ from support.loads import make_load
 from tidelog import codecs
 from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.codecs.registry import Codec
-from tidelog.tools.kv.importing import Patience
+from tidelog.tools.kv.patience import Patience
 
 Run = Callable[..., Result]
 Fingerprint = Callable[[Path], dict[str, tuple[str, int]]]

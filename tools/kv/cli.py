@@ -37,16 +37,33 @@ from ...wal.records import NamespaceRecord
 from ..db.stores import AnyMap, is_store, reading, reading_map, require_map, require_store, writing
 from ..shell.commands import PATH, CountRange, LazyGroup, json_options, settings_of, store_argument
 from ..shell.exits import Exit
-from ..shell.terminal import note, tell_beside, write_json, write_json_list, write_rows
+from ..shell.terminal import (
+    note,
+    tell_beside,
+    telling_if_interrupted,
+    write_json,
+    write_json_list,
+    write_rows,
+)
 from ..shell.text import check_given, inline, parse_value, shown_pair_part
+from ..wal.completion import complete_codec, complete_map, complete_partition
 from ..wal.filters import key_range
 from ..wal.records import FIRST_USER_NAMESPACE, SCHEMA
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LAZY = {
-    "import": ("tidelog.tools.kv.importing:import_records", "Load JSON lines or CSV into a map."),
-    "export": ("tidelog.tools.kv.export:export_records", "Write a map as JSON lines or CSV."),
+    "maps": ("tidelog.tools.kv.catalog:list_maps", "List the maps of STORE with their codecs."),
+    "drop": ("tidelog.tools.kv.catalog:drop", "Remove MAP and everything in it from STORE."),
+    "rename": ("tidelog.tools.kv.catalog:rename", "Give MAP the name NEW."),
+    "import": (
+        "tidelog.tools.kv.importing:import_records",
+        "Load a file or an SQLite table into a map.",
+    ),
+    "export": (
+        "tidelog.tools.kv.export:export_records",
+        "Write a map as JSON lines, CSV or Parquet.",
+    ),
 }
 
 
@@ -94,7 +111,7 @@ def leave_skipped(ctx: click.Context, skipped: Skipped | None) -> None:
 
 @kv.command()
 @store_argument()
-@click.argument("map_name", metavar="MAP")
+@click.argument("map_name", metavar="MAP", shell_complete=complete_map)
 @click.argument("key")
 @click.option("--raw", is_flag=True, help="Print the stored bytes of the value, and nothing else.")
 @json_options
@@ -114,17 +131,22 @@ def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
         elif form == "text":
             click.echo(inline(value, namespace.value_codec))
         else:
-            write_json(pair_document(mapping, encoded, value))
+            write_json(pair_document(namespace, encoded, value))
 
 
 @kv.command()
 @store_argument()
-@click.argument("map_name", metavar="MAP")
+@click.argument("map_name", metavar="MAP", shell_complete=complete_map)
 @click.option("--key", help="Only this key.")
 @click.option("--prefix", help="Keys that begin with this.")
 @click.option("--start", help="From this key on.")
 @click.option("--stop", help="Up to this key, not included.")
-@click.option("--partition", type=click.IntRange(0, PARTITIONS_MAX - 1), help="Of this partition.")
+@click.option(
+    "--partition",
+    type=click.IntRange(0, PARTITIONS_MAX - 1),
+    help="Of this partition.",
+    shell_complete=complete_partition,
+)
 @click.option("--reverse", is_flag=True, help="Backwards.")
 @click.option("--limit", type=CountRange(0), help="At most this many.")
 @click.option("--keys-only", is_flag=True, help="Without values.")
@@ -160,7 +182,8 @@ def scan(
                 click.echo("\t".join(columns))
         else:
             documents = (
-                pair_document(mapping, key, None if keys_only else value) for key, value in pairs
+                pair_document(namespace_of(mapping), key, None if keys_only else value)
+                for key, value in pairs
             )
             if form == "jsonl":
                 for document in documents:
@@ -172,7 +195,7 @@ def scan(
 
 @kv.command()
 @store_argument()
-@click.argument("map_names", metavar="[MAP]...", nargs=-1)
+@click.argument("map_names", metavar="[MAP]...", nargs=-1, shell_complete=complete_map)
 @click.option("--prefix", help="Keys that begin with this.")
 @skip_damaged_option
 @json_options
@@ -190,15 +213,18 @@ def count(
         names = list(map_names) or db.maps()
         for name in map_names:
             require_map(db, name)
-    rows = []
+    rows: list[dict[str, Any]] = []
     skipped = Skipped() if skip_damaged else None
-    for name in names:
-        with reading_map(store, name) as (reader, mapping):
-            wanted = bounds_of(namespace_of(mapping).key_codec, prefix=prefix)
-            total = sum(
-                1 for _ in encoded_pairs(reader, mapping, wanted, block=2048, skipped=skipped)
-            )
-        rows.append({"map": name, "keys": total})
+    with telling_if_interrupted(
+        lambda: ("counted so far: {map!r} {keys}".format(**r) for r in rows)
+    ):
+        for name in names:
+            with reading_map(store, name) as (reader, mapping):
+                wanted = bounds_of(namespace_of(mapping).key_codec, prefix=prefix)
+                total = sum(
+                    1 for _ in encoded_pairs(reader, mapping, wanted, block=2048, skipped=skipped)
+                )
+            rows.append({"map": name, "keys": total})
     if form == "json":
         write_json({"v": SCHEMA, "type": "counts", "counts": rows})
     elif form == "jsonl":
@@ -266,9 +292,8 @@ def encoded_pairs(
                     yield pair
 
 
-def pair_document(mapping: AnyMap, key: bytes, value: bytes | None) -> dict[str, Any]:
+def pair_document(namespace: Namespace, key: bytes, value: bytes | None) -> dict[str, Any]:
     """Return what ``--json`` prints of a key and, if given, its value."""
-    namespace = namespace_of(mapping)
     fields: dict[str, Any] = {"v": SCHEMA, "type": "pair", "map": namespace.name}
     fields |= shown_pair_part("key", key, namespace.key_codec)
     if value is not None:
@@ -281,12 +306,20 @@ def pair_document(mapping: AnyMap, key: bytes, value: bytes | None) -> dict[str,
 
 @kv.command()
 @store_argument()
-@click.argument("map_name", metavar="MAP")
+@click.argument("map_name", metavar="MAP", shell_complete=complete_map)
 @click.argument("key")
 @click.argument("value")
 @click.option("--create", is_flag=True, help="Make the store and the map if they do not exist.")
-@click.option("--key-codec", help="Codec of the keys of a new map.  [default: str]")
-@click.option("--value-codec", help="Codec of the values of a new map.  [default: msgpack]")
+@click.option(
+    "--key-codec",
+    help="Codec of the keys of a new map.  [default: str]",
+    shell_complete=complete_codec,
+)
+@click.option(
+    "--value-codec",
+    help="Codec of the values of a new map.  [default: msgpack]",
+    shell_complete=complete_codec,
+)
 @click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Of a new store.")
 @click.option("--tag", help="Text that the log keeps with the transaction.")
 @json_options
@@ -341,7 +374,7 @@ def put(
 
 @kv.command(name="del")
 @store_argument()
-@click.argument("map_name", metavar="MAP")
+@click.argument("map_name", metavar="MAP", shell_complete=complete_map)
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @click.option("--ignore-missing", is_flag=True, help="Pass over keys that are not there.")
 @click.option("--tag", help="Text that the log keeps with the transaction.")

@@ -66,7 +66,7 @@ def _runner(
     ctx: click.Context, engine: str, master: str, paths: Sequence[str], what: str
 ) -> Iterator[Runner]:
     if importlib.util.find_spec("pyarrow") is None:
-        raise UsageError("this needs pyarrow", hint="pip install 'tidelog[spark]'")
+        raise UsageError("this needs pyarrow", hint="pip install 'tidelog[arrow]'")
     chosen = engine
     if engine == "auto":
         # What would go to Spark for its size is done here, and slower, if there is no Spark.
