@@ -14,10 +14,22 @@ from ...affinity.errors import UsageError
 from .loops import Loop
 
 
+def in_trio() -> bool:
+    """Tell whether the caller is a task of Trio."""
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return False
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return False
+    return True
+
+
 def running_loop() -> Loop:
     """Return the loop in which the caller is a task."""
-    trio, asyncio = sys.modules.get("trio"), sys.modules.get("asyncio")
-    if trio is not None and trio.lowlevel.in_trio_task():
+    asyncio = sys.modules.get("asyncio")
+    if in_trio():
         from .trio_loop import TrioLoop
 
         return TrioLoop()
@@ -33,8 +45,8 @@ def running_loop() -> Loop:
 
 def would_block() -> Exception:
     """Return the error for a read that cannot be made at once; each loop has its own."""
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_task():
-        blocked: Exception = trio.WouldBlock()
-        return blocked
+    if in_trio():
+        from trio import WouldBlock
+
+        return WouldBlock()
     return BlockingIOError("this read would have to wait: await `get` instead")

@@ -18,7 +18,6 @@ from trio.lowlevel import (
     current_task,
     current_trio_token,
     enable_ki_protection,
-    in_trio_run,
     reschedule,
     start_thread_soon,
     wait_task_rescheduled,
@@ -43,7 +42,10 @@ class TrioLoop:
 
     def runs_here(self) -> bool:
         """Tell whether this is the loop that runs in this thread."""
-        return in_trio_run() and current_trio_token() is self._token
+        try:
+            return current_trio_token() is self._token
+        except RuntimeError:
+            return False
 
     def soon(self, work: Callable[..., object], /, *args: Any) -> bool:
         """Have the loop call ``work(*args)``, from any thread; False if the loop has ended."""

@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeVar
 import trio
 import trio.testing
 
+from tidelog.engine.aio.running import in_trio
+
 T = TypeVar("T")
 Work = Callable[..., Awaitable[object]]
 
@@ -51,11 +53,6 @@ def as_plain_test(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
         run_in_asyncio(partial(test, **arguments))
 
     return run
-
-
-def in_trio() -> bool:
-    """Whether the test runs under Trio."""
-    return trio.lowlevel.in_trio_task()
 
 
 def run_of_this_kind() -> Callable[..., Any]:
