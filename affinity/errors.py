@@ -105,9 +105,15 @@ class ValueTooLargeError(UsageError):
 
 
 class CodecError(UsageError):
-    """A key or value that its codec cannot take, or a codec other than the map's own."""
+    """A key or value that its codec cannot take, or a codec other than the map's own.
+
+    ``map`` is the name of the map if it is about a key or a value of one.
+    """
 
     code = "TL-USE-009"
+    map: str | None = None
+    reason: str | None = None
+    """What is wrong, without saying where: for those who know more about the place."""
 
 
 class UnsupportedError(UsageError):

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar, cast, overload
 
+from ...affinity.errors import CodecError
 from ..data import operations
 from ..data.decisions import MISSING
 from ..data.namespaces import VALUE_BYTES_MAX, Namespace, not_copied
@@ -75,7 +76,10 @@ class Map(MutableMapping[K, V]):
         data = self._read(self.namespace.encode_key(key))
         if data is None:
             raise KeyError(key)
-        return cast(V, self.namespace.decode_value(data))
+        try:
+            return cast(V, self.namespace.decode_value(data))
+        except CodecError as error:
+            raise self.namespace.at_key(error, key) from error.__cause__
 
     @overload
     def get(self, key: K) -> V | None: ...
@@ -84,7 +88,10 @@ class Map(MutableMapping[K, V]):
     def get(self, key: K, default: Any = None) -> Any:
         """Return the value of a key, or ``default``."""
         data = self._read(self.namespace.encode_key(key))
-        return default if data is None else self.namespace.decode_value(data)
+        try:
+            return default if data is None else self.namespace.decode_value(data)
+        except CodecError as error:
+            raise self.namespace.at_key(error, key) from error.__cause__
 
     def __contains__(self, key: object) -> bool:
         """Tell whether the map has a key."""
@@ -92,7 +99,12 @@ class Map(MutableMapping[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         """Set a key: outside of a transaction a transaction of its own."""
-        self._write(self.namespace.encode_key(key), self.namespace.encode_value(value))
+        encoded = self.namespace.encode_key(key)
+        try:
+            data = self.namespace.encode_value(value)
+        except CodecError as error:
+            raise self.namespace.at_key(error, key) from error.__cause__
+        self._write(encoded, data)
 
     set = __setitem__
 
@@ -233,9 +245,12 @@ class Map(MutableMapping[K, V]):
         """Iterate over the keys in order."""
         # A generator, unlike what `keys` goes over: it can be closed.
         decode = self.namespace.decode_key
-        for block in self._session.blocks(self.namespace, b"", None, False, BLOCK_FIRST):
-            for key, _ in block:
-                yield decode(key)
+        try:
+            for block in self._session.blocks(self.namespace, b"", None, False, BLOCK_FIRST):
+                for key, _ in block:
+                    yield decode(key)
+        except CodecError as error:
+            raise self.namespace.unread(error, key) from error.__cause__
 
     def __reversed__(self) -> Iterator[K]:
         """Iterate over the keys backwards."""
@@ -292,7 +307,7 @@ class BytesMap(Map[bytes, bytes]):
         ):
             self._write(key, value)
         else:
-            self._write(self.namespace.encode_key(key), self.namespace.encode_value(value))
+            super().__setitem__(key, value)
 
     set = __setitem__
 

@@ -32,7 +32,7 @@ from ...engine.api.choices import Durability
 from ...engine.api.database import Database, session_of
 from ...engine.api.maps import Map
 from ...engine.api.read_only import ReadOnlyDatabase
-from ...engine.codecs.registry import Codec, codec_named
+from ...engine.codecs.registry import DATACLASS_PREFIX, Codec, codec_named, reading_codec
 from ...engine.files import manifest as manifests
 from ...engine.store.place import owner_of
 from ...engine.system.disk import DIRECTORY_MODE
@@ -313,7 +313,7 @@ def records_of(db: Database | ReadOnlyDatabase) -> list[NamespaceRecord]:
 
 
 def _placeholders(record: NamespaceRecord) -> list[Codec[Any]]:
-    """Codecs that stand for unknown ones: their bytes pass, their values do not."""
+    """Codecs that stand for unknown ones: their bytes pass; of values only documents are read."""
     codecs = []
     for name, version in {
         (record.key_codec, record.key_version),
@@ -322,8 +322,16 @@ def _placeholders(record: NamespaceRecord) -> list[Codec[Any]]:
         try:
             codec_named(name, version)
         except CodecError:
-            codecs.append(Codec(name=name, version=version, encode=_unknown, decode=_unknown))
+            codecs.append(_placeholder(name, version))
     return codecs
+
+
+def _placeholder(name: str, version: int) -> Codec[Any]:
+    try:
+        return reading_codec(name, version)
+    except CodecError:
+        of = dict if name.startswith(DATACLASS_PREFIX) else None
+        return Codec(name=name, version=version, encode=_unknown, decode=_unknown, of=of)
 
 
 def _unknown(_value: object) -> NoReturn:
