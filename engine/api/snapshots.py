@@ -192,7 +192,7 @@ class Snapshot(Unwritable):
         try:
             yield from self.scan(wanted, reverse=reverse, block=size)
         except CorruptDataError as error:
-            raise named(error, namespace) from error
+            raise named(error, namespace) from error.__cause__
 
     def scan(
         self,
@@ -228,7 +228,7 @@ class Snapshot(Unwritable):
                     self.view()
         except KvReadError as error:
             self.view()
-            raise read_error(error) from error
+            raise read_error(error) from None
         finally:
             in_hand.pop(mine, None)
 

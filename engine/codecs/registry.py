@@ -385,7 +385,11 @@ def _not_a_codec(found: object, lacking: str) -> CodecError:
         return CodecError(f"the type {found.__name__} is not a codec", hint=_instead_of(found))
     if isinstance(found, str):
         built_in = _BUILT_IN.get(found.lower())
-        hint = f"Give `{_spelled(built_in)}`." if built_in else _known_like(found, _spelled)
+        hint = (
+            f"Give `tidelog.codecs.{_spelled(built_in)}`."
+            if built_in
+            else _known_like(found, _spelled)
+        )
         return CodecError(f"the text {scalar_codecs.shown(found)} is not a codec", hint=hint)
     return CodecError(
         f"{scalar_codecs.shown(found)} is not a codec: {type(found).__name__} has no {lacking}",
@@ -405,7 +409,7 @@ def _instead_of(kind: type) -> str:
 
 
 def _spelled(codec: Codec[Any]) -> str:
-    return next(f"tidelog.codecs.{name}" for name, held in globals().items() if held is codec)
+    return next(name for name, held in globals().items() if held is codec)
 
 
 def _recorded(codec: Codec[Any]) -> str:
@@ -417,7 +421,7 @@ def _known_like(name: str, told: Callable[[Codec[Any]], str] = _recorded) -> str
 
     near = get_close_matches(name.lower(), _BUILT_IN, n=1)
     guess = f"Did you mean `{told(_BUILT_IN[near[0]])}`? " if near else ""
-    return f"{guess}Tidelog has these codecs: {', '.join(map(told, _BUILT_IN.values()))}."
+    return f"{guess}The codecs of Tidelog are: {', '.join(map(told, _BUILT_IN.values()))}."
 
 
 def codec_named(

@@ -51,7 +51,7 @@ def db(tmp_path: Path) -> Iterator[tidelog.Database]:
 def test_a_stored_value_that_cannot_be_read_is_told_with_its_key(
     db: tidelog.Database, call: Callable[[Broken], object]
 ) -> None:
-    said = r"^map 'values', key 'ada': acme: b'x' is not mine$"
+    said = r"^map 'values', key 'ada': acme: b'x' is not mine(?m:$)"
     with pytest.raises(CodecError, match=said) as caught:
         call(db.map("values"))
     assert (caught.value.map, caught.value.hint) == ("values", "Ask acme.")
@@ -66,7 +66,7 @@ def test_a_stored_value_that_cannot_be_read_is_told_with_its_key(
 def test_a_stored_key_that_cannot_be_read_is_told_too(
     db: tidelog.Database, call: Callable[[Broken], object]
 ) -> None:
-    with pytest.raises(CodecError, match=r"^map 'keys', key 'ada': acme: b'ada' is not mine$"):
+    with pytest.raises(CodecError, match=r"^map 'keys', key 'ada': acme: b'ada' is not mine(?m:$)"):
         call(db.map("keys"))
 
 
@@ -116,6 +116,6 @@ def test_an_exception_behind_a_codec_s_own_error_is_kept(db: tidelog.Database) -
             raise CodecError("acme: no ASCII") from error
 
     plain = db.map("plain", key=Codec(name="acme.ascii", encode=encode, decode=bytes.decode))
-    with pytest.raises(CodecError, match=r"^map 'plain', key 'é': acme: no ASCII$") as caught:
+    with pytest.raises(CodecError, match=r"^map 'plain', key 'é': acme: no ASCII(?m:$)") as caught:
         plain["é"] = b""
     assert isinstance(caught.value.__cause__, UnicodeEncodeError)

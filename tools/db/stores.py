@@ -230,11 +230,11 @@ def without_writer(path: str) -> Iterator[None]:
         return
     try:
         lock = environment.disk.lock(os.path.join(path, LOCK_NAME), shared=True)
-    except BlockingIOError as error:
+    except BlockingIOError:
         pid = owner_of(environment, path)
         raise AlreadyOpenError(
             f"{path} is open for writing in process {pid or '(unknown)'}", path=path, pid=pid
-        ) from error
+        ) from None
     try:
         yield
     finally:
@@ -264,7 +264,9 @@ def writing(
     try:
         db.close()
     except StorageError as error:
-        raise ClosingError(f"what was printed is committed; closing failed: {error}") from error
+        raise ClosingError(
+            f"what was printed is committed; closing failed: {error}"
+        ) from error.__cause__
 
 
 @contextmanager

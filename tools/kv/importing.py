@@ -400,7 +400,7 @@ def pairs_of_records(
             namespace.encode_key(pair[0])
             namespace.encode_value(pair[1])
         except UsageError as error:
-            raise bad_line(number, str(error), _field_hint(error, namespace)) from error
+            raise bad_line(number, str(error), _field_hint(error, namespace)) from error.__cause__
         yield pair
 
 

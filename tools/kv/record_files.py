@@ -75,7 +75,7 @@ def text_lines(stream: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterat
         except UnicodeDecodeError as error:
             raise bad_line(
                 number, f"it is not UTF-8: {error.reason} at byte {error.start + 1} of the line"
-            ) from error
+            ) from None
 
 
 # ------------------------------------------------------------------ JSON lines
@@ -88,7 +88,7 @@ def _json_records(lines: Iterator[str]) -> Iterator[Numbered]:
         try:
             record = json.loads(line, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
-            raise bad_line(number, f"not JSON: {_reason(error)}") from error
+            raise bad_line(number, f"not JSON: {_reason(error)}") from None
         if not isinstance(record, dict):
             raise bad_line(number, f"a JSON object is needed, not {type(record).__name__}")
         yield number, record
@@ -133,7 +133,7 @@ def _csv_records(lines: Iterator[str], field_chars_max: int) -> Iterator[Numbere
                 raise bad_line(rows.line_num, text)
             yield rows.line_num, dict(zip(names, row, strict=True))
     except csv.Error as error:
-        raise bad_line(rows.line_num, f"not CSV: {error}") from error
+        raise bad_line(rows.line_num, f"not CSV: {error}") from None
 
 
 def _check_names(names: list[str]) -> None:

@@ -66,7 +66,7 @@ def check_given(data: bytes, codec: Codec[Any], name: str, hint: str) -> None:
     try:
         codec.decode(data)
     except CodecError as error:
-        raise CodecError(f"{name} is refused: {error}", hint=hint) from error
+        raise CodecError(f"{name} is refused: {error}", hint=hint) from error.__cause__
 
 
 def value_of_text(text: str, codec: Codec[Any], what: str) -> Any:
@@ -83,7 +83,7 @@ def value_of_text(text: str, codec: Codec[Any], what: str) -> Any:
         raise UsageError(
             f"{quoted(text)} is not a {what} for codec {codec.name}: {error}",
             hint=written.hint,
-        ) from error
+        ) from None
 
 
 def _parse_text(text: str) -> str:
@@ -271,11 +271,11 @@ def parse_time(text: str) -> int:
         return round(float(text) * MICROSECONDS)
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
+    except ValueError:
         raise UsageError(
             f"{quoted(text)} is not a time",
             hint="Give 2026-11-21T15:30:00Z, or seconds since 1970.",
-        ) from error
+        ) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return round((moment - datetime.fromtimestamp(0, UTC)) / timedelta(microseconds=1))
 
