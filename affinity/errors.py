@@ -1,9 +1,10 @@
 """Every exception that Tidelog raises on purpose, grouped by what the caller should do.
 
 Owns the error tree, each class's stable ``code`` and whether trying again can help.
-Every error says what went wrong and where in its text, and what to do next in ``hint``; what a
-program may want to look at is kept as attributes too.  Nothing here is raised for a bug in
-Tidelog itself: those stay ``AssertionError`` and the like.
+Every error says what went wrong and where in its text, and what to do next in ``hint``.  Code and
+hint are a note of the exception (PEP 678), too, so that a traceback has them.  What a program may
+want to look at is kept as attributes.  Nothing here is raised for a bug in Tidelog itself: those
+stay ``AssertionError`` and the like.
 
 ``UsageError``        the call is wrong: fix the input
 ``TransactionError``  this transaction did not take effect: run it again if ``retryable``
@@ -27,6 +28,16 @@ class TidelogError(Exception):
         super().__init__(message)
         if hint is not None:
             self.hint = hint
+        self.add_note(self.advice())
+
+    def advise(self, hint: str) -> None:
+        """Give another hint, in the attribute and in tracebacks."""
+        old, self.hint = self.advice(), hint
+        self.__notes__ = [self.advice() if note == old else note for note in self.__notes__]
+
+    def advice(self) -> str:
+        """Return the note that Python prints below the error: its code, and what to do next."""
+        return f"{self.code}; next: {self.hint}" if self.hint else self.code
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, dict(self.__dict__))
@@ -38,6 +49,7 @@ def _rebuild(
     error = kind.__new__(kind, *args)
     error.args = args
     error.__dict__.update(state)
+    error.__notes__ = list(getattr(error, "__notes__", ()))  # not the list of the original
     return error
 
 
@@ -105,9 +117,15 @@ class ValueTooLargeError(UsageError):
 
 
 class CodecError(UsageError):
-    """A key or value that its codec cannot take, or a codec other than the map's own."""
+    """A key or value that its codec cannot take, or a codec other than the map's own.
+
+    ``map`` is the name of the map if it is about a key or a value of one.
+    """
 
     code = "TL-USE-009"
+    map: str | None = None
+    reason: str | None = None
+    """What is wrong, without saying where: for those who know more about the place."""
 
 
 class UnsupportedError(UsageError):

@@ -36,8 +36,8 @@ def padded(row: Row[Member], name: str = "the row") -> list[Member | None]:
     full = [*row, *[None] * (REPLICAS_MAX - len(row))]
     try:
         once = len({*full}) == REPLICAS_MAX + (None in full) - full.count(None)
-    except TypeError as error:
-        raise PlacementError(f"{name} holds what is not a member: {list(row)!r}") from error
+    except TypeError:
+        raise PlacementError(f"{name} holds what is not a member: {list(row)!r}") from None
     if not once:
         raise PlacementError(
             f"{name} holds a member twice: {list(row)!r}",

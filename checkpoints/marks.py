@@ -156,7 +156,7 @@ def _fields(data: bytes, count: int, what: str) -> list[Any]:
     except (ValueError, msgpack.UnpackException) as error:
         raise CorruptDataError(
             f"the checkpoint mark of a {what} does not decode: {error}"
-        ) from error
+        ) from None
     if not isinstance(fields, list) or len(fields) < count:
         raise CorruptDataError(f"the checkpoint mark of a {what} has too few fields")
     return fields

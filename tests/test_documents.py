@@ -22,7 +22,7 @@ from tidelog.engine.store.statistics import Statistics
 from tidelog.pipeline.plan.options import ViewName, _known as options_of, parse
 from tidelog.pipeline.plan.reads import fields_of
 from tidelog.tools.main import cli
-from tidelog.tools.shell.exits import Exit
+from tidelog.tools.shell.exits import Exit, exit_code
 from tidelog.tools.version import LIBRARIES
 from tidelog.tx.validation import READ_RULES
 
@@ -129,7 +129,7 @@ def test_a_logged_text_begins_with_the_name_of_its_event() -> None:
     known = {plain(row["event"]) for row in table_with("docs/operations.md", "event")}
     texts = {text for path in sources() for text in texts_logged(path.read_text("utf-8"))}
     assert texts
-    assert {text.split()[0] for text in texts} <= known
+    assert {text.split()[0].rstrip(":") for text in texts} <= known
 
 
 # ------------------------------------------------------------------ options, statistics, limits
@@ -209,6 +209,18 @@ def test_every_command_is_documented() -> None:
 
 def test_every_exit_code_is_documented() -> None:
     assert [int(row["code"]) for row in table_with("docs/cli.md", "code")] == list(Exit)
+
+
+def test_every_error_ends_a_command_with_the_code_of_its_row() -> None:
+    rows: dict[str, int] = {"TidelogError": Exit.FAILURE}
+    for row in table_with("docs/cli.md", "code"):
+        named = re.findall(r"`(\w+Error)`", " ".join(row.values()))
+        rows |= dict.fromkeys(named, int(row["code"]))
+    assert rows.keys() <= error_classes().keys()
+    for name, kind in error_classes().items():
+        nearest = next(base.__name__ for base in kind.__mro__ if base.__name__ in rows)
+        raised = kind.__new__(kind, "it failed")
+        assert (name, exit_code(raised)) == (name, rows[nearest])
 
 
 def test_the_versions_that_are_told_are_those_of_all_dependencies() -> None:

@@ -106,6 +106,7 @@ OUTSIDE_WORLD = ("engine/system/production.py", "tools/")
 
 # Where every exception is caught on purpose, as path:function, and why.
 BROAD_HANDLERS = {
+    "engine/codecs/classes.py:_made": "a class of the user: it refuses the document",
     "engine/codecs/registry.py:_registered": "foreign code: the codec is not there",
     "engine/commit/carrier.py:Carrier.carry": "a signal may raise any class of error",
     "engine/commit/carrier.py:Carrier._mended": "a bug that comes again stops the store",
@@ -318,6 +319,10 @@ def test_nothing_that_was_opened_is_lost_at_a_return() -> None:
     expect_none_in_package(tidy.find_lost_behind_try)
 
 
+def test_no_exception_of_the_implementation_is_in_the_tracebacks_of_users() -> None:
+    expect_none_in_package(tidy.find_chained_details)
+
+
 def test_names_of_exceptions_end_in_error() -> None:
     expect_none_in_package(tidy.find_misnamed_exceptions)
 
@@ -440,6 +445,7 @@ LAYERS, KIND, LIBRARIES = tidy.find_wrong_layers, with_kinds, tidy.find_wrong_de
 OUTSIDE, BROAD, LOCKS = outside_of_environment, with_places, below_the_tools
 CONSTANTS = tidy.find_changed_constants
 NAMES, CODES = tidy.find_misnamed_exceptions, tidy.find_wrong_codes
+DETAILS = tidy.find_chained_details
 LOST = tidy.find_lost_behind_try
 RUN, MACHINE, PATHS = tidy.find_sleeps_and_skips, tidy.find_machine_paths, missing_paths
 PROSE, HEAD = tidy.find_stilted_prose, unknown_names
@@ -489,6 +495,8 @@ BAD: list[tuple[str, Rule, str, str]] = [
     ("BaseException kept", BROAD, "wal/x.py", "try:\n f()\nexcept BaseException:\n g()"),
     ("suppress", BROAD, "wal/x.py", "with contextlib.suppress(Exception):\n f()"),
     ("name of an error", NAMES, "wal/x.py", "class Torn(ValueError): ..."),
+    ("detail", DETAILS, "wal/x.py", "try:\n f()\nexcept KeyError as e:\n raise E(e) from e"),
+    ("in a tuple", DETAILS, "wal/x.py", "try: f()\nexcept (OSError, A) as e:\n raise E(e) from e"),
     ("no code", CODES, "affinity/errors.py", "class AError(TidelogError): ..."),
     (
         "same code",
@@ -564,6 +572,8 @@ GOOD: list[tuple[str, Rule, str, str]] = [
     ("a signal", NAMES, "testing/x.py", "class SimulatedCrash(BaseException): ..."),
     ("a foreign switch", CONSTANTS, "tests/x.py", "import os\nsetattr(os, 'O_SYNC', 0)"),
     ("a method", CONSTANTS, "tests/x.py", "setattr(writer, 'sync', 0)\nx.PIECE = 1"),
+    ("of the system", DETAILS, "wal/x.py", "try: f()\nexcept OSError as e:\n raise E(e) from e"),
+    ("its cause", DETAILS, "wal/x.py", "try: f()\nexcept A as e:\n raise E(e) from e.__cause__"),
     ("cleans up", BROAD, "wal/x.py", "try:\n f()\nexcept BaseException:\n g()\n raise"),
     ("document", PATHS, "docs/x.md", "`tests/test_tidy.py`, `tests/test_tidy`, `tests/`"),
     ("file of a store", PATHS, "docs/x.md", "`wal/0000000000000001.log` and `data/x`"),

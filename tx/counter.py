@@ -322,8 +322,8 @@ def _check_range(start: int, delta: int) -> None:
 def _pairs(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     try:
         return [(start, delta) for start, delta in ranges]
-    except (TypeError, ValueError) as error:
-        raise UsageError("out_of_order must be pairs (start, delta)") from error
+    except (TypeError, ValueError):
+        raise UsageError("out_of_order must be pairs (start, delta)") from None
 
 
 def _bytes(data: bytes | bytearray | memoryview) -> bytes:

@@ -224,20 +224,20 @@ def _parts(frame: Frame) -> list[tuple[int, int, memoryview]]:
     try:
         return list(split_records(frame.payload))
     except UndecodableRecordError as error:
-        raise corrupt_record(error, frame.segment, frame.offset) from error
+        raise corrupt_record(error, frame.segment, frame.offset) from None
 
 
 def _decoded(frame: Frame, parts: tuple[int, int, memoryview]) -> Record:
     try:
         return decode_record(*parts)
     except UndecodableRecordError as error:
-        raise corrupt_record(error, frame.segment, frame.offset) from error
+        raise corrupt_record(error, frame.segment, frame.offset) from None
     except FormatVersionError as error:
         raise FormatVersionError(
             f"segment {frame.segment}, offset {frame.offset}: {error}",
             found=error.found,
             supported=error.supported,
-        ) from error
+        ) from error.__cause__
 
 
 def load_index(directory: ReadableDirectory, number: int) -> SegmentIndex | None:

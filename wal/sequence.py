@@ -66,11 +66,11 @@ class LogFiles:
             return self._open[number]
         try:
             segment = open_segment(self._directory, number)
-        except FileNotFoundError as error:
+        except FileNotFoundError:
             raise HistoryTruncatedError(
                 f"segment {number} was dropped while the log was read",
                 hint="A writer dropped that part of the log meanwhile; run it again.",
-            ) from error
+            ) from None
         except CorruptLogError as error:
             return replace(
                 self._fault(number, Sight.BAD_HEADER, str(error)),

@@ -26,6 +26,7 @@ from collections.abc import (
 )
 from typing import Any, Generic, Protocol, TypeVar, overload
 
+from ...affinity.errors import CodecError
 from ..data import operations
 from ..data.decisions import MISSING
 from ..data.namespaces import Home, Namespace, no_map_of, not_copied
@@ -230,11 +231,16 @@ class Map(Generic[K, V]):
         """Set a key: outside of a transaction a transaction of its own."""
         if self._backing is None:
             return self._bound_set(key, value)
-        return self._put(self._encode_key(key), self._encode_value(value))
+        encoded = self._encode_key(key)
+        try:
+            data = self._encode_value(value)
+        except CodecError as error:
+            raise self._backing.namespace.at_key(error, key) from error.__cause__
+        return self._put(encoded, data)
 
     async def _bound_set(self, key: K, value: V) -> None:
         await self._bound()
-        await self._put(self._encode_key(key), self._encode_value(value))
+        await self.set(key, value)
 
     async def discard(self, key: K) -> None:
         """Delete a key if it is there; unlike ``delete`` it reads nothing."""

@@ -148,7 +148,7 @@ def _tell_attempts(error: TidelogError, number: int) -> None:
     """Let the error of the last attempt tell how many there were, and what helps."""
     error.args = (f"{error}; that was after {number} attempt{'s' if number > 1 else ''}",)
     if isinstance(error, ConflictError):
-        error.hint = (
+        error.advise(
             'Give `mode="pessimistic"`, which waits for others instead of failing, allow '
             "more attempts, or let fewer write the same keys at once."
         )

@@ -326,7 +326,13 @@ class Database:
             if error is None:
                 raise
             event = {"event": "store.close_failed"}
-            log.error("store.close_failed error=%s", failure, extra=event)
+            path = self._session.path
+            log.error(
+                "store.close_failed: Tidelog: closing the store %s failed: %s",
+                path,
+                failure,
+                extra=event,
+            )
 
 
 @overload

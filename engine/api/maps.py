@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
+from ...affinity.errors import CodecError
 from ..data import operations
 from ..data.decisions import MISSING, Decide
 from ..data.namespaces import VALUE_BYTES_MAX, Namespace
@@ -93,7 +94,10 @@ class Map(MutableMapping[K, V]):
         data = self._read(self._namespace.encode_key(key))
         if data is None:
             raise KeyError(key)
-        return cast(V, self._namespace.decode_value(data))
+        try:
+            return cast(V, self._namespace.decode_value(data))
+        except CodecError as error:
+            raise self._namespace.at_key(error, key) from error.__cause__
 
     @overload
     def get(self, key: K) -> V | None: ...
@@ -102,7 +106,10 @@ class Map(MutableMapping[K, V]):
     def get(self, key: K, default: Any = None) -> Any:
         """Return the value of a key, or ``default``."""
         data = self._read(self._namespace.encode_key(key))
-        return default if data is None else self._namespace.decode_value(data)
+        try:
+            return default if data is None else self._namespace.decode_value(data)
+        except CodecError as error:
+            raise self._namespace.at_key(error, key) from error.__cause__
 
     def __contains__(self, key: object) -> bool:
         """Tell whether the map has a key."""
@@ -110,7 +117,12 @@ class Map(MutableMapping[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         """Set a key: outside of a transaction a transaction of its own."""
-        self._write(self._namespace.encode_key(key), self._namespace.encode_value(value))
+        encoded = self._namespace.encode_key(key)
+        try:
+            data = self._namespace.encode_value(value)
+        except CodecError as error:
+            raise self._namespace.at_key(error, key) from error.__cause__
+        self._write(encoded, data)
 
     set = __setitem__
 
@@ -293,9 +305,12 @@ class Map(MutableMapping[K, V]):
         """Iterate over the keys in order."""
         # A generator, unlike what `keys` goes over: it can be closed.
         decode = self._namespace.decode_key
-        for block in self._session.blocks(self._namespace, b"", None, False, BLOCK_FIRST):
-            for key, _ in block:
-                yield decode(key)
+        try:
+            for block in self._session.blocks(self._namespace, b"", None, False, BLOCK_FIRST):
+                for key, _ in block:
+                    yield decode(key)
+        except CodecError as error:
+            raise self._namespace.unread(error, key) from error.__cause__
 
     def __reversed__(self) -> Iterator[K]:
         """Iterate over the keys backwards."""
@@ -356,7 +371,7 @@ class BytesMap(Map[bytes, bytes]):
         ):
             self._write(key, value)
         else:
-            self._write(self._namespace.encode_key(key), self._namespace.encode_value(value))
+            super().__setitem__(key, value)
 
     set = __setitem__
 

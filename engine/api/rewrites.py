@@ -180,9 +180,9 @@ class FirstKey:
         look = self._look
         try:
             look.snapshot.view()  # if it has ended, layers may have been merged
-        except StorageError as error:
+        except StorageError:
             look.used_up = True
-            raise StaleError("the snapshot has ended") from error
+            raise StaleError("the snapshot has ended") from None
         changed = self._changed(values)
         found = next((pair for pair in look.pairs if pair[0] not in changed), None)
         fresh = [(key, value) for key, value in changed.items() if value is not None]

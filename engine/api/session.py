@@ -320,6 +320,7 @@ class StoreSession(Reopenable):
 
     def pop_first(self, namespace: Namespace) -> Pair | None:
         """Delete the first key and return the encoded pair, None if there is none."""
+        self.open_state.check()
         return self.rewriting.pop_first(namespace)
 
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:

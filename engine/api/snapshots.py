@@ -188,7 +188,7 @@ class SnapshotSession(Unwritable):
         try:
             yield from self.scan(wanted, reverse=reverse, block=size)
         except CorruptDataError as error:
-            raise named(error, namespace) from error
+            raise named(error, namespace) from error.__cause__
 
     def scan(
         self,
@@ -224,7 +224,7 @@ class SnapshotSession(Unwritable):
                     self.view()
         except KvReadError as error:
             self.view()
-            raise read_error(error) from error
+            raise read_error(error) from None
         finally:
             in_hand.pop(mine, None)
 

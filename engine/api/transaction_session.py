@@ -443,7 +443,7 @@ class TransactionSession:
                 self._check_open()
             read.finish()
         except CorruptDataError as error:
-            raise named(error, namespace) from error
+            raise named(error, namespace) from error.__cause__
         finally:
             if snapshot is not self._reading:
                 snapshot.close()
@@ -567,5 +567,5 @@ def _checked_tag(tag: object) -> str:
         if isinstance(tag, str) and len(tag.encode()) <= TAG_BYTES_MAX:
             return tag
     except UnicodeEncodeError as error:
-        raise UsageError(f"the tag {tag!r} cannot be written as UTF-8: {error.reason}") from error
+        raise UsageError(f"the tag {tag!r} cannot be written as UTF-8: {error.reason}") from None
     raise UsageError(f"a tag is text of at most {TAG_BYTES_MAX} bytes")

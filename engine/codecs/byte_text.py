@@ -40,7 +40,7 @@ def parse_bytes(text: str) -> bytes | None:
                 raise UsageError(
                     f"{quoted(text)} is not {prefix.rstrip(':')}: {error}",
                     hint="Give utf8:text, hex:6162 or b64:YWI=.",
-                ) from error
+                ) from None
     return None
 
 

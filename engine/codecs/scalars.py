@@ -1,12 +1,12 @@
-"""Encodings of single values: bytes, text, 64-bit integers, floats.
+"""Encodings of single values: bytes, text, 64-bit integers, floats, UUIDs.
 
-Owns the functions behind the codecs ``Bytes``, ``Str``, ``I64``, ``U64`` and ``Float``, and the
-wording of a refusal, which the other codec modules share.
+Owns the functions behind the codecs ``Bytes``, ``Str``, ``I64``, ``U64``, ``Float`` and ``Uuid``,
+and the wording of a refusal, which the other codec modules share.
 
 Invariants:
 
 - what is decoded equals what was encoded; an instance of a subclass comes back as its base type;
-- encoded text and integers sort as the values do;
+- encoded text, integers and UUIDs sort as the values do;
 - there is one encoding per value, and other bytes do not decode;
 - nothing but ``CodecError`` is raised, whatever the value or the bytes.
 
@@ -16,6 +16,8 @@ Left out: the codec objects themselves (``codecs``), tuples, and nested values.
 from __future__ import annotations
 
 import struct
+from reprlib import Repr
+from uuid import UUID
 
 from ...affinity.errors import CodecError
 
@@ -29,12 +31,39 @@ _utf8 = str.encode
 _I64_OFFSET = 1 << 63
 
 
-def refused(codec: str, reason: str, path: str = "$") -> CodecError:
+SHOWN_LENGTH_MAX = 60
+"""Characters of a value that an error shows."""
+
+_repr = Repr()
+_repr.maxstring = _repr.maxother = 40
+
+
+def shown(value: object) -> str:
+    """Return a value as errors show it: its repr, of a long one both ends."""
+    try:
+        text = _repr.repr(value)
+    except ValueError:  # an int that is longer than Python prints
+        return f"<{type(value).__name__}>"
+    half = SHOWN_LENGTH_MAX // 2
+    return text if len(text) <= SHOWN_LENGTH_MAX else f"{text[:half]}...{text[-half + 3 :]}"
+
+
+def refused(codec: str, reason: str, path: str = "$", hint: str | None = None) -> CodecError:
     """Return the error for a value, or the part of it at ``path``, that a codec cannot take."""
     return CodecError(
         f"{codec}: {path}: {reason}",
-        hint="Convert it first, or use a codec that takes it.",
+        hint=hint or "Convert it first, or use a codec that takes it.",
     )
+
+
+def mistyped(codec: str, wanted: str, value: object) -> CodecError:
+    """Return the error for a value of another type than the one that a codec takes."""
+    reason = f"is {wanted}, not {type(value).__name__} ({shown(value)})"
+    error = CodecError(
+        f"{codec}: a value {reason}", hint="Convert it first, or use a codec that takes it."
+    )
+    error.reason = reason
+    return error
 
 
 def damaged(codec: str, reason: str) -> CodecError:
@@ -55,11 +84,11 @@ def encode_bytes(value: bytes) -> bytes:
     if type(value) is bytes:
         return value
     if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise refused("bytes", unsupported(value))
+        raise mistyped("bytes", "bytes", value)
     try:
         return bytes(value)
     except ValueError as error:
-        raise refused("bytes", str(error)) from error
+        raise refused("bytes", str(error)) from None
 
 
 def encode_str(value: str) -> bytes:
@@ -67,9 +96,9 @@ def encode_str(value: str) -> bytes:
     try:
         return _utf8(value)
     except TypeError:
-        raise refused("str", unsupported(value)) from None
+        raise mistyped("str", "str", value) from None
     except UnicodeEncodeError as error:
-        raise refused("str", str(error)) from error
+        raise refused("str", str(error)) from None
 
 
 def decode_str(data: bytes) -> str:
@@ -77,7 +106,7 @@ def decode_str(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise damaged("str", str(error)) from error
+        raise damaged("str", str(error)) from None
 
 
 def encode_u64(value: int) -> bytes:
@@ -118,6 +147,33 @@ def decode_i64(data: bytes) -> int:
     return number - _I64_OFFSET
 
 
+def encode_number(number: int) -> bytes:
+    """Return a number of 64 bits that is known to be one, as ``encode_i64`` does."""
+    return _pack_u64(number + _I64_OFFSET)
+
+
+def decode_number(data: bytes) -> int:
+    """Return the signed number that eight bytes hold, or raise ``ValueError``."""
+    if len(data) != 8:
+        raise ValueError(f"{len(data)} bytes, not 8")
+    number: int = _unpack_u64(data)[0]
+    return number - _I64_OFFSET
+
+
+def encode_uuid(value: UUID) -> bytes:
+    """Return the sixteen bytes of a UUID."""
+    if not isinstance(value, UUID):
+        raise mistyped("uuid", "UUID", value)
+    return value.bytes
+
+
+def decode_uuid(data: bytes) -> UUID:
+    """Return the UUID that sixteen bytes hold."""
+    if len(data) != 16:
+        raise damaged("uuid", f"{len(data)} bytes, not 16")
+    return UUID(bytes=bytes(data))
+
+
 def encode_float(value: float) -> bytes:
     """Return the IEEE 754 double, big-endian; an int is taken if a double holds it exactly."""
     if type(value) is not float:
@@ -134,18 +190,18 @@ def decode_float(data: bytes) -> float:
     return number
 
 
-def _plain_int(codec: str, value: object) -> int:
+def _plain_int(codec: str, value: object, wanted: str = "int") -> int:
     # A bool is an int to Python, but True stored as 1 would come back as another type: most
     # often it is a mistake.  An IntEnum is meant as its number and equals it.
     if isinstance(value, int) and not isinstance(value, bool):
         return int.__int__(value)
-    raise refused(codec, unsupported(value))
+    raise mistyped(codec, wanted, value)
 
 
 def _plain_float(value: object) -> float:
     if isinstance(value, float):
         return float.__float__(value)
-    number = _plain_int("float", value)
+    number = _plain_int("float", value, "float")
     try:
         exact = float(number)
     except OverflowError:

@@ -253,7 +253,11 @@ class Carrier:
             self._end_group(group)
         context.cut_put = self.orphan = context.changing = None
         context.overlay.applying = False
-        log.error("store.interrupted what=%s", what, extra={"event": "store.interrupted"})
+        log.error(
+            "store.interrupted: Tidelog: %s; nothing is written any more, open the store again",
+            reason,
+            extra={"event": "store.interrupted"},
+        )
 
     def check_writable(self) -> None:
         """Raise if the store stopped in the middle of a change; under the mutex."""

@@ -148,4 +148,4 @@ def decode_outcome(data: bytes) -> OutcomeEntry:
         numbers = tuple(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
         return OutcomeEntry(Kind(kind), time, attempt, numbers)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise CorruptDataError(f"the outcome of a transaction does not decode: {error}") from error
+        raise CorruptDataError(f"the outcome of a transaction does not decode: {error}") from None

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, Literal
 
-from ...affinity.errors import UsageError
+from ...affinity.errors import CodecError, UsageError
 from .namespaces import Namespace
 
 
@@ -43,10 +43,13 @@ def incr(namespace: Namespace, key: Any, delta: int) -> Decide:
     encode, decode = namespace.encode_value, namespace.decode_value
 
     def decide(data: bytes | None) -> tuple[int, New]:
-        value = 0 if data is None else decode(data)
-        if type(value) is not int:
-            raise UsageError(f"the value of {key!r} is {type(value).__name__}, not an integer")
-        return value + delta, encode(value + delta)
+        try:
+            value = 0 if data is None else decode(data)
+            if type(value) is not int:
+                raise UsageError(f"the value of {key!r} is {type(value).__name__}, not an integer")
+            return value + delta, encode(value + delta)
+        except CodecError as error:
+            raise namespace.at_key(error, key) from error.__cause__
 
     return decide
 
@@ -57,7 +60,10 @@ def pop(namespace: Namespace, key: Any, default: Any = MISSING) -> Decide:
 
     def decide(data: bytes | None) -> tuple[Any, New]:
         if data is not None:
-            return decode(data), None
+            try:
+                return decode(data), None
+            except CodecError as error:
+                raise namespace.at_key(error, key) from error.__cause__
         if default is MISSING:
             raise KeyError(key)
         return default, KEEP
@@ -76,25 +82,31 @@ def delete(key: Any) -> Decide:
     return decide
 
 
-def setdefault(namespace: Namespace, default: Any) -> Decide:
+def setdefault(namespace: Namespace, key: Any, default: Any) -> Decide:
     """Tell the value of a key, setting it first if there is none."""
     encode, decode = namespace.encode_value, namespace.decode_value
 
     def decide(data: bytes | None) -> tuple[Any, New]:
-        return (default, encode(default)) if data is None else (decode(data), KEEP)
+        try:
+            return (default, encode(default)) if data is None else (decode(data), KEEP)
+        except CodecError as error:
+            raise namespace.at_key(error, key) from error.__cause__
 
     return decide
 
 
-def compare_and_set(namespace: Namespace, expected: Any, value: Any) -> Decide:
+def compare_and_set(namespace: Namespace, key: Any, expected: Any, value: Any) -> Decide:
     """Set a key to ``value`` if it has ``expected``, None being no value; tell whether it did."""
     encode, decode = namespace.encode_value, namespace.decode_value
 
     def decide(data: bytes | None) -> tuple[bool, New]:
-        if (None if data is None else decode(data)) != expected:
-            return False, KEEP
-        if value is not None:
-            return True, encode(value)
+        try:
+            if (None if data is None else decode(data)) != expected:
+                return False, KEEP
+            if value is not None:
+                return True, encode(value)
+        except CodecError as error:
+            raise namespace.at_key(error, key) from error.__cause__
         return True, KEEP if data is None else None
 
     return decide

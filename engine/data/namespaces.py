@@ -16,6 +16,7 @@ from ...affinity.errors import (
 from ...affinity.partitions import Space
 from ...wal.records import NamespaceRecord
 from ..codecs.registry import Bytes, Codec, ValueCodec, as_codec, codec_named, is_built_in
+from ..codecs.scalars import shown
 from .stored import KEY_BYTES_MAX, PENDING, PREFIX_SIZE, pack_prefix, shown_key, split_key
 
 NAME_BYTES_MAX = 255
@@ -72,9 +73,9 @@ class Namespace:
         self.name = record.name
         self.key_codec = key
         self.value_codec = value
-        self.encode_key = _limited(key, KEY_BYTES_MAX, _key_too_large)
+        self.encode_key = _limited(key, KEY_BYTES_MAX, _key_too_large, self.key_refused)
         self.decode_key = key.decode
-        self.encode_value = _limited(value, VALUE_BYTES_MAX, _value_too_large)
+        self.encode_value = _limited(value, VALUE_BYTES_MAX, _value_too_large, self._value_refused)
         self.decode_value = value.decode
         self.plain = key is Bytes and value is Bytes
         self.space = space
@@ -94,6 +95,31 @@ class Namespace:
         """Name and version of the codec of its keys, and of that of its values."""
         key, value = self.key_codec, self.value_codec
         return (key.name, key.version), (value.name, value.version)
+
+    def key_refused(self, error: CodecError, key: Any) -> CodecError:
+        """Return an error of the key codec with the map."""
+        if error.reason is None:
+            return self.at_key(error, key)
+        return self._told(f"map {self.name!r}: a key {error.reason}", error, error.reason)
+
+    def _value_refused(self, error: CodecError, _value: Any) -> CodecError:
+        reason = str(error) if error.reason is None else f"a value {error.reason}"
+        return self._told(f"map {self.name!r}: {reason}", error, reason)
+
+    def at_key(self, error: CodecError, key: Any) -> CodecError:
+        """Return an error about a key, or about its value, with the map and the key."""
+        reason = error.reason or str(error)
+        return self._told(f"map {self.name!r}, key {shown(key)}: {reason}", error, reason)
+
+    def unread(self, error: CodecError, key: bytes) -> CodecError:
+        """Return an error about stored bytes of a pair with the map and the encoded key."""
+        told = decoded_key(self.key_codec, key)
+        return self._told(f"map {self.name!r}, key {told}: {error}", error, str(error))
+
+    def _told(self, text: str, error: CodecError, reason: str) -> CodecError:
+        found = CodecError(text, hint=error.hint)
+        found.map, found.reason = self.name, reason
+        return found
 
     def drop(self, position: int) -> None:
         """Be gone, for all handles, from a position of the log on."""
@@ -167,9 +193,9 @@ def named(error: CorruptDataError, namespace: Namespace) -> CorruptDataError:
     if number != namespace.id:
         return error
     what = str(error).partition(":")[0]
-    shown = decoded_key(namespace.key_codec, key)
+    told = decoded_key(namespace.key_codec, key)
     found = CorruptDataError(
-        f"{what}: map {namespace.name!r}, key {shown} (partition {partition})", hint=error.hint
+        f"{what}: map {namespace.name!r}, key {told} (partition {partition})", hint=error.hint
     )
     found.full_key, found.map, found.key = error.full_key, namespace.name, key
     return found
@@ -227,6 +253,11 @@ def check_codecs(
                 f"not {given.name} {given.version}",
                 hint="Leave the codecs out, or use the recorded ones.",
             )
+        if given.of is not recorded.of:
+            raise CodecError(
+                f"the map {namespace.name!r} is open with another class for {recorded.name}",
+                hint="Was the class defined again? Open the store again, and give the new one.",
+            )
 
 
 def no_map(name: str, names: Sequence[str]) -> NotFoundError:
@@ -250,13 +281,19 @@ def check_name(name: object) -> str:
 
 
 def _limited(
-    codec: Codec[Any], limit: int, too_large: Callable[[int], Exception]
+    codec: Codec[Any],
+    limit: int,
+    too_large: Callable[[int], Exception],
+    refused: Callable[[CodecError, Any], CodecError],
 ) -> Callable[[Any], bytes]:
-    """Return the codec's ``encode`` with a limit on the bytes it may make."""
+    """Return the codec's ``encode`` with a limit on the bytes, and errors that name the map."""
     encode = codec.encode
 
     def limited(value: Any) -> bytes:
-        data = encode(value)
+        try:
+            data = encode(value)
+        except CodecError as error:
+            raise refused(error, value) from error.__cause__
         if len(data) > limit:
             raise too_large(len(data))
         return data

@@ -79,7 +79,7 @@ def pop(namespace: Namespace, key: Any, default: Any = MISSING) -> Request:
 
 def setdefault(namespace: Namespace, key: Any, default: Any) -> Request:
     """Return the value of a key, setting it first if it is not there."""
-    return DecideOn(namespace.encode_key(key), decisions.setdefault(namespace, default))
+    return DecideOn(namespace.encode_key(key), decisions.setdefault(namespace, key, default))
 
 
 def incr(namespace: Namespace, key: Any, delta: int) -> Request:
@@ -89,7 +89,7 @@ def incr(namespace: Namespace, key: Any, delta: int) -> Request:
 
 def compare_and_set(namespace: Namespace, key: Any, expected: Any, value: Any) -> Request:
     """Set a key if it has ``expected``, None being no value; tell whether it did."""
-    decide = decisions.compare_and_set(namespace, expected, value)
+    decide = decisions.compare_and_set(namespace, key, expected, value)
     return DecideOn(namespace.encode_key(key), decide)
 
 
@@ -98,7 +98,7 @@ def popitem(namespace: Namespace) -> Operation[tuple[Any, Any]]:
     pair: Pair | None = yield PopFirst()
     if pair is None:
         raise KeyError(f"the map {namespace.name!r} is empty")
-    return namespace.decode_key(pair[0]), namespace.decode_value(pair[1])
+    return _decoded(namespace, pair)
 
 
 def first(namespace: Namespace) -> Operation[tuple[Any, Any] | None]:
@@ -113,7 +113,11 @@ def last(namespace: Namespace) -> Operation[tuple[Any, Any] | None]:
 
 def _at_the_end(namespace: Namespace, *, reverse: bool) -> Operation[tuple[Any, Any] | None]:
     pair: Pair | None = yield First(reverse)
-    return pair and (namespace.decode_key(pair[0]), namespace.decode_value(pair[1]))
+    return pair and _decoded(namespace, pair)
+
+
+def _decoded(namespace: Namespace, pair: Pair) -> tuple[Any, Any]:
+    return next(iter(_pairs_of_block(namespace)([pair])))
 
 
 # ------------------------------------------------------------------ many keys
@@ -130,7 +134,14 @@ def get_many(namespace: Namespace, keys: list[Any]) -> Operation[dict[Any, Any]]
         return {key: data for key, data in pairs.items() if data is not None}
     found: list[bytes | None] = yield GetMany(list(map(namespace.encode_key, keys)))
     decode = namespace.decode_value
-    return {key: decode(data) for key, data in zip(keys, found, strict=True) if data is not None}
+    values = {}
+    try:
+        for key, data in zip(keys, found, strict=True):
+            if data is not None:
+                values[key] = decode(data)
+    except CodecError as error:
+        raise namespace.at_key(error, key) from error.__cause__
+    return values
 
 
 def update_many(namespace: Namespace, pairs: Mapping[Any, Any] | Iterable[Any]) -> Operation[None]:
@@ -154,7 +165,16 @@ def _encoded(namespace: Namespace, pairs: list[tuple[Any, Any]]) -> Encoded:
         ):
             return pairs
     encode_key, encode_value = namespace.encode_key, namespace.encode_value
-    return [(encode_key(key), encode_value(value)) for key, value in pairs]
+    try:
+        return [(encode_key(key), encode_value(value)) for key, value in pairs]
+    except CodecError:
+        for key, value in pairs:  # once more, to tell which key it is
+            encode_key(key)
+            try:
+                encode_value(value)
+            except CodecError as error:
+                raise namespace.at_key(error, key) from error.__cause__
+        raise
 
 
 def load(namespace: Namespace, source: Source, batch: int) -> Operation[int]:
@@ -235,34 +255,58 @@ def _bounds(namespace: Namespace, start: Any, stop: Any) -> tuple[bytes, bytes |
 
 def items(namespace: Namespace, prefix: Any) -> Iteration[tuple[Any, Any]]:
     """Go over the pairs whose key begins with a prefix; None means all."""
-    low, high = (b"", None) if prefix is None else namespace.key_codec.prefix_range(prefix)
+    low, high = _run_of(namespace, prefix)
     of_block = None if namespace.plain else _pairs_of_block(namespace)
     return Iteration(low, high, False, None, BLOCK_FIRST, of_block)
 
 
+def _run_of(namespace: Namespace, prefix: Any) -> tuple[bytes, bytes | None]:
+    if prefix is None:
+        return b"", None
+    try:
+        return namespace.key_codec.prefix_range(prefix)
+    except CodecError as error:
+        raise namespace.key_refused(error, prefix) from error.__cause__
+
+
 def keys(namespace: Namespace, prefix: Any) -> Iteration[Any]:
     """Go over the keys that begin with a prefix; None means all."""
-    low, high = (b"", None) if prefix is None else namespace.key_codec.prefix_range(prefix)
+    low, high = _run_of(namespace, prefix)
     decode = namespace.decode_key
-    return Iteration(
-        low, high, False, None, BLOCK_FIRST, lambda block: map(decode, map(_KEY, block))
-    )
+
+    def decoded(block: list[Pair]) -> Iterator[Any]:
+        try:
+            for key, _ in block:  # no slower than a map: that would call from C into Python
+                yield decode(key)
+        except CodecError as error:
+            raise namespace.unread(error, key) from error.__cause__
+
+    return Iteration(low, high, False, None, BLOCK_FIRST, decoded)
 
 
 def values(namespace: Namespace) -> Iteration[Any]:
     """Go over the values, in the order of their keys."""
     decode = namespace.decode_value
-    return Iteration(
-        b"", None, False, None, BLOCK_FIRST, lambda block: map(decode, map(_VALUE, block))
-    )
+
+    def decoded(block: list[Pair]) -> Iterator[Any]:
+        try:
+            for key, value in block:  # noqa: B007  # the key is for the error
+                yield decode(value)
+        except CodecError as error:
+            raise namespace.unread(error, key) from error.__cause__
+
+    return Iteration(b"", None, False, None, BLOCK_FIRST, decoded)
 
 
 def _pairs_of_block(namespace: Namespace) -> Callable[[list[Pair]], Iterable[tuple[Any, Any]]]:
     decode_key, decode_value = namespace.decode_key, namespace.decode_value
 
     def decoded(block: list[Pair]) -> Iterator[tuple[Any, Any]]:
-        for key, value in block:  # no slower than a row of maps, which calls from C into Python
-            yield decode_key(key), decode_value(value)
+        try:
+            for key, value in block:
+                yield decode_key(key), decode_value(value)
+        except CodecError as error:
+            raise namespace.unread(error, key) from error.__cause__
 
     return decoded
 

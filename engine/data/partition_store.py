@@ -84,7 +84,7 @@ def check_neighbours(txn: KvTransaction, full_key: bytes) -> None:
         if found:
             check_before(cursor, full_key)
     except KvReadError as error:
-        raise read_error(error) from error
+        raise read_error(error) from None
 
 
 def check_before(cursor: Cursor, full_key: bytes) -> None:
@@ -173,7 +173,7 @@ def read_pending(txn: KvTransaction, partition: int) -> list[Record]:
         except UndecodableRecordError as error:
             raise CorruptDataError(
                 f"what is pending in partition {partition} does not decode: {error}"
-            ) from error
+            ) from None
     cursor.close()
     return found
 

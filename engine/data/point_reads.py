@@ -114,7 +114,7 @@ def getter(
         try:
             stored = view.txn.get(full_key)
         except KvReadError as error:
-            raise failed(source, error) from error
+            raise failed(source, error) from None
         if source.applying:
             wait_applied()
             return get(key)
@@ -122,7 +122,7 @@ def getter(
             try:
                 check_neighbours(view.txn, full_key)
             except CorruptDataError as error:
-                raise named(error, namespace) from error
+                raise named(error, namespace) from error.__cause__
             if not namespace.alive:  # a checkpoint may have removed what was dropped meanwhile
                 _check_alive(source, namespace)
             return None
@@ -151,14 +151,14 @@ def read_view(
     try:
         stored = view.txn.get(full_key)
     except KvReadError as error:
-        raise read_error(error) from error
+        raise read_error(error) from None
     try:
         if stored is None:
             check_neighbours(view.txn, full_key)
             return None
         check_pair(full_key, stored)
     except CorruptDataError as error:
-        raise error if namespace is None else named(error, namespace) from error
+        raise error if namespace is None else named(error, namespace) from error.__cause__
     return user_value(full_key, stored)
 
 
@@ -188,14 +188,14 @@ def _get_all(
     try:
         stored = list(map(view.txn.get, full_keys))
     except KvReadError as error:
-        raise failed(source, error) from error
+        raise failed(source, error) from None
     if None in stored:
         return list(map(getter(source, namespace, wait_applied), keys))
     found = cast("list[bytes]", stored)
     try:
         check_block(full_keys, found)
     except CorruptDataError as error:
-        raise named(error, namespace) from error
+        raise named(error, namespace) from error.__cause__
     if any(map(flags_of, found)):
         return list(map(user_value, full_keys, found))
     return list(map(slice_of, found, repeat(VALUE)))

@@ -125,8 +125,9 @@ class LogKeeper:
             return numbers
         below, first = holes[-1]
         log.warning(
-            "log.hole missing=%d..%d: the log begins with segment %d; nothing below is read or "
-            "dropped until the missing ones are back",
+            "log.hole: Tidelog: the log of the store %s lacks segments %d to %d and begins with "
+            "segment %d; nothing below is read or dropped until the missing ones are back",
+            os.path.dirname(self._readers_path),
             below + 1,
             first - 1,
             first,
@@ -247,7 +248,13 @@ class LogKeeper:
             self._trim(position)
         except OSError as error:
             # The log is longer than it has to be; the next checkpoint tries again.
-            log.warning("log.trim_failed error=%s", error, extra={"event": "log.trim_failed"})
+            log.warning(
+                "log.trim_failed: Tidelog: dropping segments of the store %s failed, and is tried "
+                "again: %s",
+                os.path.dirname(self._readers_path),
+                error,
+                extra={"event": "log.trim_failed"},
+            )
 
     def _trim(self, position: int) -> None:
         self.pins.break_long(self._writer.position)

@@ -152,5 +152,5 @@ def _segment(path: str) -> LogSource:
             raise UsageError(
                 f"{path} is not a segment of a log, neither by name nor by content",
                 hint="Name a store, a folder of segments or a segment.",
-            ) from error
+            ) from error.__cause__
     return LogSource(path=path, kind="segment", directory=OneSegment(directory, name, number))

@@ -93,7 +93,7 @@ def decode(data: bytes) -> Manifest:
         fields = json.loads(line)
         found, required = int(fields["format"]), int(fields["required"])
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptDataError(f"the manifest does not decode: {error}") from error
+        raise CorruptDataError(f"the manifest does not decode: {error}") from None
     if found != STORE_FORMAT or required & ~KNOWN_REQUIRED:
         raise unknown_features("the store", found, required, STORE_FORMAT)
     names = Manifest.__dataclass_fields__.keys() - {"unknown"}
@@ -105,7 +105,7 @@ def decode(data: bytes) -> Manifest:
         _check_types(manifest)
         check_spaces(spaces, manifest.partitions)
     except (TypeError, ValueError) as error:
-        raise CorruptDataError(f"the manifest lacks something: {error}") from error
+        raise CorruptDataError(f"the manifest lacks something: {error}") from None
     return replace(manifest, logs=logs, spaces=spaces)
 
 

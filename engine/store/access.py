@@ -166,14 +166,14 @@ class ReadAccess:
         lock = os.path.join(self.path, LOCK_NAME)
         try:
             return self.environment.disk.lock(lock, shared=True)
-        except BlockingIOError as error:
+        except BlockingIOError:
             raise AlreadyOpenError(
                 f"{self.path} is open for writing, and this process may not take a slot in "
                 f"{READERS_NAME}/ beside it: {refused}",
                 path=self.path,
                 pid=owner_of(self.environment, self.path),
                 hint=f"Give this process the right to write into {READERS_NAME}/ and {DATA_NAME}/.",
-            ) from error
+            ) from None
         except OSError as error:
             if refused.errno == errno.EROFS and isinstance(error, FileNotFoundError):
                 return None

@@ -127,9 +127,11 @@ class Checkpointer:
         store: KeyValueEnvironment,
         marks: dict[int, PartitionMark],
         *,
+        path: str,
         growth: MapGrowth,
         doubt: Callable[[], None],
     ) -> None:
+        self._path = path
         self.position = source.applied_position
         self.figures = CheckpointFigures(position=self.position)
         self.marks = marks
@@ -203,9 +205,11 @@ class Checkpointer:
     def _failed(self, error: TidelogError | OSError, reason: str) -> TidelogError:
         self.figures.failures += 1
         log.error(
-            "checkpoint.failed reason=%s error=%s",
-            reason,
+            "checkpoint.failed: Tidelog: a checkpoint of the store %s failed, and its log keeps "
+            "the updates: %s (reason=%s)",
+            self._path,
             error,
+            reason,
             extra={"event": "checkpoint.failed"},
         )
         return _as_storage_error(error)
@@ -369,7 +373,13 @@ class Checkpointer:
         try:
             self._source.log([CheckpointRecord(position=position, time=self._environment.clock())])
         except TidelogError as error:
-            log.warning("checkpoint.unnoted error=%s", error, extra={"event": "checkpoint.unnoted"})
+            log.warning(
+                "checkpoint.unnoted: Tidelog: a checkpoint of the store %s left no record in the "
+                "log: %s",
+                self._path,
+                error,
+                extra={"event": "checkpoint.unnoted"},
+            )
 
 
 def _catalog_of(state: State) -> Lives:

@@ -104,4 +104,8 @@ def _rebuild(path: str, data: Directory) -> None:
             data.unlink(FRESH_DATA_FILE)
         copy_file(data, DATA_FILE, data, target_name=FRESH_DATA_FILE)
         data.rename(FRESH_DATA_FILE, DATA_FILE)
-    log.warning("data.rebuilt path=%s", path, extra={"event": "data.rebuilt"})
+    log.warning(
+        "data.rebuilt: Tidelog copied the data file of the store %s, since a sync of it had failed",
+        path,
+        extra={"event": "data.rebuilt"},
+    )

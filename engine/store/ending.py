@@ -151,7 +151,12 @@ class Ending:
         self._shut()
         store.release()
         self.released = True
-        log.warning("store.lost path=%s", self._state.path, extra={"event": "store.lost"})
+        log.warning(
+            "store.lost: Tidelog let go of the store %s, to which nothing referred any more: "
+            "close it instead",
+            self._state.path,
+            extra={"event": "store.lost"},
+        )
 
     def forked(self) -> None:
         """In the child of a fork: nothing of this store may be touched."""

@@ -23,6 +23,10 @@ log = logging.getLogger("tidelog.store")
 class Handle(Protocol):
     """An open store."""
 
+    @property
+    def path(self) -> str:
+        """The directory of the store."""
+
     def close(self) -> None:
         """Let go of the store."""
 
@@ -48,7 +52,13 @@ def _close_all() -> None:
         try:
             handle.close()
         except TidelogError as error:
-            log.error("store.close_failed error=%s", error, extra={"event": "store.close_failed"})
+            event = {"event": "store.close_failed"}
+            log.error(
+                "store.close_failed: Tidelog: closing the store %s failed: %s",
+                handle.path,
+                error,
+                extra=event,
+            )
 
 
 def _after_fork() -> None:

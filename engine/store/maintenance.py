@@ -143,7 +143,13 @@ class Maintenance:
                 self._last_sweep = self._now()
                 self._sweep()
         except TidelogError as error:
-            log.error("maintenance.failed error=%s", error, extra={"event": "maintenance.failed"})
+            log.error(
+                "maintenance.failed: Tidelog: work in the background of the store %s failed, and "
+                "is tried again: %s",
+                self._store.path,
+                error,
+                extra={"event": "maintenance.failed"},
+            )
         return False
 
     def _sync_behind(self) -> None:

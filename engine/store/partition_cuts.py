@@ -88,7 +88,7 @@ class PartitionCut:
                     self._viewed()
         except KvReadError as error:
             self._viewed()
-            raise read_error(error) from error
+            raise read_error(error) from None
 
     def _viewed(self) -> View:
         if self._view is None:

@@ -73,7 +73,7 @@ def make_place(environment: Environment, path: str) -> None:
             raise NotFoundError(
                 f"there is no directory {os.path.dirname(path)} to make a store in",
                 hint="Check the path, or make that directory first.",
-            ) from error.__cause__
+            ) from None
         raise
 
 
@@ -117,12 +117,12 @@ def read_manifest(environment: Environment, path: str) -> Manifest:
     try:
         directory = environment.disk.directory(path, read_only=True)
         return manifests.read(directory)
-    except (FileNotFoundError, NotADirectoryError) as error:
+    except (FileNotFoundError, NotADirectoryError):
         if holds_data(environment.disk, path):
-            raise no_manifest(path) from error
+            raise no_manifest(path) from None
         raise NotFoundError(
             f"there is no store at {path}", hint="`tidelog.open(path)` makes one."
-        ) from error
+        ) from None
     except (CorruptDataError, FormatVersionError) as error:
         error.args = (f"{path}: {error}",)
         raise

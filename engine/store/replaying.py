@@ -66,7 +66,12 @@ class LogEnd:
 
 
 def replay_log(
-    wal: Directory, log_end: LogEnd, manifest: Manifest, replayed: Replayed, relief: Relief
+    path: str,
+    wal: Directory,
+    log_end: LogEnd,
+    manifest: Manifest,
+    replayed: Replayed,
+    relief: Relief,
 ) -> None:
     """Apply the log to what ``replayed`` has, then cut and sync its end.
 
@@ -90,8 +95,11 @@ def replay_log(
     log_end.cut_and_sync(end, durable, clean=clean)
     log.log(
         logging.INFO if clean else logging.WARNING,
-        "recovery.done clean=%s frames=%d updates=%d end=%s dropped_bytes=%d",
-        clean,
+        "recovery.done: Tidelog %s the store %s, which was %s: %d frames of its log, %d updates; "
+        "the log ends with %s, and %d bytes behind its end were cut",
+        "read" if clean else "recovered",
+        path,
+        "closed" if clean else "not closed",
         report.frames,
         report.updates,
         end.kind,

@@ -119,11 +119,17 @@ def _recovered(claim: Claim, kv: KeyValueEnvironment, options: Options, mapped: 
     log_end = LogEnd(claim.wal, environment.limits.copy_bytes)
     replayed = Replayed(state, overlay, state.position, log_end.sync, mutex)
     checkpointer = Checkpointer(
-        environment, replayed, kv, marks, growth=growth, doubt=manifests.doubt
+        environment,
+        replayed,
+        kv,
+        marks,
+        path=claim.path,
+        growth=growth,
+        doubt=manifests.doubt,
     )
     relief = Relief(environment, checkpointer, overlay, options.checkpoint_policy())
     try:
-        replay_log(claim.wal, log_end, manifest, replayed, relief)
+        replay_log(claim.path, claim.wal, log_end, manifest, replayed, relief)
         if state.cleared:
             checkpointer.run("recovery")  # who reads must not find what counts for nothing
         if manifest.copied:

@@ -9,10 +9,17 @@ import errno
 
 from ...affinity.errors import DiskError, DiskFullError
 
+_PATH_HINT = "Check the path, and that its parts are directories."
+
 PERMISSION_HINT = "Run it as the owner of the files, or where they can be written."
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_HINTS = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), PERMISSION_HINT),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP), _PATH_HINT),
+    errno.ENAMETOOLONG: "Give a shorter name.",
+}
+"""What to do about errors that are not the disk's, but of who asks, or of what for."""
 
 
 def lacks_space(error: OSError) -> bool:
@@ -33,5 +40,4 @@ class translated_disk:  # noqa: N801  # used as a function in `with`
             text = f"{self._what} failed: {error}"
             if lacks_space(error):
                 raise DiskFullError(text) from error
-            forbidden = error.errno in _FORBIDDEN
-            raise DiskError(text, hint=PERMISSION_HINT if forbidden else None) from error
+            raise DiskError(text, hint=_HINTS.get(error.errno or 0)) from error

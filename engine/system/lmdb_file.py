@@ -84,17 +84,17 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except lmdb.MapFullError as error:
-        raise KvFullError(str(error)) from error
+        raise KvFullError(str(error)) from None
     except _DAMAGE as error:
-        raise CorruptDataError(f"{what} found damage: {error}") from error
+        raise CorruptDataError(f"{what} found damage: {error}") from None
     except lmdb.VersionMismatchError as error:
-        raise FormatVersionError(f"{what} failed: {error}", found=0, supported=1) from error
-    except lmdb.MapResizedError as error:
+        raise FormatVersionError(f"{what} failed: {error}", found=0, supported=1) from None
+    except lmdb.MapResizedError:
         # Another process made the file larger than the map of this one.
         raise DiskFullError(
             f"{what} failed: the data file has outgrown this process's map of it",
             hint="Close the store and open it again, with a larger `map_size` if one was given.",
-        ) from error
+        ) from None
     except lmdb.Error as error:
         if "already open in this process" in str(error):
             # LMDB knows the folder of its file only, which lies in that of the store.
@@ -108,10 +108,7 @@ def translated(what: str) -> Iterator[None]:
                 ) from OSError(code, os.strerror(code))
         # py-lmdb has one class for all errors of the disk; only the text tells them apart.
         full = any(text in str(error) for text in _FULL_TEXTS)
-        cause: Exception = error
-        if os.strerror(errno.EACCES) in str(error):
-            cause = PermissionError(errno.EACCES, str(error))
-        raise (DiskFullError if full else DiskError)(f"{what} failed: {error}") from cause
+        raise (DiskFullError if full else DiskError)(f"{what} failed: {error}") from None
 
 
 def open_here(path: str, pid: int | None) -> AlreadyOpenError:
@@ -210,7 +207,7 @@ class LmdbEnvironment:
         except (DiskError, DiskFullError) as error:
             if self._watch < 0:
                 raise
-            raise self._judged(error) from error
+            raise self._judged(error) from error.__cause__
         finally:
             self._writing = None
         self._fill_up()
@@ -496,4 +493,4 @@ def _check_structure(file: str, pages: bool) -> None:
             raise
         raise CorruptDataError(
             f"{file} has {size} bytes, but its meta page needs {needed}: {error}"
-        ) from error
+        ) from error.__cause__

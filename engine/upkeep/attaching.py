@@ -95,7 +95,7 @@ def _check_keys(directory: str, manifest: LoadManifest, namespace: Namespace) ->
                     f"the load in {directory} has keys that do not decode as "
                     f"{manifest.key_codec[0]}, the codec in its manifest, such as {key!r}",
                     hint="Make the load anew, with the codecs that its keys and values have.",
-                ) from error
+                ) from error.__cause__
 
 
 def _write_rows(

@@ -136,7 +136,9 @@ def _make_place(environment: Environment, path: str, directory: str, verify: boo
         raise UsageError(f"{directory} lies in the store that is to be copied")
     kind = disk.kind(directory)
     if kind not in (None, "directory"):
-        raise UsageError(f"{directory} is not a directory")
+        raise UsageError(
+            f"{directory} is not a directory", hint="Name an empty directory, or a new one."
+        )
     if verify:  # opening the copy, which verifying does, would be refused there
         check_place(environment, directory)
     strangers = _strangers(disk, directory) if kind else []

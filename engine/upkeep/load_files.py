@@ -143,7 +143,7 @@ class LoadManifest:
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptDataError(
                 f"the manifest of the load does not decode: {error}", hint=ANEW
-            ) from error
+            ) from None
         return manifest
 
 
@@ -250,20 +250,20 @@ def read_load_manifest(directory: str) -> LoadManifest:
     try:
         with open(os.path.join(directory, LOAD_MANIFEST_NAME), encoding="utf-8") as file:
             text = file.read()
-    except FileNotFoundError as error:
+    except FileNotFoundError:
         raise NotFoundError(
             f"there is no load in {directory}",
             hint="Run its job again: it did not get as far as "
             f"{LOAD_MANIFEST_NAME}, the last file.",
-        ) from error
+        ) from None
     except UnicodeDecodeError as error:
         raise CorruptDataError(
             f"{directory}: the manifest of the load does not decode: {error}", hint=ANEW
-        ) from error
+        ) from None
     try:
         return LoadManifest.from_json(text)
     except CorruptDataError as error:
-        raise CorruptDataError(f"{directory}: {error}", hint=ANEW) from error
+        raise CorruptDataError(f"{directory}: {error}", hint=ANEW) from error.__cause__
 
 
 # ---------------------------------------------------------------------------------- the files
@@ -293,7 +293,7 @@ def write_file(
             with kv.write() as txn:
                 more = _append(txn.cursor(), blocks, transaction_bytes)
     except KvFullError as error:
-        raise DiskFullError(f"{path} has reached its limit: {error}") from error
+        raise DiskFullError(f"{path} has reached its limit: {error}") from None
     finally:
         kv.close()
     with open(path, "rb+") as file:
@@ -373,8 +373,8 @@ def check_file(directory: str, file: LoadFile) -> None:
     path = os.path.join(directory, file.name)
     try:
         size, crc = _size_and_crc(path)
-    except FileNotFoundError as error:
-        raise CorruptDataError(f"{path}, a file of the load, is gone", hint=ANEW) from error
+    except FileNotFoundError:
+        raise CorruptDataError(f"{path}, a file of the load, is gone", hint=ANEW) from None
     if (size, crc) != (file.bytes, file.crc):
         raise CorruptDataError(
             f"{path} is not as it was written: {size} bytes with CRC {crc:08x}, "
@@ -421,7 +421,7 @@ def read_part(path: str, part: LoadPart, *, block_bytes: int = BLOCK_BYTES) -> I
                 rows += len(pairs)
                 yield pairs
     except KvReadError as error:
-        raise read_error(error) from error
+        raise read_error(error) from None
     finally:
         kv.close()
     if (rows, first_key, last_key, digest) != (

@@ -62,8 +62,8 @@ def numbers(fields: Mapping[str, Any]) -> dict[int, Number]:
     """Return the vector in ``{"partition": [epoch, number]}``; a bare number has epoch 0, any."""
     try:
         return {int(partition): _number(value) for partition, value in fields.items()}
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"not update numbers by partition: {fields}", hint=_HINT) from error
+    except (TypeError, ValueError):
+        raise UsageError(f"not update numbers by partition: {fields}", hint=_HINT) from None
 
 
 def _number(value: Any) -> Number:

@@ -303,7 +303,7 @@ def read_archive(path: str) -> Archive:
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
         raise CorruptDataError(
             f"{place} is not an account of an archive: {error!r}", hint=_RESTORE
-        ) from error
+        ) from None
     return archive
 
 
@@ -494,7 +494,7 @@ def _opened(path: str, stretch: Stretch, file: File) -> Iterator[ParquetFile]:
                     )
                 yield found
     except CorruptDataError as error:
-        error.hint = _RESTORE
+        error.advise(_RESTORE)
         raise
     except (OSError, pa.ArrowException) as error:
         raise CorruptDataError(f"{shown} cannot be read: {error}", hint=_RESTORE) from error

@@ -262,7 +262,7 @@ class _Base:
                 f"{log.path} has no data as of {text_of(time)} any more: its checkpoint is at "
                 f"{text_of(earliest)}, the earliest time that can be read",
                 hint=_ARCHIVE,
-            ) from error
+            ) from error.__cause__
 
     # ------------------------------------------------------------------ maps
 

@@ -190,14 +190,14 @@ def check_closed(path: str) -> None:
     """Raise ``AlreadyOpenError`` if a writer has a store open."""
     try:
         RealDisk().lock(os.path.join(path, LOCK_NAME), shared=True).release()
-    except BlockingIOError as error:
+    except BlockingIOError:
         raise AlreadyOpenError(
             f"{path} is open for writing: its data file changes while it is read",
             path=path,
             pid=0,
             hint="Read a hot copy: `tidelog db backup STORE DIR`. The views changes and wal read "
             "beside a writer.",
-        ) from error
+        ) from None
     except FileNotFoundError:
         pass  # a hot copy that nobody has opened yet
 

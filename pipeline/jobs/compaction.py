@@ -111,10 +111,10 @@ def compact(
         )
     try:
         lock = RealDisk().lock(os.path.join(archive, ARCHIVE_LOCK_NAME))
-    except BlockingIOError as error:
+    except BlockingIOError:
         raise AlreadyOpenError(
             f"{archive} is being written by another process", path=archive, pid=0
-        ) from error
+        ) from None
     try:
         return _compact(log, archive, runner, task_bytes, sizes)
     except BaseException:

@@ -130,7 +130,7 @@ def _table(source: str, form: Format, columns: tuple[str, str]) -> pa.Table:
         check_kinds({name: types.get(name) for name in columns}, _ARROW_KINDS)
         table = found.to_table(columns=list(columns))
     except pa.ArrowInvalid as error:
-        raise UsageError(f"{source} cannot be read as {form}: {error}") from error
+        raise UsageError(f"{source} cannot be read as {form}: {error}") from None
     # Large: sorting brings all rows together, and offsets of 32 bits end at 2 GiB.
     arrays = [column.cast(pa.large_binary()).combine_chunks() for column in table.columns]
     return pa.Table.from_arrays(arrays, names=["key", "value"])

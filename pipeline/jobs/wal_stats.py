@@ -199,7 +199,7 @@ def _add_frame(segment: _Segment, node: _Node, frame: Frame) -> None:
             if isinstance(record, TxRecord):
                 _add_transaction(segment, node, record, size)
     except UndecodableRecordError as error:
-        raise corrupt_record(error, frame.segment, frame.offset) from error
+        raise corrupt_record(error, frame.segment, frame.offset) from None
 
 
 def _add_transaction(segment: _Segment, node: _Node, tx: TxRecord, size: int) -> None:

@@ -192,7 +192,7 @@ def changes(
                     yield from ready()
                     size = 0
         except UndecodableRecordError as error:
-            raise corrupt_record(error, frame.segment, frame.offset) from error
+            raise corrupt_record(error, frame.segment, frame.offset) from None
     yield from ready()
 
 

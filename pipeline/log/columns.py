@@ -175,7 +175,7 @@ def records(frame: Frame, kinds: Sequence[int]) -> Iterator[Any]:
             if kind in kinds:
                 yield decode_record(kind, flags, body)
     except UndecodableRecordError as error:
-        raise corrupt_record(error, frame.segment, frame.offset) from error
+        raise corrupt_record(error, frame.segment, frame.offset) from None
 
 
 def wal(
@@ -211,7 +211,7 @@ def _add_records(
             (kind, body, *_head_of(kind, body)) for kind, _, body in split_records(frame.payload)
         ]
     except UndecodableRecordError as error:
-        raise corrupt_record(error, frame.segment, frame.offset) from error
+        raise corrupt_record(error, frame.segment, frame.offset) from None
     for kind, body, tx_id, runs in parts:
         count = max(len(runs), 1)
         payload = [bytes(body) if payloads else None, *repeat(None, count - 1)]

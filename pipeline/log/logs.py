@@ -196,7 +196,7 @@ def catalog_records(frame: Frame) -> Iterator[CatalogRecord]:
                 assert isinstance(record, CatalogRecord)
                 yield record
     except UndecodableRecordError as error:
-        raise corrupt_record(error, frame.segment, frame.offset) from error
+        raise corrupt_record(error, frame.segment, frame.offset) from None
 
 
 def learn(names: dict[int, str], record: CatalogRecord) -> None:
@@ -244,11 +244,11 @@ class Log:
         """Open a segment for a block; ``HistoryTruncatedError`` if it has gone."""
         try:
             segment = open_segment(self.source.directory, number)
-        except FileNotFoundError as error:
+        except FileNotFoundError:
             raise HistoryTruncatedError(
                 f"segment {number} of {self.path} has been dropped meanwhile",
                 hint="Let the writer keep more of its log: `retain_bytes`.",
-            ) from error
+            ) from None
         try:
             yield segment
         finally:
@@ -276,7 +276,7 @@ class Log:
             try:
                 kinds = {kind for kind, _, _ in split_records(frame.payload)}
             except UndecodableRecordError as error:
-                raise corrupt_record(error, frame.segment, frame.offset) from error
+                raise corrupt_record(error, frame.segment, frame.offset) from None
             if RecordType.INGEST in kinds:
                 behind = frame.end
         return self._grown(cut, behind, None)

@@ -53,7 +53,7 @@ class TxIds:
                             self._ends[partition].append(first + count)
                             self._ids[partition] += tx_id
         except UndecodableRecordError as error:
-            raise corrupt_record(error, frame.segment, frame.offset) from error
+            raise corrupt_record(error, frame.segment, frame.offset) from None
 
     def of(self, partition: int, numbers: Iterable[int]) -> list[bytes | None]:
         """Return the id of the transaction that made each update; None if the log has gone."""

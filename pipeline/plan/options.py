@@ -223,7 +223,7 @@ def _fields(texts: dict[str, tuple[str, str]], options: Known, subject: str) -> 
         try:
             fields[field] = read(text)
         except ValueError as error:
-            raise UsageError(f"option {name}={text!r}: {error}") from error
+            raise UsageError(f"option {name}={text!r}: {error}") from None
     return fields
 
 

@@ -17,7 +17,7 @@ from .sessions import local_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_OURS = re.compile(r"tidelog\.affinity\.errors\.(\w+Error): (.*)(?:\n(\S.*))?")
+_OURS = re.compile(r"tidelog\.affinity\.errors\.(\w+Error): (.*)(?:\nTL-[\w-]+; next: (.*))?")
 
 
 def arrange(frame: DataFrame, partitions: int, files: int | None = None) -> DataFrame:

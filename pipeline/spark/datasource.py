@@ -71,7 +71,7 @@ def _told(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def _note_hint(error: TidelogError) -> None:
-    if error.hint and error.hint not in getattr(error, "__notes__", ()):
+    if not any(error.hint in note for note in getattr(error, "__notes__", ())):
         error.add_note(error.hint)
 
 

@@ -92,7 +92,7 @@ class LoadWriter:
         try:
             return write_file(os.path.join(folder, f"{attempt}.mdb"), parts, self._time)
         except UsageError as error:
-            error.hint = error.hint or _ARRANGE
+            error.advise(error.hint or _ARRANGE)
             raise
 
     def commit(self, staged: Sequence[LoadFile]) -> LoadManifest:

@@ -247,10 +247,10 @@ def _read(
                 if None in keys or None in names:
                     raise UsageError("a row without a key, or without a namespace")
                 yield from zip(names, keys, values, strict=True)
-    except FileNotFoundError as error:
+    except FileNotFoundError:
         raise SnapshotExpiredError(
             f"the rows staged in {file} are gone", hint="Run the job again."
-        ) from error
+        ) from None
     if rows != one.rows:
         raise SnapshotExpiredError(
             f"{file} has {rows} rows, {one.rows} were staged", hint="Run the job again."

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
+import traceback
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +71,45 @@ def test_an_error_survives_a_copy_and_another_process(error: TidelogError) -> No
         assert str(twin) == str(error)
         assert vars(twin) == vars(error)
         assert twin.hint == error.hint
+
+
+def told(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+def test_a_traceback_tells_code_and_hint_once(error: TidelogError) -> None:
+    note = f"{error.code}; next: {error.hint}" if error.hint else error.code
+    assert told(error).splitlines()[-1] == note
+    pickled = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(error))))
+    for twin in (copy.copy(copy.copy(error)), pickled):
+        assert told(twin) == told(error)
+        twin.add_note("seen by the worker")
+        assert "seen by the worker" in told(twin)
+        assert "seen by the worker" not in told(error)
+        with pytest.raises(TidelogError) as caught:
+            raise twin from KeyError("x")
+        assert told(caught.value).count(note) == 1
+        with pytest.raises(TidelogError) as again:
+            raise caught.value
+        assert told(again.value).count(note) == 1
+
+
+def test_another_hint_replaces_the_note_and_keeps_those_of_others() -> None:
+    error = errors.UsageError("wrong", hint="Ask.")
+    error.add_note("mine")
+    error.advise("Look.")
+    assert (error.hint, error.__notes__) == ("Look.", ["TL-USE-001; next: Look.", "mine"])
+    plain = errors.UsageError("wrong")
+    plain.advise("Look.")
+    assert plain.__notes__ == ["TL-USE-001; next: Look."]
+
+
+def test_a_program_that_ends_by_an_error_prints_what_to_do_next(tmp_path: Path) -> None:
+    program = f"import tidelog; tidelog.open({str(tmp_path / 'no')!r}, read_only=True)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    lines = done.stderr.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-2].startswith("tidelog.affinity.errors.NotFoundError: there is no store at ")
+    assert lines[-1] == "TL-USE-006; next: `tidelog.open(path)` makes one."
+    assert done.stderr.count("Traceback") == 1

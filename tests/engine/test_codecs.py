@@ -4,6 +4,8 @@ import dataclasses
 import pickle
 import subprocess
 import sys
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar, assert_type
 
@@ -16,13 +18,19 @@ from tidelog.engine.codecs.registry import (
     U64,
     Bytes,
     Codec,
+    Date,
+    Datetime,
+    Dec,
+    DecKey,
     Float,
     Json,
     KeyCodec,
     KeyRange,
     Msgpack,
     Str,
+    Timedelta,
     Tuple,
+    Uuid,
     ValueCodec,
     as_codec,
     byte_prefix_range,
@@ -32,8 +40,11 @@ from tidelog.errors import CodecError
 
 T = TypeVar("T")
 
-ALL: list[Codec[Any]] = [Bytes, Str, I64, U64, Tuple, Float, Msgpack, Json]
-ORDERED: list[Codec[Any]] = [Bytes, Str, I64, U64, Tuple]
+TIMES: list[Codec[Any]] = [Datetime, Date, Timedelta]
+ALL: list[Codec[Any]] = [
+    Bytes, Str, I64, U64, Tuple, Float, Msgpack, Json, Uuid, *TIMES, Dec, DecKey
+]  # fmt: skip
+ORDERED: list[Codec[Any]] = [Bytes, Str, I64, U64, Tuple, Uuid, *TIMES, DecKey]
 
 
 class Shout:
@@ -51,6 +62,11 @@ class Shout:
 
     def prefix_range(self, value: str) -> KeyRange:
         return byte_prefix_range(self.encode(value))
+
+
+@dataclasses.dataclass
+class Town:
+    name: str
 
 
 class ValuesOnly:
@@ -88,6 +104,12 @@ def test_the_names_of_the_built_in_codecs_never_change() -> None:
         ("float", 1),
         ("msgpack", 1),
         ("json", 1),
+        ("uuid", 1),
+        ("datetime", 1),
+        ("date", 1),
+        ("timedelta", 1),
+        ("decimal", 1),
+        ("decimal-key", 1),
     ]
 
 
@@ -183,11 +205,11 @@ def test_a_text_prefix_range_holds_what_begins_so(prefix: str, key: str) -> None
 
 def test_bytes_have_prefixes() -> None:
     assert Bytes.prefix_range(b"ab") == (b"ab", b"ac")
-    with pytest.raises(CodecError, match="str is not supported"):
+    with pytest.raises(CodecError, match="a value is bytes, not str"):
         Bytes.prefix_range("ab")  # type: ignore[arg-type]  # the error is the point
 
 
-@pytest.mark.parametrize("codec", [I64, U64, Float, Msgpack, Json])
+@pytest.mark.parametrize("codec", [I64, U64, Float, Msgpack, Json, Uuid, *TIMES, Dec, DecKey])
 def test_numbers_and_documents_have_no_prefixes(codec: Codec[Any]) -> None:
     with pytest.raises(CodecError, match=f"codec {codec.name}: its keys have no prefixes"):
         codec.prefix_range(1)
@@ -211,9 +233,29 @@ def test_an_object_for_values_has_neither_order_nor_prefixes() -> None:
 
 
 def test_an_object_that_lacks_a_member_is_no_codec() -> None:
-    wrong: Any = "str"
-    with pytest.raises(CodecError, match=r"^str is not a codec: .*'name'"):
+    wrong: Any = 5
+    with pytest.raises(CodecError, match=r"^5 is not a codec: int has no name(?m:$)"):
         as_codec(wrong)
+    wrong = Shout()
+    wrong.decode = None
+    with pytest.raises(CodecError, match=r"encode and decode must be functions"):
+        as_codec(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("str", "Give `tidelog.codecs.Str`."),
+        ("decimal-key", "Give `tidelog.codecs.DecKey`."),
+        ("Jsn", "Did you mean `Json`? The codecs of Tidelog are: Bytes, Str, "),
+        ("words", "The codecs of Tidelog are: Bytes, Str, "),
+    ],
+)
+def test_a_text_is_not_a_codec(name: Any, hint: str) -> None:
+    # `str is not a codec` was all that was said.
+    with pytest.raises(CodecError, match=f"^the text '{name}' is not a codec(?m:$)") as caught:
+        as_codec(name)
+    assert caught.value.hint.startswith(hint)
 
 
 @pytest.mark.parametrize(
@@ -224,13 +266,19 @@ def test_an_object_that_lacks_a_member_is_no_codec() -> None:
         (int, "tidelog.codecs.I64"),
         (float, "tidelog.codecs.Float"),
         (tuple, "tidelog.codecs.Tuple"),
-        (dict, "tidelog.codecs.Msgpack"),
-        (object, "an object of it"),
+        (dict, "`tidelog.codecs.Msgpack` or `tidelog.codecs.Json`"),
+        (datetime, "`tidelog.codecs.Datetime`"),
+        (Decimal, "`tidelog.codecs.Dec` for values, `tidelog.codecs.DecKey` for keys"),
+        (Town, "`tidelog.codecs.dataclass(Town)`"),
+        (Shout, "`Shout()`"),
+        (object, "or an object with name"),
     ],
 )
 def test_a_type_is_no_codec(kind: Any, instead: str) -> None:
     # It said that "type" is none, and not what to give instead.
-    with pytest.raises(CodecError, match=f"^the type {kind.__name__} is not a codec$") as caught:
+    with pytest.raises(
+        CodecError, match=f"^the type {kind.__name__} is not a codec(?m:$)"
+    ) as caught:
         as_codec(kind)
     assert instead in caught.value.hint
 
@@ -252,10 +300,19 @@ def test_a_given_codec_is_found_by_name_and_version() -> None:
 
 
 def test_an_unknown_name_says_how_to_get_it() -> None:
-    with pytest.raises(CodecError, match=r"^codec acme\.money version 1 is not known$") as caught:
+    with pytest.raises(
+        CodecError, match=r"^codec acme\.money version 1 is not known(?m:$)"
+    ) as caught:
         codec_named("acme.money")
     assert "entry-point group `tidelog.codecs`" in caught.value.hint
     assert "pass the codec object" in caught.value.hint
+    assert "The codecs of Tidelog are: bytes, str, i64, u64, tuple, " in caught.value.hint
+
+
+def test_a_name_with_a_typo_gets_a_guess() -> None:
+    with pytest.raises(CodecError) as caught:
+        codec_named("msgpak")
+    assert caught.value.hint.startswith("Did you mean `msgpack`? The codecs of Tidelog are: ")
 
 
 def test_a_later_version_of_a_built_in_codec_asks_for_a_newer_tidelog() -> None:
@@ -327,7 +384,7 @@ def test_a_package_is_imported_only_for_a_name_that_is_not_known_otherwise() -> 
     ("name", "message"),
     [
         ("acme.misnamed", "codec acme.misnamed version 1 is not known"),
-        ("acme.text", "str is not a codec"),
+        ("acme.text", "the text 'acme.text' is not a codec"),
         ("acme.missing", "codec acme.missing: loading acme_codecs:missing failed: AttributeError"),
         ("acme.broken", r"codec acme.broken: loading acme_broken:codec failed: RuntimeError\('no"),
     ],

@@ -126,7 +126,7 @@ def test_a_value_may_be_nested_as_deep_as_stated_and_no_deeper(
     else:
         deepest = nested(DEPTH_MAX, kind)
     assert codec.decode(codec.encode(deepest)) == nested(DEPTH_MAX, make)
-    with pytest.raises(CodecError, match=r": nested more than 32 deep$"):
+    with pytest.raises(CodecError, match=r": nested more than 32 deep(?m:$)"):
         codec.encode([deepest])
 
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import math
 import struct
 from collections import namedtuple
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from enum import IntEnum, StrEnum
 from typing import Any
 from uuid import UUID
@@ -69,6 +71,11 @@ VECTORS = [
     ((math.inf,), "21 ff f0 00 00 00 00 00 00"),
     ((-math.inf,), "21 00 0f ff ff ff ff ff ff"),
     ((False, True), "26 27"),
+    # From the codes for types of one's own.
+    ((Decimal("-1.50"), Decimal(0)), "40 12 fc 9b 40 15"),
+    ((date(1970, 1, 2),), "41 80 00 00 00 00 00 00 01"),
+    ((datetime(1970, 1, 1, microsecond=1, tzinfo=UTC),), "42 80 00 00 00 00 00 00 01"),
+    ((timedelta(microseconds=-1),), "43 7f ff ff ff ff ff ff ff"),
     (
         (UUID("00112233-4455-6677-8899-aabbccddeeff"),),
         "30 00 11 22 33 44 55 66 77 88 99 aa bb cc dd ee ff",
@@ -113,13 +120,20 @@ ITEMS = st.recursive(
         TEXTS,
         BINARIES,
         st.uuids(),
+        st.decimals(allow_nan=False),
+        st.dates(),
+        st.datetimes(timezones=st.just(UTC)),
+        st.timedeltas(timedelta(-(10**8)), timedelta(10**8)),
     ),
     lambda items: st.lists(items, max_size=3).map(tuple),
     max_leaves=6,
 )
 TUPLES = st.lists(ITEMS, max_size=4).map(tuple)
 
-ORDER_OF_TYPES: list[type] = [type(None), bytes, str, tuple, int, SingleFloat, float, bool, UUID]
+ORDER_OF_TYPES: list[type] = [
+    type(None), bytes, str, tuple, int, SingleFloat, float, bool, UUID,
+    Decimal, date, datetime, timedelta,
+]  # fmt: skip
 
 
 def natural(item: Any) -> Any:
@@ -204,14 +218,17 @@ def test_a_prefix_range_holds_every_longer_tuple(
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("text", r"\$: str is not supported"),
-        ([1], r"\$: list is not supported"),
+        ("text", r"a value is tuple, not str \('text'\)"),
+        ([1], r"a value is tuple, not list \(\[1\]\)"),
         ((1, [2]), r"\$\[1\]: list is not supported"),
         ((1, ("a", {2})), r"\$\[1\]\[1\]: set is not supported"),
         ((bytearray(b"a"),), r"\$\[0\]: bytearray is not supported"),
         (("", 1.5j), r"\$\[1\]: complex is not supported"),
         ((math.nan,), r"\$\[0\]: NaN has no order"),
         (((), ((-math.nan,),)), r"\$\[1\]\[0\]\[0\]: NaN has no order"),
+        ((1, Decimal("NaN")), r"\$\[1\]: NaN has no order"),
+        ((datetime.fromisoformat("2026-01-01"),), r"\$\[0\]: a datetime without a time zone"),
+        ((timedelta.max,), r"\$\[0\]: the span is not within 2\*\*63"),
         (("\udc00",), r"\$\[0\]: .* surrogates not allowed"),
         ((256**255,), r"\$\[0\]: the int takes 256 bytes, more than 255"),
         ((-(256**255),), r"\$\[0\]: the int takes 256 bytes, more than 255"),
@@ -273,6 +290,13 @@ def test_a_single_float_is_rounded_when_it_is_made() -> None:
         ("21 ff f8 00 00 00 00 00 00", "NaN"),
         ("21 00 00 00 00 00 00 00 00", "NaN"),
         ("30 00", "16 bytes expected, 1 left"),
+        ("40", "no number begins so"),
+        ("40 17", "cut short"),
+        ("40 18 03 00", "shorter form"),
+        ("41 80", "8 bytes expected, 1 left"),
+        ("41 ff 00 00 00 00 00 00 00", "beyond the years"),
+        ("42 ff 00 00 00 00 00 00 00", "beyond the years"),
+        ("44", "type code 44 is not supported"),
         ("33 00 00 00 00 00 00 00 00 00 00 00 00", "versionstamps are not supported"),
         ("32 00 00 00 00 00 00 00 00 00 00", "versionstamps are not supported"),
         ("03 04", "type code 03 is not supported"),

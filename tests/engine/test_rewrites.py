@@ -168,8 +168,8 @@ def test_a_transaction_behind_one_in_its_group_is_checked_against_it(store: Open
 
 def test_what_writes_nothing_stands_in_nobodys_way(store: Opened) -> None:
     mapping = counters(store)
-    first = rewrite(store, mapping, "n", decisions.setdefault(namespace_of(mapping), 1))
-    second = rewrite(store, mapping, "n", decisions.setdefault(namespace_of(mapping), 2))
+    first = rewrite(store, mapping, "n", decisions.setdefault(namespace_of(mapping), "n", 1))
+    second = rewrite(store, mapping, "n", decisions.setdefault(namespace_of(mapping), "n", 2))
     store.parts.committer.commit_all([first, second])
     assert results([first, second]) == [1, 1]
     # Who holds a transaction of LMDB keeps the data file from growing.
@@ -189,10 +189,10 @@ def test_what_a_decision_raises_ends_only_its_own_rewrite(store: Opened) -> None
     mapping = counters(store)
     made = increments(store, "n", 3)
     text = rewrite(
-        store, mapping, "n", decisions.compare_and_set(namespace_of(mapping), None, "five")
+        store, mapping, "n", decisions.compare_and_set(namespace_of(mapping), "n", None, "five")
     )
-    gone = rewrite(store, mapping, "n", decisions.setdefault(namespace_of(mapping), 0))
-    delete = rewrite(store, mapping, "m", decisions.setdefault(namespace_of(mapping), 7))
+    gone = rewrite(store, mapping, "n", decisions.setdefault(namespace_of(mapping), "n", 0))
+    delete = rewrite(store, mapping, "m", decisions.setdefault(namespace_of(mapping), "m", 7))
     store.parts.committer.commit_all([text, *made, gone, delete])
     assert errors([text, *made, gone, delete]) == [None, *[UsageError] * 3, None, None]
     assert dict(mapping) == {"m": 7, "n": "five"}
@@ -351,7 +351,7 @@ def test_after_a_failed_sync_each_has_an_id_to_ask_about() -> None:
     store = open_store()
     mapping = counters(store)
     made = increments(store, "n", 3)
-    kept = rewrite(store, mapping, "n", decisions.setdefault(namespace_of(mapping), 0))
+    kept = rewrite(store, mapping, "n", decisions.setdefault(namespace_of(mapping), "n", 0))
     store.disk.fail_at(store.disk.operations + 1, kind="sync")
     store.parts.committer.commit_all([*made, kept])
     assert errors(made) == [CommitUnknownError] * 3
@@ -456,7 +456,7 @@ def test_a_pop_takes_what_is_first_when_its_turn_comes(store: Opened) -> None:
     del mapping["b"]
     mapping["c"] = 30
     taken = rewrite(store, mapping, "d", decisions.pop(namespace_of(mapping), "d"))
-    back = rewrite(store, mapping, "b", decisions.setdefault(namespace_of(mapping), 20))
+    back = rewrite(store, mapping, "b", decisions.setdefault(namespace_of(mapping), "b", 20))
     store.parts.committer.commit_all([made[0], taken, made[1], back, *made[2:]])
     assert keys_of(made) == ["a", "c", "b", None]
     assert [pair and pair[1] for pair in results(made)] == [b"1", b"30", b"20", None]

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from support.pipelines import load_content
+from tidelog import errors
 from tidelog.affinity.errors import (
     CodecError,
     KeyTooLargeError,
@@ -365,9 +367,11 @@ def test_numbers_are_no_bytes(tmp_path: Path) -> None:
 
 
 def test_an_error_that_spark_tells_of_is_raised_as_ours() -> None:
-    text = "Traceback ...\ntidelog.affinity.errors.{}: no room\nFree some.\n at org.apache"
-    for name, kind in (("DiskFullError", StorageError), ("KeyTooLargeError", UsageError)):
-        found = arranging._our_error(text.format(name))
-        assert found is not None
-        assert (type(found), str(found), found.hint) == (kind, "no room", "Free some.")
+    for raised, kind in ((errors.DiskFullError, StorageError), (errors.NotFoundError, UsageError)):
+        for hint in ("Free some.", None):
+            text = "".join(traceback.format_exception(raised("no room", hint=hint)))
+            found = arranging._our_error(f"{text} at org.apache")
+            assert found is not None
+            wanted = hint or raised.hint
+            assert (type(found), str(found), found.hint) == (kind, "no room", wanted)
     assert arranging._our_error("no error of ours") is None

@@ -364,7 +364,7 @@ def _swap(run: Run, step: Step) -> bool:
     made, found = [], {name: dict(content) for name, content in run.world.maps.items()}
     for name, key, value in step.changes:
         namespace = namespace_of(run.store.map(name))
-        decide = compare_and_set(namespace, found[name].get(key), value)
+        decide = compare_and_set(namespace, key, found[name].get(key), value)
         rewrite = session_of(run.store).rewriting.maker(namespace)(key, decide)
         made.append(rewrite)
         found[name].pop(key, None)

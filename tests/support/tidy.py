@@ -544,6 +544,30 @@ def exception_classes(source: str) -> list[ast.ClassDef]:
     ]
 
 
+# Exceptions that tell more than the error that is made of them: of the system, or foreign code.
+TELLING = frozenset(
+    ("OSError", "LogFailedError", "Exception", "BaseException", "ImportError", "PySparkException",
+     "TidelogError", "pa.ArrowException")
+)  # fmt: skip
+
+
+def find_chained_details(path: str, source: str) -> list[Finding]:
+    """``raise ... from error`` that shows users an exception of the implementation."""
+    found = []
+    for handler in ast.walk(parsed(source)):
+        if not isinstance(handler, ast.ExceptHandler) or handler.type is None:
+            continue
+        kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+        details = sorted({ast.unparse(kind) for kind in kinds} - TELLING)
+        for node in ast.walk(handler):
+            if not details or not isinstance(node, ast.Raise):
+                continue
+            if isinstance(node.cause, ast.Name) and node.cause.id == handler.name:
+                text = f"{details[0]} would be in the traceback: say `from None`, or its cause"
+                found.append(Finding(path, node.lineno, text))
+    return found
+
+
 def find_misnamed_exceptions(path: str, source: str) -> list[Finding]:
     """Exceptions whose name does not end in Error."""
     return [

@@ -129,6 +129,18 @@ def test_debug_shows_the_traceback() -> None:
     assert done.stderr.splitlines()[-1].startswith("error: nothing")
 
 
+def test_debug_tells_code_and_hint_once() -> None:
+    error = errors.DiskError("it failed")
+    error.add_note("seen at noon")
+    error.__cause__ = errors.UsageError("below", hint="Look below.")
+    done = CliRunner().invoke(group_that_raises(error), ["fail", "--debug"])
+    assert done.stderr.count(errors.DiskError.hint) == 1
+    assert done.stderr.count("TL-STO-003") == 1
+    assert "seen at noon" in done.stderr
+    assert "next: Look below." in done.stderr  # told nowhere else
+    assert error.__notes__[-1] == "seen at noon"
+
+
 def test_a_hint_names_the_store_that_the_command_is_about() -> None:
     error = errors.CorruptDataError("a value does not match")
     lines = list(error_lines(error, "my shop.tl"))

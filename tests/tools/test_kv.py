@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +204,92 @@ def test_a_map_with_unknown_codecs_is_read_as_bytes(run: Run, tmp_path: Path) ->
 # ------------------------------------------------------------------ import and export
 
 
+@dataclasses.dataclass
+class Box:
+    size: Decimal
+    made: datetime
+
+
+BOX = codecs.dataclass(Box)
+METADATA = "Metadata-Version: 2.1\nName: boxes\nVersion: 1.0\n"
+
+
+@pytest.fixture
+def boxes(tmp_path: Path) -> Path:
+    """A store with keys and values of times, decimals and dataclasses."""
+    path = tmp_path / "boxes.tl"
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    with tidelog.open(path, partitions=2) as db:
+        db.map("boxes", key=codecs.Datetime, value=BOX)[moment] = Box(Decimal("1.50"), moment)
+        db.map("prices", key=codecs.DecKey, value=codecs.Dec)[Decimal(10)] = Decimal("10.00")
+        key = (Decimal("0.5"), moment.date(), moment, timedelta(1))
+        db.map("tuples", key=codecs.Tuple, value=codecs.Timedelta)[key] = timedelta(seconds=-1.5)
+    return path
+
+
+def test_documents_of_a_class_are_read_without_it(run: Run, boxes: Path, tmp_path: Path) -> None:
+    document = '{"size": "1.50", "made": "2026-01-01T00:00:00Z"}'
+    assert run("kv", "get", boxes, "boxes", "2026-01-01T01:00:00+01:00").stdout == f"{document}\n"
+    assert run("kv", "scan", boxes, "boxes").stdout == f"2026-01-01T00:00:00Z\t{document}\n"
+    assert document in run("wal", "dump", boxes, "--map", "boxes").stdout
+    assert run("db", "salvage", boxes, tmp_path / "saved.tl").exit_code == 0
+    with tidelog.open(tmp_path / "saved.tl", codecs=[BOX]) as db:
+        assert [box.size for box in db.map("boxes").values()] == [Decimal("1.50")]
+
+
+def test_documents_of_a_class_are_not_written_without_it(
+    run: Run, boxes: Path, tmp_path: Path
+) -> None:
+    exported = tmp_path / "boxes.jsonl"
+    assert run("kv", "export", boxes, "boxes", "-o", exported).exit_code == 0
+    for done in (
+        run("kv", "put", boxes, "boxes", "2026-01-02T00:00:00Z", '{"size": 1}'),
+        run("kv", "import", tmp_path / "new.tl", exported, "--map", "boxes", "--create"),
+    ):
+        assert done.exit_code == 2
+        assert "codec dataclass.Box is that of a dataclass, which was not given" in done.stderr
+        assert "register the codec in the entry-point group `tidelog.codecs`" in done.stderr
+    assert not (tmp_path / "new.tl").exists()
+
+
+def test_documents_of_a_class_are_written_if_it_is_registered(
+    run: Run, boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / "site" / "boxes-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(METADATA)
+    entry = f"[tidelog.codecs]\ndataclass.Box = {__name__}:BOX\n"
+    (metadata / "entry_points.txt").write_text(entry)
+    monkeypatch.syspath_prepend(metadata.parent)
+    moment = "2026-01-02T00:00:00Z"
+    good, bad = (f'{{"size": {size}, "made": "{moment}"}}' for size in ('"2.5"', "2.5"))
+    refused = run("kv", "put", boxes, "boxes", moment, bad)
+    assert (refused.exit_code, "$.size: is Decimal, not float (2.5)" in refused.stderr) == (2, True)
+    assert run("kv", "put", boxes, "boxes", moment, good).exit_code == 0
+    for form in ("jsonl", "csv"):
+        exported, store = tmp_path / f"boxes.{form}", tmp_path / f"{form}.tl"
+        assert run("kv", "export", boxes, "boxes", "--format", form, "-o", exported).exit_code == 0
+        given = ("--key-codec", "datetime", "--value-codec", "dataclass.Box")
+        options = ("--map", "boxes", "--create", *(given if form == "csv" else ()))
+        assert run("kv", "import", store, exported, *options).exit_code == 0
+        assert run("kv", "scan", store, "boxes").stdout == run("kv", "scan", boxes, "boxes").stdout
+
+
+@pytest.mark.parametrize("name", ["prices", "tuples"])
+def test_times_and_decimals_survive_an_export(
+    name: str, run: Run, boxes: Path, tmp_path: Path
+) -> None:
+    pairs = run("kv", "scan", boxes, name, "--json").stdout
+    for form in ("jsonl", "csv"):
+        exported, store = tmp_path / f"{name}.{form}", tmp_path / f"{name}.{form}.tl"
+        assert run("kv", "export", boxes, name, "--format", form, "-o", exported).exit_code == 0
+        codec = {"prices": ("decimal-key", "decimal"), "tuples": ("tuple", "timedelta")}[name]
+        given = ("--key-codec", codec[0], "--value-codec", codec[1]) if form == "csv" else ()
+        done = run("kv", "import", store, exported, "--map", name, "--create", *given)
+        assert done.exit_code == 0, done.output
+        assert run("kv", "scan", store, name, "--json").stdout == pairs
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
 @pytest.mark.parametrize("name", ["stock", "orders", "numbers"])
 def test_an_export_imports_into_the_same_map(
@@ -327,7 +416,12 @@ BAD_LINES: list[tuple[str, str, list[str], str]] = [
     ("no JSON", '{"key": "a", "value": 1}\n{"key"', [], "line 2: not JSON"),
     ("no object", '{"key": "a", "value": 1}\n[1]', [], "line 2: a JSON object is needed"),
     ("no key", '{"key": "a", "value": 1}\n{"kye": "b"}', [], "line 2: there is no field 'key'"),
-    ("wrong type", '{"key": "a", "value": 1}\n{"key": 5, "value": 1}', [], "line 2: str"),
+    (
+        "wrong type",
+        '{"key": "a", "value": 1}\n{"key": 5, "value": 1}',
+        [],
+        "line 2: map 'm': a key is str",
+    ),
     (
         "CSV fields",
         "key,value\na,1\nb",

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from hypothesis import given, strategies as st
 from tidelog.affinity.errors import CodecError, UsageError
 from tidelog.engine.codecs import registry as codecs
 from tidelog.engine.codecs.byte_text import bytes_shown, parse_bytes, shown_bytes
-from tidelog.engine.codecs.registry import Codec
+from tidelog.engine.codecs.registry import Codec, reading_codec
 from tidelog.tools.shell import text
 
 VALUES: list[tuple[Codec[Any], Any, str]] = [
@@ -31,6 +34,12 @@ VALUES: list[tuple[Codec[Any], Any, str]] = [
     (codecs.Tuple, ("a", (1, 2)), '["a", [1, 2]]'),
     (codecs.Msgpack, {"a": [1, None]}, '{"a": [1, null]}'),
     (codecs.Json, "text", '"text"'),
+    (codecs.Uuid, uuid.UUID(int=5), "00000000-0000-0000-0000-000000000005"),
+    (codecs.Datetime, datetime(2026, 1, 1, 0, 0, 1, 5, UTC), "2026-01-01T00:00:01.000005Z"),
+    (codecs.Date, date(2026, 1, 31), "2026-01-31"),
+    (codecs.Timedelta, timedelta(days=-1, microseconds=-5), "-86400.000005"),
+    (codecs.Dec, Decimal("10.00"), "10.00"),
+    (codecs.DecKey, Decimal("-0.5"), "-0.5"),
 ]
 
 
@@ -65,7 +74,9 @@ def test_bytes_that_are_none(given: str) -> None:
     ("codec", "given"),
     [(codecs.I64, "x"), (codecs.I64, ""), (codecs.Tuple, "5"), (codecs.Tuple, "[5"),
      (codecs.Msgpack, "text"), (codecs.Json, "NaN"), (codecs.Json, "[" * 100_000),
-     (codecs.Float, "much")],
+     (codecs.Float, "much"), (codecs.Uuid, "5"), (codecs.Datetime, "2026-01-01T00:00:00"),
+     (codecs.Datetime, "soon"), (codecs.Date, "2026-13-01"), (codecs.Timedelta, "1 day"),
+     (codecs.Dec, "1,5"), (codecs.DecKey, "")],
 )  # fmt: skip
 def test_text_that_a_codec_does_not_take(codec: Codec[Any], given: str) -> None:
     with pytest.raises(UsageError, match=f"codec {codec.name}"):
@@ -85,6 +96,31 @@ def test_a_codec_of_ones_own_takes_bytes_only() -> None:
     assert text.parse_value("hex:61", own, "key") == b"a"
     with pytest.raises(UsageError, match="no plain text"):
         text.parse_value("a", own, "key")
+
+
+@pytest.mark.parametrize(("codec", "value", "shown"), VALUES[-6:])
+def test_json_tells_these_as_text(codec: Codec[Any], value: Any, shown: str) -> None:
+    assert text.value_of_json(shown, codec) == value
+    assert text.plain(value) == shown
+
+
+@dataclass
+class Box:
+    size: Decimal
+    name: str = ""
+
+
+def test_a_dataclass_is_a_document() -> None:
+    codec = codecs.dataclass(Box)
+    data = codec.encode(Box(Decimal("1.50")))
+    assert text.inline(data, codec) == '{"size": "1.50", "name": ""}'
+    assert text.parse_value('{"size": "1.50", "name": ""}', codec, "value") == data
+    assert text.value_of_json({"size": "1.50"}, codec) == Box(Decimal("1.50"))
+    assert text.inline(data, reading_codec(codec.name, 1)) == text.inline(data, codec)
+    with pytest.raises(
+        CodecError, match=r"the value .* is refused: .*\$.size: is Decimal, not int"
+    ):
+        text.parse_value('{"size": 1}', codec, "value")
 
 
 @given(st.binary(max_size=50))

@@ -33,7 +33,7 @@ from ...engine.api.choices import Durability
 from ...engine.api.database import Database, session_of
 from ...engine.api.maps import Map
 from ...engine.api.read_only import ReadOnlyDatabase
-from ...engine.codecs.registry import Codec, codec_named
+from ...engine.codecs.registry import DATACLASS_PREFIX, Codec, codec_named, reading_codec
 from ...engine.files import manifest as manifests
 from ...engine.store.place import owner_of
 from ...engine.system.disk import DIRECTORY_MODE
@@ -241,11 +241,11 @@ def without_writer(path: str) -> Iterator[None]:
         return
     try:
         lock = environment.disk.lock(os.path.join(path, LOCK_NAME), shared=True)
-    except BlockingIOError as error:
+    except BlockingIOError:
         pid = owner_of(environment, path)
         raise AlreadyOpenError(
             f"{path} is open for writing in process {pid or '(unknown)'}", path=path, pid=pid
-        ) from error
+        ) from None
     try:
         yield
     finally:
@@ -275,7 +275,9 @@ def writing(
     try:
         db.close()
     except StorageError as error:
-        raise ClosingError(f"what was printed is committed; closing failed: {error}") from error
+        raise ClosingError(
+            f"what was printed is committed; closing failed: {error}"
+        ) from error.__cause__
 
 
 @contextmanager
@@ -324,7 +326,7 @@ def records_of(db: Database | ReadOnlyDatabase) -> list[NamespaceRecord]:
 
 
 def _placeholders(record: NamespaceRecord) -> list[Codec[Any]]:
-    """Codecs that stand for unknown ones: their bytes pass, their values do not."""
+    """Codecs that stand for unknown ones: their bytes pass; of values only documents are read."""
     codecs = []
     for name, version in {
         (record.key_codec, record.key_version),
@@ -333,8 +335,16 @@ def _placeholders(record: NamespaceRecord) -> list[Codec[Any]]:
         try:
             codec_named(name, version)
         except CodecError:
-            codecs.append(Codec(name=name, version=version, encode=_unknown, decode=_unknown))
+            codecs.append(_placeholder(name, version))
     return codecs
+
+
+def _placeholder(name: str, version: int) -> Codec[Any]:
+    try:
+        return reading_codec(name, version)
+    except CodecError:
+        of = dict if name.startswith(DATACLASS_PREFIX) else None
+        return Codec(name=name, version=version, encode=_unknown, decode=_unknown, of=of)
 
 
 def _unknown(_value: object) -> NoReturn:

@@ -98,13 +98,13 @@ class ColumnTypes:
                 continue
             try:
                 record[column] = parse(text if name == "str" else text.strip())
-            except (UsageError, ValueError, KeyError) as error:
+            except (UsageError, ValueError, KeyError):
                 article = "an" if name == "int" else "a"
                 raise UsageError(
                     f"line {number}, column {quoted(column)}: {quoted(text)} is not {article} "
                     f"{name}",
                     hint=_hint(column, name, text),
-                ) from error
+                ) from None
 
 
 def _hint(column: str, name: str, text: str) -> str:

@@ -115,11 +115,11 @@ def opened_for_writing(output: str | None, force: bool, store: str) -> Iterator[
     beside = f"{place}.part"
     try:
         stream = open(beside, "x", encoding="utf-8", newline="")  # noqa: SIM115  # closed below
-    except FileExistsError as error:
+    except FileExistsError:
         raise RefusedError(
             f"{beside} is there: half of an export that was killed or still runs, or your file",
             hint="Delete it unless it is yours or such a command is running, or name another file.",
-        ) from error
+        ) from None
     try:
         with stream:
             yield stream

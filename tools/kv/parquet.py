@@ -92,7 +92,7 @@ def parquet_errors(what: str) -> Iterator[None]:
             f"{what} is not Parquet that pyarrow {pa.__version__} reads: "
             + " ".join(str(error).split()),
             hint="Check that the file is whole, or convert it.",
-        ) from error
+        ) from None
 
 
 @contextmanager

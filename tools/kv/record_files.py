@@ -103,7 +103,7 @@ def text_lines(stream: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Iterat
         except UnicodeDecodeError as error:
             raise bad_line(
                 number, f"it is not UTF-8: {error.reason} at byte {error.start + 1} of the line"
-            ) from error
+            ) from None
 
 
 # ------------------------------------------------------------------ JSON lines
@@ -116,7 +116,7 @@ def _json_records(lines: Iterator[str]) -> Iterator[Numbered]:
         try:
             record = json.loads(line, object_pairs_hook=unique_fields)
         except (ValueError, RecursionError) as error:
-            raise bad_line(number, f"not JSON: {_reason(error)}") from error
+            raise bad_line(number, f"not JSON: {_reason(error)}") from None
         if not isinstance(record, dict):
             raise bad_line(number, f"a JSON object is needed, not {type(record).__name__}")
         yield number, record
@@ -157,7 +157,7 @@ def _csv_records(
                 types.convert(record, rows.line_num)
             yield rows.line_num, record
     except csv.Error as error:
-        raise bad_line(rows.line_num, f"not CSV: {error}") from error
+        raise bad_line(rows.line_num, f"not CSV: {error}") from None
 
 
 def _check_names(names: list[str]) -> None:

@@ -130,7 +130,7 @@ def pairs_of_records(
             namespace.encode_value(pair[1])
         except UsageError as error:
             hint = _field_hint(error, namespace, records.unit)
-            raise bad_line(number, str(error), hint, records.unit) from error
+            raise bad_line(number, str(error), hint, records.unit) from error.__cause__
         yield pair
 
 
@@ -168,14 +168,14 @@ def _pair(
         value = _field(record, name, "value")
         return key, _meant(value, name, records, value_codec, "value")
     whole = {name: _field(record, name, "value") for name in fields.value} or record
-    return key, value_of_json(whole, value_codec) if is_json else whole
+    return key, value_of_json(whole, value_codec) if is_json or value_codec.of else whole
 
 
 def _meant(value: Any, field: str, records: Records, codec: Codec[Any], what: str) -> Any:
     """Return what one field stands for."""
     if isinstance(value, str) and records.is_text(field):
         return codec.decode(parse_value(value, codec, what))
-    if records.form == "json":
+    if records.form == "json" or codec.of is not None:
         return value_of_json(value, codec)
     return as_tuple(value) if codec.name == "tuple" and isinstance(value, list) else value
 

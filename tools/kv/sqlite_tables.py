@@ -53,7 +53,7 @@ class SqliteTable:
             for number, row in enumerate(cursor, 1):
                 yield number, dict(zip(names, row, strict=True))
         except sqlite3.OperationalError as error:
-            raise UsageError(f"row {number + 1}: {_reason(error)}") from error
+            raise UsageError(f"row {number + 1}: {_reason(error)}") from None
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def sqlite_table(file: str, name: str) -> Iterator[SqliteTable]:
         raise UsageError(
             f"SQLite cannot read {file}: {_reason(error)}",
             hint="Check that it is an SQLite file, and that no other program keeps it locked.",
-        ) from error
+        ) from None
 
 
 def _check_table(connection: sqlite3.Connection, file: str, name: str) -> None:

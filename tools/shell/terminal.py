@@ -29,6 +29,7 @@ from typing import Any, TextIO
 
 import click
 
+from ...affinity.errors import TidelogError
 from .exits import error_lines
 
 BAR_SECONDS = 0.05
@@ -68,7 +69,11 @@ def wants_color(settings: Settings, stream: TextIO) -> bool:
 def show_error(settings: Settings, error: BaseException) -> None:
     """Write what went wrong to stderr: three lines, and the traceback if it was asked for."""
     if settings.debug:
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        trace = traceback.TracebackException.from_exception(error)
+        advice = error.advice() if isinstance(error, TidelogError) else None
+        # The lines below tell code and hint; notes that others left are told here only.
+        trace.__notes__ = [note for note in trace.__notes__ or () if note != advice]
+        click.echo("".join(trace.format()), err=True, nl=False)
     color = wants_color(settings, sys.stderr)
     head = click.style("error:", fg="red", bold=True) if color else "error:"
     lines = list(error_lines(error, settings.where))

@@ -9,8 +9,9 @@ text             meaning
 ``hex:6162``     these bytes, as they are stored
 ``b64:YWI=``     these bytes, as they are stored
 anything else    what the codec of the map makes of it: text for ``str`` and ``bytes``, decimal
-                 numbers for ``i64``, ``u64`` and ``float``, JSON for ``msgpack`` and ``json``,
-                 a JSON array for ``tuple``
+                 numbers for ``i64``, ``u64`` and ``float``, JSON for ``msgpack``, ``json`` and
+                 dataclasses, a JSON array for ``tuple``, ISO 8601 for times, seconds for
+                 ``timedelta``
 ===============  ==============================================================================
 
 Printed bytes are ``{"s": text}`` if they are printable UTF-8, else ``{"b64": ...}``.
@@ -29,13 +30,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from ...affinity.errors import CodecError, UsageError
 from ...engine.codecs.byte_text import has_prefix, inline_bytes, parse_bytes, quoted, shown_bytes
-from ...engine.codecs.registry import Codec, SingleFloat
+from ...engine.codecs.moments import moment_text, span_text, text_span
+from ...engine.codecs.registry import Codec, Json, Msgpack, SingleFloat
 
 MICROSECONDS = 1_000_000
 
@@ -46,8 +49,10 @@ MICROSECONDS = 1_000_000
 def parse_value(text: str, codec: Codec[Any], what: str) -> bytes:
     """Return the encoded bytes of a key or value given as text; ``what`` is for errors."""
     data = parse_bytes(text)
-    if data is None:
+    if data is None and codec.of is None:
         return codec.encode(value_of_text(text, codec, what))
+    if data is None:
+        data = Msgpack.encode(value_of_text(text, Json, what))
     written = _WRITTEN.get(codec.name)
     hint = written.hint if written else f"Give bytes as the codec {codec.name} writes them."
     check_given(data, codec, f"the {what} {quoted(text)}", hint)
@@ -62,7 +67,7 @@ def check_given(data: bytes, codec: Codec[Any], name: str, hint: str) -> None:
     try:
         codec.decode(data)
     except CodecError as error:
-        raise CodecError(f"{name} is refused: {error}", hint=hint) from error
+        raise CodecError(f"{name} is refused: {error}", hint=hint) from error.__cause__
 
 
 def value_of_text(text: str, codec: Codec[Any], what: str) -> Any:
@@ -79,7 +84,7 @@ def value_of_text(text: str, codec: Codec[Any], what: str) -> Any:
         raise UsageError(
             f"{quoted(text)} is not a {what} for codec {codec.name}: {error}",
             hint=written.hint,
-        ) from error
+        ) from None
 
 
 def _parse_text(text: str) -> str:
@@ -91,6 +96,20 @@ def _parse_float(text: str) -> float:
         return float(text)
     except ValueError:
         raise ValueError("not a number") from None  # Python's own text has all of it
+
+
+def _parse_decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise ValueError("not a decimal number") from None
+
+
+def _parse_datetime(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.utcoffset() is None:
+        raise ValueError("it names no time zone")
+    return moment
 
 
 def _parse_json(text: str) -> Any:
@@ -127,11 +146,15 @@ def as_tuple(value: list[Any]) -> tuple[Any, ...]:
 
 
 class _Written(NamedTuple):
-    """How the values of a codec are written as text; ``in_json`` if they may be so in JSON, too."""
+    """How the values of a codec are written as text.
+
+    ``in_json``: they may be so in JSON, too.  ``bare``: they are printed without quotes.
+    """
 
     parse: Callable[[str], Any]
     hint: str
     in_json: bool = False
+    bare: bool = False
 
 
 _JSON_HINT = """Give JSON; text needs quotes: '"text"'."""
@@ -145,6 +168,14 @@ _WRITTEN: dict[str, _Written] = {
     "tuple": _Written(_parse_tuple, """Give a JSON array, such as '["DE", 1]'."""),
     "msgpack": _Written(_parse_json, _JSON_HINT),
     "json": _Written(_parse_json, _JSON_HINT),
+    "uuid": _Written(UUID, "Give 32 hexadecimal digits, with dashes or without.", True, True),
+    "datetime": _Written(
+        _parse_datetime, "Give a time with its zone: 2026-11-21T15:30:00Z.", True, True
+    ),
+    "date": _Written(date.fromisoformat, "Give a day: 2026-11-21.", True, True),
+    "timedelta": _Written(text_span, "Give seconds: 90 or 0.5.", True, True),
+    "decimal": _Written(_parse_decimal, "Give a number: 10.00.", True, True),
+    "decimal-key": _Written(_parse_decimal, "Give a number: 10.00.", True, True),
 }
 """By the names of the codecs that come with Tidelog; others take stored bytes only."""
 
@@ -154,6 +185,8 @@ def value_of_json(value: Any, codec: Codec[Any]) -> Any:
 
     JSON cannot say all of it: tuples are arrays, bytes are text, and so may be numbers.
     """
+    if codec.of is not None:
+        return codec.decode(Msgpack.encode(value))
     if codec.name == "tuple" and isinstance(value, list):
         return as_tuple(value)
     written = _WRITTEN.get(codec.name)
@@ -176,7 +209,11 @@ def plain(value: Any) -> Any:
         return value.value
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    return str(value) if isinstance(value, UUID) else repr(value)
+    if isinstance(value, datetime):
+        return moment_text(value)
+    if isinstance(value, timedelta):
+        return span_text(value)
+    return str(value) if isinstance(value, UUID | date | Decimal) else repr(value)
 
 
 def _name(key: Any) -> str:
@@ -188,7 +225,8 @@ def decoded(data: bytes, codec: Codec[Any] | None) -> tuple[Any, str | None]:
     if codec is None:
         return None, "the codec is not known here"
     try:
-        return plain(codec.decode(data)), None
+        value = codec.decode(data)
+        return plain(Msgpack.decode(data) if codec.of else value), None
     except CodecError as error:
         return None, str(error)
 
@@ -213,6 +251,9 @@ def inline(data: bytes, codec: Codec[Any] | None) -> str:
         return f"hex:{data.hex()}"
     if codec.name == "str":
         return value if value.isprintable() and not has_prefix(value) else f"hex:{data.hex()}"
+    written = _WRITTEN.get(codec.name)
+    if written is not None and written.bare:
+        return str(value)
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -263,13 +304,13 @@ def parse_time(text: str) -> int:
         return round(float(text) * MICROSECONDS)
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
+    except ValueError:
         raise UsageError(
             f"{quoted(text)} is not a time",
             hint="Give 2026-11-21T15:30:00Z, or seconds since 1970.",
-        ) from error
+        ) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return round((moment - datetime.fromtimestamp(0, UTC)) / timedelta(microseconds=1))
+    return (moment - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
 
 
 def parse_span(text: str) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from ...affinity.errors import CodecError, FormatVersionError
 from ...engine.codecs.byte_text import shown_bytes
-from ...engine.codecs.registry import Codec, codec_named
+from ...engine.codecs.registry import Codec, reading_codec
 from ...wal.format import Frame
 from ...wal.records import (
     AdmitRecord,
@@ -163,7 +163,7 @@ class Names:
         wanted = (name, version)
         if wanted not in self._codecs:
             try:
-                self._codecs[wanted] = codec_named(name, version)
+                self._codecs[wanted] = reading_codec(name, version)
             except CodecError:
                 self._codecs[wanted] = None
         return self._codecs[wanted]

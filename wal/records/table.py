@@ -197,7 +197,7 @@ def decode_record(kind: int, flags: int, body: memoryview | bytes) -> Record:
     except UNDECODABLE as error:
         raise UndecodableRecordError(
             f"a record of type {kind} that does not decode: {error}"
-        ) from error
+        ) from None
 
 
 def decode_tx_fields(body: memoryview | bytes) -> TxFields:
@@ -205,7 +205,7 @@ def decode_tx_fields(body: memoryview | bytes) -> TxFields:
     try:
         return tx_fields(msgpack.unpackb(body, strict_map_key=False, use_list=True))
     except UNDECODABLE as error:
-        raise UndecodableRecordError(f"a transaction that does not decode: {error}") from error
+        raise UndecodableRecordError(f"a transaction that does not decode: {error}") from None
 
 
 def decode_payload(payload: bytes) -> list[Record]:
