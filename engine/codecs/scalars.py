@@ -31,11 +31,11 @@ _utf8 = str.encode
 _I64_OFFSET = 1 << 63
 
 
-SHOWN_LENGTH_MAX = 60
+SHOWN_LENGTH_MAX = 90
 """Characters of a value that an error shows."""
 
 _repr = Repr()
-_repr.maxstring = _repr.maxother = 40
+_repr.maxstring = _repr.maxother = 80
 
 
 def shown(value: object) -> str:

@@ -95,6 +95,15 @@ def setdefault(namespace: Namespace, key: Any, default: Any) -> Decide:
     return decide
 
 
+def restore(value: bytes) -> Decide:
+    """Give a key the encoded value that it had, unless it has one again."""
+
+    def decide(data: bytes | None) -> tuple[None, New]:
+        return None, value if data is None else KEEP
+
+    return decide
+
+
 def compare_and_set(namespace: Namespace, key: Any, expected: Any, value: Any) -> Decide:
     """Set a key to ``value`` if it has ``expected``, None being no value; tell whether it did."""
     encode, decode = namespace.encode_value, namespace.decode_value

@@ -98,7 +98,12 @@ def popitem(namespace: Namespace) -> Operation[tuple[Any, Any]]:
     pair: Pair | None = yield PopFirst()
     if pair is None:
         raise KeyError(f"the map {namespace.name!r} is empty")
-    return _decoded(namespace, pair)
+    try:
+        return _decoded(namespace, pair)
+    except BaseException:
+        # It was committed before the codecs were asked: nobody else has what could not be read.
+        yield DecideOn(pair[0], decisions.restore(pair[1]))
+        raise
 
 
 def first(namespace: Namespace) -> Operation[tuple[Any, Any] | None]:

@@ -60,6 +60,19 @@ def test_a_stored_value_that_cannot_be_read_is_told_with_its_key(
         call(tx[db.map("values")])
 
 
+@pytest.mark.parametrize("name", ["values", "keys"])
+def test_a_pair_that_cannot_be_read_is_not_popped(db: tidelog.Database, name: str) -> None:
+    # It was gone, and the error was all that was left of it.
+    with pytest.raises(CodecError, match=f"^map '{name}', key 'ada': acme: "):
+        db.map(name).popitem()
+    assert "ada" in db.map(name)
+    with db.transaction() as tx:
+        with pytest.raises(CodecError, match=f"^map '{name}', key 'ada': acme: "):
+            tx[db.map(name)].popitem()
+        assert "ada" in tx[db.map(name)]
+    assert db.map(name).delete_range() == 1
+
+
 @pytest.mark.parametrize(
     "call", [list, lambda m: list(m.keys()), lambda m: list(m.items()), lambda m: list(reversed(m))]
 )
