@@ -6,6 +6,7 @@ Left out: how a store is made there (``creation``), and how it is opened (``open
 from __future__ import annotations
 
 import os
+import re
 
 from ...affinity.errors import (
     AlreadyOpenError,
@@ -22,6 +23,8 @@ from ..system.disk_errors import translated_disk
 from ..system.environment import Disk, Environment, LockHandle
 from ..system.layout import DATA_FILE, DATA_NAME, LOCK_NAME
 from ..system.lmdb_file import open_here
+
+_URI = re.compile(r"[A-Za-z][\w+.-]*://")
 
 
 def place_of(path: str | os.PathLike[str], what: str = "the path of a store") -> str:
@@ -43,6 +46,11 @@ def place_of(path: str | os.PathLike[str], what: str = "the path of a store") ->
         raise UsageError(
             "a store is a directory, and cannot be in memory",
             hint="Name a temporary directory, as `tempfile.TemporaryDirectory()` makes one.",
+        )
+    if _URI.match(given):
+        raise UsageError(
+            f"{what} is one of a directory on a local disk, and {given} is a URI",
+            hint="Name a directory; the views of Spark read copies that have a URI.",
         )
     return os.path.abspath(given)
 
