@@ -24,7 +24,7 @@ from uuid import UUID
 
 from ...affinity.errors import UsageError
 from ...engine.codecs.tuples import SingleFloat
-from .sql_types import DECIMAL_DIGITS_MAX, SqlType
+from .sql_types import DECIMAL_DIGITS_MAX, SPAN, SqlType
 from .times import EPOCH, time_of
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
@@ -35,38 +35,51 @@ class CodecType:
     """The type of a codec's values; None is that of a sample, or one that is given.
 
     ``takes`` are the types of columns that can be written, all of them if there is none.
-    ``value`` makes what the codec encodes of what Arrow has.
+    ``value`` makes what the codec encodes of what Arrow has in a column of some type.
     """
 
     kind: str | None = None
     takes: tuple[str, ...] = ()
-    value: Callable[[Any], Any] = lambda found: found
+    value: Callable[[Any, SqlType], Any] = lambda found, _kind: found
 
 
-def _document(found: Any) -> Any:
+def _document(found: Any, kind: SqlType) -> Any:
     """Return a value as dicts and lists; fields that are null are left out, as by ``to_json``."""
-    if isinstance(found, dict):
-        return {name: _document(item) for name, item in found.items() if item is not None}
-    if isinstance(found, list):
-        pairs = bool(found) and all(isinstance(item, tuple) for item in found)
-        if pairs:  # a map, whose nulls are values
-            return {key: _document(item) for key, item in found}
-        return list(map(_document, found))
-    return found
+    if found is None or not kind.fields:
+        return found
+    inner = dict(kind.fields)
+    if kind.name == "struct":
+        pairs = ((name, _document(item, inner[name])) for name, item in found.items())
+        return {name: item for name, item in pairs if item is not None}
+    if kind.name == "map":
+        return {key: _document(item, inner["value"]) for key, item in found}
+    return [_document(item, inner["element"]) for item in found]
 
 
-def _tuple(found: Any) -> Any:
+def _tuple(found: Any, _kind: SqlType) -> Any:
     """Return a struct as a tuple: nulls are elements, too."""
-    return tuple(map(_tuple, found.values())) if isinstance(found, dict) else found
+    if isinstance(found, dict):
+        return tuple(_tuple(item, _kind) for item in found.values())
+    return found
 
 
 CODEC_TYPES: Mapping[str, CodecType] = {
     "bytes": CodecType("binary", ("binary",)),
     "str": CodecType("string", ("string",)),
     "i64": CodecType("bigint", _WHOLE),
-    "u64": CodecType("decimal(20,0)", (*_WHOLE, "decimal"), int),
+    "u64": CodecType("decimal(20,0)", (*_WHOLE, "decimal"), lambda found, _kind: int(found)),
     "float": CodecType("double", ("float", "double")),
     "tuple": CodecType(None, ("struct",), _tuple),
+    "uuid": CodecType("string", ("string",), lambda found, _kind: UUID(found)),
+    "datetime": CodecType("timestamp", ("timestamp",)),
+    "date": CodecType("date", ("date",)),
+    "timedelta": CodecType(SPAN, (SPAN,)),
+    "decimal": CodecType(
+        "decimal(38,18)", ("decimal", *_WHOLE), lambda found, _kind: Decimal(found)
+    ),
+    "decimal-key": CodecType(
+        "decimal(38,18)", ("decimal", *_WHOLE), lambda found, _kind: Decimal(found)
+    ),
     "msgpack": CodecType(None, (), _document),
     "json": CodecType(None, (), _document),
 }
@@ -184,10 +197,11 @@ def _as_decimal(digits: int, scale: int, value: Any) -> Decimal:
     if type(value) not in (int, float, Decimal):
         raise _unfit(value, "decimal")
     number = Decimal(repr(value)) if type(value) is float else Decimal(value)
-    shape = number.normalize().as_tuple()
-    if not isinstance(shape.exponent, int):
+    _, written, exponent = number.as_tuple()
+    if not isinstance(exponent, int):
         raise UnfitError(f"{number} is not a number")
-    if -shape.exponent > scale or (number and number.adjusted() >= digits - scale):
+    zeros = len(written) - len("".join(map(str, written)).rstrip("0"))
+    if -exponent - zeros > scale or (number and number.adjusted() >= digits - scale):
         raise UnfitError(f"the number is not within decimal({digits},{scale})")
     return number
 
@@ -239,6 +253,7 @@ _PLAIN: Mapping[str, Fit] = {
     "date": partial(_exactly, date, "date"),
     "timestamp": _as_time,
     "timestamp_ntz": partial(_exactly, datetime, "timestamp_ntz"),
+    SPAN: partial(_exactly, timedelta, SPAN),
 }
 
 
@@ -256,6 +271,7 @@ _TYPES: Mapping[type, SqlType] = {
     bytes: SqlType("binary"),
     date: SqlType("date"),
     datetime: SqlType("timestamp"),
+    timedelta: SqlType(SPAN),
     Decimal: SqlType("decimal(38,18)"),
 }
 _EMPTY = SqlType("map", (("key", _TEXT), ("value", _NULL)))

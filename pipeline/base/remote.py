@@ -30,7 +30,7 @@ from ...engine.files import manifest as manifests
 from ...engine.system.disk import RealDisk
 from ...engine.system.layout import LOCK_NAME, MANIFEST_NAME, READERS_NAME, STAGING_NAME
 from ...engine.system.production import production
-from .private import make_folder, new_file
+from .private import is_name, make_folder, new_file
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -40,6 +40,7 @@ KEPT_SECONDS = 24 * 3600
 
 _CHUNK = 4 << 20
 _SCHEME = re.compile(r"([A-Za-z][\w+.-]*):/")
+_SECRET = re.compile(r"[^/]*://[^/]*:[^/]*@")
 _LEFT_OUT = (LOCK_NAME, READERS_NAME, STAGING_NAME)
 
 Listing = list[tuple[str, int, int]]
@@ -61,6 +62,11 @@ def is_remote(place: str) -> bool:
 
 def file_system(uri: str) -> tuple[FileSystem, str]:
     """Return the file system of a URI, and the path there; ``UsageError`` if there is none."""
+    if _SECRET.match(uri):
+        raise UsageError(
+            "a URI has a password, which would be seen in errors and in the column node",
+            hint="Let PyArrow find it, such as in AWS_SECRET_ACCESS_KEY or ~/.aws/credentials.",
+        )
     from pyarrow import ArrowException
     from pyarrow.fs import FileSystem
 
@@ -141,6 +147,11 @@ def _listing(fs: FileSystem, path: str, place: str) -> Listing:
         raise NotFoundError(f"{place} cannot be listed: {error}", hint="Check the URI.") from error
     if not found:
         raise NotFoundError(f"there is nothing at {place}", hint="Check the URI.")
+    for name, _, _ in found:
+        if not all(map(is_name, name.split("/"))):
+            raise UnsupportedError(
+                f"{place} has a file that is called {name!r}", hint="Name a folder without it."
+            )
     if any(name == MANIFEST_NAME for name, _, _ in found):
         with fs.open_input_stream(f"{path.rstrip('/')}/{MANIFEST_NAME}") as source:
             copied = manifests.decode(source.read()).copied

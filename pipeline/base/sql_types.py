@@ -6,7 +6,7 @@ Invariants:
 
 - two types are the same if and only if their texts are.
 
-Left out: intervals, variants, and columns that must not be null.
+Left out: intervals of months, variants, and columns that must not be null.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ _PLAIN = frozenset(
         "timestamp_ntz",
     ]
 )
+SPAN = "interval day to second"
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|(\w+)|([<>(),:]))")
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
@@ -119,6 +120,7 @@ def _arrow_types() -> dict[str, pa.DataType]:
         "date": pa.date32(),
         "timestamp": pa.timestamp("us", tz="UTC"),
         "timestamp_ntz": pa.timestamp("us"),
+        SPAN: pa.duration("us"),
     }
 
 
@@ -181,6 +183,8 @@ class _Tokens:
     def begins_column(self) -> bool:
         """Tell whether a name comes, and behind it a type."""
         ahead = self._found[self._at : self._at + 2]
+        if [token.lower() for token, _ in ahead] == SPAN.split()[:2]:
+            return False
         return len(ahead) == 2 and ahead[0][1] and (ahead[1][1] or ahead[1][0] == ":")
 
     def take(self, *signs: str) -> str:
@@ -215,6 +219,11 @@ def _type(tokens: _Tokens) -> SqlType:
     name = _ALIASES.get(word, word)
     if name in _PLAIN:
         return SqlType(name)
+    if name == "interval":
+        for part in SPAN.split()[1:]:
+            if tokens.take().lower() != part:
+                raise ValueError(f"of intervals there is {SPAN}")
+        return SqlType(SPAN)
     if name == "decimal":
         return SqlType(_decimal(tokens))
     if name not in ("struct", "array", "map"):

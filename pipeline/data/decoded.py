@@ -31,6 +31,7 @@ DECODE_ERROR = "decode_error"
 BothCodecs = tuple[tuple[str, int], tuple[str, int]]
 """Name and version of the codecs of keys and of values."""
 
+_WHAT = {"key": "key", "value": "the value of key"}
 _REFUSED = (CodecError, UnfitError, ValueError, TypeError, LookupError)
 
 
@@ -72,12 +73,13 @@ class Side:
         import pyarrow as pa
 
         encode, plain = codec_named(*self.codec).encode, codec_type(self.codec[0]).value
+        kind = parse_type(self.kind)
         found: list[bytes | None] = []
         for place, value in enumerate(column.to_pylist()):
             data = None
             if value is not None:
                 try:
-                    data = encode(plain(value))
+                    data = encode(plain(value, kind))
                 except _REFUSED as error:
                     told(place, error)
             found.append(data)
@@ -120,10 +122,8 @@ class Decoding:
                 continue
 
             def told(place: int, error: Exception, name: str = name) -> None:
-                text = (
-                    f"the {name} of key {inline_bytes(keys[place])} in map {self.name!r} of {path} "
-                    f"cannot be decoded: {error}"
-                )
+                what = f"{_WHAT[name]} {inline_bytes(keys[place])} in map {self.name!r} of {path}"
+                text = f"{what} cannot be decoded: {error}"
                 if not self.null:
                     raise CodecError(
                         text,

@@ -387,7 +387,10 @@ def _of_table(schema: StructType) -> dict[str, str]:
         if _OPTIONS in field.metadata:
             found: dict[str, str] = json.loads(field.metadata[_OPTIONS])
             return found
-    return {}
+    raise UsageError(
+        "this table does not say what to read: it was made with columns of its own",
+        hint="CREATE TABLE name USING tidelog OPTIONS (path '...'), without columns.",
+    )
 
 
 def _messages(given: list[WriterCommitMessage | None]) -> list[_Message]:

@@ -124,11 +124,14 @@ class Encoding:
         """Return a batch with bytes for keys and values; raises ``CodecError`` that names a key."""
         keys = batch.column("key")
         columns = {}
-        for column, side in (("key", self.key), ("value", self.value)):
+        for column, side, shown in (
+            ("key", self.key, "key"),
+            ("value", self.value, "the value of key"),
+        ):
 
-            def told(place: int, error: Exception, column: str = column) -> None:
+            def told(place: int, error: Exception, what: str = shown) -> None:
                 raise CodecError(
-                    f"the {column} of key {keys[place].as_py()!r} cannot be written into map "
+                    f"{what} {keys[place].as_py()!r} cannot be written into map "
                     f"{self.name!r}: {error}"
                 ) from error
 

@@ -232,6 +232,24 @@ def test_a_copy_on_a_network_file_system_is_read_without_locks(
     assert rows(store, "changes")
 
 
+def test_names_that_lead_elsewhere_are_not_copied(
+    elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # In an object store anything is a name.
+    (elsewhere / "copy").mkdir()
+    for name in ("../x", "a//b", "a/../../../x", "."):
+        monkeypatch.setattr(remote, "_files", lambda fs, path, name=name: [(name, 1, 1)])
+        with pytest.raises(UnsupportedError, match="has a file that is called"):
+            uri_rows("copy", "snapshot")
+    assert not list((tmp_path / "tmp").rglob("x"))
+
+
+def test_a_password_is_not_shown() -> None:
+    with pytest.raises(UsageError, match="has a password") as caught:
+        read(parse({"path": "s3://key:hush@bucket/x"}))
+    assert "hush" not in str(caught.value)
+
+
 def test_a_scheme_that_nothing_knows_is_told() -> None:
     with pytest.raises(UsageError, match="nonsense://h/x is on no file system"):
         read(parse({"path": "nonsense://h/x"}))

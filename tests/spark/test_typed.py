@@ -107,9 +107,7 @@ def test_columns_are_encoded(spark: SparkSession, store: Path) -> None:
     with pytest.raises(Exception, match=r"column value is decimal\(20,0\); the map 'counts' has"):
         write(large, store, namespace="counts")
     odd = spark.range(1).selectExpr("struct(cast('nan' as double) as a) key", "1 value")
-    with pytest.raises(
-        Exception, match=r"the key of key .*nan.* cannot be written into map 'users'"
-    ):
+    with pytest.raises(Exception, match=r"key .*nan.* cannot be written into map 'users'"):
         write(odd, store)
 
 
@@ -160,8 +158,20 @@ def test_tables_of_the_catalog_keep_their_options(
     with tidelog.open(store) as db:
         db.map("users")["dk", 1] = {"name": "dan", "credit": 5}
     assert spark.table("users").where("value.name = 'dan'").count() == 1
-    with pytest.raises(Exception, match="CREATE TEMPORARY VIEW name"):
-        spark.sql("INSERT INTO users SELECT * FROM users")
+    before = contents(store, "users")
+    options = f"OPTIONS (path '{store}', namespace 'n')"
+    for statement in (
+        "INSERT INTO users SELECT * FROM users",
+        f"CREATE TABLE t USING tidelog {options} AS SELECT * FROM users",
+    ):
+        with pytest.raises(Exception, match="CREATE TEMPORARY VIEW name"):
+            spark.sql(statement)
+    assert contents(store, "users") == before
+    spark.sql("DROP TABLE IF EXISTS t")
+    spark.sql(f"CREATE TABLE t (key binary) USING tidelog LOCATION '{store}'")
+    with pytest.raises(Exception, match="columns of its own"):
+        spark.sql("SELECT * FROM t").collect()
+    spark.sql("DROP TABLE t")
 
 
 def test_a_view_is_inserted_into(spark: SparkSession, store: Path) -> None:
