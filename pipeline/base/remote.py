@@ -55,6 +55,17 @@ def place_of_option(text: str) -> str:
     return os.path.abspath(re.sub("^/+", "/", text))
 
 
+def local_path(text: str) -> str:
+    """Return the absolute path of something on this machine; ``UsageError`` for a URI."""
+    place = place_of_option(text)
+    if is_remote(place):
+        raise UsageError(
+            f"{place} is a URI, and a local path is needed here",
+            hint="Copies and archives are read by a URI, and archives and exports written there.",
+        )
+    return place
+
+
 def is_remote(place: str) -> bool:
     """Tell whether a place is a URI, and not a path."""
     return _SCHEME.match(place) is not None

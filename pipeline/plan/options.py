@@ -15,7 +15,7 @@ from ...affinity.partitions import PARTITIONS_MAX
 from ...engine.codecs.byte_text import parse_bytes
 from ...engine.codecs.registry import Bytes, codec_named
 from ...engine.data.namespaces import check_name
-from ..base.remote import is_remote, place_of_option
+from ..base.remote import local_path, place_of_option
 from ..base.sql_types import parse_type
 from ..base.times import time_of
 from ..data.decoded import Decoding
@@ -178,7 +178,7 @@ def parse_write(given: Mapping[str, str], *, stream: bool = False) -> WriteOptio
     if stream:
         texts.pop("checkpointlocation", None)  # Spark's own, which it hands on
     known: Known = [
-        ("path", "path", _path),
+        ("path", "path", local_path),
         ("namespace", "namespace", str),
         ("atomicity", "atomicity", _one_of(Atomicity)),
         ("onConflict", "on_conflict", _one_of(OnConflict)),
@@ -214,7 +214,7 @@ def parse_load(given: Mapping[str, str]) -> LoadOptions:
     """Return the options of a write into files; raises as ``parse`` does."""
     texts = _texts(given)
     known: Known = [
-        ("path", "path", _path),
+        ("path", "path", local_path),
         ("namespace", "namespace", check_name),
         ("partitions", "partitions", _partitions),
         ("keyCodec", "key_codec", _codec),
@@ -365,14 +365,6 @@ def _paths(text: str) -> tuple[str, ...]:
     else:
         paths = [text]
     return tuple(map(place_of_option, paths))
-
-
-def _path(text: str) -> str:
-    """A path on this machine, which tasks can write."""
-    place = place_of_option(text)
-    if is_remote(place):
-        raise ValueError("a local path is needed: stores and loads are not written to a URI")
-    return place
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def test_a_uri_is_never_taken_for_a_relative_path() -> None:
     for uri in ("hdfs://h/x", "s3://b/x", "S3A://b/x", "abfss://c@a.net/x"):
         assert parse({"path": uri + "/"}).paths == (uri,)
         assert parse({"path": json.dumps(["/a", uri])}).paths == ("/a", uri)
-        with pytest.raises(UsageError, match="a local path is needed"):
+        with pytest.raises(UsageError, match="is a URI, and a local path is needed"):
             parse_write({"path": uri})
         with pytest.raises(UsageError, match="a local path is needed"):
             parse_load({"path": uri})

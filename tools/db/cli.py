@@ -23,6 +23,7 @@ from ...affinity.errors import NotFoundError, UsageError
 from ...engine.api.database import session_of
 from ...engine.codecs.byte_text import shown_bytes
 from ...engine.files.recovery import newest_durable
+from ...engine.store.place import place_of
 from ...engine.system.production import production
 from ...engine.upkeep.backup import BackupReport, BackupSource, back_up
 from ...engine.upkeep.check import inspect_store
@@ -198,7 +199,7 @@ def compact(ctx: click.Context, store: str, out: str, form: str) -> None:
             pin=access.raise_slot,
             compact=True,
         )
-        report = back_up(source, os.path.abspath(out), verify=True)
+        report = back_up(source, place_of(out), verify=True)
         before = access.kv.size_used()
     tell_copy(settings_of(ctx), report, form, "compact", data_bytes_before=before)
 
