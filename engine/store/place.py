@@ -6,6 +6,7 @@ Left out: how a store is made there (``creation``), and how it is opened (``open
 from __future__ import annotations
 
 import os
+import re
 
 from ...affinity.errors import (
     AlreadyOpenError,
@@ -25,6 +26,8 @@ from ..system.lmdb_file import open_here
 
 IN_MEMORY = ":memory:"
 """How the paths of stores without files begin, which lead nowhere."""
+
+_URI = re.compile(r"[A-Za-z][\w+.-]*://")
 
 
 def place_of(path: str | os.PathLike[str], what: str = "the path of a store") -> str:
@@ -46,6 +49,11 @@ def place_of(path: str | os.PathLike[str], what: str = "the path of a store") ->
         raise UsageError(
             f"{what} is that of a directory, and a directory cannot be in memory: {given!r}",
             hint="`tidelog.memory()` makes a store without files; share its handle.",
+        )
+    if _URI.match(given):
+        raise UsageError(
+            f"{what} is one of a directory on a local disk, and {given} is a URI",
+            hint="Name a directory; the views of Spark read copies that have a URI.",
         )
     return os.path.abspath(given)
 

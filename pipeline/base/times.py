@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def time_of(text: str) -> int:
@@ -12,9 +12,9 @@ def time_of(text: str) -> int:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def text_of(time: int) -> str:
     """Return the text of a time in microseconds."""
-    return (_EPOCH + timedelta(microseconds=time)).isoformat()
+    return (EPOCH + timedelta(microseconds=time)).isoformat()

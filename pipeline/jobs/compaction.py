@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -38,6 +39,7 @@ from ...wal.records import (
     StateRecord,
 )
 from ..base.private import make_folder, new_file, size_and_crc
+from ..base.remote import fetch_one, is_remote, names_at, send
 from ..data import archives, snapshots
 from ..data.archives import Archive, Event, File, Stretch
 from ..data.snapshots import Part
@@ -102,6 +104,9 @@ def compact(
     ``AlreadyOpenError`` beside another run, or if a new archive needs the data of a store that
     is open.
     """
+    if is_remote(archive):
+        with tempfile.TemporaryDirectory() as folder:
+            return _compact_elsewhere(store, folder, archive, runner, task_bytes, sizes)
     log = Log(store)
     made = not os.path.isdir(archive)
     make_folder(archive)
@@ -122,6 +127,28 @@ def compact(
         raise
     finally:
         lock.release()
+
+
+def _compact_elsewhere(
+    store: str, folder: str, archive: str, runner: Runner, task_bytes: int, sizes: FileSizes
+) -> PlainRow:
+    """Make what is new of an archive in a folder, and bring it to a URI; what says so goes last."""
+    known = names_at(archive)
+    if archives.NAME in known:
+        fetch_one(archive, archives.NAME, folder)
+    elif known:
+        raise UsageError(
+            f"{archive} has files that do not belong to an archive", hint="Name a new folder."
+        )
+    done = compact(store, folder, runner, task_bytes=task_bytes, sizes=sizes)
+    found = [
+        os.path.relpath(os.path.join(at, name), folder)
+        for at, _, names in os.walk(folder)
+        for name in names
+    ]
+    made = sorted(name for name in found if name not in (archives.NAME, ARCHIVE_LOCK_NAME))
+    send(folder, [*made, archives.NAME], archive)
+    return done
 
 
 def _compact(log: Log, path: str, runner: Runner, task_bytes: int, sizes: FileSizes) -> PlainRow:

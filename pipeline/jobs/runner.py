@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date
+from decimal import Decimal
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeVar, get_args
@@ -27,10 +29,11 @@ from ...affinity.errors import TidelogError, UsageError
 from ...affinity.partitions import partition_of
 from ...engine.codecs.byte_text import shown_bytes
 from ..base.private import make_folder, new_file
+from ..base.remote import is_remote, names_at, send
 from ..log import columns
 from ..log.logs import Log
-from ..plan.options import parse
-from ..plan.reads import Task, fields_of, read
+from ..plan.options import ReadOptions, parse
+from ..plan.reads import Task, fields_of, read, resolved
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,31 +150,67 @@ def export(
     """
     if form not in get_args(Format):
         raise UsageError(f"there is no format {form!r}", hint=", ".join(get_args(Format)))
-    if os.path.lexists(target):
+    elsewhere = target if is_remote(target) else None
+    if names_at(target) if elsewhere else os.path.lexists(target):
         raise UsageError(f"{target} is there already", hint="Name a folder that is not there yet.")
-    tasks = list(enumerate(read(parse(given))))
-    unfinished = f"{target}.unfinished"
+    options = resolved(parse(given))
+    tasks = list(enumerate(read(options)))
+    with ExitStack() as stack:
+        if elsewhere:
+            unfinished = stack.enter_context(tempfile.TemporaryDirectory())
+        else:
+            unfinished = f"{target}.unfinished"
+        rows, names = _exported(unfinished, elsewhere, form, runner, tasks, options)
+        if elsewhere:
+            send(unfinished, [WHOLE_NAME], elsewhere)
+        else:
+            os.rename(unfinished, target)
+    return rows, names
+
+
+WHOLE_NAME = "_SUCCESS"
+"""The last file of an export to a URI, where no folder can be renamed; it is empty, as Spark's."""
+
+
+def _exported(
+    unfinished: str,
+    elsewhere: str | None,
+    form: Format,
+    runner: Runner,
+    tasks: list[tuple[int, Task]],
+    options: ReadOptions,
+) -> tuple[int, list[str]]:
+    """Write a file for each task into a folder, and bring it elsewhere, if that is wanted."""
     make_folder(unfinished)
     for name in os.listdir(unfinished):  # of a job that died
         os.unlink(os.path.join(unfinished, name))
     rows, names = 0, []
-    for name, count in runner.run(partial(_export, unfinished, form), tasks):
+    for name, count in runner.run(partial(_export, unfinished, elsewhere, form), tasks):
         rows += count
         names.append(name)
     if not names:
-        schema = columns.arrow_schema(fields_of(parse(given)))
+        schema = columns.arrow_schema(fields_of(options))
         names.append(_write_file(unfinished, form, 0, schema, ())[0])
-    os.rename(unfinished, target)
+        if elsewhere:
+            send(unfinished, names, elsewhere)
+    if elsewhere:
+        new_file(os.path.join(unfinished, WHOLE_NAME)).close()
     return rows, sorted(names)
 
 
-def _export(folder: str, form: Format, numbered: tuple[int, Task]) -> Iterator[tuple[str, int]]:
+def _export(
+    folder: str, elsewhere: str | None, form: Format, numbered: tuple[int, Task]
+) -> Iterator[tuple[str, int]]:
     """Write the rows of one task, if it has any, into a file of its own."""
     number, task = numbered
     batches = task.batches()
     first = next(batches, None)
     if first is not None:
-        yield _write_file(folder, form, number, first.schema, chain((first,), batches))
+        make_folder(folder)  # in Spark this may be another machine
+        written = _write_file(folder, form, number, first.schema, chain((first,), batches))
+        if elsewhere:
+            send(folder, [written[0]], elsewhere)
+        yield written
 
 
 def _write_file(
@@ -205,7 +244,7 @@ def _csv(file: BinaryIO, schema: pa.Schema) -> Iterator[WriteBatch]:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=kinds)
 
-    as_text = (pa.types.is_binary, pa.types.is_list)
+    as_text = (pa.types.is_binary, pa.types.is_nested)
     kinds = pa.schema(
         [
             (field.name, pa.string() if any(test(field.type) for test in as_text) else field.type)
@@ -217,13 +256,13 @@ def _csv(file: BinaryIO, schema: pa.Schema) -> Iterator[WriteBatch]:
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """Return bytes as base64, and lists as JSON."""
+    """Return bytes as base64, and what is nested as JSON."""
     import pyarrow as pa
 
     def text(value: Any) -> str | None:
         if value is None:
             return None
-        return b64encode(value).decode() if isinstance(value, bytes) else json.dumps(value)
+        return b64encode(value).decode() if isinstance(value, bytes) else json.dumps(_plain(value))
 
     return pa.array(map(text, column.to_pylist()), pa.string())
 
@@ -245,7 +284,13 @@ def plain(row: Mapping[str, Any]) -> PlainRow:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return shown_bytes(value)
-    return value.isoformat() if isinstance(value, datetime) else value
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return list(map(_plain, value))
+    if isinstance(value, Decimal):
+        return str(value)
+    return value.isoformat() if isinstance(value, date) else value
 
 
 _WRITERS = {"parquet": _parquet, "csv": _csv, "jsonl": _jsonl}

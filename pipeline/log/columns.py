@@ -25,6 +25,7 @@ from ...wal.records import (
     decode_record,
     split_records,
 )
+from ..base.sql_types import parse_type
 from .logs import BadFrame
 
 if TYPE_CHECKING:
@@ -105,6 +106,17 @@ WAL = (
 """Columns of the view ``wal``: a row per record and run; the payload stands in the first."""
 
 
+NODE = "node"
+"""The column with the path of what a row is of."""
+
+
+def with_node(batch: pa.RecordBatch, path: str) -> pa.RecordBatch:
+    """Return a batch with the path of what its rows are of behind its columns."""
+    import pyarrow as pa
+
+    return batch.append_column(NODE, pa.repeat(pa.scalar(path, pa.string()), batch.num_rows))
+
+
 def ddl(fields: Fields) -> str:
     """Return fields as a schema of Spark SQL."""
     return ", ".join(f"`{name}` {kind}" for name, kind in fields)
@@ -114,16 +126,7 @@ def arrow_schema(fields: Fields) -> pa.Schema:
     """Return fields as a schema of Arrow."""
     import pyarrow as pa
 
-    types = {
-        "int": pa.int32(),
-        "bigint": pa.int64(),
-        "string": pa.string(),
-        "binary": pa.binary(),
-        "boolean": pa.bool_(),
-        "timestamp": pa.timestamp("us", tz="UTC"),
-        dict(META)["gaps"]: pa.list_(pa.struct([("start", pa.int64()), ("count", pa.int64())])),
-    }
-    return pa.schema([(name, types[kind]) for name, kind in fields])
+    return pa.schema([(name, parse_type(kind).arrow()) for name, kind in fields])
 
 
 class GrowingColumns:

@@ -17,7 +17,7 @@ Left out: LMDB, and what becomes of the records (``columns``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -529,15 +529,39 @@ class Log:
             found |= names
         return found
 
-    def has_map(self, name: str) -> bool:
-        """Tell whether any map had a name in the kept log; reads all of it."""
-        first, end = self.extent(permissive=True)
-        for _, record in self._catalog(first, end):
+    def record_of(self, number: int) -> NamespaceRecord | None:
+        """Return what the kept log says of a map, whatever became of it; may read all of it."""
+        for head in self._heads():
+            record = head.state.namespaces.get(number)
+            if record is not None:
+                return record
+        return self._last(lambda record: record.id == number)
+
+    def record_named(self, name: str) -> NamespaceRecord | None:
+        """Return the record of the map of a name, or of the last one that was called so.
+
+        Of one that is not there any more this reads all of the log.
+        """
+        with suppress(CorruptLogError):
+            for record in self.newest().state.namespaces.values():
+                if record.name == name:
+                    return record
+        return self._last(lambda record: record.name == name)
+
+    def _last(self, wanted: Callable[[NamespaceRecord], bool]) -> NamespaceRecord | None:
+        """Return the last of the records of maps in the kept log that is wanted."""
+        found = None
+        for _, record in self._catalog(*self.extent(permissive=True)):
             # The head of a segment has names that were given in a part of the log that has gone.
             given = record.namespaces if isinstance(record, StateRecord) else [record]
-            if any(isinstance(one, NamespaceRecord) and one.name == name for one in given):
-                return True
-        return False
+            for one in given:
+                if isinstance(one, NamespaceRecord) and wanted(one):
+                    found = one
+        return found
+
+    def has_map(self, name: str) -> bool:
+        """Tell whether any map had a name in the kept log; reads all of it."""
+        return self._last(lambda record: record.name == name) is not None
 
     def name_of_load(self, number: int, position: int) -> str:
         """Return the first name that the map of a load gets behind a position.

@@ -6,7 +6,6 @@ Left out: what a view does with them (``reads``).
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -16,7 +15,10 @@ from ...affinity.partitions import PARTITIONS_MAX
 from ...engine.codecs.byte_text import parse_bytes
 from ...engine.codecs.registry import Bytes, codec_named
 from ...engine.data.namespaces import check_name
+from ..base.remote import local_path, place_of_option
+from ..base.sql_types import parse_type
 from ..base.times import time_of
+from ..data.decoded import Decoding
 from ..log.columns import BATCH_ROWS, ChangeFormat
 
 ViewName = Literal["snapshot", "changes", "wal", "meta"]
@@ -25,6 +27,7 @@ Consistency = Literal["transaction", "partition"]
 Atomicity = Literal["batch", "partition"]
 OnConflict = Literal["fail", "last"]
 Target = Literal["store", "files"]
+Undecodable = Literal["fail", "null"]
 Known = list[tuple[str, str, Callable[[str], Any]]]
 """Options: name, field, and what reads the text."""
 
@@ -42,7 +45,9 @@ class ReadOptions:
     None is the newest.  ``since`` is a time to start at, in microseconds UTC; ``as_of`` is
     ``latest``, the id of a checkpoint, a time, or the JSON of a vector.  ``bytes_per_second`` is
     what all tasks of a snapshot may read together.  ``most_changes`` and ``most_bytes`` bound a
-    micro-batch.  ``bases`` are copies of the stores, with whose data a stream begins.
+    micro-batch.  ``bases`` are copies of the stores, with whose data a stream begins.  ``decoding``
+    is what ``decode`` asks for, once it is known (``decoding``).  ``origins`` are the places that
+    some paths are copies of, once these were made.
     """
 
     view: ViewName
@@ -66,6 +71,14 @@ class ReadOptions:
     most_changes: int | None = None
     most_bytes: int | None = None
     bases: tuple[str, ...] = ()
+    decode: bool = False
+    key_schema: str | None = None
+    value_schema: str | None = None
+    key_codec: str | None = None
+    value_codec: str | None = None
+    undecodable: Undecodable = "fail"
+    decoding: Decoding | None = None
+    origins: tuple[tuple[str, str], ...] = ()
     mode: ReadMode = "FAILFAST"
     batch_rows: int = BATCH_ROWS
     task_bytes: int = TASK_BYTES
@@ -77,7 +90,8 @@ class ReadOptions:
 class WriteOptions:
     """Where to write, and how; ``writer`` and ``number`` tell a batch from its repetition.
 
-    ``most_updates`` is how many a transaction may have.
+    ``most_updates`` is how many a transaction may have.  ``encode``: the columns are keys and
+    values as they are, and not as bytes.  The codecs are those of a map that is not there yet.
     """
 
     path: str
@@ -87,6 +101,9 @@ class WriteOptions:
     writer: str | None = None
     number: int | None = None
     most_updates: int | None = None
+    encode: bool = False
+    key_codec: str | None = None
+    value_codec: str | None = None
     target: Target = "store"
 
 
@@ -126,6 +143,7 @@ def parse(given: Mapping[str, str], *, stream: bool | None = False) -> ReadOptio
             raise UsageError(
                 f"{' and '.join(given_too)} exclude each other", hint="Give one of them."
             )
+    _check_decode(options, texts)
     if options.bases and len(options.bases) != len(options.paths):
         raise UsageError(
             f"{len(options.paths)} stores, and {len(options.bases)} copies to begin with",
@@ -134,22 +152,51 @@ def parse(given: Mapping[str, str], *, stream: bool | None = False) -> ReadOptio
     return options
 
 
+_WITH_DECODE = ("keySchema", "valueSchema", "keyCodec", "valueCodec", "undecodable")
+
+
+def _check_decode(options: ReadOptions, texts: Mapping[str, tuple[str, str]]) -> None:
+    """Raise ``UsageError`` if what belongs to ``decode`` is there without it, or not with it."""
+    alone = [name for name in _WITH_DECODE if name.lower() in texts]
+    if alone and not options.decode:
+        raise UsageError(f"{' and '.join(alone)} without decode", hint="Set decode=true, too.")
+    if options.decode and options.namespace is None:
+        raise UsageError(
+            "decode needs the option namespace: each map has types of its own",
+            hint="Read maps one by one.",
+        )
+    if options.decode and options.catalog:
+        raise UsageError(
+            "decode and includeCatalog exclude each other: the value of a rename is a name",
+            hint="Read drops and renames apart.",
+        )
+
+
 def parse_write(given: Mapping[str, str], *, stream: bool = False) -> WriteOptions:
     """Return the options of a write; raises as ``parse`` does."""
     texts = _texts(given)
     if stream:
         texts.pop("checkpointlocation", None)  # Spark's own, which it hands on
     known: Known = [
-        ("path", "path", _path),
+        ("path", "path", local_path),
         ("namespace", "namespace", str),
         ("atomicity", "atomicity", _one_of(Atomicity)),
         ("onConflict", "on_conflict", _one_of(OnConflict)),
         ("txnAppId", "writer", _writer),
         ("maxOpsPerTx", "most_updates", _positive),
+        ("encode", "encode", _flag),
+        ("decode", "encode", _flag),  # of a view: what is read so is inserted so
+        ("keyCodec", "key_codec", _codec),
+        ("valueCodec", "value_codec", _codec),
     ]
     if not stream:
         known += [("txnVersion", "number", _natural), ("target", "target", _one_of(Target))]
     options = WriteOptions(**_fields(texts, known, "a stream written" if stream else "a write"))
+    if options.namespace is None and (options.encode or options.key_codec or options.value_codec):
+        raise UsageError(
+            "encode, keyCodec and valueCodec need the option namespace",
+            hint="Write maps one by one.",
+        )
     if not stream and (options.writer is None) != (options.number is None):
         raise UsageError(
             "txnAppId and txnVersion belong together",
@@ -167,7 +214,7 @@ def parse_load(given: Mapping[str, str]) -> LoadOptions:
     """Return the options of a write into files; raises as ``parse`` does."""
     texts = _texts(given)
     known: Known = [
-        ("path", "path", _path),
+        ("path", "path", local_path),
         ("namespace", "namespace", check_name),
         ("partitions", "partitions", _partitions),
         ("keyCodec", "key_codec", _codec),
@@ -185,17 +232,32 @@ def parse_load(given: Mapping[str, str]) -> LoadOptions:
     return LoadOptions(**fields)
 
 
-def _texts(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return names and texts by lower-case name; ``load([...])`` has a JSON list as ``paths``.
+def is_table(given: Mapping[str, str]) -> bool:
+    """Tell whether options are those with which a table of Spark's catalog is made."""
+    return any(name.lower() == "provider" for name in given)
 
-    Raises ``UsageError`` for a table of Spark's catalog.
-    """
-    texts = {name.lower(): (name, text) for name, text in given.items()}
-    if "provider" in texts:
-        raise UsageError(
-            "Spark tells a source nothing of the options of a table when it is read",
-            hint="Make a view: CREATE TEMPORARY VIEW name USING tidelog OPTIONS (path '...').",
-        )
+
+_OF_TABLE = ("owner", "location", "provider", "external", "is_managed_location", "comment")
+
+
+def table_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what options are left without those that Spark's catalog has added."""
+    if not is_table(given):
+        return dict(given)
+    found = {
+        name: text
+        for name, text in given.items()
+        if name.lower() not in _OF_TABLE and not name.lower().startswith("option.")
+    }
+    place = next((text for name, text in given.items() if name.lower() == "location"), None)
+    if place is not None and not any(name.lower() in ("path", "paths") for name in found):
+        found["path"] = place
+    return found
+
+
+def _texts(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return names and texts by lower-case name; ``load([...])`` has a JSON list as ``paths``."""
+    texts = {name.lower(): (name, text) for name, text in table_options(given).items()}
     if "paths" in texts and "path" in texts:
         raise UsageError("path and paths exclude each other", hint="Give one of them.")
     if "paths" in texts:
@@ -255,7 +317,16 @@ def _known(view: ViewName, stream: bool | None) -> Known:
                 ("maxBytesPerTrigger", "most_bytes", _positive),
             ]
         return both
-    both += [("namespace", "namespace", str), ("partitions", "partitions", _numbers)]
+    both += [
+        ("namespace", "namespace", str),
+        ("partitions", "partitions", _numbers),
+        ("decode", "decode", _flag),
+        ("keySchema", "key_schema", _schema),
+        ("valueSchema", "value_schema", _schema),
+        ("keyCodec", "key_codec", _codec),
+        ("valueCodec", "value_codec", _codec),
+        ("undecodable", "undecodable", _one_of(Undecodable)),
+    ]
     if view == "snapshot":
         return [
             *both,
@@ -293,11 +364,7 @@ def _paths(text: str) -> tuple[str, ...]:
             raise ValueError("a list of paths is needed")
     else:
         paths = [text]
-    return tuple(map(_path, paths))
-
-
-def _path(text: str) -> str:
-    return os.path.abspath(text.removeprefix("file:"))
+    return tuple(map(place_of_option, paths))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -364,6 +431,10 @@ def _partitions(text: str) -> int:
 
 def _codec(name: str) -> str:
     return codec_named(name).name
+
+
+def _schema(text: str) -> str:
+    return str(parse_type(text))
 
 
 def _flag(text: str) -> bool:

@@ -19,20 +19,23 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from ...affinity.errors import HistoryTruncatedError, UsageError
+from ...affinity.errors import HistoryTruncatedError, SnapshotExpiredError, UsageError
 from ...engine.data.scan import after_prefix
 from ...wal.format import Frame
 from ...wal.records import IngestRecord
 from ..base import vectors
+from ..base.remote import at_hand, is_remote
 from ..base.vectors import Number, Vector
 from ..data import archives, snapshots
 from ..data.archives import Archive, ArchivedCatalog, ArchivedChanges, ArchivedData
+from ..data.decoded import DECODE_ERROR
 from ..data.past import cut_as_of
 from ..data.snapshots import Account, Part, PartAsPuts
 from ..log import columns
 from ..log.changes import Wanted, changes
 from ..log.columns import wal
 from ..log.logs import BadFrame, Cut, Log, Slice, attached, check_partitions
+from .decoding import SAMPLED_ROWS, with_decoding
 from .options import ReadOptions
 
 if TYPE_CHECKING:
@@ -77,6 +80,8 @@ class Task:
     )
     columns: tuple[str, ...] | None
     """The columns that are wanted, in this order; None is all of them."""
+    node: str = ""
+    """The path of what the rows are of, in views whose parts do not say it themselves."""
     wanted: Wanted | None = None
     names: Mapping[int, str] = field(default_factory=dict)
     """Names of maps by id, for what lies behind damage, if nothing else tells them."""
@@ -85,23 +90,53 @@ class Task:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Read it; raises ``StorageError``: damage, or what was planned is gone."""
-        columns = self.columns
-        with closing(self._batches()) as batches:
+        wanted, decoding = self.columns, self.options.decoding
+        origins = dict(self.options.origins)
+        for here, place in origins.items():
+            if at_hand(place) != here:
+                raise SnapshotExpiredError(
+                    f"{place} was changed since the read was planned", hint="Load it again."
+                )
+        stored = None if wanted is None else self._stored(wanted)
+        with closing(self._batches(stored)) as batches:
             for batch in batches:
-                ordered = columns is None or batch.schema.names == [*columns]
-                yield batch if ordered else batch.select(columns)
+                if wanted is not None and decoding is not None:
+                    batch = decoding.decoded(batch, wanted, self.node)
+                if columns.NODE in (wanted or batch.schema.names):
+                    if self._made:
+                        batch = columns.with_node(batch, origins.get(self.node, self.node))
+                    elif self.node in origins:
+                        batch = columns.with_node(batch.drop_columns("node"), origins[self.node])
+                ordered = wanted is None or batch.schema.names == [*wanted]
+                yield batch if ordered else batch.select(wanted)
 
-    def _batches(self) -> Generator[pa.RecordBatch, None, None]:
+    @property
+    def _made(self) -> bool:
+        """Whether some columns are made of others."""
+        return self.options.view in ("snapshot", "changes")
+
+    def _stored(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
+        """Return what has to be read for columns, some of which are made of others."""
+        if not self._made:
+            return wanted
+        stored = dict.fromkeys(n for n in wanted if n not in (columns.NODE, DECODE_ERROR))
+        if self.options.decoding is not None:
+            stored |= dict.fromkeys(("map_id", "key"))
+            if DECODE_ERROR in wanted:
+                stored["value"] = None
+        return (*stored,) or ("partition",)
+
+    def _batches(self, stored: tuple[str, ...] | None) -> Generator[pa.RecordBatch, None, None]:
         options = self.options
         if not isinstance(self.part, Slice):
-            yield from self.part.batches(self.columns, options.batch_rows)
+            yield from self.part.batches(stored, options.batch_rows)
             return
         log = Log(self.part.path)
         frames = self._frames(log, self.part)
         try:
             if self.wanted is None:
                 yield from columns.wal(
-                    frames, log.path, columns=self.columns, batch_rows=options.batch_rows
+                    frames, log.path, columns=stored, batch_rows=options.batch_rows
                 )
             else:
                 yield from changes(
@@ -109,7 +144,7 @@ class Task:
                     {**self.names, **log.names_below(self.part)},
                     self.wanted,
                     self._attached,
-                    columns=self.columns,
+                    columns=stored,
                     batch_rows=options.batch_rows,
                 )
         finally:
@@ -141,17 +176,93 @@ class Task:
 
 def fields_of(options: ReadOptions) -> columns.Fields:
     """Return the columns of a view, or those asked for, with their Spark types."""
-    fields = _FIELDS.get(options.view, columns.CHANGE_FIELDS[options.form])
+    options = resolved(options)
+    fields = _fields(options)
     if options.columns is None:
-        return fields
+        alone = len(options.paths) == 1 and options.view in ("snapshot", "changes")
+        return [field for field in fields if not (alone and field[0] == columns.NODE)]
     kinds = dict(fields)
     check_fields(options, [(name, kinds.get(name, "")) for name in options.columns])
     return [(name, kinds[name]) for name in options.columns]
 
 
+def _fields(options: ReadOptions) -> columns.Fields:
+    """Return all columns that a view may have, with their Spark types."""
+    fields = _FIELDS.get(options.view, columns.CHANGE_FIELDS[options.form])
+    if options.view not in ("snapshot", "changes"):
+        return fields
+    found = [*fields, (columns.NODE, "string")]
+    return found if options.decoding is None else options.decoding.fields(found)
+
+
+def resolved(options: ReadOptions, *, stream: bool = False) -> ReadOptions:
+    """Return options that say how what they read is decoded, and whose paths are on this machine.
+
+    Raises as ``at_hand`` and ``with_decoding`` do.
+    """
+    return with_decoding(_at_hand(options, stream), _sample, stream=stream)
+
+
+def _at_hand(options: ReadOptions, stream: bool) -> ReadOptions:
+    """Return options in which copies on this machine stand for places that are elsewhere."""
+    if options.origins:
+        return options
+    # Logs are plain files, which need no locks.
+    data = {*options.bases, *(options.paths if options.view in ("snapshot", "meta") else ())}
+    places = {
+        place: at_hand(place) if place in data or is_remote(place) else place
+        for place in (*options.paths, *options.bases)
+    }
+    origins = tuple((here, place) for place, here in places.items() if here != place)
+    moving = [place for place in options.paths if places[place] != place]
+    if stream and moving:
+        raise UsageError(
+            f"{moving[0]} is not on a local disk: it is a copy, to which nothing is added",
+            hint="Stream a store, or its segments, on the machine where it is written.",
+        )
+    return replace(
+        options,
+        paths=tuple(places[place] for place in options.paths),
+        bases=tuple(places[place] for place in options.bases),
+        origins=origins,
+    )
+
+
+def _sample(options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Read what tells types of keys and values."""
+    stored = replace(options, decode=False, columns=None, batch_rows=SAMPLED_ROWS)
+    for task in read(stored, ("map_id", "key", "value")):
+        yield from task.batches()
+
+
+def chosen_columns(options: ReadOptions, names: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the columns that tasks make; None is all that is stored."""
+    if names is not None:
+        return tuple(names)
+    made = options.decoding is not None or len(options.paths) > 1 or bool(options.origins)
+    return tuple(name for name, _ in fields_of(options)) if made else options.columns
+
+
+def check_apart(options: ReadOptions) -> None:
+    """Raise ``UsageError`` if two paths are of one store: its rows would count twice."""
+    known: dict[bytes, str] = {}
+    kinds = list(map(archives.is_archive, options.paths))
+    if len(kinds) == 1 or len(set(kinds)) > 1:  # archives and stores are refused together, too
+        return
+    for path in options.paths:
+        found = archives.read_archive(path) if kinds[0] else Log(path)
+        other = known.setdefault(found.store_id, path)
+        if other is not path:
+            raise UsageError(
+                f"{other} and {path} are of one store: its rows would count twice",
+                hint="Leave one out, or read them apart and unite what you have read.",
+            )
+
+
 def check_fields(options: ReadOptions, asked: columns.Fields) -> None:
     """Raise ``UsageError`` unless columns, with their Spark types, are some of a view's."""
-    kinds = dict(_FIELDS.get(options.view, columns.CHANGE_FIELDS[options.form]))
+    options = resolved(options)
+    kinds = dict(_fields(options))
     unknown = [name for name, _ in asked if name not in kinds]
     if unknown:
         raise UsageError(
@@ -168,22 +279,26 @@ def check_fields(options: ReadOptions, asked: columns.Fields) -> None:
 
 def read(options: ReadOptions, names: Sequence[str] | None = None) -> list[Task]:
     """Plan a read of what there is now; ``names`` are the columns that are wanted, in order."""
-    chosen = options.columns if names is None else tuple(names)
-    tasks: list[Task] = []
     if options.view == "snapshot":
-        return read_snapshot(options, chosen)[0]
+        return read_snapshot(options, names)[0]
+    options = resolved(options)
+    chosen = chosen_columns(options, names)
+    tasks: list[Task] = []
+    if options.view == "changes":
+        check_apart(options)
     if any(map(archives.is_archive, options.paths)):
         return _archived_changes(options, chosen)
     if options.view == "meta":
-        return [Task(options, Account(path), chosen) for path in options.paths]
+        return [Task(options, Account(path), chosen, path) for path in options.paths]
     logs = [Log(path) for path in options.paths]
     if options.view == "wal":
         for log in logs:
             start, end = log.extent(permissive=options.mode == "PERMISSIVE")
             slices = log.slices(start, end, most_bytes=task_bytes(options, end - start))
-            tasks += [Task(options, part, chosen) for part in slices]
+            tasks += [Task(options, part, chosen, log.path) for part in slices]
             lost = log.lost_end() if options.mode == "PERMISSIVE" else None
-            tasks += [] if lost is None else [Task(options, LostEnd(log.path, lost), chosen)]
+            if lost is not None:
+                tasks.append(Task(options, LostEnd(log.path, lost), chosen, log.path))
         return tasks
     for log in logs:
         low = start_of(log, options, "earliest")
@@ -238,15 +353,20 @@ def read_snapshot(
     options: ReadOptions, names: Sequence[str] | None = None
 ) -> tuple[list[Task], dict[str, Vector]]:
     """Plan a read of view ``snapshot`` as ``read`` does; return the cut of each path, too."""
-    chosen = options.columns if names is None else tuple(names)
+    options = resolved(options)
+    chosen = chosen_columns(options, names)
+    check_apart(options)
     archived = any(map(archives.is_archive, options.paths))
     plan = _archived_data if archived else _snapshot
     parts: list[Part | ArchivedData] = []
+    nodes: list[str] = []
     cuts = {}
     for path in options.paths:
-        found, cuts[path] = plan(path, options)
+        found, cuts[dict(options.origins).get(path, path)] = plan(path, options)
         parts += found
-    return [Task(options, part, chosen) for part in _shared(parts, options)], cuts
+        nodes += [path] * len(found)
+    shared = zip(_shared(parts, options), nodes, strict=True)
+    return [Task(options, part, chosen, node) for part, node in shared], cuts
 
 
 def _shared(
@@ -280,13 +400,14 @@ def _archived_data(path: str, options: ReadOptions) -> tuple[list[ArchivedData],
 
 def _archived_changes(options: ReadOptions, chosen: tuple[str, ...] | None) -> list[Task]:
     """Plan a read of the changes in archives."""
-    parts: list[ArchivedChanges | ArchivedCatalog] = []
+    tasks: list[Task] = []
     for path in options.paths:
         archive = _archive(path, options)
         low = archive.vector(options.starting, "earliest")
         wanted = _wanted(options, low, archive.vector(options.ending, "latest"))
-        parts += archives.tasks_of_changes(archive, wanted, options.since, catalog=options.catalog)
-    return [Task(options, part, chosen) for part in parts]
+        parts = archives.tasks_of_changes(archive, wanted, options.since, catalog=options.catalog)
+        tasks += [Task(options, part, chosen, path) for part in parts]
+    return tasks
 
 
 def _archive(path: str, options: ReadOptions) -> Archive:
@@ -369,7 +490,7 @@ def change_tasks(
     start = log.before(low).position
     size = task_bytes(options, cut.position - start)
     parts = log.slices(start, cut.position, most_bytes=size)
-    return [Task(options, part, chosen, wanted) for part in parts]
+    return [Task(options, part, chosen, log.path, wanted) for part in parts]
 
 
 def _wanted(

@@ -21,7 +21,19 @@ from ..data import snapshots
 from ..data.snapshots import PartAsPuts
 from ..log.logs import Cut, Log
 from .options import ReadOptions
-from .reads import Task, change_tasks, check_map, kept, parts_of, skipped, start_of, task_bytes
+from .reads import (
+    Task,
+    change_tasks,
+    check_apart,
+    check_map,
+    chosen_columns,
+    kept,
+    parts_of,
+    resolved,
+    skipped,
+    start_of,
+    task_bytes,
+)
 
 Offset = dict[str, Any]
 """How far a stream has come: a vector in JSON, or a list of positions or vectors as ``sources``."""
@@ -61,8 +73,8 @@ class WalStream:
     """A stream of records: its offsets are positions, at borders of frames."""
 
     def __init__(self, options: ReadOptions, names: Sequence[str] | None = None) -> None:
-        self._options = options
-        self._chosen = None if names is None else tuple(names)
+        self._options = options = resolved(options, stream=True)
+        self._chosen = chosen_columns(options, names)
         self._logs = [Log(path) for path in options.paths]
         self._ends: list[int | None] = [None for _ in self._logs]
 
@@ -139,8 +151,10 @@ class ChangeStream:
     """
 
     def __init__(self, options: ReadOptions, names: Sequence[str] | None = None) -> None:
+        options = resolved(options, stream=True)
+        check_apart(options)
         self._options = options
-        self._chosen = None if names is None else tuple(names)
+        self._chosen = chosen_columns(options, names)
         self._logs = [Log(path) for path in options.paths]
         self._cuts: list[dict[str, Cut]] = [{} for _ in self._logs]
         self._newest: Sequence[Cut | None] = [None for _ in self._logs]
@@ -234,7 +248,8 @@ class ChangeStream:
         if options.namespace is not None and options.namespace not in cut.names.values():
             return []
         found = parts_of(options.bases[place], cut, options)
-        return [Task(options, PartAsPuts(p, options.form), self._chosen) for p in found]
+        node = self._logs[place].path
+        return [Task(options, PartAsPuts(p, options.form), self._chosen, node) for p in found]
 
     def _remember(self, place: int, cut: Cut) -> None:
         cuts = self._cuts[place]

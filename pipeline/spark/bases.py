@@ -1,6 +1,6 @@
-"""The base classes of PySpark's data sources; if PySpark is missing, plain objects.
+"""The base classes of PySpark's data sources; what PySpark does not have is a plain object.
 
-So everything else here can be imported without it.
+So everything else here can be imported without it, and says itself what is missing (``versions``).
 """
 
 from __future__ import annotations
@@ -19,45 +19,22 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
 else:
-    try:
-        from pyspark.sql.datasource import (
-            DataSource,
-            DataSourceArrowWriter,
-            DataSourceReader,
-            DataSourceStreamArrowWriter,
-            DataSourceStreamReader,
-            InputPartition,
-            WriterCommitMessage,
-        )
-        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
-    except ModuleNotFoundError:
+    from .versions import part_of
 
-        class DataSource:
-            """A format."""
+    class _InputPartition:
+        """What a task reads."""
 
-        class DataSourceReader:
-            """What reads a batch."""
+        def __init__(self, value: Any) -> None:
+            self.value = value
 
-        class DataSourceStreamReader:
-            """What reads a stream."""
-
-        class DataSourceArrowWriter:
-            """What writes a batch."""
-
-        class DataSourceStreamArrowWriter:
-            """What writes a stream."""
-
-        class WriterCommitMessage:
-            """What a task that wrote tells."""
-
-        class AvailableNow:
-            """What can end a stream at what is there now."""
-
-        class InputPartition:
-            """What a task reads."""
-
-            def __init__(self, value: Any) -> None:
-                self.value = value
+    DataSource = part_of("DataSource")
+    DataSourceReader = part_of("DataSourceReader")
+    DataSourceStreamReader = part_of("DataSourceStreamReader")
+    DataSourceArrowWriter = part_of("DataSourceArrowWriter")
+    DataSourceStreamArrowWriter = part_of("DataSourceStreamArrowWriter")
+    WriterCommitMessage = part_of("WriterCommitMessage")
+    InputPartition = part_of("InputPartition", instead=_InputPartition)
+    AvailableNow = part_of("SupportsTriggerAvailableNow", module="pyspark.sql.streaming.datasource")
 
 
 __all__ = [

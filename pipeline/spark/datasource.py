@@ -16,20 +16,31 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ...affinity.errors import TidelogError, UsageError
 from ...engine.system.production import production
 from ...engine.upkeep.load_files import LoadFile
-from ..base.vectors import Vector
+from ..base.sql_types import parse_type, type_of_json
+from ..data.decoded import Decoding
 from ..log.columns import Fields, ddl
-from ..plan.options import ReadOptions, WriteOptions, is_load, parse, parse_load, parse_write
-from ..plan.reads import Task, check_fields, fields_of, read, read_snapshot
+from ..plan.options import (
+    ReadOptions,
+    WriteOptions,
+    is_load,
+    is_table,
+    parse,
+    parse_load,
+    parse_write,
+    table_options,
+)
+from ..plan.reads import Task, check_fields, fields_of, read, read_snapshot, resolved
 from ..plan.streams import ViewStream, stream
 from ..write import load_sinks, sinks
 from ..write.load_sinks import LoadWriter
-from ..write.sinks import Staged
+from ..write.sinks import Encoding, Staged
 from .bases import (
     AvailableNow,
     DataSource,
@@ -40,6 +51,7 @@ from .bases import (
     InputPartition,
     WriterCommitMessage,
 )
+from .versions import check_pyspark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +63,8 @@ if TYPE_CHECKING:
 
 _CUTS = "tidelog.cuts"
 """Under this name the first column of a snapshot carries the cuts, as JSON."""
+_OPTIONS = "tidelog.options"
+"""Under this name the first column of a table carries the options that it was made with."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,9 +92,12 @@ def _note_hint(error: TidelogError) -> None:
 class TidelogSource(DataSource):
     """The format ``tidelog``; the view is an option."""
 
+    @_told
     def __init__(self, options: MutableMapping[str, str]) -> None:
+        check_pyspark()
         self._given = dict(options)
         self._planned: list[Task] | None = None
+        self._decoding: Decoding | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -90,28 +107,38 @@ class TidelogSource(DataSource):
     @_told
     def schema(self) -> StructType | str:
         """Return the columns of the view; the first of a snapshot tells the cut that it shows."""
-        options = parse(self._given, stream=None)
+        options = resolved(parse(self._given, stream=None))
         fields = fields_of(options)
+        self._decoding = options.decoding
+        if is_table(self._given):
+            return _with(fields, _OPTIONS, self._pinned(options))
         if options.view == "snapshot":
             # What stands in the way is told at the first action: nobody may come to that.
             with contextlib.suppress(TidelogError):
                 self._planned, cuts = read_snapshot(options, [name for name, _ in fields])
-                return _with_cuts(fields, cuts)
+                plain = {path: {p: n for p, (_, n) in cut.items()} for path, cut in cuts.items()}
+                return _with(fields, _CUTS, json.dumps(plain))
         return ddl(fields)
 
     @_told
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a batch."""
-        return _Reader(self._given, _asked(parse(self._given), schema), self._planned)
+        return _Reader(*self._asked(schema, stream=False), self._planned)
 
     @_told
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads a stream."""
-        return _StreamReader(self._given, _asked(parse(self._given, stream=True), schema))
+        return _StreamReader(*self._asked(schema, stream=True))
 
     @_told
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return what writes a batch."""
+        if not self._given:
+            raise UsageError(
+                "Spark tells a source nothing of the options of a table that is written",
+                hint="INSERT INTO a view: CREATE TEMPORARY VIEW name (key binary, value binary) "
+                "USING tidelog OPTIONS (path '...', namespace '...').",
+            )
         kind = _LoadWriter if is_load(self._given) else _Writer
         return kind(self._given, schema, overwrite)
 
@@ -121,6 +148,32 @@ class TidelogSource(DataSource):
     ) -> DataSourceStreamArrowWriter:
         """Return what writes a stream."""
         return _StreamWriter(self._given, schema, overwrite)
+
+    def _asked(self, schema: StructType, *, stream: bool) -> tuple[ReadOptions, list[str]]:
+        """Return options, and the columns that a reader is asked for, all of them of the view.
+
+        Types that are given are those that keys and values are decoded into.
+        """
+        kinds = _kinds(schema)
+        options = parse(self._given or _of_table(schema), stream=stream)
+        if options.decode:
+            options = replace(
+                options,
+                key_schema=options.key_schema or kinds.get("key"),
+                value_schema=options.value_schema or kinds.get("value"),
+                decoding=self._decoding,
+            )
+        options = resolved(options, stream=stream)
+        check_fields(options, list(kinds.items()))
+        return options, list(schema.names)
+
+    def _pinned(self, options: ReadOptions) -> str:
+        """Return the options of a table as JSON: Spark keeps the types of its columns, too."""
+        given = table_options(self._given)
+        if options.decoding is not None:
+            given["keySchema"] = options.decoding.key.kind
+            given["valueSchema"] = options.decoding.value.kind
+        return json.dumps(given)
 
 
 class _Part(InputPartition):
@@ -132,9 +185,9 @@ class _Part(InputPartition):
 
 class _Reader(DataSourceReader):
     def __init__(
-        self, given: dict[str, str], names: Sequence[str], planned: list[Task] | None
+        self, options: ReadOptions, names: Sequence[str], planned: list[Task] | None
     ) -> None:
-        self._options = parse(given)
+        self._options = options
         self._names = tuple(names)
         self._planned = planned
 
@@ -154,8 +207,8 @@ class _Reader(DataSourceReader):
 
 
 class _StreamReader(DataSourceStreamReader, AvailableNow):
-    def __init__(self, given: dict[str, str], names: Sequence[str]) -> None:
-        self._options = parse(given, stream=True)
+    def __init__(self, options: ReadOptions, names: Sequence[str]) -> None:
+        self._options = options
         self._names = tuple(names)
         self._opened: ViewStream | None = None
 
@@ -222,13 +275,14 @@ class _Message(WriterCommitMessage):
 class _Writer(DataSourceArrowWriter):
     def __init__(self, given: dict[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = parse_write(given)
-        sinks.check_write(_kinds(schema), self._options, replace=overwrite)
+        self._encoding = sinks.check_write(_kinds(schema), self._options, replace=overwrite)
         self._overwrite = overwrite
         self._folder = production().new_id().hex()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one task."""
-        return _Message(_stage(self._options, self._folder, _context(), iterator))
+        staged = _stage(self._options, self._folder, _context(), iterator, self._encoding)
+        return _Message(staged)
 
     @_told
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -236,7 +290,7 @@ class _Writer(DataSourceArrowWriter):
         options = self._options
         batch = sinks.NumberedBatch(options.writer, options.number or 0)
         staged = [message.staged for message in _messages(messages)]
-        sinks.commit(staged, batch, options, replace=self._overwrite)
+        sinks.commit(staged, batch, options, replace=self._overwrite, encoding=self._encoding)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Forget what was staged."""
@@ -274,7 +328,7 @@ class _LoadWriter(DataSourceArrowWriter):
 class _StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, given: dict[str, str], schema: StructType, overwrite: bool) -> None:
         self._options = parse_write(given, stream=True)
-        sinks.check_write(_kinds(schema), self._options, replace=overwrite)
+        self._encoding = sinks.check_write(_kinds(schema), self._options, replace=overwrite)
         self._overwrite = overwrite
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -282,7 +336,8 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         context = _context()
         query = context.getLocalProperty("sql.streaming.queryId")
         number = context.getLocalProperty("streaming.sql.batchId")
-        return _Message(_stage(self._options, f"{query}-{number}", context, iterator), query)
+        folder = f"{query}-{number}"
+        return _Message(_stage(self._options, folder, context, iterator, self._encoding), query)
 
     @_told
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -291,7 +346,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         if told:
             batch = sinks.NumberedBatch(options.writer or told[0].query, batchId)
             staged = [message.staged for message in told]
-            sinks.commit(staged, batch, options, replace=self._overwrite)
+            sinks.commit(staged, batch, options, replace=self._overwrite, encoding=self._encoding)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Forget what was staged: a repetition stages anew."""
@@ -300,10 +355,14 @@ class _StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _stage(
-    options: WriteOptions, folder: str, context: TaskContext, batches: Iterator[pa.RecordBatch]
+    options: WriteOptions,
+    folder: str,
+    context: TaskContext,
+    batches: Iterator[pa.RecordBatch],
+    encoding: Encoding | None,
 ) -> Staged:
     try:
-        return sinks.stage(folder, _attempt(context), batches, options)
+        return sinks.stage(folder, _attempt(context), batches, options, encoding)
     except TidelogError as error:
         _note_hint(error)
         raise
@@ -322,10 +381,16 @@ def _context() -> TaskContext:
     return context
 
 
-def _asked(options: ReadOptions, schema: StructType) -> list[str]:
-    """Return the names of columns that a reader is asked for, all of them columns of the view."""
-    check_fields(options, list(_kinds(schema).items()))
-    return list(schema.names)
+def _of_table(schema: StructType) -> dict[str, str]:
+    """Return the options that a table was made with: Spark hands over nothing but its columns."""
+    for field in schema.fields:
+        if _OPTIONS in field.metadata:
+            found: dict[str, str] = json.loads(field.metadata[_OPTIONS])
+            return found
+    raise UsageError(
+        "this table does not say what to read: it was made with columns of its own",
+        hint="CREATE TABLE name USING tidelog OPTIONS (path '...'), without columns.",
+    )
 
 
 def _messages(given: list[WriterCommitMessage | None]) -> list[_Message]:
@@ -333,7 +398,7 @@ def _messages(given: list[WriterCommitMessage | None]) -> list[_Message]:
 
 
 def _kinds(schema: StructType) -> dict[str, str]:
-    return {field.name: field.dataType.simpleString() for field in schema.fields}
+    return {field.name: str(type_of_json(field.dataType.jsonValue())) for field in schema.fields}
 
 
 def _batches(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -346,22 +411,20 @@ def _batches(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
             raise
 
 
-def _with_cuts(fields: Fields, cuts: Mapping[str, Vector]) -> StructType:
-    """Return fields as a schema whose first column carries the cut of each path."""
+def _with(fields: Fields, name: str, text: str) -> StructType:
+    """Return fields as a schema whose first column carries a text under a name."""
     from pyspark.sql.types import StructType
 
-    plain = {path: {p: n for p, (_, n) in cut.items()} for path, cut in cuts.items()}
-    names = {"int": "integer", "bigint": "long"}
     return StructType.fromJson(
         {
             "fields": [
                 {
-                    "name": name,
-                    "type": names.get(kind, kind),
+                    "name": column,
+                    "type": parse_type(kind).json(),
                     "nullable": True,
-                    "metadata": {} if place else {_CUTS: json.dumps(plain)},
+                    "metadata": {} if place else {name: text},
                 }
-                for place, (name, kind) in enumerate(fields)
+                for place, (column, kind) in enumerate(fields)
             ]
         }
     )
@@ -387,4 +450,5 @@ def snapshot_vector(frame: DataFrame) -> dict[str, dict[int, int]]:
 
 def register(spark: SparkSession) -> None:
     """Register the format in a session that does not find it by itself."""
+    check_pyspark()
     spark.dataSource.register(TidelogSource)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from .versions import BELOW, LEAST, numbers_of
+
 JAVA_LEAST = 17
 VECTOR_MODULE = "jdk.incubator.vector"
 NEEDED = ("tidelog", "pyarrow", "lmdb", "msgpack", "mmh3", "crc32c")
@@ -53,12 +55,18 @@ def _package(name: str, fits: Callable[[tuple[int, ...]], bool], wanted: str) ->
         importlib.import_module(name)
     except (PackageNotFoundError, ImportError) as error:
         return Check(name, f"not here: {error}", _INSTALL)
-    numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
-    return Check(name, found, None if fits(numbers) else f"{wanted} is needed. {_INSTALL}")
+    return Check(
+        name, found, None if fits(numbers_of(found)) else f"{wanted} is needed. {_INSTALL}"
+    )
 
 
 def _pyspark() -> Check:
-    return _package("pyspark", lambda found: found == (4, 3), "4.3")
+    wanted = f"{_text(LEAST)} or newer, below {_text(BELOW)},"
+    return _package("pyspark", lambda found: LEAST <= found < BELOW, wanted)
+
+
+def _text(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
 
 
 def _pyarrow() -> Check:

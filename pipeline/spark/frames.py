@@ -1,4 +1,4 @@
-"""What else DataFrames of the views are asked for: where a key lies, and what a change replaced.
+"""What else frames of the views are asked for: where a key lies, what it is, what was replaced.
 
 Left out: reading and writing (``datasource``).
 """
@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...affinity.errors import CodecError
 from ...affinity.partitions import Space, partitions_of
+from ..plan.options import parse
+from ..plan.reads import resolved
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +39,43 @@ def places(keys: pa.Array, partitions: int) -> pa.Array:
 
     known = keys.fill_null(b"") if keys.null_count else keys
     return pa.array(partitions_of(known.to_pylist(), Space(0, partitions)), pa.int32())
+
+
+def decode_key(key: Column | str, store: str, namespace: str, schema: str | None = None) -> Column:
+    """Return the column of the keys of a map, out of their bytes, by the codec that it has there.
+
+    ``schema`` is the type, if the codec has none of its own: without it a sample tells it.  A key
+    that cannot be decoded raises ``CodecError``.
+    """
+    return _decoded("key", key, store, namespace, schema)
+
+
+def decode_value(
+    value: Column | str, store: str, namespace: str, schema: str | None = None
+) -> Column:
+    """Return the column of the values of a map, as ``decode_key`` does of keys."""
+    return _decoded("value", value, store, namespace, schema)
+
+
+def _decoded(
+    name: str, column: Column | str, store: str, namespace: str, schema: str | None
+) -> Column:
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    kinds = {"key": "binary", "value": "binary", name: schema}
+    given = {f"{side}Schema": kind for side, kind in kinds.items() if kind is not None}
+    asked = {"path": store, "view": "changes", "namespace": namespace, "decode": "true", **given}
+    decoding = resolved(parse(asked)).decoding
+    assert decoding is not None
+    side = decoding.key if name == "key" else decoding.value
+
+    def told(place: int, error: Exception) -> None:
+        raise CodecError(f"a {name} of map {namespace!r} cannot be decoded: {error}") from error
+
+    # Its stubs want to be told a kind of function, of which it then warns.
+    decode = arrow_udf(lambda found: side.decoded(found, told), side.kind)  # type: ignore[call-overload]
+    made: Column = decode(column)
+    return made
 
 
 def with_preimages(changes: DataFrame, base: DataFrame) -> DataFrame:

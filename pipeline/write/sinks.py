@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...affinity.errors import (
     AlreadyOpenError,
+    CodecError,
     NotFoundError,
     SnapshotExpiredError,
     TransactionTooLargeError,
@@ -43,9 +44,14 @@ from ...engine.api.database import Database, session_of
 from ...engine.api.maps import namespace_of
 from ...engine.api.open import open as open_store
 from ...engine.api.transactions import Transaction, behind
+from ...engine.codecs.registry import Codec, codec_named
 from ...engine.data.namespaces import Namespace
 from ...engine.system.layout import MANIFEST_NAME, STAGING_NAME
 from ...engine.system.production import production
+from ..base.codec_types import check_takes
+from ..base.sql_types import parse_type
+from ..data.decoded import Side, codecs_of
+from ..log.logs import Log
 from ..plan.options import WriteOptions
 
 if TYPE_CHECKING:
@@ -59,6 +65,10 @@ COLUMNS = {"key": "binary", "value": "binary", "namespace": "string"}
 
 BatchRows = dict[tuple[str, bytes], "bytes | None"]
 """What a batch does, by map and encoded key."""
+
+
+MapCodecs = tuple["Codec[Any] | None", "Codec[Any] | None"]
+"""The codecs of keys and of values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +88,13 @@ class Staged:
     rows: int
 
 
-def check_write(columns: Mapping[str, str], options: WriteOptions, *, replace: bool) -> None:
-    """Raise ``UsageError`` unless columns, by name with their types, can be written so."""
+def check_write(
+    columns: Mapping[str, str], options: WriteOptions, *, replace: bool
+) -> Encoding | None:
+    """Raise ``UsageError`` unless columns, by name with their types, can be written so.
+
+    Return how they are encoded, if that is asked for.
+    """
     if not os.path.isfile(os.path.join(options.path, MANIFEST_NAME)):
         raise NotFoundError(
             f"there is no store at {options.path}", hint="Make one with `tidelog.open(path)`."
@@ -92,7 +107,61 @@ def check_write(columns: Mapping[str, str], options: WriteOptions, *, replace: b
     wanted = dict(COLUMNS)
     if options.namespace is not None:
         del wanted["namespace"]
+    if options.encode:
+        wanted |= {name: columns.get(name, "of a type") for name in ("key", "value")}
     check_schema(columns, wanted)
+    return _encoding(columns, options) if options.encode else None
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """How keys and values of one map become bytes."""
+
+    name: str
+    key: Side
+    value: Side
+
+    def encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with bytes for keys and values; raises ``CodecError`` that names a key."""
+        keys = batch.column("key")
+        columns = {}
+        for column, side, shown in (
+            ("key", self.key, "key"),
+            ("value", self.value, "the value of key"),
+        ):
+
+            def told(place: int, error: Exception, what: str = shown) -> None:
+                raise CodecError(
+                    f"{what} {keys[place].as_py()!r} cannot be written into map "
+                    f"{self.name!r}: {error}"
+                ) from error
+
+            columns[column] = side.encoded(batch.column(column), told)
+        return type(batch).from_pydict(columns)
+
+
+def _encoding(columns: Mapping[str, str], options: WriteOptions) -> Encoding:
+    """Return how columns of some types become bytes, or raise ``UsageError`` if they cannot."""
+    name = options.namespace
+    assert name is not None, "looked at when options are parsed"
+    records = Log(options.path).newest().state.namespaces.values()
+    record = next((record for record in records if record.name == name), None)
+    given = (options.key_codec, options.value_codec)
+    if record is not None:
+        codecs = codecs_of(record)
+    elif None in given:
+        raise UsageError(
+            f"there is no map {name!r} in {options.path} yet, whose codecs would encode",
+            hint="Set keyCodec and valueCodec, or make the map first.",
+        )
+    else:
+        codecs = ((given[0] or "", 1), (given[1] or "", 1))
+    sides = []
+    for column, codec in zip(("key", "value"), codecs, strict=True):
+        check_takes(codec[0], parse_type(columns[column]), column, f"the map {name!r}")
+        codec_named(*codec)
+        sides.append(Side(codec, columns[column]))
+    return Encoding(name, *sides)
 
 
 def check_schema(columns: Mapping[str, str], wanted: Mapping[str, str]) -> None:
@@ -109,7 +178,11 @@ def check_schema(columns: Mapping[str, str], wanted: Mapping[str, str]) -> None:
 
 
 def stage(
-    folder: str, name: str, batches: Iterable[pa.RecordBatch], options: WriteOptions
+    folder: str,
+    name: str,
+    batches: Iterable[pa.RecordBatch],
+    options: WriteOptions,
+    encoding: Encoding | None = None,
 ) -> Staged:
     """Write the rows of one task into a file of the folder; ``name`` is the attempt's own."""
     import pyarrow as pa
@@ -128,13 +201,20 @@ def stage(
         pa.ipc.new_stream(sink, schema) as writer,
     ):
         for batch in batches:
+            if encoding is not None:
+                batch = encoding.encoded(batch)
             writer.write_batch(batch.select(names).cast(schema))
             rows += batch.num_rows
     return Staged(folder, f"{name}.arrow", rows)
 
 
 def commit(
-    staged: Sequence[Staged], batch: NumberedBatch, options: WriteOptions, *, replace: bool = False
+    staged: Sequence[Staged],
+    batch: NumberedBatch,
+    options: WriteOptions,
+    *,
+    replace: bool = False,
+    encoding: Encoding | None = None,
 ) -> None:
     """Commit what was staged, unless the ledger knows the batch; remove the staging area.
 
@@ -151,10 +231,11 @@ def commit(
                 _rows(path, staged, options), session_of(db).store.state.spaces[0]
             )
         _check_size(groups, options.most_updates)
+        codecs = _codecs(options, encoding)
         for part, rows in groups:
             try:
                 known = db.run(
-                    _apply, db, rows, batch, part, options.namespace if replace else None
+                    _apply, db, rows, batch, part, options.namespace if replace else None, codecs
                 )
             except TransactionTooLargeError as error:
                 error.add_note("Write smaller batches, or set atomicity=partition.")
@@ -172,6 +253,17 @@ def commit(
     for folder in {one.folder for one in staged}:
         discard(path, folder)
     _sweep(path)
+
+
+def _codecs(options: WriteOptions, encoding: Encoding | None) -> MapCodecs:
+    """Return the codecs that the map has to have, or gets if it is not there; None is any."""
+    if encoding is not None:
+        return codec_named(*encoding.key.codec), codec_named(*encoding.value.codec)
+    key, value = (
+        None if name is None else codec_named(name)
+        for name in (options.key_codec, options.value_codec)
+    )
+    return key, value
 
 
 def _check_size(groups: Sequence[tuple[bytes, BatchRows]], most: int | None) -> None:
@@ -272,6 +364,7 @@ def _apply(
     batch: NumberedBatch,
     part: bytes,
     replaced: str | None,
+    codecs: MapCodecs,
 ) -> int | None:
     """Write rows, and the ledger's row, in one transaction; nothing if it is there already.
 
@@ -285,13 +378,15 @@ def _apply(
             if known is not None and int(known) >= batch.number:
                 return int(known)
         view[whole + part] = b"%d" % batch.number
+    key_codec, value_codec = codecs
     if replaced is not None:
-        tx[db.map(replaced)].clear()
+        tx[db.map(replaced, key=key_codec, value=value_codec)].clear()
     setters: dict[str, Any] = {}
     for (name, key), value in rows.items():
         put = setters.get(name)
         if put is None:
-            put = setters[name] = _setter(tx, namespace_of(db.map(name)))
+            made = db.map(name, key=key_codec, value=value_codec)
+            put = setters[name] = _setter(tx, namespace_of(made))
         put(key, value)
     return None
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+import tidelog
 from tidelog.affinity.errors import UsageError
 from tidelog.pipeline.base import vectors
-from tidelog.pipeline.plan.options import ReadOptions, parse
+from tidelog.pipeline.plan.options import ReadOptions, parse, parse_load, parse_write
 from tidelog.pipeline.plan.reads import fields_of
 
 STORE, HISTORY = b"s" * 16, b"h" * 16
@@ -26,12 +29,25 @@ def test_a_list_of_paths_as_spark_hands_it_over_is_one() -> None:
     assert parse({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
 
 
-def test_a_table_of_sparks_catalog_is_refused_with_what_to_do() -> None:
-    # It had no option 'owner', 'location', 'provider'; and when it is read, Spark has no options.
+def test_what_sparks_catalog_adds_to_the_options_of_a_table_is_left_out() -> None:
+    # It had no option 'owner', 'location', 'provider'.
     table = {"provider": "tidelog", "owner": "me", "location": "file:/s", "option.view": "wal"}
-    with pytest.raises(UsageError, match="options of a table") as raised:
-        parse({**table, "view": "wal", "path": "/s"})
-    assert "CREATE TEMPORARY VIEW" in (raised.value.hint or "")
+    assert parse({**table, "view": "wal"}) == parse({"view": "wal", "path": "/s"})
+    assert parse({**table, "view": "wal", "path": "/t"}).paths == ("/t",)
+
+
+def test_a_uri_is_never_taken_for_a_relative_path() -> None:
+    # It became "/here/hdfs:/h/x", where there was nothing.
+    assert parse({"path": "file:///s"}).paths == ("/s",)
+    for uri in ("hdfs://h/x", "s3://b/x", "S3A://b/x", "abfss://c@a.net/x"):
+        assert parse({"path": uri + "/"}).paths == (uri,)
+        assert parse({"path": json.dumps(["/a", uri])}).paths == ("/a", uri)
+        with pytest.raises(UsageError, match="is a URI, and a local path is needed"):
+            parse_write({"path": uri})
+        with pytest.raises(UsageError, match="a local path is needed"):
+            parse_load({"path": uri})
+        with pytest.raises(UsageError, match="is a URI"):
+            tidelog.open(uri)
 
 
 @pytest.mark.parametrize(

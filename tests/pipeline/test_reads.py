@@ -723,13 +723,17 @@ def test_an_offset_beyond_the_log_is_refused(store: Path) -> None:
 
 
 def test_a_stream_over_two_stores(store: Path, tmp_path: Path) -> None:
-    shutil.copytree(store, tmp_path / "second")
-    paths = json.dumps([str(store), str(tmp_path / "second")])
+    second = closed_store(tmp_path / "second")
+    paths = json.dumps([str(store), str(second)])
     options = parse({"path": paths, "view": "changes", "startingCounters": "earliest"}, stream=True)
     following = ChangeStream(options)
     start = following.initial()
     found = rows_of(following.tasks(start, following.latest(start, None)))
-    assert found == 2 * rows(store, "changes")
+    one, other = rows(store, "changes"), rows(second, "changes")
+    assert [row.pop("node") for row in found] == [str(store)] * len(one) + [str(second)] * len(
+        other
+    )
+    assert found == one + other
 
 
 def test_a_stream_tells_how_far_it_could_go(tmp_path: Path) -> None:
@@ -867,9 +871,13 @@ def test_what_can_be_read_of_several_stores_is_read_of_each(tmp_path: Path) -> N
     both = read(
         parse({"path": json.dumps(list(map(str, stores))), "view": "changes", "mode": "PERMISSIVE"})
     )
-    alone = [rows(store, "changes", mode="PERMISSIVE") for store in stores]
-    assert all(alone)
-    assert rows_of(both) == [row for found in alone for row in found]
+    alone = [
+        {**row, "node": str(store)}
+        for store in stores
+        for row in rows(store, "changes", mode="PERMISSIVE")
+    ]
+    assert {row["node"] for row in alone} == set(map(str, stores))
+    assert rows_of(both) == alone
 
 
 def test_the_history_of_a_log_is_that_of_its_newest_segment(tmp_path: Path) -> None:

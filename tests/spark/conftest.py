@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session whose tasks are tried three times."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own
@@ -24,6 +24,7 @@ def spark() -> Iterator[SparkSession]:
             spark__ui__enabled="false",
             spark__sql__shuffle__partitions="2",
             spark__log__level="OFF",
+            spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")),
         )
     yield session
     session.stop()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import runpy
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import matplotlib
 import pytest
+from matplotlib import pyplot
 
 import tidelog
 from tidelog.engine.upkeep.check import check_store
@@ -40,3 +44,25 @@ def test_cities_are_followed_and_the_audit_agrees(
     wrong = example["audit"](spark, str(path))
     assert [row["country"] for row in wrong] == ["DE"]
     assert check_store(path) == []
+
+
+def test_the_notebook_shows_what_its_cells_do(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    matplotlib.use("agg")
+    notebook = json.loads((EXAMPLES / "log_of_a_shop.ipynb").read_text(encoding="utf-8"))
+    names: dict[str, Any] = {}
+    pictures = 0
+    for cell in notebook["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+        recorded = [text for shown in cell["outputs"] for text in shown.get("text", [])]
+        assert capsys.readouterr().out == "".join(recorded)
+        drawn = [shown for shown in cell["outputs"] if "image/png" in shown.get("data", {})]
+        assert len(pyplot.get_fignums()) == len(drawn)
+        pictures += len(drawn)
+        pyplot.close("all")
+    assert pictures == 3

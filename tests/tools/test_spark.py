@@ -46,6 +46,27 @@ def test_export_tells_what_it_wrote(run: Run, shop: Path, tmp_path: Path) -> Non
     assert json.loads(told.stdout)["rows"] == 5
 
 
+def test_no_command_takes_a_uri_for_a_relative_path(
+    run: Run, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `compact STORE hdfs://h/x` and the like made a folder `hdfs:` here.
+    monkeypatch.chdir(tmp_path)
+    uri = "nonsense://h/x"
+    for command in (
+        ("spark", "export", shop, uri), ("spark", "export", uri, "out"),
+        ("spark", "compact", shop, uri), ("spark", "compact", uri, "out"),
+        ("spark", "history", uri, "stock", "k"), ("spark", "verify", uri, shop),
+        ("spark", "replay-check", uri, shop), ("spark", "wal-stats", uri),
+        ("spark", "load", uri, "out", "--map", "m", "--partitions", "2"),
+        ("spark", "load", shop, uri, "--map", "m", "--partitions", "2"),
+        ("db", "backup", shop, uri), ("db", "backup", shop, uri, "--compact"),
+        ("kv", "put", uri, "stock", "k", "v", "--create"),
+    ):  # fmt: skip
+        done = run(*command)
+        assert done.exit_code in (Exit.USAGE, Exit.NOT_FOUND), (command, done.output)
+        assert sorted(path.name for path in tmp_path.iterdir() if "nonsense" in path.name) == []
+
+
 def test_export_knows_all_views(run: Run) -> None:
     # They were a list of their own here: a new view could not be exported.
     told = run("spark", "export", "--help").output
@@ -353,4 +374,4 @@ def test_doctor_misses_packages(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not check.passed
         assert "tidelog[spark]" in (check.next or "")
     monkeypatch.setattr(doctor, "version", lambda name: "3.5.1")
-    assert "4.3 is needed" in (next(doctor.examine(None)).next or "")
+    assert "4.2 or newer, below 4.4, is needed" in (next(doctor.examine(None)).next or "")

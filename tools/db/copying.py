@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from ...engine.api.database import session_of
 from ...engine.api.read_only import ReadOnlyDatabase
+from ...engine.store.place import place_of
 from ...engine.system.layout import DATA_NAME, WAL_NAME
 from ...engine.upkeep.backup import BackupReport
 from ..shell.terminal import Advance, Begin, Settings, phases, shows_progress
@@ -32,7 +33,7 @@ def copy_of(
     compact: bool = False,
 ) -> BackupReport:
     """Copy a store that is open for reading into a new directory."""
-    place = os.path.abspath(directory)
+    place = place_of(directory, "the path of a copy")
     with phases(settings) as begin, _Copying(settings, reader, place, begin) as copying:
         return session_of(reader).back_up(
             place, verify=verify, compact=compact, begin=copying.begin_next

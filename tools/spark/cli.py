@@ -26,6 +26,7 @@ import click
 from ...affinity.errors import UsageError
 from ...engine.api.maps import namespace_of
 from ...engine.codecs.byte_text import quoted
+from ...pipeline.base.remote import local_path, place_of_option
 from ...pipeline.data.archives import is_archive
 from ...pipeline.jobs import audits, compaction, loads, runner as jobs, wal_stats as statistics
 from ...pipeline.jobs.runner import PlainRow, Runner
@@ -139,9 +140,9 @@ def export(
     """Write a view of STORE into files of the new folder TARGET."""
     ctx = click.get_current_context()
     options = dict(_pair(text) for text in given)
-    options.update(path=os.path.abspath(store), view=view)
+    options.update(path=place_of_option(store), view=view)
     with _runner(ctx, engine, master, [store], "parts") as runner:
-        rows, files = jobs.export(options, os.path.abspath(target), kind, runner)
+        rows, files = jobs.export(options, place_of_option(target), kind, runner)
     if form == "text":
         note(settings_of(ctx), f"{rows:,} rows in {len(files)} files in {target}")
     else:
@@ -171,8 +172,8 @@ def history(
         codecs = namespace_of(mapping).key_codec, namespace_of(mapping).value_codec
         data = parse_value(key, codecs[0], "key")
     with _runner(ctx, engine, master, [store], "parts") as runner:
-        place = None if archive is None else os.path.abspath(archive)
-        rows = jobs.history(os.path.abspath(store), name, data, runner, place)
+        place = None if archive is None else place_of_option(archive)
+        rows = jobs.history(local_path(store), name, data, runner, place)
     columns = ("commit_ts", "op", "value", "partition", "counter", "tx_id", "tx_size")
     for row in rows:
         row["tx_id"] = row["tx_id"].hex()
@@ -195,7 +196,7 @@ def compact(store: str, archive: str, engine: str, master: str, form: str) -> No
     """Carry what the log of STORE has gained since the last time into the folder ARCHIVE."""
     ctx = click.get_current_context()
     with _runner(ctx, engine, master, [store], "parts") as runner:
-        done = compaction.compact(os.path.abspath(store), os.path.abspath(archive), runner)
+        done = compaction.compact(local_path(store), place_of_option(archive), runner)
     if form == "text":
         note(settings_of(ctx), f"{done['rows']:,} changes in {done['files']} files in {archive}")
     else:
@@ -256,7 +257,7 @@ def load(
             hint="Give --partitions, or --attach STORE.",
         )
     options = {
-        "path": os.path.abspath(target),
+        "path": local_path(target),
         "namespace": name,
         "partitions": str(partitions),
         "keyCodec": key_codec,
@@ -266,7 +267,7 @@ def load(
     columns = (key_column, value_column)
     with _runner(ctx, engine, master, [source], "parts") as runner:
         done = loads.load(
-            os.path.abspath(source), options, runner, columns=columns, files=files, replace=replace
+            local_path(source), options, runner, columns=columns, files=files, replace=replace
         )
     if store is not None:
         with writing(store) as db:
@@ -292,7 +293,7 @@ def verify(copies: tuple[str, ...], tasks: int, engine: str, master: str, form: 
     Of archives, of which there may be one, look at every byte of every file.
     """
     ctx = click.get_current_context()
-    paths = list(map(os.path.abspath, copies))
+    paths = list(map(local_path, copies))
     if any(map(is_archive, paths)):
         with _runner(ctx, engine, master, paths, "parts") as runner:
             rows = audits.verify_archives(paths, runner)
@@ -317,7 +318,7 @@ def verify(copies: tuple[str, ...], tasks: int, engine: str, master: str, form: 
 def replay_check(older: str, newer: str, tasks: int, engine: str, master: str, form: str) -> None:
     """Prove that the copy OLDER and the log of NEWER give NEWER."""
     ctx = click.get_current_context()
-    before, after = os.path.abspath(older), os.path.abspath(newer)
+    before, after = local_path(older), local_path(newer)
     with _runner(ctx, engine, master, (before, after), "parts") as runner:
         rows = audits.replay_check(before, after, runner, tasks=tasks)
     _show(ctx, form, "differences", ("partition", "namespace", "key", "replayed", "found"), rows)
@@ -354,7 +355,7 @@ def wal_stats(
     A log is a store, a hot copy, a folder of segments or a segment.
     """
     ctx = click.get_current_context()
-    paths = list(map(os.path.abspath, logs))
+    paths = list(map(local_path, logs))
     with _runner(ctx, engine, master, paths, "parts") as runner:
         tables = statistics.wal_stats(paths, runner, top=top, tasks=tasks)
     shown = {name: [jobs.plain(row) for row in rows] for name, rows in tables.items()}
