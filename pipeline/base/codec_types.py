@@ -223,8 +223,8 @@ def _as_text(value: Any) -> str:
         return str(value)
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
-        raise _unfit(value, "text, nor anything that JSON has") from error
+    except (TypeError, ValueError):
+        raise _unfit(value, "text, nor anything that JSON has") from None
 
 
 def _as_time(value: Any) -> datetime:
@@ -232,7 +232,7 @@ def _as_time(value: Any) -> datetime:
         try:
             return EPOCH + timedelta(microseconds=time_of(value))
         except ValueError as error:
-            raise UnfitError(str(error)) from error
+            raise UnfitError(str(error)) from None
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise _unfit(value, "a time with a zone, nor text of one")
     return value.astimezone(UTC)

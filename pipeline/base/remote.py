@@ -88,7 +88,7 @@ def file_system(uri: str) -> tuple[FileSystem, str]:
             f"{uri} is on no file system that can be used here: {error}",
             hint="PyArrow has to know its scheme, and what that needs has to be set up: see "
             "`pyarrow.fs.FileSystem.from_uri`.",
-        ) from error
+        ) from None
     return found
 
 

@@ -155,7 +155,7 @@ def parse_type(text: str) -> SqlType:
         raise UsageError(
             f"{text!r} is not a type of Spark: {error}",
             hint="Such as `bigint`, `array<string>`, or columns: `name string, credit bigint`.",
-        ) from error
+        ) from None
     return kind
 
 
