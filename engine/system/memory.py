@@ -40,7 +40,7 @@ class Content(bytearray):
     """How many share a lock on it; -1 if one holds it alone."""
 
 
-Listing = dict[str, Union["Listing", Content]]
+Below = dict[str, Union["Below", Content]]
 
 
 class MemoryFile:
@@ -97,7 +97,7 @@ class MemoryFile:
 class MemoryDirectory:
     """An open directory."""
 
-    def __init__(self, folder: Listing, path: str, *, read_only: bool) -> None:
+    def __init__(self, folder: Below, path: str, *, read_only: bool) -> None:
         self._folder = folder
         self._read_only = read_only
         self.path = path
@@ -181,7 +181,7 @@ class MemoryDisk(RealDisk):
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._top: Listing = {}
+        self._top: Below = {}
 
     def holds(self, path: str) -> bool:
         """Tell whether what a path names is in memory."""
@@ -236,19 +236,19 @@ class MemoryDisk(RealDisk):
         """Return the name of the network file system that holds ``path``, or None."""
         return None if self.holds(path) else super().network_file_system(path)
 
-    def _around(self, path: str) -> tuple[Listing, str]:
+    def _around(self, path: str) -> tuple[Below, str]:
         """Return the folder that has, or may have, a name, and that name."""
         folder, name = os.path.split(path)
         return self._folder(folder), name
 
-    def _folder(self, path: str) -> Listing:
+    def _folder(self, path: str) -> Below:
         found = self._found(path)
         if isinstance(found, Content):
             raise _error(errno.ENOTDIR, path)
         return found
 
-    def _found(self, path: str) -> Listing | Content:
-        found: Listing | Content = self._top
+    def _found(self, path: str) -> Below | Content:
+        found: Below | Content = self._top
         for name in filter(None, path.split("/")):
             if isinstance(found, Content):
                 raise _error(errno.ENOTDIR, path)

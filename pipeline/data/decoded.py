@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...affinity.errors import CodecError
 from ...engine.codecs.byte_text import inline_bytes
-from ...engine.codecs.registry import codec_named
+from ...engine.codecs.registry import Msgpack, codec_named, reading_codec
 from ..base.codec_types import UnfitError, codec_type, fitting
 from ..base.sql_types import parse_type
 from ..log.columns import Fields
@@ -40,6 +40,12 @@ def codecs_of(record: NamespaceRecord) -> BothCodecs:
     return (record.key_codec, record.key_version), (record.value_codec, record.value_version)
 
 
+def document_decoder(codec: tuple[str, int]) -> Callable[[bytes], Any]:
+    """Return what decodes bytes of a codec; those of a dataclass as the document that they are."""
+    found = reading_codec(*codec)
+    return found.decode if found.of is None else Msgpack.decode
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     """The keys, or the values, of a map: a codec, and the type of the column."""
@@ -49,7 +55,7 @@ class Side:
 
     def reading(self) -> Callable[[bytes], Any]:
         """Return what makes what Arrow takes of encoded bytes."""
-        decode, fit = codec_named(*self.codec).decode, fitting(parse_type(self.kind))
+        decode, fit = document_decoder(self.codec), fitting(parse_type(self.kind))
         return lambda data: fit(decode(data))
 
     def decoded(self, column: pa.Array, told: Callable[[int, Exception], None]) -> pa.Array:

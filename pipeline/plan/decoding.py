@@ -11,11 +11,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from ...affinity.errors import CodecError, UsageError
-from ...engine.codecs.registry import codec_named
+from ...engine.codecs.registry import reading_codec
 from ..base.codec_types import codec_type, sampled_type
 from ..base.sql_types import parse_type
 from ..data.archives import is_archive
-from ..data.decoded import BothCodecs, Decoding, Side, codecs_of
+from ..data.decoded import BothCodecs, Decoding, Side, codecs_of, document_decoder
 from ..log.logs import Log
 from .options import ReadOptions
 
@@ -44,7 +44,7 @@ def with_decoding(options: ReadOptions, sample: Sample, *, stream: bool) -> Read
         for text, (codec, _) in zip(given, codecs, strict=True)
     ]
     for codec in codecs:
-        codec_named(*codec)
+        reading_codec(*codec)
     if None in kinds:
         if stream:
             raise UsageError(
@@ -137,7 +137,7 @@ def _sampled(
 
 def _type_of(encoded: Sequence[bytes], codec: tuple[str, int], column: str, name: str) -> str:
     """Return the type of a sample, leaving out what cannot be decoded."""
-    decode = codec_named(*codec).decode
+    decode = document_decoder(codec)
     values = []
     for data in encoded:
         try:

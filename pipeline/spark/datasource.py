@@ -14,11 +14,10 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ...affinity.errors import TidelogError, UsageError
 from ...engine.system.production import production
@@ -66,33 +65,10 @@ _CUTS = "tidelog.cuts"
 _OPTIONS = "tidelog.options"
 """Under this name the first column of a table carries the options that it was made with."""
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def _told(method: Callable[P, T]) -> Callable[P, T]:
-    """Let an error bring its hint along: Spark shows the text of a traceback and nothing else."""
-
-    @functools.wraps(method)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return method(*args, **kwargs)
-        except TidelogError as error:
-            _note_hint(error)
-            raise
-
-    return call
-
-
-def _note_hint(error: TidelogError) -> None:
-    if not any(error.hint in note for note in getattr(error, "__notes__", ())):
-        error.add_note(error.hint)
-
 
 class TidelogSource(DataSource):
     """The format ``tidelog``; the view is an option."""
 
-    @_told
     def __init__(self, options: MutableMapping[str, str]) -> None:
         check_pyspark()
         self._given = dict(options)
@@ -104,7 +80,6 @@ class TidelogSource(DataSource):
         """Return the name of the format."""
         return "tidelog"
 
-    @_told
     def schema(self) -> StructType | str:
         """Return the columns of the view; the first of a snapshot tells the cut that it shows."""
         options = resolved(parse(self._given, stream=None))
@@ -120,17 +95,14 @@ class TidelogSource(DataSource):
                 return _with(fields, _CUTS, json.dumps(plain))
         return ddl(fields)
 
-    @_told
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a batch."""
         return _Reader(*self._asked(schema, stream=False), self._planned)
 
-    @_told
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what reads a stream."""
         return _StreamReader(*self._asked(schema, stream=True))
 
-    @_told
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return what writes a batch."""
         if not self._given:
@@ -142,7 +114,6 @@ class TidelogSource(DataSource):
         kind = _LoadWriter if is_load(self._given) else _Writer
         return kind(self._given, schema, overwrite)
 
-    @_told
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
@@ -191,7 +162,6 @@ class _Reader(DataSourceReader):
         self._names = tuple(names)
         self._planned = planned
 
-    @_told
     def partitions(self) -> list[InputPartition]:
         """Plan the read, unless ``load()`` has."""
         planned = self._planned
@@ -218,7 +188,6 @@ class _StreamReader(DataSourceStreamReader, AvailableNow):
             self._opened = stream(self._options, self._names)
         return self._opened
 
-    @_told
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where a new query begins."""
         return self._stream.initial()
@@ -234,23 +203,19 @@ class _StreamReader(DataSourceStreamReader, AvailableNow):
             ReadAllAvailable() if options.most_bytes is None else ReadMaxBytes(options.most_bytes)
         )
 
-    @_told
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return how far the next batch goes."""
         most = getattr(limit, "max_rows", None) or getattr(limit, "max_bytes", None)
         return self._stream.latest(start, most)
 
-    @_told
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return how far a batch could go now, for the progress of the query."""
         return self._stream.newest()
 
-    @_told
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Let the query end at what is there now."""
         self._stream.freeze()
 
-    @_told
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan a batch."""
         return [_Part(task) for task in self._stream.tasks(start, end)]
@@ -284,7 +249,6 @@ class _Writer(DataSourceArrowWriter):
         staged = _stage(self._options, self._folder, _context(), iterator, self._encoding)
         return _Message(staged)
 
-    @_told
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit what all tasks have staged."""
         options = self._options
@@ -309,12 +273,10 @@ class _LoadWriter(DataSourceArrowWriter):
         sinks.check_schema(_kinds(schema), load_sinks.COLUMNS)
         self._load = LoadWriter(parse_load(given), replace=overwrite)
 
-    @_told
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one task."""
         return _LoadMessage(self._load.stage(_attempt(_context()), iterator))
 
-    @_told
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make a load of what all tasks have staged."""
         told = [message for message in messages if isinstance(message, _LoadMessage)]
@@ -339,7 +301,6 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         folder = f"{query}-{number}"
         return _Message(_stage(self._options, folder, context, iterator, self._encoding), query)
 
-    @_told
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit what all tasks have staged, unless it is committed already."""
         options, told = self._options, _messages(messages)
@@ -361,11 +322,7 @@ def _stage(
     batches: Iterator[pa.RecordBatch],
     encoding: Encoding | None,
 ) -> Staged:
-    try:
-        return sinks.stage(folder, _attempt(context), batches, options, encoding)
-    except TidelogError as error:
-        _note_hint(error)
-        raise
+    return sinks.stage(folder, _attempt(context), batches, options, encoding)
 
 
 def _attempt(context: TaskContext) -> str:
@@ -404,11 +361,7 @@ def _kinds(schema: StructType) -> dict[str, str]:
 def _batches(partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, _Part):
         task: Task = partition.value
-        try:
-            yield from task.batches()
-        except TidelogError as error:
-            _note_hint(error)
-            raise
+        yield from task.batches()
 
 
 def _with(fields: Fields, name: str, text: str) -> StructType:

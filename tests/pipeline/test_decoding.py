@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import tidelog
 from support.pipelines import Row, new_store, parse, rows, rows_of
+from tidelog import codecs
 from tidelog.affinity.errors import CodecError, UsageError
 from tidelog.codecs import (
     I64,
@@ -36,6 +38,15 @@ from tidelog.pipeline.plan.reads import fields_of, read
 from tidelog.pipeline.plan.streams import stream
 from tidelog.pipeline.spark.datasource import TidelogSource
 
+
+@dataclass
+class Cart:
+    """A value of a user's own."""
+
+    owner: str
+    sums: list[float]
+
+
 SEEN: list[tuple[str, Codec[Any], list[Any], str, list[Any]]] = [
     ("bytes", Bytes, [b"\0\xff", b""], "binary", [b"\0\xff", b""]),
     ("str", Str, ["ä", ""], "string", ["ä", ""]),
@@ -50,6 +61,9 @@ SEEN: list[tuple[str, Codec[Any], list[Any], str, list[Any]]] = [
     ("json", Json, [{"a": 1, "b c": {"d": True}}, {"a": 2.5}],
      "struct<a:double,`b c`:struct<d:boolean>>",
      [{"a": 1.0, "b c": {"d": True}}, {"a": 2.5, "b c": None}]),
+    ("cart", codecs.dataclass(Cart), [Cart("ada", [0.5]), Cart("bob", [])],
+     "struct<owner:string,sums:array<double>>",
+     [{"owner": "ada", "sums": [0.5]}, {"owner": "bob", "sums": []}]),
 ]  # fmt: skip
 """Name, codec, values, type, and what is read of them."""
 

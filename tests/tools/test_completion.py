@@ -118,7 +118,7 @@ def test_options_commands_partitions_and_codecs_are_completed(odd: Path, shop: P
         "stock",
     ]
     for option in ("--key-codec ", "--value-codec="):
-        assert names_in(completed(f"tidelog kv put a b {option}u", "u")) == ["u64"]
+        assert names_in(completed(f"tidelog kv put a b {option}u", "u")) == ["u64", "uuid"]
     assert names_in(completed("tidelog kv import s --map m --key-codec ", "")) == known_names()
     assert completed("tidelog kv get ", "") == ["file,"]
 
