@@ -242,7 +242,7 @@ class Map(MutableMapping[K, V]):
         return iterate(operations.keys(self.namespace, None)._replace(reverse=True), self)
 
     def __len__(self) -> int:
-        """Count the keys: O(n), a scan of the whole map."""
+        """Return the number of keys; it takes as long as what no checkpoint has written yet."""
         found: int = answer(operations.count(), self)
         return found
 

@@ -348,6 +348,11 @@ class ReadSession(Unwritable):
         with self.snapshot() as snapshot:
             yield from snapshot.blocks(namespace, start, stop, reverse, size)
 
+    def count(self, namespace: Namespace) -> int | None:
+        """Return the number of keys of a map; None if it has to be counted."""
+        with self.snapshot() as snapshot:
+            return snapshot.count(namespace)
+
     # -------------------------------------------------------------- what only writers may
 
     def refuse(self) -> NoReturn:

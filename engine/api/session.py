@@ -333,6 +333,11 @@ class StoreSession:
         with self.snapshot() as snapshot:
             yield from snapshot.blocks(namespace, start, stop, reverse, size)
 
+    def count(self, namespace: Namespace) -> int | None:
+        """Return the number of keys of a map; None if it has to be counted."""
+        with self.snapshot() as snapshot:
+            return snapshot.count(namespace)
+
     def check_writable(self) -> None:
         """Raise unless the store can be written."""
         self.open_state.check()

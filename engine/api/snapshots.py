@@ -22,6 +22,7 @@ from ...affinity.errors import (
     TidelogError,
 )
 from ...affinity.partitions import partition_of
+from ..data.counting import count_keys
 from ..data.namespaces import Home, Namespace, named, namespace_at, not_copied
 from ..data.overlay import Layer, View
 from ..data.point_reads import read_view
@@ -193,6 +194,17 @@ class Snapshot(Unwritable):
             yield from self.scan(wanted, reverse=reverse, block=size)
         except CorruptDataError as error:
             raise named(error, namespace) from error
+
+    def count(self, namespace: Namespace, writes: Writes | None = None) -> int | None:
+        """Return the number of keys of a map; None if it has to be counted."""
+        self.check_shows(namespace)
+        try:
+            found = count_keys(self.view(), namespace, writes)
+        except KvReadError as error:
+            self.view()
+            raise read_error(error) from error
+        self.view()  # ended meanwhile, its layers may have been merged with newer ones
+        return found
 
     def scan(
         self,
