@@ -76,7 +76,7 @@ class MemoryCursor:
 
     def set_key(self, key: bytes) -> bool:
         """Move to a key; tell whether it is there."""
-        return self.set_range(key) and self.key() == key
+        return bool(self.getmulti((key,)))
 
     def set_range(self, key: bytes) -> bool:
         """Move to the first key that is not less than ``key``."""

@@ -54,6 +54,13 @@ class Session(Protocol):
     def count(self, namespace: Namespace) -> int | None:
         """Return the number of keys of a map; None if it has to be counted by going over it."""
 
+    def peek(self, namespace: Namespace) -> tuple[list[Pair], int | None] | None:
+        """Return the first pairs and how many there are, for whoever only looks.
+
+        None in a transaction, for which that would be a read.  The number is None if it has to be
+        counted.
+        """
+
     def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
         """Return the encoded values of encoded keys."""
 

@@ -26,6 +26,7 @@ from ..data.scan import BLOCK_FIRST
 from ..data.stored import KEY_BYTES_MAX
 from .answering import Session, answer, iterate, perform
 from .items import Items
+from .views import MapItems, MapKeys, MapValues
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -67,6 +68,12 @@ class Map(MutableMapping[K, V]):
         """Show name and codecs."""
         key, value = self.namespace.key_codec.name, self.namespace.value_codec.name
         return f"<Map {self.name!r} {key} -> {value}>"
+
+    def _repr_html_(self) -> str:
+        """Show name, codecs and the first rows, in a notebook."""
+        from .html import map_as_html
+
+        return map_as_html(self)
 
     # -------------------------------------------------------------- one key
 
@@ -216,18 +223,32 @@ class Map(MutableMapping[K, V]):
         """Return the last key with its value; None if the map is empty."""
         return perform(operations.last(self.namespace), self)
 
-    def items(self, prefix: K | None = None) -> Items[tuple[K, V]]:  # type: ignore[override]
-        """Iterate over (key, value) in order; ``prefix`` keeps those whose key begins with it."""
-        # No view of a dict: `list` would ask it for its length first, which is O(n) here.
+    @overload
+    def items(self, prefix: None = None) -> MapItems[K, V]: ...
+    @overload
+    def items(self, prefix: K) -> Items[tuple[K, V]]: ...
+    def items(self, prefix: K | None = None) -> MapItems[K, V] | Items[tuple[K, V]]:
+        """Return a view of the pairs, in order of their keys: that of a dict.
+
+        With ``prefix`` an iterator over those whose key begins with it.
+        """
+        if prefix is None:
+            return MapItems(self)
         return iterate(operations.items(self.namespace, prefix), self)
 
-    def keys(self, prefix: K | None = None) -> Items[K]:  # type: ignore[override]
-        """Iterate over the keys in order; ``prefix`` keeps those that begin with it."""
+    @overload
+    def keys(self, prefix: None = None) -> MapKeys[K]: ...
+    @overload
+    def keys(self, prefix: K) -> Items[K]: ...
+    def keys(self, prefix: K | None = None) -> MapKeys[K] | Items[K]:
+        """Return a view of the keys, in order; with ``prefix`` an iterator, as ``items`` does."""
+        if prefix is None:
+            return MapKeys(self)
         return iterate(operations.keys(self.namespace, prefix), self)
 
-    def values(self) -> Items[V]:  # type: ignore[override]
-        """Iterate over the values in the order of their keys."""
-        return iterate(operations.values(self.namespace), self)
+    def values(self) -> MapValues[V]:
+        """Return a view of the values, in the order of their keys."""
+        return MapValues(self)
 
     def __iter__(self) -> Iterator[K]:
         """Iterate over the keys in order."""
@@ -239,7 +260,7 @@ class Map(MutableMapping[K, V]):
 
     def __reversed__(self) -> Iterator[K]:
         """Iterate over the keys backwards."""
-        return iterate(operations.keys(self.namespace, None)._replace(reverse=True), self)
+        return reversed(self.keys())
 
     def __len__(self) -> int:
         """Return the number of keys; it takes as long as what no checkpoint has written yet."""

@@ -353,6 +353,11 @@ class ReadSession(Unwritable):
         with self.snapshot() as snapshot:
             return snapshot.count(namespace)
 
+    def peek(self, namespace: Namespace) -> tuple[list[Pair], int | None]:
+        """Return the first pairs and how many there are, for whoever only looks."""
+        with self.snapshot() as snapshot:
+            return snapshot.peek(namespace)
+
     # -------------------------------------------------------------- what only writers may
 
     def refuse(self) -> NoReturn:

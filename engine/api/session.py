@@ -338,6 +338,11 @@ class StoreSession:
         with self.snapshot() as snapshot:
             return snapshot.count(namespace)
 
+    def peek(self, namespace: Namespace) -> tuple[list[Pair], int | None]:
+        """Return the first pairs and how many there are, for whoever only looks."""
+        with self.snapshot() as snapshot:
+            return snapshot.peek(namespace)
+
     def check_writable(self) -> None:
         """Raise unless the store can be written."""
         self.open_state.check()

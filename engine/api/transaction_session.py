@@ -433,6 +433,9 @@ class TransactionSession:
             read.finish()
         return found
 
+    def peek(self, _namespace: Namespace) -> None:
+        """Return nothing: whoever only looks may cause no conflict and wait for no lock."""
+
     @contextmanager
     def _reads_of(self, namespace: Namespace, wanted: Range, read: RangeRead) -> Iterator[Snapshot]:
         """Give what a range is read from: it is locked, or ``read`` tells what was seen of it."""
