@@ -55,7 +55,7 @@ bench-spark: .venv/.ready
 	$(BIN)/python benchmarks/spark.py --write
 
 wheel-check: .venv/.ready
-	$(BIN)/python tests/support/wheel_check.py
+	PYTHONPATH=tests $(BIN)/python -m support.wheel_check
 
 clean:
 	rm -rf .venv .typing build dist tidelog.egg-info .coverage \
@@ -97,7 +97,7 @@ strace:
 # Spark looks for its plug-ins in the folders of the path, where an editable install does not show.
 # The hidden link lets mypy see the root under the package's name.
 .venv/.ready: pyproject.toml | .venv/.created
-	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q -e '.[dev,spark]'
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q -e '.[dev,examples,spark]'
 	@echo "$(CURDIR)/pipeline/discovery" > "$$($(BIN)/python -c \
 		'import sysconfig; print(sysconfig.get_path("purelib"))')/tidelog_discovery.pth"
 	@mkdir -p .typing && ln -sfn .. .typing/tidelog && touch $@

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .affinity.errors import TidelogError as TidelogError
     from .engine.api.database import Database as Database
     from .engine.api.maps import Map as Map
-    from .engine.api.open import open as open
+    from .engine.api.open import memory as memory, open as open
     from .engine.api.read_only import ReadOnlyDatabase as ReadOnlyDatabase
     from .engine.api.snapshots import Snapshot as Snapshot
     from .engine.api.transactions import Transaction as Transaction
@@ -32,6 +32,7 @@ _OWNERS = {
     "Snapshot": "tidelog.engine.api.snapshots",
     "TidelogError": "tidelog.affinity.errors",
     "Transaction": "tidelog.engine.api.transactions",
+    "memory": "tidelog.engine.api.open",
     "open": "tidelog.engine.api.open",
 }
 
@@ -46,6 +47,7 @@ __all__ = [
     "aio",
     "codecs",
     "errors",
+    "memory",
     "open",
 ]
 
@@ -65,4 +67,4 @@ if not TYPE_CHECKING:  # a checker that saw it would accept any misspelt name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

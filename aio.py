@@ -1,4 +1,4 @@
-"""The store under Trio: the public name of ``tidelog.engine.aio.database``."""
+"""The store for the tasks of a loop: the public name of ``tidelog.engine.aio.database``."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import cycle
@@ -28,6 +28,9 @@ TIDELOG = ("tidelog-1", "tidelog-16")
 PEERS = ("lmdb", "sqlite", "rocksdict", "plyvel")
 SKETCH = "sketch"
 ALL = ("raw-append", *PEERS, *TIDELOG)
+
+Shares = list[list[Pair]]
+"""Which pairs each task puts, again and again."""
 
 LOADED_STATES = ("copy", "shared", "killed")
 BATCH = 10_000
@@ -225,12 +228,38 @@ def trio_puts(job: Job) -> Sequence[float]:
         _quiet_collector()
         return (trio.run(from_tasks, job.path, pairs, job.writers, job.scale.seconds),)
     _quiet_collector()
-    return (trio.run(_from_tasks, job),)
+    return (trio.run(_from_tasks, job, _under_trio),)
 
 
-async def _from_tasks(job: Job) -> float:
+def asyncio_puts(job: Job) -> Sequence[float]:
+    """Durable puts per second: of asyncio's tasks for Tidelog, of threads for everybody else."""
+    if job.peer not in TIDELOG:
+        return durable_puts(job)
+
+    import asyncio
+
+    _quiet_collector()
+    return (asyncio.run(_from_tasks(job, _under_asyncio)),)
+
+
+async def _under_trio(work: Callable[[list[Pair]], Awaitable[None]], shares: Shares) -> None:
     import trio
 
+    async with trio.open_nursery() as nursery:
+        for share in shares:
+            nursery.start_soon(work, share)
+
+
+async def _under_asyncio(work: Callable[[list[Pair]], Awaitable[None]], shares: Shares) -> None:
+    import asyncio
+
+    await asyncio.gather(*map(work, shares))
+
+
+async def _from_tasks(
+    job: Job,
+    together: Callable[[Callable[[list[Pair]], Awaitable[None]], Shares], Awaitable[None]],
+) -> float:
     from tidelog import aio
 
     pairs = pairs_of(20_000, WRITTEN)
@@ -249,9 +278,7 @@ async def _from_tasks(job: Job) -> float:
                 if perf_counter() >= end:
                     break
 
-        async with trio.open_nursery() as nursery:
-            for number in range(job.writers):
-                nursery.start_soon(work, pairs[number :: job.writers])
+        await together(work, [pairs[number :: job.writers] for number in range(job.writers)])
         return done / (perf_counter() - begin)
 
 
@@ -462,15 +489,17 @@ def _rate(name: str, title: str) -> tuple[Row]:
     return (Row(name=name, title=title, unit="/s"),)
 
 
-def _trio(tasks: int, rival: str, threads: int) -> Workload:
-    title = f"durable puts, {tasks} Trio task{'s' * (tasks > 1)} ({rival}: {threads} threads)"
+def _tasks(loop: str, tasks: int, rival: str, threads: int) -> Workload:
+    name = f"b-{loop.lower()}-{tasks}"
+    title = f"durable puts, {tasks} {loop} task{'s' * (tasks > 1)} ({rival}: {threads} threads)"
+    of_tasks = (*TIDELOG, SKETCH) if loop == "Trio" else TIDELOG
     return Workload(
-        name=f"b-trio-{tasks}",
-        rows=_rate(f"b-trio-{tasks}", title.replace("1 threads", "one thread")),
-        peers=(rival, *TIDELOG, SKETCH),
+        name=name,
+        rows=_rate(name, title.replace("1 threads", "one thread")),
+        peers=(rival, *of_tasks),
         state="copy",
-        measure=trio_puts,
-        writers={rival: threads} | dict.fromkeys((*TIDELOG, SKETCH), tasks),
+        measure=trio_puts if loop == "Trio" else asyncio_puts,
+        writers={rival: threads} | dict.fromkeys(of_tasks, tasks),
     )
 
 
@@ -509,10 +538,16 @@ WORKLOADS = (
         state="copy",
         measure=durable_transactions,
     ),
-    _trio(1, "raw-append", 1),
-    _trio(8, "plyvel", 8),
-    _trio(32, "plyvel", 32),
-    _trio(128, "plyvel", 32),
+    *(
+        _tasks(loop, *against)
+        for loop in ("Trio", "asyncio")
+        for against in (
+            (1, "raw-append", 1),
+            (8, "plyvel", 8),
+            (32, "plyvel", 32),
+            (128, "plyvel", 32),
+        )
+    ),
     _threads(8),
     _threads(32),
     _increments(1),

@@ -40,14 +40,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Load what stands on Trio when it is first asked for."""
-    if name == "World":
-        from .world import World
+if not TYPE_CHECKING:  # a checker that saw it would accept any misspelt name
 
-        return World
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        """Load what stands on Trio when it is first asked for."""
+        if name == "World":
+            from .world import World
+
+            return World
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from support import tasks
 
 # No deadline: a timed assert fails on a busy machine.  The same cases on each run but the nightly.
 settings.register_profile(
@@ -20,6 +23,24 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 LIMITS = {"slow": 300, "spark": 600, "nightly": 7200}
 """Seconds after which a test of a kind has failed; the others have those of pyproject.toml."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have each async test that is marked ``loops`` run in the loops of both kinds."""
+    marked = metafunc.definition.get_closest_marker("loops") is not None
+    if marked and inspect.iscoroutinefunction(metafunc.function):
+        metafunc.fixturenames.append("loop")
+        metafunc.parametrize("loop", list(tasks.RUNS))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-trio takes all tests that are async
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let a test that is for asyncio run there."""
+    arguments = item.callspec.params if hasattr(item, "callspec") else {}
+    face = arguments.get("face")
+    if "asyncio" in (arguments.get("loop"), getattr(face, "loop", None)):
+        assert isinstance(item, pytest.Function)
+        item.obj = tasks.as_plain_test(item.obj)
 
 
 @pytest.hookimpl(trylast=True)  # once every test has its markers

@@ -64,6 +64,21 @@ print("trio" in sys.modules)
     assert printed_by(program, tmp_path) == "False"
 
 
+def test_a_store_under_asyncio_does_not_load_trio(tmp_path: Path) -> None:
+    program = """
+import asyncio, sys
+from tidelog import aio
+async def main():
+    async with aio.open("store", partitions=2) as db:
+        await db.map("users").set(b"ada", b"x")
+        async with db.transaction("pessimistic") as tx:
+            await tx[db.map("users")].discard(b"ada")
+asyncio.run(main())
+print("trio" in sys.modules)
+"""
+    assert printed_by(program, tmp_path) == "False"
+
+
 @pytest.mark.parametrize("name", tidelog.testing.__all__)
 def test_the_face_for_tests_shows_what_it_has(name: str) -> None:
     assert name in dir(tidelog.testing)

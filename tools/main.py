@@ -16,7 +16,7 @@ from .shell.signals import end_at_once
 _COMMANDS = {
     "kv": ("tidelog.tools.kv.cli:kv", "Read and write keys of a store."),
     "wal": ("tidelog.tools.wal.cli:wal", "Look into a log: list, dump, verify, count."),
-    "db": ("tidelog.tools.db.cli:db", "Look after a store: info, verify, backup, compact."),
+    "db": ("tidelog.tools.db.cli:db", "Look after a store: info, verify, backup, restore."),
     "spark": (
         "tidelog.tools.spark.cli:spark",
         "Export, compare and audit stores, here or in Spark.",
@@ -24,6 +24,10 @@ _COMMANDS = {
     "demo": (
         "tidelog.tools.demo.cli:demo",
         "Load real data, kill a writer, recover, and prove it.",
+    ),
+    "completion": (
+        "tidelog.tools.completion:completion",
+        "Print the script by which bash, zsh or fish complete.",
     ),
     "version": ("tidelog.tools.version:version", "Show the versions of tidelog and its formats."),
 }

@@ -14,6 +14,7 @@ Left out: the order of segments (``reader``), and what their end means (``tail``
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,6 +77,19 @@ def segment_numbers(directory: ReadableDirectory) -> list[int]:
     """Return the numbers of all segments in a directory, lowest first."""
     numbers = (segment_number(name) for name in directory.names())
     return sorted(number for number in numbers if number is not None)
+
+
+def segment_sizes(directory: ReadableDirectory) -> list[int]:
+    """Return the sizes of all segments, lowest first; a writer may drop some meanwhile."""
+    sizes = []
+    for number in segment_numbers(directory):
+        with suppress(FileNotFoundError):
+            file = directory.open_read(segment_name(number))
+            try:
+                sizes.append(file.size())
+            finally:
+                file.close()
+    return sizes
 
 
 def open_segment(directory: ReadableDirectory, number: int) -> Segment:

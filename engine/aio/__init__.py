@@ -1,1 +1,1 @@
-"""The handles that users of Trio get."""
+"""The handles that the tasks of a loop get, under Trio and under asyncio."""

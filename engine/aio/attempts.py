@@ -1,4 +1,4 @@
-"""The attempts of one loop under Trio: ``async for`` each of them, ``async with`` its block.
+"""The attempts of one loop of tasks: ``async for`` each of them, ``async with`` its block.
 
 Left out: how an attempt is made and whether another one follows, which is ``api.attempts``.
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any
-
-import trio
 
 from ...affinity.errors import TidelogError
 from ..api.attempts import Retries
+from ..api.choices import TransactionOptions
 from .transactions import Store, Transaction
 
 
@@ -48,7 +46,7 @@ class Attempts(AsyncIterator[Attempt]):
     """The attempts of one loop: ends after the one that commits; the last one raises."""
 
     def __init__(
-        self, store: Store, count: int, deadline: float | None, options: dict[str, Any]
+        self, store: Store, count: int, deadline: float | None, options: TransactionOptions
     ) -> None:
         self._store = store
         self._retries = Retries("async with", count, deadline, options, store.writer().now)
@@ -60,7 +58,7 @@ class Attempts(AsyncIterator[Attempt]):
         if retries.number:
             if not retries.goes_on():
                 raise StopAsyncIteration
-            await trio.sleep(self._store.writer().random.uniform(0.0, self._pause))
+            await self._store.loop.sleep(self._store.writer().random.uniform(0.0, self._pause))
         plan = retries.next()
         self._pause = plan.pause
         return Attempt(retries, self._store.transaction(deadline=plan.left, **plan.options))

@@ -49,7 +49,7 @@ class WorkPlace(Protocol):
         """Return ``work()``, which may take long."""
 
     def check_nowait(self) -> None:
-        """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
+        """Raise what ``would_block`` gives unless a read may be made without awaiting."""
 
 
 class SyncPages(Generic[T]):
@@ -78,7 +78,7 @@ class Beneath:
     @property
     def namespace(self) -> Namespace:
         """The namespace, with its codecs."""
-        return self._mapping.namespace
+        return self._mapping._namespace
 
     async def get(self, key: Any, default: Any, /) -> Any:
         """Return the value of a key, or ``default``."""
@@ -89,7 +89,7 @@ class Beneath:
         await self.answer(PutMany([(key, value)]))
 
     def get_nowait(self, key: Any, default: Any) -> Any:
-        """Return the value of a key, or raise ``trio.WouldBlock``."""
+        """Return the value of a key, or raise what ``would_block`` gives."""
         self._place.check_nowait()
         return self._mapping.get(key, default)
 

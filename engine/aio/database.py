@@ -1,62 +1,42 @@
-"""The store under Trio: the same names as ``tidelog.open``'s, awaited.
+"""The store for the tasks of a loop: the same names as ``tidelog.open``'s, awaited.
 
     async with aio.open("shop.tl") as db:
         stock = db.map("stock", key=Str, value=Msgpack)
         await stock.set("apples", 3)
 
-The store beneath is a synchronous one; this module decides where its work runs.  Commits go
-through one thread (``log_thread``), all else that may block through worker threads
-(``workers``), and a read of a few keys runs in the loop, where it may fault a page in.
-
-Invariants:
-
-- Nothing that syncs, scans, checkpoints or waits for a lock runs in the loop; while the data file
-  grows no read does.
-- A call that raises ``trio.Cancelled`` had no effect; one that returns had all of it.
-- Every call checks for cancellation.  Those that commit, scan or maintain are full checkpoints;
-  of the others one in ``READS_PER_CHECKPOINT`` is, counted over the store.
-- After ``aclose``, in another thread and in another loop every call raises a ``UsageError``.
-
-Left out: what maps do (``maps``, ``beneath``, ``plain``), transactions, attempts and snapshots.
+Left out: what is behind it (``session``), what maps do (``maps``, ``beneath``, ``plain``),
+transactions, attempts and snapshots.
 """
 
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, cast, overload
 
-import trio
-from trio.lowlevel import checkpoint, checkpoint_if_cancelled, current_task
-
-from ...affinity.errors import ReadOnlyError, UsageError
-from ..api import database as databases, open as opens, snapshots
-from ..api.attempts import ATTEMPTS, check_callable
-from ..api.choices import Durability, Isolation, Mode, choice
-from ..api.database import session_of
-from ..api.inside import Blocks
-from ..api.session import StoreSession
-from ..api.transaction_session import TransactionSession
+from ..api import database as databases, open as opens
+from ..api.attempts import ATTEMPTS
+from ..api.choices import Durability, Isolation, Mode, TransactionOptions, choice
 from ..codecs import registry as codecs_module
-from ..commit.entries import Commit, Receipt
 from ..data.namespaces import check_name, not_copied
+from ..store.options import GivenOptions
 from ..system.environment import Environment
 from ..system.production import production
 from .attempts import Attempt, Attempts
-from .beneath import Beneath, SyncMap
-from .log_thread import LogThread
-from .maps import Getter, Items, Map
-from .plain import Plain
+from .beneath import Beneath
+from .loops import Loop
+from .maps import Items, Map
+from .running import running_loop
+from .session import LoopSession, Reads
 from .snapshots import Snapshot
 from .transactions import Transaction
-from .workers import Workers
+from .workers import in_thread
 
 if TYPE_CHECKING:
     from ..api.read_only import ReadOnlyDatabase
-    from ..api.read_session import ReadSession, ReadStatistics
+    from ..api.read_session import ReadStatistics
     from ..commit.outcomes import Outcome
     from ..store.statistics import Statistics
     from ..upkeep.backup import BackupReport
@@ -74,36 +54,23 @@ __all__ = [
     "open_with",
 ]
 
-Reads = Literal["inline", "thread"]
-
-READS_PER_CHECKPOINT = 64
-"""Reads in the loop, of all tasks, after which one lets the others run."""
-
+K = TypeVar("K")
+V = TypeVar("V")
 T = TypeVar("T")
-
-_open_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+A = TypeVarTuple("A")
 
 
 class Database:
     """An open store; made by ``open``.  May be shared by the tasks of its loop."""
 
     def __init__(
-        self, database: databases.Database | ReadOnlyDatabase, reads: Reads = "inline"
+        self, database: databases.Database | ReadOnlyDatabase, loop: Loop, reads: Reads
     ) -> None:
-        token = trio.lowlevel.current_trio_token()
         self.database = database
         """The synchronous store beneath, which threads may share; ``aclose`` closes it."""
         self.path = database.path
-        self._beneath: StoreSession | ReadSession = session_of(database)
-        self.home = self._beneath.home
         self.read_only = database.read_only
-        self.workers = Workers(database.path, token, self._beneath.limits.lock_places)
-        self._inline = reads == "inline"
-        self._reads = 0
-        self.inside = Blocks()
-        self._log = None if database.read_only else LogThread(self.writer(), token)
-        self._closed: trio.Event | None = None
-        _open_databases.add(self)
+        self._session = LoopSession(database, loop, reads)
 
     __reduce_ex__ = not_copied
 
@@ -111,21 +78,39 @@ class Database:
         """Show the store beneath."""
         return f"<aio {self.database!r}>"
 
-    def writer(self) -> StoreSession:
-        """Return the store beneath if it can be written, else raise ``ReadOnlyError``."""
-        if self.read_only:
-            raise ReadOnlyError(
-                f"{self.path} is open for reading only", hint="Open it without `read_only=True`."
-            )
-        return cast(StoreSession, self._beneath)
-
-    def _handle(self) -> databases.Database:
-        """Return the handle of the store beneath if it can be written; raises as ``writer``."""
-        self.writer()
-        return cast(databases.Database, self.database)
-
     # -------------------------------------------------------------- maps
 
+    @overload
+    def map(
+        self,
+        name: str,
+        *,
+        key: codecs_module.ValueCodec[K],
+        value: codecs_module.ValueCodec[V],
+        create: bool = True,
+    ) -> Map[K, V]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        *,
+        key: codecs_module.ValueCodec[K],
+        value: None = None,
+        create: bool = True,
+    ) -> Map[K, Any]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        *,
+        key: None = None,
+        value: codecs_module.ValueCodec[V],
+        create: bool = True,
+    ) -> Map[Any, V]: ...
+    @overload
+    def map(
+        self, name: str, *, key: None = None, value: None = None, create: bool = True
+    ) -> Map[Any, Any]: ...
     def map(
         self,
         name: str,
@@ -139,30 +124,30 @@ class Database:
         That is also when a ``CodecError`` comes, and with ``create=False`` a ``NotFoundError``;
         ``await map.ensure()`` does it now.
         """
-        self.workers.check()
+        session = self._session
+        session.workers.check()
         check_name(name)
         make = partial(self.database.map, name, key=key, value=value, create=create)
 
         async def bind() -> Beneath:
-            mapping = await self.workers.run(make)
-            return Beneath(mapping, self) if self._log is None else Plain(mapping, self, self._log)
+            return session.backing(await session.workers.run(make))
 
-        return Map(name, self.home, bind)
+        return Map(name, session.home, bind)
 
     def maps(self) -> list[str]:
         """Return the names of all maps, sorted."""
-        self.workers.check()
+        self._session.workers.check()
         return self.database.maps()
 
     async def drop(self, name: str) -> None:
         """Remove a map and everything in it; ``NotFoundError`` if there is none."""
-        self.inside.check_change(current_task(), f"dropping the map {name!r}")
-        await self.workers.run(partial(self._handle().drop, name))
+        self._session.check_change(f"dropping the map {name!r}")
+        await self._session.workers.run(partial(self._session.handle().drop, name))
 
     async def rename(self, old: str, new: str) -> None:
         """Give a map another name; its handles keep working."""
-        self.inside.check_change(current_task(), f"renaming the map {old!r}")
-        await self.workers.run(partial(self._handle().rename, old, new))
+        self._session.check_change(f"renaming the map {old!r}")
+        await self._session.workers.run(partial(self._session.handle().rename, old, new))
 
     # -------------------------------------------------------------- transactions
 
@@ -183,187 +168,97 @@ class Database:
         The reads and writes of a pessimistic one run in a worker thread, as they may wait.  A
         plain write is refused in the task that is in the block; others are free.
         """
-        self.workers.check()
-        inner = TransactionSession(
-            self.writer(),
-            mode=mode,
+        return self._session.transaction(
+            mode,
             isolation=isolation,
             durability=durability,
             id=id,
             tag=tag,
             deadline=deadline,
             lock_timeout=lock_timeout,
-            any_thread=True,
-        )
-        return Transaction(
-            self, inner, pessimistic=mode == "pessimistic", plain_writes=plain_writes
+            plain_writes=plain_writes,
         )
 
     async def run(
         self,
-        work: Callable[..., Awaitable[T]],
-        *args: Any,
+        work: Callable[[Transaction, *A], Awaitable[T]],
+        *args: *A,
         attempts: int = ATTEMPTS,
         deadline: float | None = None,
-        **options: Any,
+        **options: Unpack[TransactionOptions],
     ) -> T:
         """Run ``await work(tx, *args)`` in a transaction and commit; return what it returned.
 
         Runs it again, up to ``attempts`` times and ``deadline`` seconds in all, after errors that
         are ``retryable``.  ``options`` are those of ``transaction``.
         """
-        check_callable(work)
-        async for attempt in self.attempts(attempts, deadline=deadline, **options):
-            async with attempt as tx:
-                running = work(tx, *args)
-                if not isinstance(running, Awaitable):
-                    raise UsageError(
-                        f"{work!r} is not an async function",
-                        hint="Give one that is made with `async def`, and does not `yield`.",
-                    )
-                result = await running
-                await tx.commit()
-                return result
-        raise AssertionError("the last attempt neither committed nor raised")
+        return await self._session.run(work, *args, attempts=attempts, deadline=deadline, **options)
 
     def attempts(
-        self, attempts: int = ATTEMPTS, *, deadline: float | None = None, **options: Any
+        self,
+        attempts: int = ATTEMPTS,
+        *,
+        deadline: float | None = None,
+        **options: Unpack[TransactionOptions],
     ) -> Attempts:
         """Yield attempts: ``async for attempt in db.attempts(): async with attempt as tx: ...``."""
-        self.workers.check()
-        self.writer()
-        return Attempts(self, attempts, deadline, options)
-
-    async def commit(self, commit: Commit) -> Receipt:
-        """Commit through the log thread; what ``aio`` itself builds on."""
-        assert self._log is not None
-        await self._log.commit(commit)
-        if commit.error is not None:
-            raise commit.error
-        assert commit.receipt is not None
-        return commit.receipt
+        return self._session.attempts(attempts, deadline=deadline, **options)
 
     def new_id(self) -> bytes:
         """Return a fresh transaction id, for ``transaction(id=...)``."""
-        return self._handle().new_id()
+        return self._session.handle().new_id()
 
     async def outcome(self, tx_id: bytes) -> Outcome:
         """Tell what became of a transaction; see ``tidelog.Database.outcome``."""
-        return await self.workers.run(partial(self._handle().outcome, tx_id))
+        return await self._session.workers.run(partial(self._session.handle().outcome, tx_id))
 
     # -------------------------------------------------------------- snapshots
 
     def snapshot(self) -> Snapshot:
         """Return the whole store as it is when the ``async with`` block begins."""
-        self.workers.check()
-        return Snapshot(self, self.take_snapshot)
-
-    async def take_snapshot(self) -> snapshots.Snapshot:
-        """Return a synchronous snapshot: at once if that is quick, else from a worker thread."""
-        self.workers.check()
-        await self.pace()
-        if not self.read_only:
-            snapshot = self.writer().snapshot_nowait()
-            if snapshot is not None:
-                return snapshot
-        return await self.workers.run(self.database.snapshot)
-
-    # -------------------------------------------------------------- place of maps
-
-    async def pace(self) -> None:
-        """Check for cancellation, and now and then let other tasks run."""
-        self._reads += 1
-        if self._reads % READS_PER_CHECKPOINT:
-            await checkpoint_if_cancelled()
-        else:
-            await checkpoint()
-
-    async def read(self, work: Callable[[], T]) -> T:
-        """Return ``work()``, which looks at a few keys."""
-        if not self._inline:
-            return await self.workers.run(work)
-        await self.pace()
-        self.workers.check()
-        if self._beneath.overlay.gated:
-            return await self.workers.run(work)
-        return work()
-
-    async def scan(self, work: Callable[[], T]) -> T:
-        """Return ``work()``, which may take long."""
-        return await self.workers.run(work)
-
-    def check_nowait(self) -> None:
-        """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
-        self.workers.check()
-        if self._beneath.overlay.gated:
-            raise trio.WouldBlock
-
-    def getter(self, mapping: SyncMap) -> Getter:
-        """Return an async function from key and default to value."""
-        read, check, overlay = mapping.get, self.workers.check, self._beneath.overlay
-        if not self._inline:
-
-            async def get(key: Any, default: Any) -> Any:
-                return await self.workers.run(partial(read, key, default))
-
-            return get
-
-        async def get_inline(key: Any, default: Any) -> Any:
-            self._reads += 1
-            if self._reads % READS_PER_CHECKPOINT:
-                await checkpoint_if_cancelled()
-            else:
-                await checkpoint()
-            check()
-            if overlay.gated:
-                return await self.workers.run(partial(read, key, default))
-            return read(key, default)
-
-        return get_inline
+        self._session.workers.check()
+        return Snapshot(self._session, self._session.take_snapshot)
 
     # -------------------------------------------------------------- maintenance
 
     async def checkpoint(self) -> int:
         """Carry all updates into the data file; return the position up to which it has them."""
-        return await self.workers.run(self._handle().checkpoint)
+        return await self._session.workers.run(self._session.handle().checkpoint)
 
     async def sync(self) -> int:
         """Make every commit so far durable; return the position up to which the log is."""
-        return await self.workers.run(self._handle().sync)
+        return await self._session.workers.run(self._session.handle().sync)
 
     async def backup(
         self, directory: str | os.PathLike[str], *, verify: bool = True
     ) -> BackupReport:
         """Copy the store, as it is now, into a directory; see ``tidelog.Database.backup``."""
-        return await self.workers.run(partial(self._handle().backup, directory, verify=verify))
+        return await self._session.workers.run(
+            partial(self._session.handle().backup, directory, verify=verify)
+        )
 
     async def attach(
         self, directory: str | os.PathLike[str], name: str | None = None
     ) -> Map[Any, Any]:
         """Make the load in a directory a new map; see ``tidelog.Database.attach``."""
-        self.inside.check_change(current_task(), "attaching a load")
-        attached = await self.workers.run(partial(self._handle().attach, directory, name))
+        self._session.check_change("attaching a load")
+        attached = await self._session.workers.run(
+            partial(self._session.handle().attach, directory, name)
+        )
         return self.map(attached.name)
 
     async def refresh(self) -> None:
         """Show the newest state, of a store that is open for reading; others always show it."""
         if self.read_only:
-            await self.workers.run(cast("ReadOnlyDatabase", self.database).refresh)
+            await self._session.workers.run(cast("ReadOnlyDatabase", self.database).refresh)
         else:
-            await checkpoint()
+            await self._session.loop.checkpoint()
 
     async def statistics(self) -> Statistics | ReadStatistics:
         """Return how the store is doing; looks at its files."""
-        return await self.workers.run(self.database.statistics)
+        return await self._session.workers.run(self.database.statistics)
 
     # -------------------------------------------------------------- end
-
-    def forked(self) -> None:
-        """In the child of a fork: let every later call raise ``ForkedError``."""
-        self.workers.closed = True
-        self.workers.refusal = self._beneath.forked_error
-        if self._log is not None:
-            self._log.forked()
 
     async def aclose(self) -> None:
         """Let what is being committed end, take a checkpoint, and let go of the store.
@@ -371,36 +266,20 @@ class Database:
         Closing twice is fine.  It cannot be cancelled: see ``tidelog.Database.close`` for what
         it promises.
         """
-        with trio.CancelScope(shield=True):
-            if self.workers.refusal == self._beneath.forked_error:
-                await checkpoint()
-                return
-            if self._closed is not None:
-                await self._closed.wait()
-                return
-            self._closed = trio.Event()
-            self.workers.closed = True
-            try:
-                if self._log is not None:
-                    await self._log.stop()
-                await self.workers.close()
-                await trio.to_thread.run_sync(self.database.close)
-            finally:
-                self._closed.set()
+        await self._session.close()
 
 
-@asynccontextmanager
-async def open(
+def open(
     path: str | os.PathLike[str],
     *,
     partitions: int | None = None,
     durability: Durability = "always",
     read_only: bool = False,
     create: bool = True,
-    codecs: Iterable[Any] = (),
+    codecs: Iterable[codecs_module.ValueCodec[Any]] = (),
     reads: Reads = "inline",
-    **limits: Any,
-) -> AsyncIterator[Database]:
+    **limits: Unpack[GivenOptions],
+) -> AbstractAsyncContextManager[Database]:
     """Open a store for the tasks of this loop; leaving the ``async with`` block closes it.
 
     ``reads``: where single reads run.  ``inline``, in the loop, costs a microsecond if the data
@@ -408,7 +287,7 @@ async def open(
     never stops it.  All else is as in ``tidelog.open``.  Opening and closing run in a worker
     thread, and cannot be cancelled: a recovery goes on to its end.
     """
-    async with open_with(
+    return open_with(
         production(),
         path,
         partitions=partitions,
@@ -418,8 +297,7 @@ async def open(
         codecs=codecs,
         reads=reads,
         **limits,
-    ) as database:
-        yield database
+    )
 
 
 @asynccontextmanager
@@ -427,34 +305,36 @@ async def open_with(
     environment: Environment,
     path: str | os.PathLike[str],
     *,
+    partitions: int | None = None,
+    durability: Durability = "always",
+    read_only: bool = False,
+    create: bool = True,
+    codecs: Iterable[codecs_module.ValueCodec[Any]] = (),
     reads: Reads = "inline",
-    **options: Any,
+    **limits: Unpack[GivenOptions],
 ) -> AsyncIterator[Database]:
     """Open a store in a given environment: ``open`` with another disk, clock or data file."""
     choice("reads", reads, Reads)
-    _check_trio()
-    opening = partial(opens.open_with, environment, path, **options)
-    database = Database(await trio.to_thread.run_sync(opening), reads)
+    loop = running_loop()
+    await loop.checkpoint_if_cancelled()
+    opening = partial(
+        opens.open_with,
+        environment,
+        path,
+        partitions=partitions,
+        durability=durability,
+        read_only=read_only,
+        create=create,
+        codecs=codecs,
+        **limits,
+    )
+    database = Database(await in_thread(loop, opening), loop, reads)
     try:
         yield database
     finally:
         await database.aclose()
 
 
-def _check_trio() -> None:
-    try:
-        trio.lowlevel.current_trio_token()
-    except RuntimeError:
-        raise UsageError(
-            "tidelog.aio is for Trio, and no Trio loop is running here",
-            hint="Begin one with `trio.run`; under asyncio use `tidelog.open`, and call it in "
-            "threads (`asyncio.to_thread`).",
-        ) from None
-
-
-def _after_fork() -> None:
-    for database in list(_open_databases):
-        database.forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+def loop_session_of(database: Database) -> LoopSession:
+    """Return what is behind a store for tasks, for the parts of Tidelog that work in it."""
+    return database._session

@@ -1,4 +1,4 @@
-"""One thread per store that commits for Trio tasks, so that their loop never waits for a disk.
+"""One thread per store that commits for tasks, so that their loop never waits for a disk.
 
 Tasks leave their commits in a queue and sleep.  The thread takes all that are there, commits them
 as one group (one frame, one sync), and wakes their tasks by one call into the loop.  Both ways
@@ -19,7 +19,6 @@ Left out: what a commit is and how groups are written (``commit``, ``puts``), wh
 from __future__ import annotations
 
 import threading
-from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Container, Coroutine, Iterator
 from contextlib import suppress
@@ -27,20 +26,9 @@ from copy import copy
 from queue import SimpleQueue
 from typing import Any, NoReturn, TypeVar
 
-import trio
 from mmh3 import hash as murmur3
-from trio.lowlevel import (
-    Abort,
-    Task,
-    TrioToken,
-    checkpoint_if_cancelled,
-    current_task,
-    enable_ki_protection,
-    reschedule,
-    wait_task_rescheduled,
-)
 
-from ...affinity.errors import ClosedError, TidelogError, UsageError
+from ...affinity.errors import ClosedError, TidelogError
 from ..api.rewrites import Rewrite
 from ..api.session import StoreSession
 from ..commit.entries import Commit, Entry
@@ -49,6 +37,8 @@ from ..commit.puts import PUT_BYTES_MAX, PUTS_MAX, WAITER, Put, Puts
 from ..commit.queue import GROUP_BYTES_MAX
 from ..data.namespaces import Namespace
 from ..data.stored import KEY_BYTES_MAX
+from .loops import Loop, take_back, wrong_loop
+from .waiting import Once
 
 COMMITS_MAX = 256
 """Commits, other than single puts, that are taken from the queue at once."""
@@ -57,21 +47,21 @@ T = TypeVar("T")
 
 
 class LogThread:
-    """Commits for the tasks of one Trio loop; made, used and stopped in that loop."""
+    """Commits for the tasks of one loop; made, used and stopped in that loop."""
 
-    def __init__(self, session: StoreSession, token: TrioToken) -> None:
+    def __init__(self, session: StoreSession, loop: Loop) -> None:
         self._session = session
         self._durable = session.durability == "always"
-        self._token = token
-        self._loop = get_ident()
+        self._loop = loop
         self._puts: deque[Put] = deque()
-        self._commits: deque[tuple[Commit | Rewrite, Task]] = deque()
-        self._errors: dict[Task, BaseException] = {}
+        self._commits: deque[tuple[Commit | Rewrite, Any]] = deque()
+        self._errors: dict[Any, BaseException] = {}
         """Errors of puts, for the tasks that are about to run."""
+        self.commit = loop.protected(self._commit_one)
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._asleep = False
         self._stopping = False
-        self._ended = trio.Event()
+        self._ended = Once(loop)
         self._thread = threading.Thread(target=self._run, name="tidelog-log", daemon=True)
         self._thread.start()
 
@@ -86,33 +76,37 @@ class LogThread:
         """Return an async function that sets an encoded key.
 
         ``otherwise`` does it for deletes (None), large values, keys that somebody has locked, and
-        for tasks ``inside`` a transaction block.  It raises ``trio.Cancelled`` only if nothing was
-        done.  One closure on purpose: at full load a call more per put costs several percent.
+        for tasks ``inside`` a transaction block.  Cancelled it has done nothing.  One closure on
+        purpose: at full load a call more per put costs several percent.
         """
         prefixes, number = namespace.prefixes, namespace.id
         first, count, _ = namespace.space
         queue, errors, loop = self._puts, self._errors, self._loop
+        place, here, task, sleeper_of = loop.place, loop.here, loop.task, loop.sleeper
+        check, wait = loop.checkpoint_if_cancelled, loop.wait
         largest = min(
             PUT_BYTES_MAX, self._session.store.options.transaction_bytes_max - KEY_BYTES_MAX
         )
 
-        @enable_ki_protection
+        @loop.protected
         async def put(key: bytes, value: bytes | None) -> None:
-            await checkpoint_if_cancelled()
-            if self._stopping or loop != get_ident() or not namespace.alive:
+            if self._stopping or place != here() or not namespace.alive:
                 self._refuse(namespace)
-            task = current_task()
-            if value is None or len(value) > largest or (inside and task in inside):
+            await check()
+            if value is None or len(value) > largest or (inside and task() in inside):
                 return await otherwise(key, value)
+            if self._asleep and not loop.runs_here():
+                raise wrong_loop()
+            sleeper = sleeper_of()
             partition = first + murmur3(key, 0, False) % count
-            entry = (partition, number, prefixes[partition] + key, key, value, task)
+            entry = (partition, number, prefixes[partition] + key, key, value, sleeper)
             queue.append(entry)
             if self._asleep:
                 self._asleep = False
                 self._wake.put(None)
-            await wait_task_rescheduled(lambda _: _take_back(queue, entry))
-            if errors and task in errors:
-                error = errors.pop(task)
+            await wait(sleeper, take_back, queue, entry)
+            if errors and sleeper in errors:
+                error = errors.pop(sleeper)
                 if isinstance(error, LockedError):
                     return await otherwise(key, value)
                 raise _for_one(error)
@@ -120,31 +114,30 @@ class LogThread:
 
         return put
 
-    @enable_ki_protection
-    async def commit(self, commit: Commit | Rewrite) -> None:
+    async def _commit_one(self, commit: Commit | Rewrite) -> None:
         """Let the thread commit; afterwards ``commit`` has its receipt or its error.
 
-        Raises ``trio.Cancelled`` only if nothing was done.
+        Cancelled it has done nothing.
         """
-        await checkpoint_if_cancelled()
-        if self._stopping or self._loop != get_ident():
+        if self._stopping or not self._loop.runs_here():
             self._refuse(None)
-        entry = (commit, current_task())
+        await self._loop.checkpoint_if_cancelled()
+        sleeper = self._loop.sleeper()
+        entry = (commit, sleeper)
         self._commits.append(entry)
         if self._asleep:
             self._asleep = False
             self._wake.put(None)
-        await wait_task_rescheduled(lambda _: _take_back(self._commits, entry))
+        await self._loop.wait(sleeper, take_back, self._commits, entry)
 
     def _refuse(self, namespace: Namespace | None) -> NoReturn:
-        if self._loop != get_ident():
-            raise wrong_loop()
         if self._session.open_state.closed is not None:
             raise self._session.open_state.closed()
-        if self._stopping or namespace is None:
+        if self._stopping:
             raise ClosedError(f"the store {self._session.path} is closed")
-        namespace.check_alive()
-        raise AssertionError("nothing to refuse")
+        if namespace is not None:
+            namespace.check_alive()
+        raise wrong_loop()
 
     def forked(self) -> None:
         """In the child of a fork, where the thread is not: take no more commits."""
@@ -152,30 +145,32 @@ class LogThread:
 
     async def stop(self) -> None:
         """Take no more commits, and return once all that were in the queue have ended."""
-        with trio.CancelScope(shield=True):
-            self._stopping = True
-            self._wake.put(None)
-            await self._ended.wait()
+        self._stopping = True
+        self._wake.put(None)
+        await self._ended.wait()
 
     # -------------------------------------------------------------- in the thread
 
     def _run(self) -> None:
         puts, commits = self._puts, self._commits
-        # The loop has gone if a program ended without closing: nobody is left to be told.
-        with suppress(trio.RunFinishedError):
-            while True:
-                while puts or commits:
-                    self._group()
-                if self._stopping:
-                    self._token.run_sync_soon(self._ended.set)
+        while True:
+            while puts or commits:
+                if not self._group():
                     return
-                self._asleep = True
-                # Whoever queued before that did not wake anybody: look again.
-                if not puts and not commits:
-                    self._wake.get()
+            if self._stopping:
+                self._loop.soon(self._ended.come)
+                return
+            self._asleep = True
+            # Whoever queued before that did not wake anybody: look again.
+            if not puts and not commits:
+                self._wake.get()
 
-    def _group(self) -> None:
-        """Commit what is in the queues, and wake those who wait for it."""
+    def _group(self) -> bool:
+        """Commit what is in the queues, and wake those who wait for it.
+
+        False if the loop has gone, as it has if a program ended without closing: nobody is left
+        to be told.
+        """
         puts = _taken(self._puts, PUTS_MAX)
         commits = _taken(self._commits, COMMITS_MAX)
         entries: list[Entry] = [commit for commit, _ in commits]
@@ -186,7 +181,14 @@ class LogThread:
             self._commit(group)
         if together is not None:
             together.leave_errors(self._errors, None)
-        self._token.run_sync_soon(_wake_tasks, puts, commits)
+        return self._loop.soon(self._wake_tasks, puts, commits)
+
+    def _wake_tasks(self, puts: list[Put], commits: list[tuple[Commit | Rewrite, Any]]) -> None:
+        wake = self._loop.wake
+        for put in puts:
+            wake(put[WAITER])
+        for _, sleeper in commits:
+            wake(sleeper)
 
     def _commit(self, entries: list[Entry]) -> None:
         try:
@@ -222,26 +224,3 @@ def _taken(queue: deque[T], most: int) -> list[T]:
         while len(taken) < most:
             taken.append(take())
     return taken
-
-
-def _take_back(queue: deque[T], entry: T) -> Abort:
-    try:
-        queue.remove(entry)
-    except ValueError:
-        return Abort.FAILED
-    return Abort.SUCCEEDED
-
-
-def _wake_tasks(puts: list[Put], commits: list[tuple[Commit | Rewrite, Task]]) -> None:
-    for put in puts:
-        reschedule(put[WAITER])
-    for _, task in commits:
-        reschedule(task)
-
-
-def wrong_loop() -> UsageError:
-    """Return the error for a call from another thread than that of the loop."""
-    return UsageError(
-        "a store of `tidelog.aio` can be used only in the Trio loop that opened it",
-        hint="Use its `.database`, which threads may share, or open with `tidelog.open`.",
-    )

@@ -1,4 +1,4 @@
-"""Maps under Trio: the same as ``api.maps.Map``, awaited.
+"""Maps for tasks: the same as ``api.maps.Map``, awaited.
 
 A ``Map`` is a name until it is first used: making a map writes the log, so that happens in a
 worker thread, once, in the first call that is awaited.  What the operations mean stands in
@@ -26,17 +26,18 @@ from collections.abc import (
 )
 from typing import Any, Generic, Protocol, TypeVar, overload
 
-import trio
-
 from ..data import operations
 from ..data.decisions import MISSING
 from ..data.namespaces import Home, Namespace, no_map_of, not_copied
 from ..data.operations import LOAD_BATCH, iterated
 from ..data.requests import Iteration, Operation, Request, Source
+from .running import running_loop, would_block
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
+TK = TypeVar("TK", bound=tuple[Any, ...])
+"""Keys that are tuples: a shorter one is a prefix, or a bound, of many."""
 
 BLOCK_FIRST = 16
 BLOCK_MAX = 1024
@@ -72,7 +73,7 @@ class Backing(Protocol):
         """An async function that sets an encoded key, or deletes it."""
 
     def get_nowait(self, key: Any, default: Any) -> Any:
-        """Return the value of a key, or raise ``trio.WouldBlock``."""
+        """Return the value of a key, or raise what ``would_block`` gives."""
 
     def answer(self, request: Request) -> Awaitable[Any]:
         """Return the answer to a request, which may be a whole operation."""
@@ -99,6 +100,8 @@ class Items(AsyncIterator[T], Generic[T]):
         self._pages: Pages[T] | None = None
         self._ready: list[T] = []  # backwards
         self._size = BLOCK_FIRST
+
+    __reduce_ex__ = not_copied
 
     def __aiter__(self) -> Items[T]:
         """Return the iteration itself."""
@@ -137,7 +140,7 @@ class Items(AsyncIterator[T], Generic[T]):
         self._begin = None
         self._ready.clear()
         self._end()
-        await trio.lowlevel.checkpoint()
+        await running_loop().checkpoint()
 
     async def __aenter__(self) -> Items[T]:
         """Return the iteration itself."""
@@ -149,15 +152,14 @@ class Items(AsyncIterator[T], Generic[T]):
 
 
 class Map(Generic[K, V]):
-    """A named map of a store that is open under Trio; made by ``db.map``.
+    """A named map of a store that is open in a loop; made by ``db.map``.
 
     Each method does what the one of the same name of ``tidelog.Map`` does.
     """
 
     def __init__(self, name: str, home: Home, bind: Callable[[], Awaitable[Backing]]) -> None:
         self.name = name
-        self.home = home
-        """The opening of the store, to which the map belongs."""
+        self._home = home
         self._bind = bind
         self._backing: Backing | None = None
         self._get: Getter = self._bound_get
@@ -177,10 +179,9 @@ class Map(Generic[K, V]):
 
     async def ensure(self) -> None:
         """Make or find the map now, not at its first use; errors about it come here."""
-        await self.bound()
+        await self._bound()
 
-    async def bound(self) -> Backing:
-        """Return what the map is bound to; what ``aio`` itself builds on."""
+    async def _bound(self) -> Backing:
         backing = self._backing
         if backing is None:
             backing = await self._bind()
@@ -201,7 +202,7 @@ class Map(Generic[K, V]):
         return self._get(key, default)
 
     async def _bound_get(self, key: K, default: Any) -> Any:
-        await self.bound()
+        await self._bound()
         return await self._get(key, default)
 
     @overload
@@ -211,17 +212,17 @@ class Map(Generic[K, V]):
     def get_nowait(self, key: K, default: Any = None) -> Any:
         """Return the value of a key, or ``default``, at once and in the loop.
 
-        Raises ``trio.WouldBlock`` if that is impossible: before the first awaited call of the
-        map (``ensure``), in a pessimistic transaction, if a snapshot has to be waited for, and
-        while the data file grows.
+        Raises ``trio.WouldBlock``, under asyncio ``BlockingIOError``, if that is impossible:
+        before the first awaited call of the map (``ensure``), in a pessimistic transaction, if a
+        snapshot has to be waited for, and while the data file grows.
         """
         if self._backing is None:
-            raise trio.WouldBlock
+            raise would_block()
         return self._backing.get_nowait(key, default)
 
     async def contains(self, key: K) -> bool:
         """Tell whether the map has a key."""
-        backing = await self.bound()
+        backing = await self._bound()
         found: bool = await backing.answer(operations.contains(backing.namespace, key))
         return found
 
@@ -232,17 +233,17 @@ class Map(Generic[K, V]):
         return self._put(self._encode_key(key), self._encode_value(value))
 
     async def _bound_set(self, key: K, value: V) -> None:
-        await self.bound()
+        await self._bound()
         await self._put(self._encode_key(key), self._encode_value(value))
 
     async def discard(self, key: K) -> None:
         """Delete a key if it is there; unlike ``delete`` it reads nothing."""
-        await self.bound()
+        await self._bound()
         await self._put(self._encode_key(key), None)
 
     async def delete(self, key: K) -> None:
         """Delete a key; ``KeyError`` if it is not there."""
-        backing = await self.bound()
+        backing = await self._bound()
         await backing.answer(operations.delete(backing.namespace, key))
 
     @overload
@@ -251,23 +252,23 @@ class Map(Generic[K, V]):
     def pop(self, key: K, default: V | T) -> Coroutine[Any, Any, V | T]: ...
     async def pop(self, key: K, default: Any = MISSING) -> Any:
         """Delete a key and return its value, in one transaction."""
-        backing = await self.bound()
+        backing = await self._bound()
         return await backing.answer(operations.pop(backing.namespace, key, default))
 
     async def setdefault(self, key: K, default: V) -> V:
         """Return the value of a key, setting it first if it is not there, in one transaction."""
-        backing = await self.bound()
+        backing = await self._bound()
         value: V = await backing.answer(operations.setdefault(backing.namespace, key, default))
         return value
 
     async def popitem(self) -> tuple[K, V]:
         """Delete the first key and return it with its value; ``KeyError`` if the map is empty."""
-        backing = await self.bound()
+        backing = await self._bound()
         return await backing.perform(operations.popitem(backing.namespace))
 
     async def incr(self, key: K, delta: int = 1) -> int:
         """Add ``delta`` to an integer, taken as 0 if it is not there; return the sum."""
-        backing = await self.bound()
+        backing = await self._bound()
         total: int = await backing.answer(operations.incr(backing.namespace, key, delta))
         return total
 
@@ -276,7 +277,7 @@ class Map(Generic[K, V]):
 
         None stands for no value: ``expected`` None means absent, ``value`` None deletes.
         """
-        backing = await self.bound()
+        backing = await self._bound()
         asked = operations.compare_and_set(backing.namespace, key, expected, value)
         done: bool = await backing.answer(asked)
         return done
@@ -286,7 +287,7 @@ class Map(Generic[K, V]):
     async def get_many(self, keys: Iterable[K]) -> dict[K, V]:
         """Return the keys that are there, with their values; cheaper than one ``get`` each."""
         wanted = list(keys)
-        backing = await self.bound()
+        backing = await self._bound()
         return await backing.read(operations.get_many(backing.namespace, wanted), len(wanted))
 
     async def update_many(self, pairs: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
@@ -294,7 +295,7 @@ class Map(Generic[K, V]):
 
         Raises ``TransactionTooLargeError`` beyond ``transaction_bytes_max``: see ``load``.
         """
-        backing = await self.bound()
+        backing = await self._bound()
         await backing.perform(operations.update_many(backing.namespace, pairs))
 
     async def load(
@@ -309,7 +310,7 @@ class Map(Generic[K, V]):
         the same pairs again gives the same map.
         """
         source: Source = aiter(pairs) if isinstance(pairs, AsyncIterable) else iterated(pairs)
-        backing = await self.bound()
+        backing = await self._bound()
         return await backing.perform(operations.load(backing.namespace, source, batch))
 
     async def delete_many(self, keys: Iterable[K]) -> None:
@@ -317,42 +318,49 @@ class Map(Generic[K, V]):
 
         Like ``discard`` it reads nothing.
         """
-        backing = await self.bound()
+        backing = await self._bound()
         await backing.perform(operations.delete_many(backing.namespace, keys))
 
-    async def delete_range(self, start: K | None = None, stop: K | None = None) -> int:
+    @overload
+    async def delete_range(self, start: K | None = None, stop: K | None = None) -> int: ...
+    @overload
+    async def delete_range(
+        self: Map[TK, V], start: tuple[Any, ...] | None = None, stop: tuple[Any, ...] | None = None
+    ) -> int: ...
+    async def delete_range(self, start: Any = None, stop: Any = None) -> int:
         """Delete the keys from ``start`` (included) to ``stop`` (not); return how many there were.
 
         In one transaction, all or none.  Raises ``CodecError`` as ``range`` does.
         """
-        backing = await self.bound()
+        backing = await self._bound()
         asked = operations.delete_range(backing.namespace, start, stop)
         deleted: int = await backing.answer(asked)
         return deleted
 
     async def first(self) -> tuple[K, V] | None:
         """Return the first key with its value; None if the map is empty."""
-        backing = await self.bound()
+        backing = await self._bound()
         return await backing.perform(operations.first(backing.namespace))
 
     async def last(self) -> tuple[K, V] | None:
         """Return the last key with its value; None if the map is empty."""
-        backing = await self.bound()
+        backing = await self._bound()
         return await backing.perform(operations.last(backing.namespace))
 
     async def clear(self) -> None:
         """Delete all keys, in one transaction; ``db.drop`` is quicker for a large map."""
-        backing = await self.bound()
+        backing = await self._bound()
         await backing.answer(operations.clear())
 
     async def count(self) -> int:
         """Return the number of keys; it takes as long as what no checkpoint has written yet."""
-        backing = await self.bound()
+        backing = await self._bound()
         found: int = await backing.answer(operations.count())
         return found
 
     # -------------------------------------------------------------- in order
 
+    @overload
     def range(
         self,
         start: K | None = None,
@@ -360,7 +368,24 @@ class Map(Generic[K, V]):
         *,
         reverse: bool = False,
         limit: int | None = None,
-    ) -> Items[tuple[K, V]]:
+    ) -> Items[tuple[K, V]]: ...
+    @overload
+    def range(
+        self: Map[TK, V],
+        start: tuple[Any, ...] | None = None,
+        stop: tuple[Any, ...] | None = None,
+        *,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Items[tuple[TK, V]]: ...
+    def range(
+        self,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Items[tuple[Any, V]]:
         """Iterate over the pairs from ``start`` (included) to ``stop`` (not), in order."""
         return self._iterate(
             lambda namespace: operations.between(
@@ -368,11 +393,19 @@ class Map(Generic[K, V]):
             )
         )
 
-    def items(self, prefix: K | None = None) -> Items[tuple[K, V]]:
+    @overload
+    def items(self, prefix: K | None = None) -> Items[tuple[K, V]]: ...
+    @overload
+    def items(self: Map[TK, V], prefix: tuple[Any, ...]) -> Items[tuple[TK, V]]: ...
+    def items(self, prefix: Any = None) -> Items[tuple[Any, V]]:
         """Iterate over (key, value) in order; ``prefix`` keeps those whose key begins with it."""
         return self._iterate(lambda namespace: operations.items(namespace, prefix))
 
-    def keys(self, prefix: K | None = None) -> Items[K]:
+    @overload
+    def keys(self, prefix: K | None = None) -> Items[K]: ...
+    @overload
+    def keys(self: Map[TK, Any], prefix: tuple[Any, ...]) -> Items[TK]: ...
+    def keys(self, prefix: Any = None) -> Items[Any]:
         """Iterate over the keys in order; ``prefix`` keeps those that begin with it."""
         return self._iterate(lambda namespace: operations.keys(namespace, prefix))
 
@@ -386,14 +419,19 @@ class Map(Generic[K, V]):
 
     def _iterate(self, way: Callable[[Namespace], Iteration[T]]) -> Items[T]:
         async def begin() -> Pages[T]:
-            backing = await self.bound()
+            backing = await self._bound()
             return backing.pages(way(backing.namespace))
 
         return Items(begin)
 
 
+async def backing_of(mapping: Map[Any, Any]) -> Backing:
+    """Return what a map is bound to, for the parts of Tidelog that work in it."""
+    return await mapping._bound()
+
+
 def check_home(mapping: object, home: Home) -> None:
     """Raise ``UsageError`` unless this is a map of this opening of a store."""
-    found = mapping.home if isinstance(mapping, Map) else None
+    found = mapping._home if isinstance(mapping, Map) else None
     if found is not home:
         raise no_map_of(home, mapping, found)

@@ -17,11 +17,9 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
-import trio
-from trio.lowlevel import current_task
-
 from ...affinity.errors import DeadlockError
 from ..api.choices import Isolation
+from ..api.maps import namespace_of
 from ..api.rewrites import Rewrite
 from ..api.rewriting import begins_again, has_to_wait
 from ..commit.lock_manager import LockedError
@@ -30,7 +28,7 @@ from ..data.operations import Encoded
 from ..data.requests import DecideOn, PopFirst, PutMany, Request, Together
 from .beneath import Beneath, SyncMap
 from .log_thread import LogThread
-from .transactions import Store, Transaction
+from .transactions import Store, Transaction, place_behind
 
 
 class Plain(Beneath):
@@ -40,9 +38,9 @@ class Plain(Beneath):
         super().__init__(mapping, store)
         self._store = store
         self._log = log
-        self._make = store.writer().rewriting.maker(mapping.namespace)
+        self._make = store.writer().rewriting.maker(namespace_of(mapping))
         # The hot paths.  Neither refers to this object, which would keep itself alive.
-        namespace = mapping.namespace
+        namespace = namespace_of(mapping)
         otherwise = partial(_commit_pair, store, namespace)
         self.get = store.getter(mapping)  # type: ignore[method-assign]
         self.put = log.putter(namespace, store.inside, otherwise)  # type: ignore[method-assign]
@@ -97,7 +95,7 @@ class Plain(Beneath):
         _check_outside(self._store, self.namespace)
 
         async def attempt(tx: Transaction) -> Any:
-            return await tx.backing(self.namespace).perform(request.operation())
+            return await place_behind(tx).backing(self.namespace).perform(request.operation())
 
         return await self._store.run(attempt, plain_writes=True)
 
@@ -105,7 +103,7 @@ class Plain(Beneath):
 def _check_outside(store: Store, namespace: Namespace) -> None:
     """Raise ``UsageError`` for a plain write in a transaction block of this task."""
     if store.inside:
-        store.inside.check_write(current_task(), namespace.name)
+        store.inside.check_write(store.loop.task(), namespace.name)
 
 
 async def _commit_pair(store: Store, namespace: Namespace, key: bytes, value: bytes | None) -> None:
@@ -119,7 +117,7 @@ async def _commit_pairs(store: Store, namespace: Namespace, pairs: Encoded) -> N
     _check_outside(store, namespace)
     commit = store.writer().commit_of(namespace, pairs)
     if commit is None:
-        await trio.lowlevel.checkpoint()
+        await store.loop.checkpoint()
         return
     try:
         await store.commit(commit)
@@ -135,6 +133,6 @@ async def _wait(
         own = store.transaction("pessimistic", isolation=isolation, plain_writes=True)
         try:
             async with own as tx:
-                return await tx.backing(namespace).answer(request)
+                return await place_behind(tx).backing(namespace).answer(request)
         except DeadlockError:
             continue  # it stood, waiting, in the way of those it waits for

@@ -1,4 +1,4 @@
-"""Snapshots under Trio: the whole store as it was at one moment, for reading.
+"""Snapshots for tasks: the whole store as it was at one moment, for reading.
 
 Left out: what a snapshot is (``api.snapshots``), where its reads run (``database``).
 """
@@ -13,7 +13,7 @@ from ..api import snapshots
 from ..api.maps import map_of
 from ..data.namespaces import not_copied
 from .beneath import Beneath
-from .maps import Map, check_home
+from .maps import Map, backing_of, check_home
 from .transactions import Store
 
 K = TypeVar("K")
@@ -23,10 +23,12 @@ V = TypeVar("V")
 class Snapshot:
     """The whole store as it was at one moment; made by ``db.snapshot``, used in ``async with``."""
 
-    def __init__(self, store: Store, take: Callable[[], Awaitable[snapshots.Snapshot]]) -> None:
+    def __init__(
+        self, store: Store, take: Callable[[], Awaitable[snapshots.SnapshotSession]]
+    ) -> None:
         self._store = store
         self._take = take
-        self._inner: snapshots.Snapshot | None = None
+        self._inner: snapshots.SnapshotSession | None = None
 
     __reduce_ex__ = not_copied
 
@@ -44,12 +46,12 @@ class Snapshot:
         check_home(mapping, self._store.home)
 
         async def bind() -> Beneath:
-            taken, namespace = self._taken(), (await mapping.bound()).namespace
-            return Beneath(taken[map_of(namespace, taken)], self._store)
+            taken, namespace = self._taken(), (await backing_of(mapping)).namespace
+            return Beneath(taken.map_inside(map_of(namespace, taken)), self._store)
 
         return Map(mapping.name, self._store.home, bind)
 
-    def _taken(self) -> snapshots.Snapshot:
+    def _taken(self) -> snapshots.SnapshotSession:
         if self._inner is None:
             raise UsageError(
                 "this snapshot has not been taken yet", hint="Use it in an `async with` block."

@@ -1,4 +1,4 @@
-"""Transactions under Trio.
+"""Transactions of tasks.
 
 The reads and writes are those of a synchronous transaction; this module decides where they run.
 *Optimistic*: in the loop, as far as they are short, and the commit goes through the log thread.
@@ -8,7 +8,7 @@ Cancellation:
 
 - Until its commit is submitted a transaction can be cancelled; it is rolled back then.
 - After that the commit goes on to its end; the task learns the outcome, and is cancelled at its
-  next checkpoint.  So a ``commit`` that raises ``trio.Cancelled`` had no effect.
+  next checkpoint.  So a ``commit`` that is cancelled had no effect.
 - Cancelling a wait for a lock withdraws the request; what is locked stays locked until the end.
 
 A transaction is used by one task at a time.
@@ -16,18 +16,15 @@ A transaction is used by one task at a time.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
-
-import trio
-from trio.lowlevel import Task, checkpoint_if_cancelled, current_task
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 
 from ...affinity.errors import ClosedError, ForkedError, UsageError
 from ..api import snapshots
-from ..api.choices import Isolation, Mode
+from ..api.choices import Durability, Isolation, Mode, TransactionOptions
 from ..api.inside import Blocks
 from ..api.maps import map_of
 from ..api.session import StoreSession
@@ -39,12 +36,15 @@ from ..data.operations import KEYS_AT_ONCE, Encoded
 from ..data.requests import PutMany, Request, Together
 from ..store.data_file_growth import GrowingError
 from .beneath import Beneath, SyncMap, WorkPlace
-from .maps import Getter, Map, check_home
+from .loops import Loop
+from .maps import Getter, Map, backing_of, check_home
+from .running import would_block
 from .workers import Workers
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
+A = TypeVarTuple("A")
 
 
 class Store(WorkPlace, Protocol):
@@ -53,6 +53,10 @@ class Store(WorkPlace, Protocol):
     @property
     def home(self) -> Home:
         """The opening of the store, to which its maps belong."""
+
+    @property
+    def loop(self) -> Loop:
+        """The loop of the tasks."""
 
     @property
     def workers(self) -> Workers:
@@ -73,12 +77,21 @@ class Store(WorkPlace, Protocol):
         mode: Mode = ...,
         *,
         isolation: Isolation = ...,
+        durability: Durability | None = ...,
+        id: bytes | None = ...,
+        tag: str | None = ...,
         deadline: float | None = ...,
+        lock_timeout: float | None = ...,
         plain_writes: bool = ...,
     ) -> Transaction:
         """Return a transaction for an ``async with`` block."""
 
-    async def run(self, work: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+    async def run(
+        self,
+        work: Callable[[Transaction, *A], Awaitable[T]],
+        *args: *A,
+        **options: Unpack[TransactionOptions],
+    ) -> T:
         """Run ``await work(tx, *args)`` in a transaction and commit; return what it returned."""
 
     async def commit(self, commit: Commit) -> Receipt:
@@ -87,20 +100,20 @@ class Store(WorkPlace, Protocol):
     async def pace(self) -> None:
         """Check for cancellation, and now and then let other tasks run."""
 
-    async def take_snapshot(self) -> snapshots.Snapshot:
+    async def take_snapshot(self) -> snapshots.SnapshotSession:
         """Return a synchronous snapshot."""
 
 
 class Inside(Beneath):
     """The backing of a map inside a transaction."""
 
-    def __init__(self, mapping: SyncMap, transaction: Transaction) -> None:
+    def __init__(self, mapping: SyncMap, transaction: TransactionPlace) -> None:
         super().__init__(mapping, transaction)
         self._transaction = transaction
 
     async def put(self, key: bytes, value: bytes | None, /) -> None:
         """Set an encoded key, or delete it."""
-        await self._transaction.put_many(self._mapping.namespace, [(key, value)])
+        await self._transaction.put_many(self._mapping._namespace, [(key, value)])
 
     def answer(self, request: Request) -> Awaitable[Any]:
         """Return the answer to a request of an operation."""
@@ -112,12 +125,8 @@ class Inside(Beneath):
         return super().answer(request)
 
 
-class Transaction:
-    """One attempt at a change of many keys; made by ``db.transaction``, used in ``async with``.
-
-    ``tx[users]`` is the map ``users`` inside the transaction.  Leaving the block commits, an
-    exception in it rolls back.
-    """
+class TransactionPlace:
+    """What is behind a transaction: where the work of its maps runs, and how it begins and ends."""
 
     def __init__(
         self,
@@ -135,35 +144,24 @@ class Transaction:
         self._open = True
         self._busy = False
         self._plain_writes = plain_writes
-        self._task: Task | None = None
-
-    __reduce_ex__ = not_copied
-
-    def __repr__(self) -> str:
-        """Show what the transaction is doing."""
-        return f"<aio {self._inner!r}>"
+        self._task: Hashable | None = None
 
     @property
-    def receipt(self) -> Receipt | None:
-        """What the commit left behind; None before it, and without one."""
-        return self._inner.receipt
+    def session(self) -> TransactionSession:
+        """The synchronous transaction."""
+        return self._inner
 
-    @property
-    def tx_id(self) -> bytes | None:
-        """The id that the caller gave, or the one of the commit; None before it."""
-        return self._inner.tx_id
-
-    def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
-        """Return a map as it is inside this transaction; ``UsageError`` for a foreign one."""
+    def map_inside(self, mapping: Map[K, V]) -> Map[K, V]:
+        """Return a map as it is inside the transaction; ``UsageError`` for a foreign one."""
         check_home(mapping, self._store.home)
 
         async def bind() -> Inside:
-            return self.backing((await mapping.bound()).namespace)
+            return self.backing((await backing_of(mapping)).namespace)
 
         return Map(mapping.name, self._store.home, bind)
 
     def backing(self, namespace: Namespace) -> Inside:
-        """Return the backing of a map inside this transaction; what ``aio`` itself builds on."""
+        """Return the backing of a map inside this transaction."""
         return Inside(self._inner.map_inside(map_of(namespace, self._inner)), self)
 
     @property
@@ -173,44 +171,34 @@ class Transaction:
 
     # -------------------------------------------------------------- begin and end
 
-    async def __aenter__(self) -> Transaction:
+    async def begin(self) -> None:
         """Begin; a pessimistic transaction waits for its turn if many are running."""
         self._workers.check()
         if self._begun:
             raise UsageError("a transaction can be used only once", hint="Begin a new one.")
         if self._waits:
-            await self._workers.take_place(self, self._inner.lock_timeout)
+            await self._workers.take_place(self._inner.lock_timeout)
         self._begun = True
         if not self._plain_writes:
-            self._task = current_task()
+            self._task = self._store.loop.task()
             self._store.inside.enter(self._task, self)
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def end(self, *, failed: bool) -> None:
         """Commit, or roll back if the block raised; after ``commit`` or ``rollback`` do nothing."""
         try:
-            if self._open and kind is None:
+            if self._open and not failed:
                 await self.commit()
         finally:
             if self._task is not None:
                 self._store.inside.leave(self._task, self)
             await self.rollback()
             if self._waits:
-                self._workers.leave_place(self)
+                self._workers.leave_place()
 
     async def commit(self) -> Receipt:
-        """Make the transaction take effect; return its receipt.
-
-        Raises what ``tidelog.Transaction.commit`` does.  Raises ``trio.Cancelled`` only if it
-        had no effect.
-        """
+        """Make the transaction take effect; return its receipt."""
         with self._alone():
-            await checkpoint_if_cancelled()
+            await self._store.loop.checkpoint_if_cancelled()
             self._open = False
             if self._waits:
                 return await self._wait(self._inner.commit)
@@ -224,17 +212,17 @@ class Transaction:
 
     async def _submit(self, commit: Commit | None) -> Receipt:
         if commit is None:
-            await trio.lowlevel.checkpoint()
+            await self._store.loop.checkpoint()
             return self._store.writer().outcomes.empty_receipt()
         with self._store.writer().outcomes.pending(commit.tx_id):
             try:
                 return await self._store.commit(commit)
             except (LockedError, GrowingError):
-                await self._workers.take_place(self, self._inner.lock_timeout)
+                await self._workers.take_place(self._inner.lock_timeout)
             try:
                 return await self._wait(self._commit_waiting)
             finally:
-                self._workers.leave_place(self)
+                self._workers.leave_place()
 
     def _commit_waiting(self) -> Receipt:
         """Wait for what is in the way, locks or a growing data file, and commit; in a thread."""
@@ -251,11 +239,10 @@ class Transaction:
             return
         self._open = False
         if self._waits and self._begun:
-            with trio.CancelScope(shield=True):
-                try:
-                    await self._workers.run(self._inner.rollback)
-                except (ClosedError, ForkedError):  # so nobody waits for its locks any more
-                    self._inner.rollback()
+            try:
+                await self._workers.finish(self._inner.rollback)
+            except (ClosedError, ForkedError):  # so nobody waits for its locks any more
+                self._inner.rollback()
         else:
             self._inner.rollback()
 
@@ -279,15 +266,15 @@ class Transaction:
     # -------------------------------------------------------------- place of its maps
 
     def check_nowait(self) -> None:
-        """Raise ``trio.WouldBlock`` unless a read may be made without awaiting."""
+        """Raise what ``would_block`` gives unless a read may be made without awaiting."""
         with self._alone():
             if self._waits:
-                raise trio.WouldBlock
+                raise would_block()
             self._store.check_nowait()
             if self._inner.wants_snapshot:
                 snapshot = self._store.writer().snapshot_nowait()
                 if snapshot is None:
-                    raise trio.WouldBlock
+                    raise would_block()
                 self._inner.read_from(snapshot)
 
     async def read(self, work: Callable[[], T]) -> T:
@@ -320,3 +307,66 @@ class Transaction:
         """Return ``work()``, which may wait for locks."""
         self._inner.resume()
         return await self._workers.run_waiting(work, self._inner.interrupt)
+
+
+class Transaction:
+    """One attempt at a change of many keys; made by ``db.transaction``, used in ``async with``.
+
+    ``tx[users]`` is the map ``users`` inside the transaction.  Leaving the block commits, an
+    exception in it rolls back.
+    """
+
+    __slots__ = ("__weakref__", "_place")
+
+    def __init__(self, place: TransactionPlace) -> None:
+        self._place = place
+
+    __reduce_ex__ = not_copied
+
+    def __repr__(self) -> str:
+        """Show what the transaction is doing."""
+        return f"<aio {self._place.session!r}>"
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What the commit left behind; None before it, and without one."""
+        return self._place.session.receipt
+
+    @property
+    def tx_id(self) -> bytes | None:
+        """The id that the caller gave, or the one of the commit; None before it."""
+        return self._place.session.tx_id
+
+    def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
+        """Return a map as it is inside this transaction; ``UsageError`` for a foreign one."""
+        return self._place.map_inside(mapping)
+
+    async def commit(self) -> Receipt:
+        """Make the transaction take effect; return its receipt.
+
+        Raises what ``tidelog.Transaction.commit`` does.  Cancelled it had no effect.
+        """
+        return await self._place.commit()
+
+    async def rollback(self) -> None:
+        """End the transaction without any effect; after its end this does nothing."""
+        await self._place.rollback()
+
+    async def __aenter__(self) -> Transaction:
+        """Begin; a pessimistic transaction waits for its turn if many are running."""
+        await self._place.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or roll back if the block raised; after ``commit`` or ``rollback`` do nothing."""
+        await self._place.end(failed=kind is not None)
+
+
+def place_behind(transaction: Transaction) -> TransactionPlace:
+    """Return what is behind a transaction, for the parts of Tidelog that work in it."""
+    return transaction._place

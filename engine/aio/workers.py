@@ -13,25 +13,13 @@ Left out: commits, which have a thread of their own (``log_thread``).
 
 from __future__ import annotations
 
-from _thread import get_ident
 from collections.abc import Callable
-from typing import TypeVar, cast
-
-import trio
-from trio.lowlevel import (
-    Abort,
-    RaiseCancelT,
-    TrioToken,
-    checkpoint_if_cancelled,
-    current_task,
-    enable_ki_protection,
-    reschedule,
-    start_thread_soon,
-    wait_task_rescheduled,
-)
+from contextvars import copy_context
+from typing import Any, TypeVar, cast
 
 from ...affinity.errors import ClosedError, LockTimeoutError, RolledBackError, TidelogError
-from .log_thread import wrong_loop
+from .loops import Loop, never, wrong_loop
+from .waiting import Once, Turns
 
 WORKERS_MAX = 16
 """Blocking reads, scans and maintenance of one store at a time."""
@@ -40,90 +28,109 @@ T = TypeVar("T")
 
 
 class Workers:
-    """The worker threads of one store, for the tasks of one Trio loop."""
+    """The worker threads of one store, for the tasks of one loop."""
 
-    def __init__(self, path: str, token: TrioToken, places: int) -> None:
+    def __init__(self, path: str, loop: Loop, places: int) -> None:
         self.closed = False
         self.refusal: Callable[[], TidelogError] = self._closed_error
         """What is raised once it is closed."""
         self._path = path
-        self._token = token
-        self._loop = get_ident()
-        self._limiter = trio.CapacityLimiter(WORKERS_MAX)
-        self._places = trio.CapacityLimiter(places)
+        self._loop = loop
+        self._place = loop.place
+        self._here = loop.here
+        self._turns = Turns(loop, WORKERS_MAX)
+        self._places = Turns(loop, places)
         self._busy = 0
-        self._quiet = trio.Event()
+        self._quiet = Once(loop)
         self._interrupts: set[Callable[[], None]] = set()
 
     def check(self) -> None:
-        """Raise unless the store is open, and this is its loop."""
-        if self._loop != get_ident():
-            raise wrong_loop()
+        """Raise unless the store is open, and this is its loop; as quick as can be."""
         if self.closed:
             raise self.refusal()
+        if self._place != self._here():
+            raise wrong_loop()
+
+    def check_all(self) -> None:
+        """Raise unless the store is open, and this is its loop."""
+        self.check()
+        if not self._loop.runs_here():
+            raise wrong_loop()
 
     def _closed_error(self) -> TidelogError:
         return ClosedError(f"the store {self._path} is closed")
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return ``work()``, called in a worker thread."""
-        self.check()
+        self.check_all()
+        await self._loop.checkpoint_if_cancelled()
         self._busy += 1
         try:
-            return await trio.to_thread.run_sync(work, limiter=self._limiter)
+            await self._turns.wait()
+            try:
+                return await in_thread(self._loop, work)
+            finally:
+                self._turns.leave()
         finally:
             self._done()
 
-    @enable_ki_protection
+    async def finish(self, work: Callable[[], T]) -> T:
+        """Return ``work()``, called in a thread at once, whether the task is cancelled or not."""
+        self.check_all()
+        self._busy += 1
+        try:
+            return await in_thread(self._loop, work)
+        finally:
+            self._done()
+
     async def run_waiting(self, work: Callable[[], T], interrupt: Callable[[], None]) -> T:
         """Return ``work()``, called in a thread of its own, where it may wait for locks.
 
         If the task is cancelled ``interrupt`` is called, which lets a wait for a lock end in
-        ``RolledBackError``; if it did, ``trio.Cancelled`` is raised, else the result is returned.
+        ``RolledBackError``; if it did, the task is cancelled, else the result is returned.
         """
-        self.check()
-        await checkpoint_if_cancelled()
-        task = current_task()
-        raise_cancel: RaiseCancelT | None = None
+        self.check_all()
+        await self._loop.checkpoint_if_cancelled()
+        cancelled = False
 
-        def abort(given: RaiseCancelT) -> Abort:
-            nonlocal raise_cancel
-            raise_cancel = given
-            interrupt()
-            return Abort.FAILED
+        def give_up() -> bool:
+            nonlocal cancelled
+            if not cancelled:
+                cancelled = True
+                interrupt()
+            return False
 
-        start_thread_soon(work, lambda result: self._token.run_sync_soon(reschedule, task, result))
         self._busy += 1
         self._interrupts.add(interrupt)
         try:
-            return cast(T, await wait_task_rescheduled(abort))
+            return await in_thread(self._loop, work, give_up)
         except RolledBackError:
-            if raise_cancel is None:
-                raise
+            if cancelled:
+                await self._loop.checkpoint()  # where the cancellation comes
+            raise
         finally:
             self._interrupts.discard(interrupt)
             self._done()
-        raise_cancel()
 
     def _done(self) -> None:
         self._busy -= 1
         if self.closed and not self._busy:
-            self._quiet.set()
+            self._quiet.come()
 
-    async def take_place(self, owner: object, timeout: float) -> None:
+    async def take_place(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for a place among those who may wait for locks."""
-        self.check()
-        with trio.move_on_after(timeout):
-            await self._places.acquire_on_behalf_of(owner)
-            return
-        raise LockTimeoutError(
-            f"{int(self._places.total_tokens)} transactions with locks are running, and none ended "
-            f"in {timeout} seconds"
-        )
+        self.check_all()
+        await self._loop.checkpoint_if_cancelled()
+        places = self._places
+        if not places.take_nowait() and not await self._loop.within(timeout, places.wait):
+            raise LockTimeoutError(
+                f"{places.most} transactions with locks are running, and none ended in {timeout} "
+                "seconds"
+            )
 
-    def leave_place(self, owner: object) -> None:
+    def leave_place(self) -> None:
         """Give a place back."""
-        self._places.release_on_behalf_of(owner)
+        self._places.leave()
 
     async def close(self) -> None:
         """Take no more work, end all waits for locks, and return once no work is running."""
@@ -131,5 +138,36 @@ class Workers:
         for interrupt in list(self._interrupts):
             interrupt()
         if self._busy:
-            with trio.CancelScope(shield=True):
-                await self._quiet.wait()
+            await self._quiet.wait()
+
+
+async def in_thread(loop: Loop, work: Callable[[], T], give_up: Callable[[], bool] = never) -> T:
+    """Return ``work()``, called in a thread; a task that is cancelled waits for its end."""
+    context = copy_context()
+    sleeper: Any = None
+    result: T | None = None
+    error: BaseException | None = None
+
+    def job() -> None:
+        nonlocal work, result, error
+        try:
+            result = context.run(work)
+        except BaseException as raised:
+            error = raised
+        del work  # the task may let go of a snapshot before this thread is through
+        loop.soon(loop.wake, sleeper)
+
+    @loop.protected
+    async def begin() -> None:
+        nonlocal sleeper
+        sleeper = loop.sleeper()
+        loop.start(job)
+        await loop.wait(sleeper, give_up)
+
+    await begin()
+    try:
+        if error is not None:
+            raise error
+        return cast(T, result)
+    finally:
+        result = error = None

@@ -30,6 +30,7 @@ from ..data.requests import (
 )
 from ..data.scan import Pair
 from .items import Items
+from .pickling import WayBack
 
 T = TypeVar("T")
 
@@ -76,11 +77,14 @@ class Session(Protocol):
     def atomically(self, namespace: Namespace, work: Callable[[Bound], T]) -> T:
         """Run ``work`` with the map of one transaction."""
 
+    def way(self) -> WayBack:
+        """Return how another process finds the store of its maps."""
+
 
 class Bound(Protocol):
     """A namespace in a session: what there is to a map before it has the methods of one."""
 
-    namespace: Namespace
+    _namespace: Namespace
     _session: Session
     _read: Callable[[bytes], bytes | None]
     _rewrite: Callable[[bytes, Decide], Any]
@@ -103,7 +107,7 @@ def answer(request: Request, mapping: Bound) -> Any:
     # The frequent ones first, and not as cases of the match, which would take longer.
     if isinstance(request, DecideOn):
         return mapping._rewrite(*request)
-    namespace, session = mapping.namespace, mapping._session
+    namespace, session = mapping._namespace, mapping._session
     if isinstance(request, GetMany):
         return session.get_many(namespace, request.keys)
     if isinstance(request, PutMany):
@@ -144,7 +148,7 @@ def _count(blocks: Iterator[list[Pair]], most: int | None) -> int:
 def iterate(way: Iteration[T], mapping: Bound) -> Items[T]:
     """Return an iteration over a map, of which nothing has been read yet."""
     low, high, reverse, limit, size, of_block = way
-    blocks = mapping._session.blocks(mapping.namespace, low, high, reverse, size)
+    blocks = mapping._session.blocks(mapping._namespace, low, high, reverse, size)
     if limit is not None:
         blocks = _limited(blocks, limit)
     found: Any = blocks if of_block is None else map(of_block, blocks)

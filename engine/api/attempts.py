@@ -14,14 +14,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from ...affinity.errors import ConflictError, TidelogError, UsageError
-from .choices import checked_seconds
+from .choices import TransactionOptions, checked_seconds
 from .transaction_session import TransactionSession, TransactionSource
 from .transactions import Transaction
 
-P = ParamSpec("P")
+A = TypeVarTuple("A")
 T = TypeVar("T")
 
 ATTEMPTS = 16
@@ -64,7 +64,7 @@ def check_callable(work: object) -> None:
 class Plan(NamedTuple):
     """How an attempt is made, and what comes after it."""
 
-    options: dict[str, Any]
+    options: TransactionOptions
     """Those of its transaction."""
     left: float | None
     """Seconds until the deadline of all attempts; None if there is none."""
@@ -73,7 +73,7 @@ class Plan(NamedTuple):
     """The longest pause before the next attempt, in seconds."""
 
 
-def plan(number: int, count: int, left: float | None, options: dict[str, Any]) -> Plan:
+def plan(number: int, count: int, left: float | None, options: TransactionOptions) -> Plan:
     """Return the plan of attempt ``number``, from 1, of ``count``.
 
     Pauses grow from half a millisecond to a quarter of a second, each with full jitter; an attempt
@@ -98,7 +98,7 @@ class Retries:
         block: str,
         count: object,
         deadline: float | None,
-        options: dict[str, Any],
+        options: TransactionOptions,
         now: Callable[[], float],
     ) -> None:
         if type(count) is not int or count < 1:
@@ -202,7 +202,7 @@ class AttemptSource(TransactionSource, Protocol):
 
 
 def attempts(
-    database: AttemptSource, count: int, deadline: float | None, options: dict[str, Any]
+    database: AttemptSource, count: int, deadline: float | None, options: TransactionOptions
 ) -> Iterator[Attempt]:
     """Yield attempts until one has committed; the last one raises whatever happens in it.
 
@@ -216,7 +216,7 @@ def attempts(
         try:
             yield Attempt(retries, transaction)
         finally:
-            transaction.rollback()
+            session.rollback()
         if not retries.goes_on():
             return
         database.pause(database.random.uniform(0.0, plan.pause))
@@ -224,19 +224,18 @@ def attempts(
 
 def run(
     database: AttemptSource,
-    work: Callable[Concatenate[Transaction, P], T],
+    work: Callable[[Transaction, *A], T],
     count: int,
     deadline: float | None,
-    options: dict[str, Any],
-    *args: P.args,
-    **kwargs: P.kwargs,
+    options: TransactionOptions,
+    *args: *A,
 ) -> T:
     """Run ``work`` in a transaction until it commits; return what it returned."""
     check_callable(work)
     # A swallowed error goes on with the loop; the `return` leaves the block, and so the loop.
     for attempt in attempts(database, count, deadline, options):
         with attempt as tx:
-            result = work(tx, *args, **kwargs)
+            result = work(tx, *args)
             if type(result) in _NOT_BEGUN:
                 check_has_run(work, result)
             tx.commit()

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from ...affinity.errors import UsageError
 from ...tx.validation import Isolation as Isolation, Mode as Mode
 from ..commit.lock_manager import SECONDS_MAX
 
 Durability = Literal["always", "interval", "none"]
+
+
+class TransactionOptions(TypedDict, total=False):
+    """What a loop of attempts hands on to each transaction, for type checkers and editors.
+
+    That is what ``transaction`` takes, but for ``deadline``, which is for all attempts together.
+    """
+
+    mode: Mode
+    isolation: Isolation
+    durability: Durability | None
+    id: bytes | None
+    tag: str | None
+    lock_timeout: float | None
+    plain_writes: bool
 
 
 def choice(name: str, value: object, allowed: object) -> Any:

@@ -14,22 +14,23 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from _thread import get_ident
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from ...affinity.errors import (
     TidelogError,
 )
 from ..codecs import registry as codecs
 from ..commit.outcomes import Outcome
-from ..data.namespaces import not_copied
 from ..store.place import place_of
 from ..store.statistics import Statistics, collect
 from ..system.disk_errors import translated_disk
 from .attempts import ATTEMPTS, Attempt, attempts as make_attempts, run
-from .choices import Durability, Isolation, Mode
+from .choices import Durability, Isolation, Mode, TransactionOptions
 from .maps import Map, map_of
+from .pickling import pickled, shared
 from .session import StoreSession
 from .snapshots import Snapshot
 from .transaction_session import TransactionSession
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
-P = ParamSpec("P")
+A = TypeVarTuple("A")
 
 log = logging.getLogger("tidelog.store")
 
@@ -62,14 +63,10 @@ class Database:
         self.read_only = False
         self._session = session
         self._store = session.store
-        log.info(
-            "store.opened path=%s clean=%s",
-            self.path,
-            session.store.report.clean,
-            extra={"event": "store.opened"},
-        )
+        session.face = weakref.ref(self)
 
-    __reduce_ex__ = not_copied
+    __reduce_ex__ = pickled
+    __copy__ = __deepcopy__ = shared
 
     def __repr__(self) -> str:
         """Show path, state and position."""
@@ -98,9 +95,22 @@ class Database:
         self,
         name: str,
         *,
-        key: codecs.ValueCodec[Any] | None = None,
-        value: codecs.ValueCodec[Any] | None = None,
+        key: codecs.ValueCodec[K],
+        value: None = None,
         create: bool = True,
+    ) -> Map[K, Any]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        *,
+        key: None = None,
+        value: codecs.ValueCodec[V],
+        create: bool = True,
+    ) -> Map[Any, V]: ...
+    @overload
+    def map(
+        self, name: str, *, key: None = None, value: None = None, create: bool = True
     ) -> Map[Any, Any]: ...
     def map(
         self,
@@ -191,11 +201,11 @@ class Database:
 
     def run(
         self,
-        work: Callable[..., T],
-        *args: Any,
+        work: Callable[[Transaction, *A], T],
+        *args: *A,
         attempts: int = ATTEMPTS,
         deadline: float | None = None,
-        **options: Any,
+        **options: Unpack[TransactionOptions],
     ) -> T:
         """Run ``work(tx, *args)`` in a transaction and commit; return what it returned.
 
@@ -206,7 +216,11 @@ class Database:
         return run(self._session, work, attempts, deadline, options, *args)
 
     def attempts(
-        self, attempts: int = ATTEMPTS, *, deadline: float | None = None, **options: Any
+        self,
+        attempts: int = ATTEMPTS,
+        *,
+        deadline: float | None = None,
+        **options: Unpack[TransactionOptions],
     ) -> Iterator[Attempt]:
         """Yield attempts: ``for attempt in db.attempts(): with attempt as tx: ...``.
 
@@ -239,7 +253,7 @@ class Database:
 
     def snapshot(self) -> Snapshot:
         """Return the whole store as it is now; close it, or use it in a ``with`` block."""
-        return self._session.snapshot()
+        return Snapshot(self._session.snapshot())
 
     # -------------------------------------------------------------- maintenance
 

@@ -6,7 +6,7 @@ Invariants:
 - Few rows are shown, and of each no more than a line.  What takes long to decode is not decoded.
 - It is never an error: what has ended, or cannot be read, says so.
 
-Left out: which rows are first (``Snapshot.peek``).
+Left out: which rows are first (``SnapshotSession.peek``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Named(Protocol):
 
 def map_as_html(mapping: Bound) -> str:
     """Return a map as notebooks show it."""
-    namespace = mapping.namespace
+    namespace = mapping._namespace
     head = f"<p>{_codecs(namespace)}</p>"
     try:
         seen = mapping._session.peek(namespace)
@@ -76,7 +76,7 @@ def store_as_html(store: Named) -> str:
 
 def _map_row(store: Named, name: str) -> tuple[str, str]:
     try:
-        namespace = store.map(name, create=False).namespace
+        namespace = store.map(name, create=False)._namespace
     except TidelogError as error:  # a codec that is not installed, or a drop in between
         return _text(name), _escaped(str(error))
     return _text(name), _kinds(namespace)

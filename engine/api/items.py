@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
+from ..data.namespaces import not_copied
+
 T = TypeVar("T")
 
 
@@ -15,6 +17,8 @@ class Items(Iterator[T], Generic[T]):
         self._values = values
         self._source = values if source is None else source
         self._next = values.__next__
+
+    __reduce_ex__ = not_copied
 
     def __iter__(self) -> Iterator[T]:
         """Return the iterator itself."""

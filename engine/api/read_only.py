@@ -6,14 +6,15 @@ Left out: what it reads from, and how it moves on (``read_session``).
 from __future__ import annotations
 
 import os
-from typing import Any, NoReturn, TypeVar
+import weakref
+from typing import Any, NoReturn, TypeVar, overload
 
 from ..codecs.registry import ValueCodec
-from ..data.namespaces import not_copied
 from ..store.place import place_of
 from ..system.disk_errors import translated_disk
 from ..upkeep.backup import BackupReport
 from .maps import Map, map_of
+from .pickling import pickled, shared
 from .read_session import ReadSession, ReadStatistics
 from .snapshots import Snapshot
 
@@ -34,8 +35,10 @@ class ReadOnlyDatabase:
         self.partitions = session.partitions
         self.read_only = True
         self._session = session
+        session.face = weakref.ref(self)
 
-    __reduce_ex__ = not_copied
+    __reduce_ex__ = pickled
+    __copy__ = __deepcopy__ = shared
 
     def __repr__(self) -> str:
         """Show path, state and position."""
@@ -62,12 +65,43 @@ class ReadOnlyDatabase:
         with translated_disk(f"refreshing {self.path}"):
             return self._session.refresh()
 
+    @overload
     def map(
         self,
         name: str,
         *,
-        key: ValueCodec[K] | None = None,
-        value: ValueCodec[V] | None = None,
+        key: ValueCodec[K],
+        value: ValueCodec[V],
+        create: bool = False,
+    ) -> Map[K, V]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        *,
+        key: ValueCodec[K],
+        value: None = None,
+        create: bool = False,
+    ) -> Map[K, Any]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        *,
+        key: None = None,
+        value: ValueCodec[V],
+        create: bool = False,
+    ) -> Map[Any, V]: ...
+    @overload
+    def map(
+        self, name: str, *, key: None = None, value: None = None, create: bool = False
+    ) -> Map[Any, Any]: ...
+    def map(
+        self,
+        name: str,
+        *,
+        key: ValueCodec[Any] | None = None,
+        value: ValueCodec[Any] | None = None,
         create: bool = False,
     ) -> Map[Any, Any]:
         """Return the map ``name``; ``NotFoundError`` if there is none yet, whatever ``create``.
@@ -85,7 +119,7 @@ class ReadOnlyDatabase:
 
         It stays as it is when the store is refreshed.
         """
-        return self._session.snapshot()
+        return Snapshot(self._session.snapshot())
 
     def _refuse(self, *_args: object, **_options: object) -> NoReturn:
         """Raise ``ReadOnlyError``: the store is open for reading only."""

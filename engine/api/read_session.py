@@ -21,7 +21,6 @@ Left out: what users hold (``read_only``), slots and locks (``access``), plain r
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import threading
@@ -43,9 +42,8 @@ from ...affinity.errors import (
 )
 from ...checkpoints.marks import StoreMark
 from ...checkpoints.replay import State
-from ...wal.format import segment_name
 from ...wal.records import NamespaceRecord
-from ...wal.segments import segment_numbers
+from ...wal.segments import segment_sizes
 from ..codecs.registry import ValueCodec
 from ..data import point_reads as reads
 from ..data.namespaces import Home, Namespace, bound, check_codecs, check_name
@@ -61,7 +59,9 @@ from ..store.options import Options
 from ..system.environment import Environment, KvTransaction
 from ..system.forks import free
 from ..upkeep.backup import BackupReport, BackupSource, back_up
-from .snapshots import Snapshot
+from ..upkeep.check import BeginPhase, untold
+from .pickling import Reopenable
+from .snapshots import SnapshotSession, newest_blocks
 from .unwritable import Unwritable
 
 REFRESH_ATTEMPTS = 8
@@ -117,7 +117,7 @@ class Published:
     """Nothing is applied here: a refresh publishes another view."""
 
 
-class ReadSession(Unwritable):
+class ReadSession(Unwritable, Reopenable):
     """One opening of a store, for reading; may be shared by threads."""
 
     _held = False
@@ -311,14 +311,14 @@ class ReadSession(Unwritable):
 
     # -------------------------------------------------------------- snapshots
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SnapshotSession:
         """Return the whole store as it is now; close it, or use it in a ``with`` block.
 
         It stays as it is when the store is refreshed.
         """
         with self._mutex:
             self.check_open()
-            snapshot = Snapshot(self)
+            snapshot = SnapshotSession(self)
             self._snapshots.add(snapshot)
         return snapshot
 
@@ -344,9 +344,8 @@ class ReadSession(Unwritable):
     def blocks(
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
     ) -> Iterator[list[Pair]]:
-        """Yield blocks of encoded pairs, in order, as of the first one."""
-        with self.snapshot() as snapshot:
-            yield from snapshot.blocks(namespace, start, stop, reverse, size)
+        """Return blocks of encoded pairs, in order, as of the first one."""
+        return newest_blocks(self.snapshot, namespace, start, stop, reverse, size)
 
     def count(self, namespace: Namespace) -> int | None:
         """Return the number of keys of a map; None if it has to be counted."""
@@ -370,8 +369,14 @@ class ReadSession(Unwritable):
 
     # -------------------------------------------------------------- copies
 
-    def back_up(self, directory: str, *, verify: bool) -> BackupReport:
-        """Copy the newest durable state, whatever is shown here, into a directory."""
+    def back_up(
+        self, directory: str, *, verify: bool, compact: bool = False, begin: BeginPhase = untold
+    ) -> BackupReport:
+        """Copy the newest durable state, whatever is shown here, into a directory.
+
+        ``compact`` leaves the unused pages of the data file out; ``begin`` is told of each phase of
+        the check.
+        """
         access = self.access
         manifest = access.manifest()
         # A slot of its own: a refresh may raise the other one meanwhile.
@@ -386,8 +391,9 @@ class ReadSession(Unwritable):
                 maps=tuple(self.names()),
                 durable=lambda known: newest_durable(access.wal, manifest.log_ids, known),
                 pin=_nothing_to_pin if slot is None else slot.raise_to,
+                compact=compact,
             )
-            return back_up(source, directory, verify=verify)
+            return back_up(source, directory, verify=verify, begin=begin)
         finally:
             if slot is not None:
                 slot.release()
@@ -398,7 +404,7 @@ class ReadSession(Unwritable):
         """Return how the store looks from here."""
         view = self.overlay.view
         live = [snapshot for snapshot in self._snapshots if snapshot.layers() is not None]
-        sizes = self._segment_sizes()
+        sizes = segment_sizes(self.access.wal)
         return ReadStatistics(
             position=self.position,
             checkpoint_position=self._start,
@@ -411,18 +417,6 @@ class ReadSession(Unwritable):
             log_bytes=sum(sizes),
             log_segments=len(sizes),
         )
-
-    def _segment_sizes(self) -> list[int]:
-        sizes = []
-        for number in segment_numbers(self.access.wal):
-            # The writer may drop a segment at any moment.
-            with contextlib.suppress(FileNotFoundError):
-                file = self.access.wal.open_read(segment_name(number))
-                try:
-                    sizes.append(file.size())
-                finally:
-                    file.close()
-        return sizes
 
     def close(self) -> None:
         """Let go of the store; open snapshots end.
@@ -450,7 +444,8 @@ class ReadSession(Unwritable):
         """Give back what nobody can give back any more."""
         if self._held and not self._released and self._finalizes:
             self.close()
-            warn_of_lost(self.path)
+            if self.warns:
+                warn_of_lost(self.path)
 
     def forked(self) -> None:
         """In the child of a fork: nothing of this store may be touched."""

@@ -40,7 +40,7 @@ from ..data.scan import Pair
 from ..data.stored import PREFIX_SIZE, TRAILER_SIZE, VALUE, is_tombstone, stored_value
 from ..data.updates import PAIR_FIELDS
 from ..system.environment import KvTransaction
-from .snapshots import Snapshot
+from .snapshots import SnapshotSession
 
 Values = dict[bytes, "bytes | None"]
 """What a group writes, by full key: encoded values, None for a delete."""
@@ -146,7 +146,7 @@ class Look:
 
     __slots__ = ("__weakref__", "count", "exhausted", "pairs", "snapshot", "used_up")
 
-    def __init__(self, namespace: Namespace, snapshot: Snapshot, count: int) -> None:
+    def __init__(self, namespace: Namespace, snapshot: SnapshotSession, count: int) -> None:
         self.count = count
         self.snapshot = snapshot
         with closing(snapshot.blocks(namespace, b"", None, False, count)) as blocks:  # type: ignore[type-var]  # a generator

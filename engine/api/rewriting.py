@@ -24,7 +24,7 @@ from ..system.forks import free
 from .choices import Durability
 from .inside import Blocks
 from .rewrites import FirstKey, Look, OneKey, RacedError, Rewrite, StaleError
-from .snapshots import Snapshot
+from .snapshots import SnapshotSession
 from .transaction_session import TransactionSession
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class RewritingSource(Protocol):
     def check_outside(self, namespace: Namespace) -> None:
         """Raise ``UsageError`` for a plain write in a transaction block of this thread."""
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SnapshotSession:
         """Return the whole store as it is now."""
 
     def transaction(

@@ -51,16 +51,17 @@ from .attempts import ATTEMPTS, run
 from .choices import Durability, Isolation, Mode
 from .inside import Blocks
 from .maps import Map, map_of
+from .pickling import Reopenable
 from .rewrites import Rewrite
 from .rewriting import Rewriting
-from .snapshots import Snapshot
+from .snapshots import SnapshotSession, newest_blocks
 from .transaction_session import TransactionSession
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class StoreSession:
+class StoreSession(Reopenable):
     """One opening of a store, for writing; may be shared by threads."""
 
     _held = False
@@ -138,7 +139,8 @@ class StoreSession:
 
     def commit_transaction(self, transaction: TransactionSession) -> Receipt:
         """Commit what a transaction wrote; waits for locks that are in the way."""
-        self.open_state.check()
+        if self.open_state.closed is not None:
+            raise self.open_state.closed()
         commit = transaction.to_commit()
         if commit is None:
             return self.outcomes.empty_receipt()
@@ -178,14 +180,15 @@ class StoreSession:
 
     # -------------------------------------------------------------- snapshots
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SnapshotSession:
         """Return the whole store as it is now; close it, or use it in a ``with`` block."""
-        self.open_state.check()
-        snapshot = Snapshot(self)
+        if self.open_state.closed is not None:
+            raise self.open_state.closed()
+        snapshot = SnapshotSession(self)
         self.snapshots.add(snapshot)
         return snapshot
 
-    def snapshot_nowait(self) -> Snapshot | None:
+    def snapshot_nowait(self) -> SnapshotSession | None:
         """Return a snapshot if that takes neither waiting nor much work, else None."""
         self.open_state.check()
         mutex = self.committer.mutex
@@ -195,7 +198,7 @@ class StoreSession:
             if self.overlay.newer_bytes > self.limits.merged_nowait_bytes:
                 return None
             taken = self._taken()
-        snapshot = Snapshot(self, taken)
+        snapshot = SnapshotSession(self, taken)
         self.snapshots.add(snapshot)
         return snapshot
 
@@ -329,9 +332,12 @@ class StoreSession:
     def blocks(
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
     ) -> Iterator[list[Pair]]:
-        """Yield blocks of encoded pairs, in order, as of the first one."""
-        with self.snapshot() as snapshot:
-            yield from snapshot.blocks(namespace, start, stop, reverse, size)
+        """Return blocks of encoded pairs, in order, as of the first one."""
+        return newest_blocks(self.snapshot, namespace, start, stop, reverse, size)
+
+    def check_open(self) -> None:
+        """Raise if the store was closed, or opened before a fork."""
+        self.open_state.check()
 
     def count(self, namespace: Namespace) -> int | None:
         """Return the number of keys of a map; None if it has to be counted."""
@@ -372,7 +378,8 @@ class StoreSession:
         """Let go of a store that nobody can close any more; what was acknowledged is in its log."""
         if self._held and not self.ending.released and self.store.environment.finalizes:
             self.ending.lost()
-            warn_of_lost(self.path)
+            if self.warns:
+                warn_of_lost(self.path)
 
     def forked(self) -> None:
         """In the child of a fork: nothing of this store may be touched."""

@@ -31,6 +31,7 @@ from ..data.scan import BlockSizes, Damaged, Pair, Range, scan
 from ..data.updates import Writes
 from ..system.lmdb_file import KvReadError, read_error
 from .maps import Map, map_of
+from .pickling import not_pickled
 from .unwritable import Unwritable
 
 
@@ -78,12 +79,8 @@ class SnapshotSource(Protocol):
         """Return a view that does not change, its boundary, and its position in the log."""
 
 
-class Snapshot(Unwritable):
-    """A view of the whole store that does not change; made by ``db.snapshot``.
-
-    ``old[users]`` is the map ``users`` as it was.  Close it, or use ``with``: an open snapshot
-    holds memory and disk space.
-    """
+class SnapshotSession(Unwritable):
+    """What stands behind a snapshot: what it holds of the store, and what its maps read."""
 
     _view: View | None = None
 
@@ -97,15 +94,15 @@ class Snapshot(Unwritable):
         """The newest block of each iteration."""
         self.began = database.now()
 
-    __reduce_ex__ = not_copied
+    way = not_pickled
 
     def __repr__(self) -> str:
-        """Show position and state."""
         return f"<Snapshot position={self.position}{'' if self._view else ' closed'}>"
 
-    def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
+    def map_inside(self, mapping: Map[K, V]) -> Map[K, V]:
         """Return a map as it is in this snapshot; ``UsageError`` for a foreign one."""
-        self.view()
+        if self._view is None:
+            self.view()
         namespace = namespace_at(self._database.home, mapping)
         self.check_shows(namespace)
         return map_of(namespace, self)
@@ -159,16 +156,15 @@ class Snapshot(Unwritable):
 
     def __del__(self) -> None:
         """Close a snapshot that nobody closed: the overlay keeps layers apart for it."""
-        self.close()
+        if self._view is not None:
+            self.close()
 
-    def __enter__(self) -> Snapshot:
-        """Return the snapshot."""
+    def __enter__(self) -> SnapshotSession:
         if self._view is None:
             self.view()
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        """Close the snapshot."""
         self.close()
 
     # -------------------------------------------------------------- session of its maps
@@ -279,6 +275,66 @@ class Snapshot(Unwritable):
     def refuse(self) -> NoReturn:
         """Raise ``ReadOnlyError``: nobody writes into a snapshot."""
         raise ReadOnlyError("a snapshot cannot be written", hint="Write to the database's own map.")
+
+
+def newest_blocks(
+    take: Callable[[], SnapshotSession],
+    namespace: Namespace,
+    start: bytes,
+    stop: bytes | None,
+    reverse: bool,
+    size: int,
+) -> Iterator[list[Pair]]:
+    """Yield blocks of encoded pairs, in order, of a snapshot that is taken for the first one."""
+    with take() as snapshot:
+        yield from snapshot.blocks(namespace, start, stop, reverse, size)
+
+
+class Snapshot:
+    """A view of the whole store that does not change; made by ``db.snapshot``.
+
+    ``old[users]`` is the map ``users`` as it was.  Close it, or use ``with``: an open snapshot
+    holds memory and disk space.  It ends with the last reference to it and to its maps.
+    """
+
+    __slots__ = ("__weakref__", "_session")
+
+    def __init__(self, session: SnapshotSession) -> None:
+        self._session = session
+
+    __reduce_ex__ = not_copied
+
+    def __repr__(self) -> str:
+        """Show position and state."""
+        return repr(self._session)
+
+    def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
+        """Return a map as it is in this snapshot; ``UsageError`` for a foreign one."""
+        return self._session.map_inside(mapping)
+
+    @property
+    def position(self) -> int:
+        """The position in the log up to which the snapshot has everything."""
+        return self._session.position
+
+    def close(self) -> None:
+        """Let go of what the snapshot holds; closing twice is fine."""
+        self._session.close()
+
+    def __enter__(self) -> Snapshot:
+        """Return the snapshot."""
+        if self._session._view is None:
+            self._session.view()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Close the snapshot."""
+        self._session.close()
+
+
+def held_by(snapshot: Snapshot) -> SnapshotSession:
+    """Return what stands behind a snapshot, for the parts of Tidelog that work in it."""
+    return snapshot._session
 
 
 def _closed() -> TidelogError:

@@ -50,7 +50,8 @@ from ..store.open_state import OpenState
 from .choices import Durability, Isolation, Mode, checked_seconds, choice
 from .inside import Blocks
 from .maps import Map, map_of
-from .snapshots import Snapshot
+from .pickling import not_pickled
+from .snapshots import SnapshotSession
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -116,7 +117,7 @@ class TransactionSource(Protocol):
     def check_writable(self) -> None:
         """Raise unless the store can be written."""
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> SnapshotSession:
         """Return the whole store as it is now."""
 
     def commit_transaction(self, transaction: TransactionSession, /) -> Receipt:
@@ -164,23 +165,27 @@ class TransactionSession:
         self._entered = False
         self._writes: Writes = {}
         self._maps: dict[int, Map[Any, Any]] = {}
-        self._reading: Snapshot | None = None
+        self._reading: SnapshotSession | None = None
         self._reads = ReadSet()
         self._holder: Holder | None = None
         self._locked_maps: tuple[bytes, ...] = ()
         self._interrupted = False
         self._open = True
+        self._ended = False
+        """Whether it has let go of all it held."""
         self.receipt: Receipt | None = None
 
     def __repr__(self) -> str:
         state = "open" if self._open else "committed" if self.receipt else "rolled back"
         return f"<Transaction {state} updates={len(self._writes)} {self._reads!r}>"
 
+    way = not_pickled
+
     def map_inside(self, mapping: Map[K, V]) -> Map[K, V]:
         """Return a map as it is inside this transaction; ``UsageError`` for a foreign one."""
         self._check_open()
         try:
-            namespace = mapping.namespace
+            namespace = mapping._namespace
             here = namespace.home is self._database.home
         except AttributeError:
             here = False
@@ -239,6 +244,8 @@ class TransactionSession:
 
     def _end(self) -> None:
         """Let go of snapshot and locks, also if an interrupt comes in between."""
+        if self._ended:
+            return
         try:
             self._let_go()
         except BaseException:
@@ -255,6 +262,7 @@ class TransactionSession:
             self._reading.close()
         if self._holder is not None:
             self._holder.release()
+        self._ended = True
 
     def __enter__(self) -> TransactionSession:
         self._check_open()
@@ -437,8 +445,10 @@ class TransactionSession:
         """Return nothing: whoever only looks may cause no conflict and wait for no lock."""
 
     @contextmanager
-    def _reads_of(self, namespace: Namespace, wanted: Range, read: RangeRead) -> Iterator[Snapshot]:
-        """Give what a range is read from: it is locked, or ``read`` tells what was seen of it."""
+    def _reads_of(
+        self, namespace: Namespace, wanted: Range, read: RangeRead
+    ) -> Iterator[SnapshotSession]:
+        """Give what a range is read from; it is locked, or ``read`` tells what was seen of it."""
         self._check_open()
         namespace.check_alive()
         if self._rule.snapshot:
@@ -468,11 +478,11 @@ class TransactionSession:
         """Whether the next read takes a snapshot first."""
         return self._rule.snapshot and self._reading is None
 
-    def read_from(self, snapshot: Snapshot) -> None:
+    def read_from(self, snapshot: SnapshotSession) -> None:
         """Use a snapshot that was taken for this transaction, which closes it."""
         self._reading = snapshot
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> SnapshotSession:
         if self._reading is None:
             self._reading = self._database.snapshot()
         return self._reading

@@ -50,7 +50,7 @@ class MapKeys(_View, KeysView[K]):
     __slots__ = ()
 
     def _way(self) -> Iteration[K]:
-        return operations.keys(self._mapping.namespace, None)
+        return operations.keys(self._mapping._namespace, None)
 
 
 class MapItems(_View, ItemsView[K, V]):
@@ -59,7 +59,7 @@ class MapItems(_View, ItemsView[K, V]):
     __slots__ = ()
 
     def _way(self) -> Iteration[tuple[K, V]]:
-        return operations.items(self._mapping.namespace, None)
+        return operations.items(self._mapping._namespace, None)
 
     def __contains__(self, pair: object) -> bool:
         """Tell whether a key is there with a value, by one read."""
@@ -72,7 +72,7 @@ class MapValues(_View, ValuesView[V]):
     __slots__ = ()
 
     def _way(self) -> Iteration[V]:
-        return operations.values(self._mapping.namespace)
+        return operations.values(self._mapping._namespace)
 
     def __contains__(self, value: object) -> bool:
         """Tell whether some key has a value: a scan that ends at the first one."""

@@ -306,6 +306,13 @@ def codec_named(
     )
 
 
+def known_names() -> list[str]:
+    """Return the names of all codecs that are known here, those of installed packages included."""
+    from importlib.metadata import entry_points  # slow to import, and seldom needed
+
+    return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
+
+
 def is_built_in(codec: Codec[Any]) -> bool:
     """Tell whether a codec is one of those that come with Tidelog."""
     return codec is _BUILT_IN.get(codec.name)

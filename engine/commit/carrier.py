@@ -146,7 +146,8 @@ class Carrier:
             self.end_of_log.frame_at = self._writer.position
             self.in_flight = passed
             payload = records[0] if len(records) == 1 else b"".join(records)
-            if payload:
+            # As a rule there is no gap to close, and room in the segment: straight to the writer.
+            if payload and (self.end_of_log.gaps or not self._writer.append(payload)):
                 self.end_of_log.append(payload)
 
     def _land(self, group: Group) -> None:

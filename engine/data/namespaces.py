@@ -89,6 +89,12 @@ class Namespace:
         self.until = _NEVER
         """The position of the log from which on no snapshot may show it: it was dropped."""
 
+    @property
+    def codec_names(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Name and version of the codec of its keys, and of that of its values."""
+        key, value = self.key_codec, self.value_codec
+        return (key.name, key.version), (value.name, value.version)
+
     def drop(self, position: int) -> None:
         """Be gone, for all handles, from a position of the log on."""
         self.until = position
@@ -129,7 +135,7 @@ def namespace_at(home: Home, mapping: object) -> Namespace:
 
     A map of another store would name another namespace here, by its number.
     """
-    namespace = getattr(mapping, "namespace", None)
+    namespace = getattr(mapping, "_namespace", None)
     if getattr(namespace, "home", None) is home:
         return cast(Namespace, namespace)
     raise no_map_of(home, mapping, getattr(namespace, "home", None))

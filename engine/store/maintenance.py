@@ -69,9 +69,10 @@ class Maintenance:
 
     def make_room(self) -> None:
         """Let the overlay be flushed when it is full; wait if it is far too full."""
-        overlay, most = self._store.overlay, self._policy.wait_bytes
+        overlay = self._store.overlay
         if overlay.bytes >= self.limit:
             self._state.check()
+            most = self._policy.wait_bytes
             if overlay.bytes >= most:
                 self._store.checkpointer.run_while(lambda: overlay.bytes >= most, "overlay")
             elif self._task is not None:

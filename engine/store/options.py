@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from ...affinity.errors import UsageError
 from ...checkpoints.policy import CheckpointPolicy
@@ -54,3 +55,20 @@ class Options:
         return CheckpointPolicy(
             overlay_bytes=self.checkpoint_bytes, interval_seconds=self.checkpoint_interval
         )
+
+
+class GivenOptions(TypedDict, total=False):
+    """The fields of ``Options`` as keywords, for type checkers and editors."""
+
+    segment_bytes: int
+    checkpoint_bytes: int
+    retain_bytes: int
+    retain_seconds: float | None
+    transaction_bytes_max: int
+    snapshot_memory_max: int
+    map_size: int
+    map_size_max: int
+    sync_interval: float
+    checkpoint_interval: float
+    lock_timeout: float
+    growth_patience: float

@@ -23,6 +23,9 @@ from ..system.environment import Disk, Environment, LockHandle
 from ..system.layout import DATA_FILE, DATA_NAME, LOCK_NAME
 from ..system.lmdb_file import open_here
 
+IN_MEMORY = ":memory:"
+"""How the paths of stores without files begin, which lead nowhere."""
+
 
 def place_of(path: str | os.PathLike[str], what: str = "the path of a store") -> str:
     """Return the absolute path of a store; ``UsageError`` for what cannot be one of a directory."""
@@ -39,10 +42,10 @@ def place_of(path: str | os.PathLike[str], what: str = "the path of a store") ->
             f"{what}, {given!r}, has a null character",
             hint="Name a directory without one.",
         )
-    if given == ":memory:":
+    if given.startswith(IN_MEMORY):
         raise UsageError(
-            "a store is a directory, and cannot be in memory",
-            hint="Name a temporary directory, as `tempfile.TemporaryDirectory()` makes one.",
+            f"{what} is that of a directory, and a directory cannot be in memory: {given!r}",
+            hint="`tidelog.memory()` makes a store without files; share its handle.",
         )
     return os.path.abspath(given)
 

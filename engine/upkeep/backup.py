@@ -37,7 +37,7 @@ from ..system.copying import copy_file
 from ..system.disk_errors import translated_disk
 from ..system.environment import Disk, Environment, KeyValueEnvironment
 from ..system.layout import DATA_FILE, DATA_NAME, STORE_FOLDERS, WAL_NAME
-from .check import inspect_store
+from .check import BeginPhase, inspect_store, untold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +104,13 @@ def source_of(store: OpenStore, maps: list[str], pin: Callable[[int], None]) -> 
     )
 
 
-def back_up(source: BackupSource, directory: str, *, verify: bool) -> BackupReport:
+def back_up(
+    source: BackupSource, directory: str, *, verify: bool, begin: BeginPhase = untold
+) -> BackupReport:
     """Copy a store into ``directory``, which must not exist yet or be empty.
 
-    Raises ``UsageError`` for a directory that cannot be used, ``DiskError``, ``DiskFullError``,
-    and ``CorruptDataError`` if the copy does not verify.
+    ``begin`` is told of each phase of the check.  Raises ``UsageError`` for a directory that cannot
+    be used, ``DiskError``, ``DiskFullError``, and ``CorruptDataError`` if the copy does not verify.
     """
     environment = source.environment
     start = environment.monotonic()
@@ -118,7 +120,7 @@ def back_up(source: BackupSource, directory: str, *, verify: bool) -> BackupRepo
             report = _copied(source, directory)
         manifest = replace(source.manifest, copied=True, rebuild=False, clean_end=report.position)
         if verify:
-            report = _verified(environment, report, manifest)
+            report = _verified(environment, report, manifest, begin)
         with translated_disk(f"making a store of the copy in {directory}"):
             manifests.write(environment.disk.directory(directory), manifest)
     except BaseException:
@@ -130,7 +132,7 @@ def back_up(source: BackupSource, directory: str, *, verify: bool) -> BackupRepo
 def _make_place(environment: Environment, path: str, directory: str, verify: bool) -> None:
     """Make the empty folders of a store."""
     disk = environment.disk
-    if os.path.commonpath([path, directory]) == path:
+    if f"{directory}/".startswith(f"{path}/"):
         raise UsageError(f"{directory} lies in the store that is to be copied")
     kind = disk.kind(directory)
     if kind not in (None, "directory"):
@@ -241,9 +243,11 @@ def _seal_bytes(wal: ReadableDirectory, number: int, position: int) -> int:
     return seal.end - position if seal else 0
 
 
-def _verified(environment: Environment, report: BackupReport, manifest: Manifest) -> BackupReport:
+def _verified(
+    environment: Environment, report: BackupReport, manifest: Manifest, begin: BeginPhase
+) -> BackupReport:
     """Open the copy, check all of it, and compare it with what was copied."""
-    inspection = inspect_store(environment, report.path, manifest)
+    inspection = inspect_store(environment, report.path, manifest, begin)
     problems = inspection.problems
     if not problems and inspection.position != report.position:
         problems = [f"its log ends at {inspection.position} instead of {report.position}"]

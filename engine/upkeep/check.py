@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -48,6 +49,7 @@ from ...wal.records import (
     Run,
     StateRecord,
 )
+from ...wal.segments import segment_sizes
 from ...wal.tail import REFUSED
 from ..codecs.registry import codec_named
 from ..data.namespaces import INTERNAL, decoded_key
@@ -87,6 +89,9 @@ from ..system.production import production
 BLOCK = 1000
 _PENDING = PENDING.to_bytes(4, "big")
 PROBLEMS_MAX = 100
+BeginPhase = Callable[[str, int | None, str], Callable[[int], None]]
+"""Takes what begins, how much there is of it if that is known, and in what unit; returns what is
+called with how much was done since."""
 CHECK_ATTEMPTS = 3
 """How often a store is looked at again because a writer has come too far meanwhile."""
 
@@ -122,13 +127,28 @@ def check_store(path: str | os.PathLike[str], environment: Environment | None = 
     return inspect_store(environment or production(), place).problems
 
 
+def untold(_what: str, _total: int | None, _unit: str) -> Callable[[int], None]:
+    """Begin a phase that nobody looks at."""
+    return _ignore
+
+
+def _ignore(_count: int) -> None:
+    pass
+
+
 def inspect_store(
-    environment: Environment, path: str, manifest: Manifest | None = None
+    environment: Environment,
+    path: str,
+    manifest: Manifest | None = None,
+    begin: BeginPhase = untold,
+    problems: list[str] | None = None,
 ) -> Inspection:
     """Check a store and say what it holds; raises as ``check_store`` does.
 
-    ``manifest`` is that of a copy which has none yet.
+    ``manifest`` is that of a copy which has none yet; ``begin`` is told of each phase.  Problems
+    are added to ``problems`` as they are found, for whoever is interrupted.
     """
+    problems = [] if problems is None else problems
     try:
         access = ReadAccess(environment, path, Options().map_size, manifest)
     except StorageError as error:
@@ -136,8 +156,11 @@ def inspect_store(
     try:
         for _ in range(CHECK_ATTEMPTS):
             gone = f"the log of {path} is dropped faster than it can be read"
-            check = _Check(access.manifest(), access.kv.begin(), access.wal)
+            check = _Check(access.manifest(), access.kv.begin(), access.wal, begin=begin)
+            problems.clear()
+            check.found.problems = problems
             try:
+                begin("checking the data file", None, "bytes")
                 file = os.path.join(path, DATA_NAME, DATA_FILE)
                 if environment.open_kv is not open_lmdb or check.is_sound(file):
                     check.run()
@@ -194,8 +217,10 @@ class _Check:
         wal: ReadableDirectory,
         *,
         until: int | None = None,
+        begin: BeginPhase = untold,
     ) -> None:
         self.found = Inspection()
+        self._begin = begin
         self._manifest = manifest
         self._txn = txn
         self._wal = wal
@@ -266,7 +291,10 @@ class _Check:
         durable = max(state.durable, self._manifest.durable)
         scan = Scan(self._wal, None, durable=durable, log_ids=self._manifest.log_ids)
         first = None
+        total = None if self._begin is untold else sum(segment_sizes(self._wal))
+        advance = self._begin("reading the log", total, "bytes")
         for frame in scan:
+            advance(len(frame.payload))
             if self._until is not None and frame.end > self._until:
                 break
             first = frame.position if first is None else first
@@ -393,6 +421,9 @@ class _Check:
     def _walk_data(self, whole: bool) -> None:
         """Check each pair of the data file; say what each partition holds, the log included."""
         self._check_strangers()
+        self._advance = self._begin(
+            "checking pairs", sum(mark.count for mark in self._marks), "pairs"
+        )
         for partition, mark in enumerate(self._marks):
             (count, digest, deletes), counts, recent = self._walk_partition(partition, mark)
             if (count, digest) != (mark.count, mark.digest):
@@ -436,6 +467,7 @@ class _Check:
         while more and cursor.key().startswith(prefix):
             full_key, value = cursor.item()
             more = cursor.next()
+            self._advance(1)
             problem = self._check_value(full_key, value, known, epochs)
             if problem is not None:
                 self.found.note(problem)

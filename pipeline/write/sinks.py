@@ -40,6 +40,7 @@ from ...affinity.errors import (
 )
 from ...affinity.partitions import Space, partition_of
 from ...engine.api.database import Database, session_of
+from ...engine.api.maps import namespace_of
 from ...engine.api.open import open as open_store
 from ...engine.api.transactions import Transaction, behind
 from ...engine.data.namespaces import Namespace
@@ -290,7 +291,7 @@ def _apply(
     for (name, key), value in rows.items():
         put = setters.get(name)
         if put is None:
-            put = setters[name] = _setter(tx, db.map(name).namespace)
+            put = setters[name] = _setter(tx, namespace_of(db.map(name)))
         put(key, value)
     return None
 

@@ -1,4 +1,4 @@
-"""Cancellation under Trio: a call that raises ``Cancelled`` did nothing, one that returns did all.
+"""Cancellation: a call that raises it did nothing, one that returns did all.
 
 Answers, store and log are compared: what a program was told, what it reads afterwards, and what is
 found after a power cut.
@@ -12,40 +12,20 @@ from random import Random
 from typing import Any
 
 import pytest
-import trio
 from hypothesis import given, settings, strategies as st
 
+from support import tasks
 from support.trio_stores import contents, gated, opened, parts_of
 from tidelog import aio
 from tidelog.codecs import I64, Str
+from tidelog.engine.aio.database import loop_session_of
 from tidelog.errors import ConflictError
 from tidelog.testing import FaultyDisk
 
+pytestmark = pytest.mark.loops
+
 Told = dict[str, int]
 Scenario = Callable[[aio.Database, "aio.Map[Any, Any]", Told], Awaitable[None]]
-
-
-class CancelAtStep(trio.abc.Instrument):
-    """Cancels a scope when its task is about to take its n-th step, or has just taken it."""
-
-    def __init__(self, scope: trio.CancelScope, step: int, *, before: bool) -> None:
-        self._scope = scope
-        self._task = trio.lowlevel.current_task()
-        self._left = step
-        self._before = before
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        if task is self._task and self._before:
-            self._count()
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        if task is self._task and not self._before:
-            self._count()
-
-    def _count(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._scope.cancel()
 
 
 async def put(db: aio.Database, numbers: aio.Map[Any, Any], told: Told) -> None:
@@ -115,9 +95,9 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("when", ["before", "while", "after"])
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_cancelled_at_any_step_answer_store_and_log_agree(name: str, before: bool) -> None:
+async def test_cancelled_at_any_step_answer_store_and_log_agree(name: str, when: str) -> None:
     cancelled = True
     step = 0
     while cancelled:
@@ -128,17 +108,12 @@ async def test_cancelled_at_any_step_answer_store_and_log_agree(name: str, befor
         async with opened(disk) as db:
             numbers = db.map("numbers", key=Str, value=I64)
             await numbers.ensure()
-            with trio.CancelScope() as scope:
-                instrument = CancelAtStep(scope, step, before=before)
-                trio.lowlevel.add_instrument(instrument)
-                try:
-                    await SCENARIOS[name](db, numbers, told)
-                finally:
-                    trio.lowlevel.remove_instrument(instrument)
+            with tasks.scope() as scope, tasks.cancelled_at(scope, step, when) as watched:
+                await watched(SCENARIOS[name](db, numbers, told))
             cancelled = scope.cancelled_caught
             assert {key: value async for key, value in numbers.items()} == told
             assert contents(disk.copy(), "numbers") == told
-            assert db.writer().locks.table.idle
+            assert loop_session_of(db).writer().locks.table.idle
             await numbers.set("afterwards", 1)
     assert step >= 3
 
@@ -152,16 +127,16 @@ async def test_a_commit_that_is_on_its_way_is_finished_and_the_task_cancelled_af
         async def work() -> None:
             await numbers.set("on its way", 1)
             told.append("returned")
-            await trio.lowlevel.checkpoint()
+            await tasks.checkpoint()
             told.append("never")
 
         with gated(parts_of(db).writer, "sync") as gate:
-            async with trio.open_nursery() as nursery:
+            async with tasks.open_nursery() as nursery:
                 nursery.start_soon(work)
                 await gate.entered()
-                nursery.cancel_scope.cancel()
-                with trio.CancelScope(shield=True):
-                    await trio.lowlevel.checkpoint()
+                nursery.cancel()
+                with tasks.shielded():
+                    await tasks.checkpoint()
                     assert told == []
                 gate.open()
         assert told == ["returned"]
@@ -179,17 +154,17 @@ async def test_a_commit_that_waits_for_its_group_is_taken_back() -> None:
                 await tx[numbers].set("queued 2", 1)
 
         with gated(parts_of(db).writer, "sync") as gate:
-            async with trio.open_nursery() as outer:
+            async with tasks.open_nursery() as outer:
                 outer.start_soon(numbers.set, "on its way", 1)
                 await gate.entered()
-                async with trio.open_nursery() as nursery:
+                async with tasks.open_nursery() as nursery:
                     nursery.start_soon(numbers.set, "queued 1", 1)
                     nursery.start_soon(numbers.incr, "queued 3")
                     nursery.start_soon(in_transaction)
                     for _ in range(5):
-                        await trio.lowlevel.checkpoint()
-                    nursery.cancel_scope.cancel()
-                assert nursery.cancel_scope.cancelled_caught
+                        await tasks.checkpoint()
+                    nursery.cancel()
+                assert nursery.cancelled_caught
                 gate.open()
         assert contents(disk.copy(), "numbers") == {"on its way": 1}
 
@@ -211,7 +186,7 @@ async def test_nothing_is_committed_in_a_scope_that_is_cancelled_already() -> No
             db.checkpoint,
         ]
         for call in calls:
-            with trio.CancelScope() as scope:
+            with tasks.scope() as scope:
                 scope.cancel()
                 await call()
             assert scope.cancelled_caught
@@ -224,15 +199,15 @@ async def test_a_scan_that_is_cancelled_loses_no_block() -> None:
         await numbers.update_many({f"{n:03}": n for n in range(100)})
         items = numbers.items()
         found = []
-        with gated(db.writer(), "snapshot") as gate:
-            async with trio.open_nursery() as nursery:
+        with gated(loop_session_of(db).writer(), "snapshot") as gate:
+            async with tasks.open_nursery() as nursery:
 
                 async def first() -> None:
                     found.append(await anext(items))
 
                 nursery.start_soon(first)
                 await gate.entered()
-                nursery.cancel_scope.cancel()
+                nursery.cancel()
                 gate.open()
         found += [pair async for pair in items]
         assert found == [(f"{n:03}", n) for n in range(100)]
@@ -241,7 +216,7 @@ async def test_a_scan_that_is_cancelled_loses_no_block() -> None:
 # ------------------------------------------------------------------ many tasks
 
 
-async def many_writers(random: Random, tasks: int, stop_after: int) -> None:
+async def many_writers(random: Random, count: int, stop_after: int) -> None:
     """Cancel tasks that put, transfer and increment, once so many of them were told."""
     disk = FaultyDisk()
     told: Told = {}
@@ -249,19 +224,19 @@ async def many_writers(random: Random, tasks: int, stop_after: int) -> None:
     async with opened(disk) as db:
         numbers = db.map("numbers", key=Str, value=I64)
         await numbers.update_many({"left": 1000, "right": 0})
-        nursery: trio.Nursery
+        nursery: tasks.Nursery
 
-        def count() -> None:
+        def note() -> None:
             nonlocal done
             done += 1
             if done >= stop_after:
-                nursery.cancel_scope.cancel()
+                nursery.cancel()
 
         async def putting(name: str) -> None:
             for number in range(1000):
                 await numbers.set(f"{name} {number}", number)
                 told[f"{name} {number}"] = number
-                count()
+                note()
 
         async def moving(mode: Any) -> None:
             async def move(tx: aio.Transaction) -> None:
@@ -271,10 +246,10 @@ async def many_writers(random: Random, tasks: int, stop_after: int) -> None:
 
             while True:
                 await db.run(move, mode=mode, attempts=1000)
-                count()
+                note()
 
-        async with trio.open_nursery() as nursery:
-            for number in range(tasks):
+        async with tasks.open_nursery() as nursery:
+            for number in range(count):
                 nursery.start_soon(putting, f"task {number}")
             nursery.start_soon(moving, "optimistic")
             nursery.start_soon(moving, "pessimistic")
@@ -282,17 +257,18 @@ async def many_writers(random: Random, tasks: int, stop_after: int) -> None:
         assert contents(disk.copy(), "numbers") == found
         assert found.pop("left") + found.pop("right") == 1000
         assert found == told
-        assert db.writer().locks.table.idle
+        assert loop_session_of(db).writer().locks.table.idle
 
 
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(st.random_module(), st.integers(0, 1 << 32), st.integers(1, 12), st.integers(1, 60))
-async def test_many_writers_may_be_cancelled_at_any_moment(
-    module: object, seed: int, tasks: int, stop_after: int
+@pytest.mark.parametrize("run", tasks.RUNS.values(), ids=tasks.RUNS)
+def test_many_writers_may_be_cancelled_at_any_moment(
+    run: Any, module: object, seed: int, count: int, stop_after: int
 ) -> None:
     # A seed, for how often the tasks draw depends on when the thread of the log gets to run.
-    await many_writers(Random(seed), tasks, stop_after)
+    run(many_writers, Random(seed), count, stop_after)
 
 
 async def test_an_error_of_one_writer_cancels_the_others_and_loses_nothing() -> None:
@@ -312,7 +288,7 @@ async def test_an_error_of_one_writer_cancels_the_others_and_loses_nothing() -> 
                         told["conflict"] = 7
 
         async def all_of_them() -> None:
-            async with trio.open_nursery() as nursery:
+            async with tasks.open_nursery() as nursery:
                 for number in range(8):
                     nursery.start_soon(putting, f"task {number}")
 

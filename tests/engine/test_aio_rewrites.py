@@ -1,4 +1,4 @@
-"""Changes of one key by the tasks of a Trio loop: none meets a conflict, one frame has many."""
+"""Changes of one key by the tasks of a loop: none meets a conflict, one frame has many."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
 
+from support import tasks
 from support.trio_stores import contents, gated, opened, parts_of
 from tidelog.codecs import I64, Codec, Str
+from tidelog.engine.aio.database import loop_session_of
 from tidelog.errors import UsageError
 from tidelog.testing import FaultyDisk
 
-pytestmark = pytest.mark.slow  # nearly all: threads that start and hand over
+# Slow are nearly all: threads that start and hand over.
+pytestmark = [pytest.mark.slow, pytest.mark.loops]
 
 
 async def test_64_tasks_count_one_key_and_none_fails() -> None:
@@ -30,7 +31,7 @@ async def test_64_tasks_count_one_key_and_none_fails() -> None:
                 told.append(await numbers.incr("n"))
 
         syncs = parts_of(db).committer.end_of_log.times.count
-        async with trio.open_nursery() as nursery:
+        async with tasks.open_nursery() as nursery:
             for _ in range(64):
                 nursery.start_soon(count)
         assert sorted(told) == list(range(1, 641))
@@ -48,17 +49,17 @@ async def test_all_changes_that_are_queued_go_into_one_frame() -> None:
         async def note(name: str, work: Any) -> None:
             found[name] = await work
 
-        with gated(db.writer(), "commit_group") as gate:
-            async with trio.open_nursery() as nursery:
+        with gated(loop_session_of(db).writer(), "commit_group") as gate:
+            async with tasks.open_nursery() as nursery:
                 nursery.start_soon(numbers.set, "first", 0)
                 await gate.entered()
                 nursery.start_soon(note, "swap", numbers.compare_and_set("n", 1, 10))
-                await trio.testing.wait_all_tasks_blocked()
+                await tasks.wait_all_tasks_blocked()
                 nursery.start_soon(note, "incr", numbers.incr("n"))
                 nursery.start_soon(note, "made", numbers.setdefault("m", 5))
-                await trio.testing.wait_all_tasks_blocked()
+                await tasks.wait_all_tasks_blocked()
                 nursery.start_soon(note, "pop", numbers.pop("n"))
-                await trio.testing.wait_all_tasks_blocked()
+                await tasks.wait_all_tasks_blocked()
                 gate.open()
         assert found == {"swap": True, "incr": 11, "made": 5, "pop": 11}
         assert parts_of(db).committer.carrier.groups == groups + 2
@@ -75,7 +76,7 @@ async def test_a_locked_key_is_waited_for_and_others_are_not() -> None:
             found[name] = await work
 
         async with (
-            trio.open_nursery() as nursery,
+            tasks.open_nursery() as nursery,
             db.transaction("pessimistic", plain_writes=True) as tx,
         ):
             await tx[numbers].set("n", 10)
@@ -97,7 +98,7 @@ async def test_a_codec_of_ones_own_runs_without_the_commit_mutex() -> None:
                 return b"%d" % value
 
         own = db.map("own", key=Str, value=Codec(name="own", encode=encode, decode=int))
-        async with trio.open_nursery() as nursery:
+        async with tasks.open_nursery() as nursery:
             for _ in range(20):
                 nursery.start_soon(own.incr, "n")
         assert await own.get("n") == 20
@@ -141,11 +142,11 @@ async def test_tasks_and_threads_share_a_queue_and_nobody_gets_an_item_twice() -
                 with suppress(KeyError):  # the others may be quicker
                     taken.append(beneath.popitem()[0])
 
-        async with trio.open_nursery() as nursery:
+        async with tasks.open_nursery() as nursery:
             for _ in range(8):
                 nursery.start_soon(consume)
             for _ in range(2):
-                nursery.start_soon(trio.to_thread.run_sync, consume_in_thread)
+                nursery.start_soon(tasks.in_thread, consume_in_thread)
             nursery.start_soon(db.checkpoint)
         assert sorted(taken) == list(range(150))
     assert contents(disk, "jobs") == {}

@@ -1,4 +1,4 @@
-"""Transactions, attempts and snapshots under Trio."""
+"""Transactions, attempts and snapshots of tasks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from functools import partial
 from typing import Any, cast
 
 import pytest
-import trio
 
+from support import tasks
 from support.trio_stores import contents, gated, opened, parts_of
 from tidelog import aio
 from tidelog.codecs import I64, Str
+from tidelog.engine.aio.database import loop_session_of
 from tidelog.engine.system.limits import Limits
 from tidelog.errors import (
     ClosedError,
@@ -25,6 +26,8 @@ from tidelog.errors import (
 from tidelog.testing import FaultyDisk
 from tidelog.testing.environment import SimulatedEnvironment
 
+pytestmark = pytest.mark.loops
+
 
 async def accounts(db: aio.Database) -> aio.Map[Any, Any]:
     found = db.map("accounts", key=Str, value=I64)
@@ -35,9 +38,9 @@ async def accounts(db: aio.Database) -> aio.Map[Any, Any]:
 async def waiting(db: aio.Database, count: int = 1) -> None:
     """Let other tasks run until that many owners wait for a lock."""
     for _ in range(1_000_000):
-        if len(db.writer().locks._waiting) >= count:
+        if len(loop_session_of(db).writer().locks._waiting) >= count:
             return
-        await trio.lowlevel.checkpoint()
+        await tasks.checkpoint()
     raise AssertionError("nobody waits for a lock")
 
 
@@ -82,7 +85,7 @@ async def test_an_error_in_the_block_rolls_back(mode: Any) -> None:
             await failing()
         assert await money.get("ada") == 10
         assert "rolled back" in repr(tx)
-        assert db.writer().locks.table.idle
+        assert loop_session_of(db).writer().locks.table.idle
         async with db.transaction(mode) as tx:
             await tx[money].set("ada", 0)
             await tx.rollback()
@@ -216,7 +219,7 @@ async def test_attempts_end_with_what_no_attempt_can_cure() -> None:
 async def test_many_tasks_that_change_one_key_lose_no_update() -> None:
     async with opened() as db:
         money = await accounts(db)
-        async with trio.open_nursery() as nursery:
+        async with tasks.open_nursery() as nursery:
             for _ in range(40):
                 nursery.start_soon(money.incr, "ada")
         assert await money.get("ada") == 50
@@ -231,7 +234,7 @@ async def test_many_transfers_keep_the_sum() -> None:
             await mine.incr(source, -amount)
             await mine.incr(target, amount)
 
-        async with trio.open_nursery() as nursery:
+        async with tasks.open_nursery() as nursery:
             for number in range(20):
                 pair = ("ada", "bob") if number % 3 else ("bob", "ada")
                 nursery.start_soon(partial(db.run, attempts=100), transfer, *pair, number)
@@ -251,7 +254,7 @@ async def test_an_id_is_applied_once_and_pending_meanwhile() -> None:
                 await tx[money].set("ada", 99)
 
         with gated(parts_of(db).writer, "sync") as gate:
-            async with trio.open_nursery() as nursery:
+            async with tasks.open_nursery() as nursery:
                 nursery.start_soon(apply)
                 await gate.entered()
                 assert await db.outcome(tx_id) == "pending"
@@ -270,8 +273,8 @@ async def test_a_transaction_takes_its_snapshot_off_the_loop_where_the_way_is_bl
             mine = tx[money]
             await mine.ensure()
             with parts_of(db).committer.mutex:
-                assert db.writer().snapshot_nowait() is None
-                with pytest.raises(trio.WouldBlock):
+                assert loop_session_of(db).writer().snapshot_nowait() is None
+                with pytest.raises(tasks.would_block()):
                     mine.get_nowait("ada")
             assert mine.get_nowait("ada") == 10
             await money.set("ada", 11)
@@ -289,8 +292,8 @@ async def test_a_transaction_belongs_to_one_task_and_one_block() -> None:
         async with db.transaction() as tx:
             mine = tx[money]
             await mine.ensure()
-            with gated(db.writer(), "snapshot") as gate:
-                async with trio.open_nursery() as nursery:
+            with gated(loop_session_of(db).writer(), "snapshot") as gate:
+                async with tasks.open_nursery() as nursery:
                     nursery.start_soon(mine.count)
                     await gate.entered()
                     with pytest.raises(UsageError, match="another task"):
@@ -308,7 +311,7 @@ async def test_a_few_pairs_are_set_in_the_loop_and_many_beside_it() -> None:
         async with db.transaction() as tx:
             mine = tx[money]
             await mine.ensure()
-            with gated(db.workers, "run") as gate:
+            with gated(loop_session_of(db).workers, "run") as gate:
                 gate.open()
                 await mine.update_many({f"{number}": number for number in range(64)})
                 assert gate.calls == 0
@@ -330,9 +333,9 @@ async def test_a_lock_is_waited_for_beside_a_running_loop() -> None:
                 await tx[money].incr("ada")
                 order.append("second")
 
-        async with trio.open_nursery() as nursery, db.transaction("pessimistic") as tx:
+        async with tasks.open_nursery() as nursery, db.transaction("pessimistic") as tx:
             await tx[money].incr("ada")
-            with pytest.raises(trio.WouldBlock):
+            with pytest.raises(tasks.would_block()):
                 tx[money].get_nowait("ada")
             nursery.start_soon(second)
             await waiting(db)
@@ -362,7 +365,7 @@ async def test_commits_wait_for_the_locks_of_others(how: str) -> None:
                     await tx[data].set(b"ada", b"2")
 
         own = db.transaction("pessimistic", plain_writes=True)
-        async with trio.open_nursery() as nursery, own as tx:
+        async with tasks.open_nursery() as nursery, own as tx:
             assert await tx[data].get(b"ada") == b"1"
             nursery.start_soon(change)
             nursery.start_soon(data.set, b"cyd", b"2")  # in the same group, and not locked
@@ -379,7 +382,7 @@ async def test_a_deadlock_ends_one_and_attempts_cure_it() -> None:
     async with opened() as db:
         money = await accounts(db)
         deadlocks = 0
-        met = trio.Event()
+        met = tasks.event()
         here = 0
 
         async def both(first: str, second: str) -> None:
@@ -397,7 +400,7 @@ async def test_a_deadlock_ends_one_and_attempts_cure_it() -> None:
                         deadlocks += 1
                         raise
 
-        async with trio.open_nursery() as nursery:
+        async with tasks.open_nursery() as nursery:
             nursery.start_soon(both, "ada", "bob")
             nursery.start_soon(both, "bob", "ada")
         assert deadlocks >= 1
@@ -410,7 +413,7 @@ async def test_a_plain_write_that_stands_in_the_way_of_whom_it_waits_for_waits_a
         data = db.map("data")
         await data.ensure()
         own = db.transaction("pessimistic", plain_writes=True)
-        async with trio.open_nursery() as nursery, own as tx:
+        async with tasks.open_nursery() as nursery, own as tx:
             await tx[data].set(b"a", b"2")
             nursery.start_soon(data.update_many, [(b"b", b"3"), (b"a", b"3")])
             await waiting(db)
@@ -428,11 +431,11 @@ async def test_a_cancelled_wait_for_a_lock_leaves_the_transaction_as_it_was() ->
             await holder[money].set("ada", 1)
             await tx[money].set("bob", 2)
             for _ in range(2):
-                async with trio.open_nursery() as nursery:
+                async with tasks.open_nursery() as nursery:
                     nursery.start_soon(tx[money].set, "ada", 2)
                     await waiting(db)
-                    nursery.cancel_scope.cancel()
-                assert nursery.cancel_scope.cancelled_caught
+                    nursery.cancel()
+                assert nursery.cancelled_caught
             await holder.commit()
             assert await tx[money].get("ada") == 1
             await tx[money].set("ada", 3)
@@ -448,10 +451,10 @@ async def test_an_iteration_that_was_cancelled_before_its_first_block_begins_aga
         ):
             await holder[money].set("ada", 1)
             names = tx[money].keys()
-            async with trio.open_nursery() as nursery:
+            async with tasks.open_nursery() as nursery:
                 nursery.start_soon(anext, names)
                 await waiting(db)
-                nursery.cancel_scope.cancel()
+                nursery.cancel()
             await holder.commit()
             assert [name async for name in names] == ["ada", "bob"]
 
@@ -467,12 +470,12 @@ async def test_a_cancelled_commit_that_waits_for_a_lock_has_no_effect() -> None:
                     await tx[money].update_many({"ada": 2, "bob": 2})
 
             for work in (change, partial(money.set, "ada", 2)):
-                async with trio.open_nursery() as nursery:
+                async with tasks.open_nursery() as nursery:
                     nursery.start_soon(work)
                     await waiting(db)
-                    nursery.cancel_scope.cancel()
-                assert nursery.cancel_scope.cancelled_caught
-            assert not db.writer().locks._interrupted
+                    nursery.cancel()
+                assert nursery.cancelled_caught
+            assert not loop_session_of(db).writer().locks._interrupted
         assert await money.get_many(["ada", "bob"]) == {"ada": 1, "bob": 10}
 
 
@@ -495,7 +498,7 @@ async def test_more_transactions_with_locks_than_places_take_turns() -> None:
             await tx[money].incr("ada")
             await tx[money].incr("bob")
 
-        async with trio.open_nursery() as nursery:
+        async with tasks.open_nursery() as nursery:
             for _ in range(10):
                 nursery.start_soon(partial(db.run, mode="pessimistic", attempts=100), add)
         assert await money.get_many(["ada", "bob"]) == {"ada": 20, "bob": 20}
@@ -537,7 +540,7 @@ async def test_closing_ends_waits_for_locks_and_open_transactions() -> None:
         optimistic = db.transaction()
         await optimistic.__aenter__()
         await optimistic[money].incr("bob")
-        async with trio.open_nursery() as nursery:
+        async with tasks.open_nursery() as nursery:
             nursery.start_soon(change, pessimistic)
             nursery.start_soon(change, partial(money.set, "ada", 3))
             await waiting(db, 2)
@@ -580,7 +583,7 @@ async def test_a_snapshot_shows_the_store_as_it_was() -> None:
 async def test_a_snapshot_of_a_busy_store_is_taken_off_the_loop() -> None:
     async with opened() as db:
         money = await accounts(db)
-        async with trio.open_nursery() as nursery:
+        async with tasks.open_nursery() as nursery:
             with parts_of(db).committer.mutex:
                 taken: list[Any] = []
 
@@ -590,6 +593,6 @@ async def test_a_snapshot_of_a_busy_store_is_taken_off_the_loop() -> None:
 
                 nursery.start_soon(take)
                 for _ in range(3):
-                    await trio.lowlevel.checkpoint()
+                    await tasks.checkpoint()
                 assert taken == []
         assert taken == [10]

@@ -25,6 +25,7 @@ from tidelog.affinity.errors import (
 )
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.database import Database, session_of
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.read_only import ReadOnlyDatabase
 from tidelog.engine.data.partition_store import read_marks
@@ -119,7 +120,7 @@ def test_the_log_says_which_numbers_the_rows_have(load: str) -> None:
         cities = db.attach(load)
         (record,) = ingests(store)
         assert record.load == read_load_manifest(load).id
-        assert record.namespace == cities.namespace.id
+        assert record.namespace == namespace_of(cities).id
         assert [(run.partition, run.first, run.count) for run in record.runs] == sorted(
             (p, before[p] + 1, sum(partition_of(key, Space(0, 4)) == p for key in ROWS))
             for p in range(4)
@@ -130,7 +131,7 @@ def test_the_log_says_which_numbers_the_rows_have(load: str) -> None:
             keys = sorted(key for key in ROWS if partition_of(key, Space(0, 4)) == run.partition)
             view = session_of(db).overlay.view
             found = [
-                view.stored(run.partition, cities.namespace.prefixes[run.partition] + key)
+                view.stored(run.partition, namespace_of(cities).prefixes[run.partition] + key)
                 for key in keys
             ]
             assert [version_of(stored or b"") for stored in found] == [

@@ -65,7 +65,7 @@ def test_arguments_and_options_reach_the_transaction(store: Opened) -> None:
         "F",
     )
     with pytest.raises(TypeError):
-        store.database.run(work, 1, 2, no_such_option=3)
+        store.database.run(work, 1, 2, no_such_option=3)  # type: ignore[call-arg]
 
 
 def test_the_last_attempt_raises_what_went_wrong(store: Opened) -> None:
@@ -188,7 +188,8 @@ def test_an_error_that_is_caught_inside_of_the_loop_ends_it(store: Opened) -> No
     assert rounds == 1
 
 
-async def test_under_trio_an_error_that_is_caught_inside_of_the_loop_ends_it() -> None:
+@pytest.mark.loops
+async def test_for_tasks_an_error_that_is_caught_inside_of_the_loop_ends_it() -> None:
     rounds = 0
     async with opened_under_trio() as db:
         async for attempt in db.attempts():
@@ -380,7 +381,8 @@ def test_a_generator_that_a_function_made_is_a_result(store: Opened) -> None:
     assert list(store.database.run(lambda tx: (n for n in range(3)))) == [0, 1, 2]
 
 
-async def test_under_trio_a_plain_function_is_refused_and_nothing_is_committed() -> None:
+@pytest.mark.loops
+async def test_for_tasks_a_plain_function_is_refused_and_nothing_is_committed() -> None:
     """It was a TypeError about an await that nobody had written."""
     async with opened_under_trio() as db:
         for work in (lambda tx: 1, an_async_generator_function):

@@ -17,7 +17,7 @@ from tidelog.checkpoints.marks import PartitionMark
 from tidelog.engine.api.database import Database
 from tidelog.engine.api.maps import Map
 from tidelog.engine.api.open import open_with
-from tidelog.engine.api.snapshots import Snapshot
+from tidelog.engine.api.snapshots import SnapshotSession
 from tidelog.errors import ClosedError, ConflictError, LockTimeoutError, NotFoundError
 from tidelog.testing import simulated
 from tidelog.tx.validation import READ_RULES
@@ -30,7 +30,7 @@ STEPS = 100
 def expect_counted(seen: Seen) -> None:
     """A length is as many keys as a scan gives, and no scan."""
     expected = sum(1 for _ in seen)
-    assert seen._session.count(seen.namespace) == len(seen) == expected
+    assert seen._session.count(seen._namespace) == len(seen) == expected
 
 
 def key(rng: random.Random) -> bytes:
@@ -124,7 +124,7 @@ class History:
         for name in NAMES:
             expect_counted(self.db.map(name))
         for m, length in self.old:
-            if m.namespace.alive:
+            if m._namespace.alive:
                 assert len(m) == length
         if rng.random() < 0.1:
             with open_with(simulated(9, self.store.disk.copy()), PATH, read_only=True) as reader:
@@ -157,7 +157,7 @@ def test_a_length_scans_nothing(db: Database, monkeypatch: pytest.MonkeyPatch) -
     db.checkpoint()
     m.update_many({b"%d" % n: b"" for n in range(40, 60)})
     m.delete_many([b"1", b"no such key"])
-    monkeypatch.setattr(Snapshot, "scan", no_scan)
+    monkeypatch.setattr(SnapshotSession, "scan", no_scan)
     with db.snapshot() as old:
         m[b"later"] = b""
         assert (len(m), len(old[m])) == (60, 59)
@@ -179,7 +179,7 @@ def test_a_length_of_a_store_for_reading_scans_nothing(monkeypatch: pytest.Monke
     store.database.checkpoint()
     store.database.map("m").update_many({b"%d" % n: b"" for n in range(50, 70)})
     store.database.map("m")[b"later"] = b""  # by which readers know that the others are durable
-    monkeypatch.setattr(Snapshot, "scan", no_scan)
+    monkeypatch.setattr(SnapshotSession, "scan", no_scan)
     with open_with(simulated(9, store.disk), PATH, read_only=True) as reader:
         assert len(reader.map("m")) == 70
         with reader.snapshot() as old:
@@ -240,13 +240,13 @@ def test_a_data_file_without_counts_is_scanned_and_stays_as_it_is(
     expect_sound(store.disk)
     with open_store(store.disk, seed=2).database as db:
         m = db.map("m")
-        assert m._session.count(m.namespace) is None
+        assert m._session.count(m._namespace) is None
         assert len(m) == 20
         m[b"new"] = b""
         del m[b"1"]
         m[b"newer"] = b""
         db.checkpoint()
-        assert m._session.count(m.namespace) is None
+        assert m._session.count(m._namespace) is None
         assert len(m) == 21
         with db.transaction() as tx:
             tx[m][b"mine"] = b""

@@ -95,7 +95,7 @@ def test_a_close_that_is_interrupted_at_any_of_its_lines_is_ended_by_the_next_on
             interrupted.run(store.database.close)
         store.database.close()
         with pytest.raises(ClosedError):
-            snapshot.view()
+            snapshot.__enter__()
         again = store.reopened()
         assert dict(again.database.map("m")) == {b"k": b"v"}, interrupted.where
         again.database.close()

@@ -20,7 +20,8 @@ from tidelog.affinity.errors import (
 from tidelog.affinity.partitions import partition_of
 from tidelog.codecs import Msgpack
 from tidelog.engine.api.database import session_of
-from tidelog.engine.api.snapshots import Snapshot
+from tidelog.engine.api.maps import namespace_of
+from tidelog.engine.api.snapshots import SnapshotSession
 from tidelog.engine.api.transactions import Transaction
 from tidelog.engine.commit.entries import Commit, Entry
 from tidelog.engine.commit.puts import Puts
@@ -106,17 +107,17 @@ def test_a_map_that_was_made_anew_is_another_one(store: Opened) -> None:
     tx = db.transaction()
     tx[db.map("a")].get(b"k")
     tx[db.map("b")][b"x"] = b"seen"
-    first = db.map("a").namespace.id
+    first = namespace_of(db.map("a")).id
     db.drop("a")
     again = db.map("a")
-    assert again.namespace.id > first
+    assert namespace_of(again).id > first
     expect_dropped(tx.commit)
     again[b"k"] = b"2"
     assert sound(store)
     store.database.close()
     reopened = store.reopened()
     assert dict(reopened.database.map("a")) == {b"k": b"2"}
-    assert reopened.database.map("c").namespace.id > again.namespace.id
+    assert namespace_of(reopened.database.map("c")).id > namespace_of(again).id
     reopened.database.close()
 
 
@@ -229,7 +230,7 @@ def drop_entry(store: Opened, name: str, monkeypatch: pytest.MonkeyPatch) -> Com
 
 def entries(store: Opened, key: bytes) -> list[Any]:
     """A transaction and a put of a key of map ``a``, and one of map ``b``."""
-    a, b = (store.database.map(name).namespace for name in "ab")
+    a, b = (namespace_of(store.database.map(name)) for name in "ab")
     partition, full_key, put = place(a, b"put" + key)
     return [
         Commit(update(a, key), True),
@@ -405,7 +406,7 @@ def test_keys_that_an_older_version_left_without_a_map_go_with_the_next_drop(
     store: Opened,
 ) -> None:
     db = store.database
-    a = db.map("a").namespace
+    a = namespace_of(db.map("a"))
     db.drop("a")
     db.checkpoint()
     session_of(db).dropped.clear()
@@ -445,7 +446,7 @@ def test_a_recovery_keeps_rows_of_a_map_that_its_replay_has_not_come_to(
 def test_no_record_behind_a_drop_touches_the_map(store: Opened) -> None:
     db = store.database
     a = db.map("a")
-    number = a.namespace.id
+    number = namespace_of(a).id
     a[b"x"] = b"1"
     db.drop("a")
     expect_dropped(lambda: a.set(b"y", b"1"))
@@ -459,7 +460,7 @@ def test_no_record_behind_a_drop_touches_the_map(store: Opened) -> None:
 
 
 def test_a_map_that_was_dropped_still_has_its_name_in_errors(store: Opened) -> None:
-    number = store.database.map("a").namespace.id
+    number = namespace_of(store.database.map("a")).id
     store.database.drop("a")
     name_of = store.parts.committer.context.name_of
     assert name_of(number) == "a"
@@ -505,7 +506,7 @@ def test_a_transaction_whose_snapshot_was_overtaken_by_a_drop_reads_nothing_of_t
     session = session_of(db)
     take = session.snapshot
 
-    def overtaken() -> Snapshot:
+    def overtaken() -> SnapshotSession:
         monkeypatch.setattr(session, "snapshot", take)
         db.drop("a")
         b[b"k"] = b"behind the drop"
@@ -554,7 +555,7 @@ def test_whoever_pops_is_told_of_a_drop_that_came_first(
     a, session = db.map("a"), session_of(db)
     take = session.snapshot
 
-    def overtaken() -> Snapshot:
+    def overtaken() -> SnapshotSession:
         monkeypatch.setattr(session, "snapshot", take)
         db.drop("a")
         db.checkpoint()
@@ -576,7 +577,7 @@ def test_a_drop_that_is_interrupted_at_any_line_reaches_the_handles_of_its_map()
                 tracer.run(lambda: db.drop("a"))
             db.snapshot().close()  # sees to what was left undone
             broken = store.parts.committer.interrupted
-            assert broken or (db.maps() == []) == (not a.namespace.alive), tracer.where
+            assert broken or (db.maps() == []) == (not namespace_of(a).alive), tracer.where
         return tracer.lines, broken
 
     lines, _ = dropped(None)

@@ -11,7 +11,9 @@ from support.stores import Opened, opened
 from support.trio_stores import opened as opened_under_trio
 from tidelog import aio
 from tidelog.codecs import I64, Json, Str
+from tidelog.engine.aio.database import loop_session_of
 from tidelog.engine.api.database import Database
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.api.open import open_with
 from tidelog.errors import UsageError
 from tidelog.testing import simulated
@@ -36,7 +38,7 @@ def test_a_transaction_refuses_a_map_of_another_store(store: Opened, other: Data
     accounts = store.database.map("accounts", key=Str, value=I64)
     logs = other.map("logs", key=Str, value=Json)
     accounts["ada"], logs["x"] = 10, {"msg": "hi"}
-    assert accounts.namespace.id == logs.namespace.id
+    assert namespace_of(accounts).id == namespace_of(logs).id
     with store.database.transaction() as tx:
         with pytest.raises(UsageError, match=OTHER) as caught:
             tx[logs]
@@ -97,15 +99,16 @@ def test_what_is_no_map_is_refused_with_the_way_to_a_map(store: Opened, given: A
         assert "tx[db.map('" in caught.value.hint
 
 
-async def test_under_trio_maps_of_other_stores_are_refused_before_anything_is_awaited() -> None:
+@pytest.mark.loops
+async def test_for_tasks_maps_of_other_stores_are_refused_before_anything_is_awaited() -> None:
     """They named another map by its number, there too."""
     async with opened_under_trio() as db:
-        disk: Any = db.writer().store.environment.disk
+        disk: Any = loop_session_of(db).writer().store.environment.disk
         async with aio.open_with(simulated(5, disk), "/other", partitions=4) as other:
             logs, users = other.map("logs"), db.map("users")
             async with db.transaction() as tx:
                 given: Any
-                for given in (logs, tx.backing):
+                for given in (logs, tx.commit):
                     with pytest.raises(UsageError):
                         tx[given]
                 await tx[users].set(b"a", b"1")

@@ -7,13 +7,14 @@ lists at the top.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tidelog
+import tidelog.testing
 from tidelog import aio
 from tidelog.engine.api import open as opens
 from tidelog.engine.api.database import Database
@@ -70,6 +71,51 @@ def test_an_open_takes_the_same_arguments_wherever_it_is_called() -> None:
     taken = arguments_of(tidelog.open)
     assert arguments_of(opens.open_with) == ["environment", *taken]
     assert [name for name in arguments_of(aio.open) if name != "reads"] == taken
+
+
+def shown(thing: object) -> set[str]:
+    """What an editor completes."""
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def test_what_users_hold_shows_what_is_for_them_and_nothing_else(tmp_path: Path) -> None:
+    # A snapshot showed 19 names of the store's own, the module its machinery.
+    with (
+        tidelog.open(tmp_path / "store") as db,
+        db.snapshot() as old,
+        db.transaction(plain_writes=True) as tx,
+    ):
+        users = db.map("users")
+        assert shown(old) == {"close", "position"}
+        assert shown(tx) == {"commit", "receipt", "rollback", "tx_id"}
+        of_mappings = shown(MutableMapping)
+        for handle in (users, old[users], tx[users]):
+            assert handle.get(b"ada") is None  # which makes what reads
+            assert shown(handle) - of_mappings == {
+                *("compare_and_set", "delete_many", "delete_range", "discard", "first", "get_many"),
+                *("incr", "last", "load", "name", "range", "set", "update_many"),
+            }
+    with tidelog.open(tmp_path / "store", read_only=True) as reader, reader.snapshot() as old:
+        assert shown(old) == {"close", "position"}
+    assert dir(tidelog) == sorted(tidelog.__all__)
+    assert dir(tidelog.testing) == sorted(tidelog.testing.__all__)
+
+
+@pytest.mark.loops
+async def test_what_the_handles_of_tasks_show_is_what_the_docs_name(tmp_path: Path) -> None:
+    # There were 35 names of a store, and 10 more of a transaction.
+    async with aio.open(tmp_path / "store", partitions=1) as db:
+        assert shown(db) == {
+            *("database", "path", "read_only", "map", "maps", "drop", "rename", "attach"),
+            *("transaction", "run", "attempts", "new_id", "outcome", "snapshot"),
+            *("checkpoint", "sync", "backup", "refresh", "statistics", "aclose"),
+        }
+        users = db.map("users")
+        assert shown(users) == calls_of(Map) - set(RENAMED) | {
+            *("update_many", "ensure", "get_nowait", "set", "delete", "contains", "count"),
+        }
+        assert shown(db.transaction()) == {"receipt", "tx_id", "commit", "rollback"}
+        assert shown(db.snapshot()) == {"position", "close"}
 
 
 @pytest.mark.parametrize("call", ["map", "drop", "rename", "attach", "run", "attempts", "backup"])

@@ -10,6 +10,7 @@ import pytest
 from support.stores import PATH, Opened, open_store
 from tidelog.codecs import I64, Codec, Msgpack, Str
 from tidelog.engine.api import snapshots
+from tidelog.engine.api.database import session_of
 from tidelog.engine.api.maps import Map
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.snapshots import GLIMPSE, Glimpse
@@ -101,8 +102,8 @@ def test_what_is_large_is_neither_decoded_nor_read_on(store: Opened) -> None:
     html = shown(m)
     assert html.count("<i>5,003 bytes</i>") == 9
     assert len(html) < 1000
-    with store.database.snapshot() as snapshot:
-        pairs, count = snapshot.peek(m.namespace, Glimpse(bytes=5000))
+    with session_of(store.database).snapshot() as snapshot:
+        pairs, count = snapshot.peek(m._namespace, Glimpse(bytes=5000))
     assert 1 <= len(pairs) < 9
     assert count == 9
 
@@ -110,8 +111,8 @@ def test_what_is_large_is_neither_decoded_nor_read_on(store: Opened) -> None:
 def test_a_look_ends_if_rows_come_slowly(store: Opened) -> None:
     m = store.database.map("m")
     m.update({b"%d" % n: b"" for n in range(1000)})
-    with store.database.snapshot() as snapshot:
-        pairs, count = snapshot.peek(m.namespace, Glimpse(seconds=-1))
+    with session_of(store.database).snapshot() as snapshot:
+        pairs, count = snapshot.peek(m._namespace, Glimpse(seconds=-1))
     assert 1 <= len(pairs) < GLIMPSE.pairs
     assert count == 1000
 

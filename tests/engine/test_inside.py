@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-import trio
 
+from support import tasks
 from support.stores import Opened, opened
 from support.trio_stores import opened as opened_under_trio
 from tidelog import aio
 from tidelog.codecs import I64, Str
+from tidelog.engine.aio.database import loop_session_of
 from tidelog.engine.api.database import session_of
 from tidelog.engine.api.inside import Blocks
 from tidelog.engine.api.maps import Map
@@ -193,7 +194,7 @@ def test_a_plain_write_that_waits_for_a_lock_in_another_block_still_times_out_th
     assert users[b"a"] == b"9"
 
 
-# ------------------------------------------------------------------ under Trio
+# ------------------------------------------------------------------ tasks
 
 
 ASYNC_WRITES: dict[str, Callable[[aio.Map[Any, Any]], Any]] = {
@@ -209,6 +210,7 @@ ASYNC_WRITES: dict[str, Callable[[aio.Map[Any, Any]], Any]] = {
 }
 
 
+@pytest.mark.loops
 @pytest.mark.parametrize("write", ASYNC_WRITES.values(), ids=ASYNC_WRITES)
 @pytest.mark.parametrize("mode", ["optimistic", "pessimistic"])
 async def test_a_task_that_forgets_the_transaction_is_refused(
@@ -227,14 +229,15 @@ async def test_a_task_that_forgets_the_transaction_is_refused(
         await write(users)
 
 
-async def test_under_trio_other_tasks_are_free_and_so_is_who_means_it() -> None:
+@pytest.mark.loops
+async def test_other_tasks_are_free_and_so_is_who_means_it() -> None:
     """A block is that of one task."""
     async with opened_under_trio() as db:
         users = db.map("users")
         async with db.transaction(plain_writes=True) as tx:
             await users.set(b"a", b"1")
             await tx[users].set(b"b", b"1")
-        async with db.transaction() as tx, trio.open_nursery() as nursery:
+        async with db.transaction() as tx, tasks.open_nursery() as nursery:
             nursery.start_soon(users.set, b"c", b"1")
             for refused in (db.drop("users"), db.rename("users", "people"), db.attach("/nowhere")):
                 with pytest.raises(UsageError, match=BESIDE):
@@ -243,7 +246,7 @@ async def test_under_trio_other_tasks_are_free_and_so_is_who_means_it() -> None:
                 async with db.transaction():
                     await users.set(b"d", b"1")
         assert await users.count() == 3
-        assert not db.inside
+        assert not loop_session_of(db).inside
 
 
 # ------------------------------------------------------------------ blocks that nobody ends

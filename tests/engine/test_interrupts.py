@@ -376,14 +376,14 @@ def test_an_alarm_is_no_error_of_the_disk(method: str, lands: bool) -> None:
     # It was raised as a DiskError, "appending to the log failed".
     store = open_store(partitions=1)
     table = store.database.map("m")
-    end_of_log = store.parts.committer.end_of_log
-    whole = getattr(end_of_log, method)
+    writer = store.parts.writer
+    whole = getattr(writer, method)
 
-    def alarmed(_: object) -> None:
-        setattr(end_of_log, method, whole)
+    def alarmed(*_: object) -> None:
+        setattr(writer, method, whole)
         raise LateError
 
-    setattr(end_of_log, method, alarmed)
+    setattr(writer, method, alarmed)
     with pytest.raises(LateError):
         store.database.run(lambda tx: tx[table].set(b"k", b"v"))
     expected = {b"k": b"v"} if lands else {}

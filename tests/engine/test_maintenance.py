@@ -13,7 +13,7 @@ from support.real_stores import opened, run_python
 from tidelog.affinity.errors import DiskError
 from tidelog.engine.api.choices import Durability
 from tidelog.engine.api.database import Database, session_of
-from tidelog.engine.api.maps import Map
+from tidelog.engine.api.maps import Map, namespace_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.store.maintenance import CHECKPOINT_PAUSE
 from tidelog.testing import FaultyDisk, simulated
@@ -85,7 +85,7 @@ def tasks(environment: SimulatedEnvironment) -> list[str]:
 
 
 def commit_in_group(db: Database, mapping: Map[Any, Any], pairs: list[tuple[bytes, bytes]]) -> None:
-    commit = session_of(db).commit_of(mapping.namespace, pairs)
+    commit = session_of(db).commit_of(namespace_of(mapping), pairs)
     assert commit is not None
     session_of(db).commit_group([commit])
 

@@ -19,7 +19,7 @@ from support.stores import PATH
 from tidelog.codecs import I64, Bytes, Msgpack, Str
 from tidelog.engine.api.database import Database
 from tidelog.engine.api.open import open_with
-from tidelog.engine.api.snapshots import Snapshot
+from tidelog.engine.api.snapshots import SnapshotSession
 from tidelog.errors import ClosedError, CodecError, ReadOnlyError
 from tidelog.testing import FaultyDisk, simulated
 
@@ -148,7 +148,7 @@ def test_a_pair_is_looked_up_in_a_view_by_one_read(
     m = db.map("m")
     m.update({b"%d" % n: b"" for n in range(9)})
     keys, items = m.keys(), m.items()
-    monkeypatch.setattr(Snapshot, "scan", None)
+    monkeypatch.setattr(SnapshotSession, "scan", None)
     assert (b"1" in keys, b"x" in keys) == (True, False)
     assert ((b"1", b"") in items, (b"1", b"x") in items, (b"x", b"") in items) == (
         True, False, False,
@@ -200,6 +200,13 @@ def test_an_update_by_an_operator_is_one_transaction(db: Database) -> None:
     old = db.snapshot()[m]
     with pytest.raises(ReadOnlyError):
         old |= {"a": 2}
+
+
+def test_an_update_takes_any_name_as_a_key(db: Database) -> None:
+    # `self` was a TypeError.
+    m = db.map("m", key=Str, value=I64)
+    m.update({"a": 1}, self=2, pairs=3)
+    assert m == {"a": 1, "pairs": 3, "self": 2}
 
 
 def test_a_map_of_bytes_is_equal_by_content_too(db: Database) -> None:

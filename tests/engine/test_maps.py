@@ -200,7 +200,7 @@ def test_a_map_shows_its_name_and_codecs(store: Opened) -> None:
     assert repr(mapping) == "<Map 'typed' str -> json>"
     assert mapping.name == "typed"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = mapping.nothing
+        _ = mapping.nothing  # type: ignore[attr-defined]
 
 
 # ------------------------------------------------------------------ in order
@@ -567,7 +567,8 @@ def test_where_a_store_is_only_read_maps_are_never_made(store: Opened) -> None:
                 reader.map("typo", create=create)
 
 
-async def test_under_trio_a_map_that_is_not_to_be_made_is_looked_for_when_it_is_used() -> None:
+@pytest.mark.loops
+async def test_for_tasks_a_map_that_is_not_to_be_made_is_looked_for_when_it_is_used() -> None:
     """As in threads, at the first awaited call."""
     async with opened_under_trio() as db:
         with pytest.raises(NotFoundError, match="'typo'"):

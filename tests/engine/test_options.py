@@ -138,7 +138,7 @@ def test_codecs_and_paths_that_are_none_are_refused(
     # They were a bare TypeError, or taken until a map named a codec.
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=says) as caught:
-        open_store(path, read_only=read_only, **options)  # type: ignore[call-overload]
+        open_store(path, read_only=read_only, **options)
     assert hint in caught.value.hint
     assert list(tmp_path.iterdir()) == []
 
@@ -161,7 +161,7 @@ def test_a_store_is_not_made_in_a_directory_that_is_not_there(tmp_path: Path) ->
 def test_a_number_of_partitions_is_no_option_of_reading(tmp_path: Path) -> None:
     open_store(tmp_path / "store", partitions=2).close()
     with pytest.raises(UsageError, match="made with"):
-        open_store(tmp_path / "store", read_only=True, partitions=3)
+        open_store(tmp_path / "store", read_only=True, partitions=3)  # type: ignore[call-overload]
     with open_store(tmp_path / "store", read_only=True) as reader:
         assert reader.partitions == 2
 
@@ -177,7 +177,7 @@ def test_a_map_takes_codecs_only(tmp_path: Path, part: str, wrong: Any, read_onl
             db.map("new", **{part: wrong})
         assert db.maps() == ["there"]
     with (
-        open_store(tmp_path / "store", read_only=read_only) as store,  # type: ignore[call-overload]
+        open_store(tmp_path / "store", read_only=read_only) as store,
         pytest.raises(CodecError, match="is not a codec"),
     ):
         store.map("there", **{part: wrong})

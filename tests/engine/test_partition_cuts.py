@@ -17,6 +17,7 @@ from tidelog.affinity.errors import (
 )
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.database import session_of
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.data.overlay import Layer, View
 from tidelog.engine.data.raw_scan import raw_blocks
 from tidelog.engine.data.stored import (
@@ -62,7 +63,7 @@ def expected(store: Opened, partition: int) -> dict[tuple[int, bytes], bytes]:
         mapping = store.database.map(name)
         for key, value in mapping.items():
             if partition_of(key, Space(0, PARTITIONS)) == partition:
-                found[mapping.namespace.id, key] = value
+                found[namespace_of(mapping).id, key] = value
     return found
 
 

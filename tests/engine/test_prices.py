@@ -9,6 +9,7 @@ import pytest
 
 from support.stores import Opened, opened
 from tidelog.affinity.partitions import partition_of
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.commit.puts import Puts
 from tidelog.engine.data.overlay import PAIR_OVERHEAD
 from tidelog.engine.data.stored import PREFIX_SIZE, TRAILER_SIZE
@@ -22,7 +23,7 @@ def put(store: Opened, key: bytes, value: bytes) -> None:
 
 
 def queued_put(store: Opened, key: bytes, value: bytes) -> None:
-    namespace = store.database.map("m").namespace
+    namespace = namespace_of(store.database.map("m"))
     partition = partition_of(key, namespace.space)
     full_key = namespace.prefixes[partition] + key
     puts = Puts([(partition, namespace.id, full_key, key, value, key)], True)

@@ -8,6 +8,7 @@ import pytest
 
 from support.stores import Opened, open_store, opened
 from tidelog.affinity.partitions import partition_of
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.api.transactions import behind
 from tidelog.engine.commit.lock_manager import LockedError
 from tidelog.engine.commit.puts import Put, Puts
@@ -18,7 +19,7 @@ PAIRS = [(b"%d" % (number % 40), b"value %d" % number) for number in range(60)]
 
 def fields_of(store: Opened) -> list[Put]:
     """The pairs as the log thread would queue them."""
-    namespace = store.database.map("data").namespace
+    namespace = namespace_of(store.database.map("data"))
     found: list[Put] = []
     for key, value in PAIRS:
         partition = partition_of(key, namespace.space)

@@ -810,7 +810,7 @@ def test_nothing_can_be_written() -> None:
 
 def test_an_unknown_option_is_named() -> None:
     with world() as w, pytest.raises(errors.UsageError, match="map_sise") as caught:
-        open_with(w.reading, STORE, read_only=True, map_sise=1)
+        open_with(w.reading, STORE, read_only=True, map_sise=1)  # type: ignore[call-overload]
     assert "map_size" in caught.value.hint
 
 
@@ -834,7 +834,7 @@ def test_after_close_every_call_says_so() -> None:
             reader.refresh,
             reader.statistics,
             reader.checkpoint,
-            snapshot.view,
+            snapshot.__enter__,
             reader.__enter__,
         ]
         for call in calls:
@@ -859,7 +859,7 @@ def test_a_close_that_was_interrupted_anywhere_is_ended_by_the_next_one() -> Non
                 interrupted.run(reader.close)
             reader.close()
             with pytest.raises(errors.ClosedError):
-                snapshot.view()
+                snapshot.__enter__()
             assert session_of(reader).access.kv._closed, interrupted.where  # type: ignore[attr-defined]
             assert w.disk.directory(f"{STORE}/readers").names() == [], interrupted.where
 
@@ -944,7 +944,7 @@ def test_a_snapshot_that_is_taken_while_another_thread_closes_ends_with_the_othe
         closing.join(WAIT)
         assert not closing.is_alive()
         with pytest.raises(errors.ClosedError):
-            snapshot.view()
+            snapshot.__enter__()
 
 
 FORK = """

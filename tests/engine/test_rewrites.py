@@ -12,7 +12,7 @@ import pytest
 from support.stores import Opened, open_store, opened
 from tidelog.codecs import I64, Codec, Json, Str
 from tidelog.engine.api.database import session_of
-from tidelog.engine.api.maps import Map
+from tidelog.engine.api.maps import Map, namespace_of
 from tidelog.engine.api.rewrites import FirstKey, Look, OneKey, RacedError, Rewrite, StaleError
 from tidelog.engine.api.rewriting import FIRST_KEYS
 from tidelog.engine.api.transactions import behind
@@ -47,13 +47,13 @@ def counters(store: Opened) -> Map[Any, Any]:
 
 def rewrite(store: Opened, mapping: Map[Any, Any], key: Any, decide: Decide) -> Rewrite:
     """A rewrite that has read its key, and is not committed yet."""
-    namespace = mapping.namespace
+    namespace = namespace_of(mapping)
     return session_of(store.database).rewriting.maker(namespace)(namespace.encode_key(key), decide)
 
 
 def increments(store: Opened, key: str, count: int) -> list[Rewrite]:
     mapping = counters(store)
-    decide = decisions.incr(mapping.namespace, key, 1)
+    decide = decisions.incr(namespace_of(mapping), key, 1)
     return [rewrite(store, mapping, key, decide) for _ in range(count)]
 
 
@@ -107,7 +107,7 @@ def test_increments_of_one_key_go_into_one_frame_and_none_is_lost(store: Opened)
 
 def test_a_rewrite_sees_what_every_kind_of_entry_of_its_group_writes(store: Opened) -> None:
     mapping = counters(store)
-    namespace = mapping.namespace
+    namespace = namespace_of(mapping)
     made = {key: increments(store, key, 2) for key in "abcdz"}
 
     def fields(key: str, value: int) -> tuple[int, int, bytes, bytes, bytes]:
@@ -168,8 +168,8 @@ def test_a_transaction_behind_one_in_its_group_is_checked_against_it(store: Open
 
 def test_what_writes_nothing_stands_in_nobodys_way(store: Opened) -> None:
     mapping = counters(store)
-    first = rewrite(store, mapping, "n", decisions.setdefault(mapping.namespace, 1))
-    second = rewrite(store, mapping, "n", decisions.setdefault(mapping.namespace, 2))
+    first = rewrite(store, mapping, "n", decisions.setdefault(namespace_of(mapping), 1))
+    second = rewrite(store, mapping, "n", decisions.setdefault(namespace_of(mapping), 2))
     store.parts.committer.commit_all([first, second])
     assert results([first, second]) == [1, 1]
     # Who holds a transaction of LMDB keeps the data file from growing.
@@ -188,9 +188,11 @@ def test_what_writes_nothing_stands_in_nobodys_way(store: Opened) -> None:
 def test_what_a_decision_raises_ends_only_its_own_rewrite(store: Opened) -> None:
     mapping = counters(store)
     made = increments(store, "n", 3)
-    text = rewrite(store, mapping, "n", decisions.compare_and_set(mapping.namespace, None, "five"))
-    gone = rewrite(store, mapping, "n", decisions.setdefault(mapping.namespace, 0))
-    delete = rewrite(store, mapping, "m", decisions.setdefault(mapping.namespace, 7))
+    text = rewrite(
+        store, mapping, "n", decisions.compare_and_set(namespace_of(mapping), None, "five")
+    )
+    gone = rewrite(store, mapping, "n", decisions.setdefault(namespace_of(mapping), 0))
+    delete = rewrite(store, mapping, "m", decisions.setdefault(namespace_of(mapping), 7))
     store.parts.committer.commit_all([text, *made, gone, delete])
     assert errors([text, *made, gone, delete]) == [None, *[UsageError] * 3, None, None]
     assert dict(mapping) == {"m": 7, "n": "five"}
@@ -272,7 +274,8 @@ def test_a_codec_of_ones_own_may_use_the_store_and_loses_no_increment(store: Ope
 
     mapping = store.database.map("own", key=Str, value=Codec(name="own", encode=encode, decode=int))
     made = [
-        rewrite(store, mapping, "n", decisions.incr(mapping.namespace, "n", 1)) for _ in range(3)
+        rewrite(store, mapping, "n", decisions.incr(namespace_of(mapping), "n", 1))
+        for _ in range(3)
     ]
     store.parts.committer.commit_all(made)
     assert errors(made) == [None, RacedError, RacedError]
@@ -348,7 +351,7 @@ def test_after_a_failed_sync_each_has_an_id_to_ask_about() -> None:
     store = open_store()
     mapping = counters(store)
     made = increments(store, "n", 3)
-    kept = rewrite(store, mapping, "n", decisions.setdefault(mapping.namespace, 0))
+    kept = rewrite(store, mapping, "n", decisions.setdefault(namespace_of(mapping), 0))
     store.disk.fail_at(store.disk.operations + 1, kind="sync")
     store.parts.committer.commit_all([*made, kept])
     assert errors(made) == [CommitUnknownError] * 3
@@ -423,8 +426,10 @@ def test_a_store_that_has_stopped_takes_none() -> None:
 
 def pops(store: Opened, count: int, first_keys: int = FIRST_KEYS) -> list[Rewrite]:
     """Rewrites that have looked at the first keys, and are not committed yet."""
-    namespace = counters(store).namespace
-    looks = [Look(namespace, store.database.snapshot(), first_keys) for _ in range(count)]
+    namespace = namespace_of(counters(store))
+    looks = [
+        Look(namespace, session_of(store.database).snapshot(), first_keys) for _ in range(count)
+    ]
     return [Rewrite(FirstKey(namespace, look), True) for look in looks]
 
 
@@ -450,8 +455,8 @@ def test_a_pop_takes_what_is_first_when_its_turn_comes(store: Opened) -> None:
     mapping["a"] = 1  # before all of them
     del mapping["b"]
     mapping["c"] = 30
-    taken = rewrite(store, mapping, "d", decisions.pop(mapping.namespace, "d"))
-    back = rewrite(store, mapping, "b", decisions.setdefault(mapping.namespace, 20))
+    taken = rewrite(store, mapping, "d", decisions.pop(namespace_of(mapping), "d"))
+    back = rewrite(store, mapping, "b", decisions.setdefault(namespace_of(mapping), 20))
     store.parts.committer.commit_all([made[0], taken, made[1], back, *made[2:]])
     assert keys_of(made) == ["a", "c", "b", None]
     assert [pair and pair[1] for pair in results(made)] == [b"1", b"30", b"20", None]
@@ -492,7 +497,7 @@ def test_a_pop_whose_snapshot_has_ended_looks_again(store: Opened) -> None:
 def test_those_who_pop_at_once_share_a_look_and_leave_no_snapshot_behind(store: Opened) -> None:
     mapping = counters(store)
     mapping.update({f"{number:03}": number for number in range(100)})
-    first = partial(session_of(store.database).rewriting.first, mapping.namespace)
+    first = partial(session_of(store.database).rewriting.first, namespace_of(mapping))
     made = [first() for _ in range(FIRST_KEYS + 1)]
     assert len(list(session_of(store.database).snapshots)) == 1
     store.parts.committer.commit_all(made)
@@ -513,7 +518,7 @@ def test_those_who_pop_at_once_share_a_look_and_leave_no_snapshot_behind(store: 
 
 def test_a_look_at_an_empty_map_is_for_one_pop_only(store: Opened) -> None:
     mapping = counters(store)
-    empty = session_of(store.database).rewriting.first(mapping.namespace)
+    empty = session_of(store.database).rewriting.first(namespace_of(mapping))
     assert empty.choice.nothing_to_write
     mapping["a"] = 1
     assert mapping.popitem() == ("a", 1)

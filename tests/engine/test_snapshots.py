@@ -12,6 +12,7 @@ from support.stores import Opened, opened
 from tidelog.affinity.errors import ClosedError, ForkedError, SnapshotExpiredError
 from tidelog.engine.api import snapshots
 from tidelog.engine.api.database import session_of
+from tidelog.engine.api.snapshots import SnapshotSession, held_by
 from tidelog.engine.api.transactions import behind
 from tidelog.engine.api.unwritable import Unwritable
 from tidelog.engine.data import point_reads
@@ -69,11 +70,10 @@ def test_a_closed_snapshot_is_over_and_says_so(store: Opened) -> None:
         lambda: old.get(b"a"),
         lambda: list(old),
         snapshot.__enter__,
-        snapshot.view,
     ):
         with pytest.raises(ClosedError):
             act()
-    assert snapshot.layers() is None
+    assert held_by(snapshot).layers() is None
 
 
 def test_a_read_during_which_its_snapshot_ends_shows_nothing_newer(
@@ -86,10 +86,13 @@ def test_a_read_during_which_its_snapshot_ends_shows_nothing_newer(
     read_view = point_reads.read_view
     with db.snapshot() as snapshot, db.transaction(plain_writes=True) as tx:
         assert tx[users].get(b"none") is None
-        for ended, old in ((snapshot, snapshot[users]), (behind(tx)._reading, tx[users])):
+        for ended, old in (
+            (held_by(snapshot), snapshot[users]),
+            (behind(tx)._reading, tx[users]),
+        ):
             assert ended is not None
 
-            def overtaken(*given: Any, ended: snapshots.Snapshot = ended) -> bytes | None:
+            def overtaken(*given: Any, ended: SnapshotSession = ended) -> bytes | None:
                 monkeypatch.setattr(snapshots, "read_view", read_view)
                 ended.expire("it was in the way")
                 users[b"a"] = b"new"
@@ -106,8 +109,8 @@ def test_a_read_during_which_its_snapshot_ends_shows_nothing_newer(
 def test_an_expired_snapshot_says_why(store: Opened) -> None:
     users = store.database.map("users")
     snapshot = store.database.snapshot()
-    snapshot.expire("it was in the way")
-    snapshot.expire("again")
+    held_by(snapshot).expire("it was in the way")
+    held_by(snapshot).expire("again")
     with pytest.raises(SnapshotExpiredError, match="it was in the way"):
         _ = snapshot[users]
 
@@ -149,7 +152,7 @@ def test_a_fork_takes_from_iterations_what_they_have_in_hand(store: Opened) -> N
     snapshot = store.database.snapshot()
     scan = iter(snapshot[users].items())
     assert next(scan) == (b"0", b"v")
-    snapshot.forked(lambda: ForkedError("it was opened by the parent"))
+    held_by(snapshot).forked(lambda: ForkedError("it was opened by the parent"))
     with pytest.raises(ForkedError):
         next(scan)
 
@@ -164,7 +167,7 @@ def test_a_snapshot_that_is_forgotten_holds_nothing(store: Opened) -> None:
 
 def test_only_the_finalizer_of_a_forgotten_snapshot_is_python(store: Opened) -> None:
     """A signal in the callback of its reference left that behind, dead, in the list."""
-    live, held = LiveSnapshots(), [store.database.snapshot()]
+    live, held = LiveSnapshots(), [session_of(store.database).snapshot()]
     live.add(held[0])
     called = list[str]()
 
@@ -177,7 +180,7 @@ def test_only_the_finalizer_of_a_forgotten_snapshot_is_python(store: Opened) -> 
         held.clear()
     finally:
         sys.setprofile(None)
-    assert called == ["Snapshot.__del__", "Snapshot.close"]
+    assert called == ["SnapshotSession.__del__", "SnapshotSession.close"]
     assert live._refs == {}
 
 
@@ -217,10 +220,10 @@ def test_a_snapshot_that_pins_too_much_memory_is_ended_and_younger_ones_are_not(
         heavy = store.database.snapshot()
         store.database.checkpoint()
         with pytest.raises(SnapshotExpiredError, match="snapshot_memory_max"):
-            light.view()
+            light.__enter__()
         store.database.checkpoint()
         with pytest.raises(SnapshotExpiredError):
-            heavy.view()
+            heavy.__enter__()
         with store.database.snapshot() as fresh:
             store.database.checkpoint()
             assert len(fresh[users][b"a"]) == 30_000
@@ -233,7 +236,7 @@ def test_a_snapshot_without_waiting_is_refused_where_it_would_cost_much() -> Non
         snapshot = session_of(store.database).snapshot_nowait()
         assert snapshot is not None
         with snapshot:
-            assert snapshot[users][b"a"] == b"1"
+            assert snapshot.map_inside(users)[b"a"] == b"1"
             users[b"b"] = bytes(1000)
             assert session_of(store.database).snapshot_nowait() is None
         with store.parts.committer.mutex:

@@ -22,6 +22,7 @@ from tidelog.affinity.errors import (
     UsageError,
 )
 from tidelog.engine.api.database import session_of
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.api.transaction_session import TAG_BYTES_MAX
 from tidelog.engine.api.transactions import behind
 from tidelog.tx.validation import READ_RULES
@@ -379,7 +380,7 @@ def test_locks_for_writes_are_taken_in_the_order_of_the_keys(
     # So that of two who wait for each other's keys neither can be.
     users, taken = store.database.map("users"), list[bytes]()
     with session_of(store.database).transaction("optimistic", plain_writes=False) as tx:
-        tx.set_many(users.namespace, [(b"%d" % number, b"v") for number in (3, 1, 2, 5, 4)])
+        tx.set_many(namespace_of(users), [(b"%d" % number, b"v") for number in (3, 1, 2, 5, 4)])
         monkeypatch.setattr(tx, "_lock", lambda want: taken.append(want.key))
         tx.lock_writes()
     assert len(taken) == 5

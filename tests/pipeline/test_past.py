@@ -21,6 +21,7 @@ from support.stores import took_steps
 from tidelog.affinity.errors import DiskFullError, SnapshotExpiredError, UsageError
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.api.database import Database, session_of
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.data.overlay import Layer, View
 from tidelog.engine.files.recovery import take_over
 from tidelog.engine.store.catalog import Catalog
@@ -218,7 +219,7 @@ class Model:
         with self.db.transaction() as tx:
             for name, number, value in writes:
                 key = b"%d" % number
-                pairs = self.data[handles[name].namespace.id]
+                pairs = self.data[namespace_of(handles[name]).id]
                 if value is None:
                     tx[handles[name]].discard(key)
                     pairs.pop(key, None)

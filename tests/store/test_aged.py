@@ -110,7 +110,7 @@ def test_a_handle_shows_what_the_model_holds(aged: Aged, tmp_path: Path, read_on
     if not read_only:
         path = tmp_path / "copy"
         shutil.copytree(aged.path, path)
-    with tidelog.open(path, read_only=read_only) as db:  # type: ignore[call-overload]
+    with tidelog.open(path, read_only=read_only) as db:
         assert db.maps() == sorted(aged.model.maps)
         for name, table in aged.model.maps.items():
             mapping, pairs = db.map(name), table.decoded()

@@ -19,7 +19,9 @@ import trio
 from support.real_stores import expect_sound
 from tidelog import aio
 from tidelog.codecs import Msgpack
+from tidelog.engine.aio.maps import backing_of
 from tidelog.engine.api.database import Database
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.api.open import open as open_store
 from tidelog.errors import ConflictError, DeadlockError, LockTimeoutError, NotFoundError
 from tidelog.testing import check_database
@@ -79,13 +81,13 @@ class Writers:
         mapping = self.db.map(chance.choice(NAMES))
         for part in range(5):
             mapping[key + b"-%d" % part] = key
-            self.note(mapping.namespace.id, {key + b"-%d" % part: key})
+            self.note(namespace_of(mapping).id, {key + b"-%d" % part: key})
 
     def many(self, chance: random.Random, key: bytes) -> None:
         mapping = self.db.map(chance.choice(NAMES))
         pairs = {key + b"-%d" % part: key for part in range(20)}
         mapping.update_many(pairs)
-        self.note(mapping.namespace.id, pairs)
+        self.note(namespace_of(mapping).id, pairs)
 
     def transact(self, chance: random.Random, key: bytes) -> None:
         one, other = (self.db.map(name) for name in chance.sample(NAMES, 2))
@@ -95,9 +97,9 @@ class Writers:
             if chance.random() < 0.5:
                 next(iter(tx[one].items()), None)
             tx[other][key] = key
-            tx[self.seen][key] = one.namespace.id
-        self.note(other.namespace.id, {key: key})
-        self.noted[key] = [one.namespace.id]
+            tx[self.seen][key] = namespace_of(one).id
+        self.note(namespace_of(other).id, {key: key})
+        self.noted[key] = [namespace_of(one).id]
 
     def look(self, _chance: random.Random, _key: bytes) -> None:
         assert set(self.db.maps()) <= {*NAMES, "seen", "z"}
@@ -150,7 +152,7 @@ def test_drops_beside_writers_lose_nothing_and_leave_nothing(
     assert writers.refused
     for name in db.maps():
         if name in NAMES:
-            expected = writers.acknowledged.get(db.map(name).namespace.id, {})
+            expected = writers.acknowledged.get(namespace_of(db.map(name)).id, {})
             assert expected.items() <= dict(db.map(name)).items()
     noted = dict(writers.seen)
     assert noted == {key: value for key, (value,) in writers.noted.items()}
@@ -158,7 +160,7 @@ def test_drops_beside_writers_lose_nothing_and_leave_nothing(
     assert check_database(db) == []
     db.close()
     expect_sound(path)
-    expect_order(path, noted, writers.seen.namespace.id)
+    expect_order(path, noted, namespace_of(writers.seen).id)
     with open_store(path) as again:
         assert dict(again.map("seen", value=Msgpack)) == noted
 
@@ -197,7 +199,7 @@ async def test_drops_beside_tasks_that_write_lose_nothing_and_leave_nothing(
                     while True:
                         count += 1
                         mapping = db.map("x")
-                        number_of_map = (await mapping.bound()).namespace.id
+                        number_of_map = (await backing_of(mapping)).namespace.id
                         key = b"%d-%d" % (number, count)
                         try:
                             if number % 2:
@@ -217,7 +219,7 @@ async def test_drops_beside_tasks_that_write_lose_nothing_and_leave_nothing(
                     await db.drop("x")
                 scope.cancel()
         left = db.map("x")
-        number = (await left.bound()).namespace.id
+        number = (await backing_of(left)).namespace.id
         assert acknowledged.get(number, set()) <= {key async for key in left}
         assert check_database(cast(Database, db.database)) == []
     assert refused

@@ -21,6 +21,7 @@ from support.real_stores import opened
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.copies import CopyState
 from tidelog.engine.api.database import Database, session_of
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.upkeep.salvage import salvage
 from tidelog.pipeline.jobs.runner import Runner
 from tidelog.pipeline.jobs.wal_stats import wal_stats
@@ -151,7 +152,7 @@ def store(tmp_path: Path) -> tuple[Path, dict[bytes, bytes]]:
     path = tmp_path / "store"
     session_of(opened(path, partitions=3, segment_bytes=SEGMENT_BYTES)).abandon()
     db = opened(path, segment_bytes=SEGMENT_BYTES)  # which raises the epochs
-    w = Maker(db.map("kept").namespace.id, session_of(db).store.state.time + 10**9)
+    w = Maker(namespace_of(db.map("kept")).id, session_of(db).store.state.time + 10**9)
     content = live(db, make_load(tmp_path / "load", LOADED, partitions=3, name="loaded"))
     state = session_of(db).store.state
     epoch, first = state.epochs[2], state.counters[2].hwm + 1

@@ -21,6 +21,7 @@ import pytest
 from support.real_stores import error_of, expect_sound, in_child, opened
 from tidelog import aio
 from tidelog.engine.api.database import Database, session_of
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.api.open import open as open_store
 from tidelog.engine.system import forks
 from tidelog.errors import AlreadyOpenError, ForkedError
@@ -284,7 +285,7 @@ def test_every_inherited_handle_raises_at_once_whatever_other_threads_held(
             # As those do that were on their way in the thread that forked.
             session, checkpointer = session_of(db), session_of(db).store.checkpointer
             session.store.committer.yield_to_checkpoint()
-            assert session.catalog.map("m", None, None) is m.namespace
+            assert session.catalog.map("m", None, None) is namespace_of(m)
             assert isinstance(error_of(lambda: checkpointer.run("test")), ForkedError)
             locking.rollback()
             tx.rollback()

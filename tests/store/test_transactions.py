@@ -254,7 +254,8 @@ def test_run_retries_until_every_transfer_is_made(
 
         def work() -> None:
             for _ in range(25):
-                db.run(transfer, *chance.sample(accounts, 2), attempts=1000, mode=mode)
+                source, target = chance.sample(accounts, 2)
+                db.run(transfer, source, target, attempts=1000, mode=mode)
 
         return work
 

@@ -21,8 +21,7 @@ from functools import cache, partial
 from itertools import islice
 from typing import Any
 
-import trio
-
+from support import tasks
 from support.stores import PATH
 from tidelog import aio
 from tidelog.codecs import I64, Bytes, Msgpack, Str, Tuple
@@ -30,6 +29,7 @@ from tidelog.engine.api import answering, maps
 from tidelog.engine.api.choices import Mode
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.items import Items
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.data.driving import drive, taken
 from tidelog.engine.data.requests import (
@@ -42,6 +42,7 @@ from tidelog.engine.data.requests import (
     Take,
     Together,
 )
+from tidelog.engine.system.memory import without_files
 from tidelog.testing import FaultyDisk, simulated
 from tidelog.testing.environment import SimulatedEnvironment
 
@@ -95,6 +96,8 @@ class Face:
     opened: Callable[[FaultyDisk], AbstractAsyncContextManager[World]]
     kind: str
     """``plain``, ``transaction``, or what is said when a write is refused."""
+    loop: str = "trio"
+    """What the test runs in."""
 
     @property
     def writes(self) -> bool:
@@ -199,11 +202,32 @@ async def threads(
             yield world
 
 
-# ------------------------------------------------------------------ Trio's tasks
+@asynccontextmanager
+async def memory(disk: FaultyDisk) -> AsyncIterator[World]:
+    """A store without files, filled alike; what it holds in the end goes to the disk."""
+    with open_with(without_files(PATH), PATH) as db:
+        found = {name: db.map(name, key=key, value=value) for name, (key, value) in CODECS.items()}
+        for name, mapping in found.items():
+            mapping.update(CONTENTS[name])
+        yield World(
+            maps={name: OfThreads(mapping) for name, mapping in found.items()},
+            environment=simulated(2, disk),
+            drop=db.drop,
+            close=awaited(db.close),
+            block=in_block(db),
+        )
+        left = {name: dict(db.map(name)) for name in db.maps()}
+    with open_with(simulated(3, disk), PATH) as db:
+        for name, pairs in left.items():
+            db.map(name).clear()
+            db.map(name).update(pairs)
+
+
+# ------------------------------------------------------------------ tasks
 
 
 @asynccontextmanager
-async def tasks(
+async def of_tasks(
     disk: FaultyDisk, mode: Mode | None = None, snapshot: bool = False, **options: Any
 ) -> AsyncIterator[World]:
     environment = simulated(2, disk)
@@ -241,15 +265,15 @@ async def use(world: World, found: dict[str, aio.Map[Any, Any]]) -> None:
 
 
 class Wire:
-    """The backing of a map under Trio that can only ask: what a network would let through."""
+    """The backing of a map for tasks that can only ask: what a network would let through."""
 
     def __init__(self, mapping: maps.Map[Any, Any], database: Database) -> None:
-        self.namespace = mapping.namespace
+        self.namespace = namespace_of(mapping)
         self._mapping = mapping
         self._database = database
 
     async def ask(self, request: Request) -> Any:
-        await trio.lowlevel.checkpoint()
+        await tasks.checkpoint()
         return answering.answer(request, self._mapping)
 
     async def get(self, key: Any, default: Any, /) -> Any:
@@ -260,7 +284,7 @@ class Wire:
         await self.ask(PutMany([(key, value)]))
 
     def get_nowait(self, key: Any, default: Any) -> Any:
-        raise trio.WouldBlock
+        raise tasks.would_block()
 
     async def answer(self, request: Request) -> Any:
         match request:
@@ -292,7 +316,7 @@ class WirePages:
         self._pairs = answering.iterate(way._replace(of_block=None), mapping)
 
     async def fetch(self, size: int) -> list[Any]:
-        await trio.lowlevel.checkpoint()
+        await tasks.checkpoint()
         return list(self._of_block(list(islice(self._pairs, size))))
 
     def close(self) -> None:
@@ -324,25 +348,31 @@ SNAPSHOT = "a snapshot cannot be written"
 READ_ONLY = f"{PATH} is open for reading only"
 
 
-def face(kind: str, opened: Any, **options: Any) -> Face:
-    return Face(kind=kind, opened=partial(opened, **options))
+def face(kind: str, opened: Any, loop: str = "trio", **options: Any) -> Face:
+    return Face(kind=kind, opened=partial(opened, **options), loop=loop)
 
+
+OF_TASKS: dict[str, Callable[..., Face]] = {
+    "a store": partial(face, "plain", of_tasks),
+    "a store with cold reads": partial(face, "plain", of_tasks, reads="thread"),
+    "an optimistic transaction": partial(face, "transaction", of_tasks, mode="optimistic"),
+    "a pessimistic transaction": partial(face, "transaction", of_tasks, mode="pessimistic"),
+    "a snapshot": partial(face, SNAPSHOT, of_tasks, snapshot=True),
+    "a store for reading": partial(face, READ_ONLY, of_tasks, read_only=True),
+    "at the end of a wire": partial(face, "plain", wire),
+}
 
 FACES: dict[str, Face] = {
     "a store": face("plain", threads),
     "a relaxed store": face("plain", threads, durability="interval"),
+    "a store in memory": face("plain", memory),
     "an optimistic transaction": face("transaction", threads, mode="optimistic"),
     "a pessimistic transaction": face("transaction", threads, mode="pessimistic"),
     "a snapshot": face(SNAPSHOT, threads, snapshot=True),
     "a store for reading": face(READ_ONLY, threads, read_only=True),
     "a snapshot of a store for reading": face(SNAPSHOT, threads, snapshot=True, read_only=True),
-    "Trio: a store": face("plain", tasks),
-    "Trio: a store with cold reads": face("plain", tasks, reads="thread"),
-    "Trio: an optimistic transaction": face("transaction", tasks, mode="optimistic"),
-    "Trio: a pessimistic transaction": face("transaction", tasks, mode="pessimistic"),
-    "Trio: a snapshot": face(SNAPSHOT, tasks, snapshot=True),
-    "Trio: a store for reading": face(READ_ONLY, tasks, read_only=True),
-    "Trio: at the end of a wire": face("plain", wire),
+    **{f"Trio: {name}": made(loop="trio") for name, made in OF_TASKS.items()},
+    **{f"asyncio: {name}": made(loop="asyncio") for name, made in OF_TASKS.items()},
 }
 
 

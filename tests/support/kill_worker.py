@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidelog import codecs
+from tidelog.engine.api.choices import Mode
 from tidelog.engine.api.database import Database
 from tidelog.engine.api.maps import Map
 from tidelog.engine.api.open import open as open_store
@@ -25,6 +26,7 @@ from tidelog.engine.api.open import open as open_store
 CLIENTS = 4
 ACCOUNTS = 5
 START = 1000
+MODES: list[Mode] = ["optimistic", "pessimistic"]
 
 
 def pieces(client: int, number: int) -> tuple[int, int]:
@@ -79,7 +81,7 @@ def work(db: Database, maps: Maps, client: int, seed: int, done: threading.Semap
     while True:
         number += 1
         say(f"before {client} {number}")
-        mode = chance.choice(["optimistic", "pessimistic"])
+        mode = chance.choice(MODES)
         db.run(transact, maps, client, number, chance, attempts=10_000, mode=mode)
         say(f"after {client} {number}")
         done.release()

@@ -21,6 +21,7 @@ from typing import Any
 
 from tidelog.affinity.errors import HistoryTruncatedError, SnapshotExpiredError
 from tidelog.engine.api.database import Database, session_of
+from tidelog.engine.api.maps import namespace_of
 from tidelog.pipeline.data import archives
 from tidelog.pipeline.jobs.compaction import compact
 from tidelog.pipeline.jobs.runner import Runner
@@ -142,7 +143,7 @@ class MixedHistory:
         before = self.numbers()
         maps = {name: self.db.map(name) for name, _, _ in writes}
         self.learn()
-        ids = {name: handle.namespace.id for name, handle in maps.items()}
+        ids = {name: namespace_of(handle).id for name, handle in maps.items()}
         with self.db.transaction() as tx:
             for name, key, value in writes:
                 if value is None:

@@ -63,7 +63,7 @@ EQUIVALENT: dict[str, str] = {
     "engine/files/recovery.py rewrite_tail MINMAX min": "only the size of the pieces",
     "tx/validation.py ReadSet.first_changed ARGS first_common(self.keys, changed)": "symmetric",
     "engine/files/log_source.py _segment CALL file.close()": "CPython closes it",
-    "engine/aio/database.py Database.run ERROR AssertionError": "the last attempt raises",
+    "engine/aio/session.py LoopSession.run ERROR AssertionError": "the last attempt raises",
     "engine/aio/maps.py Items._end CALL pages.close()": "CPython closes what nobody refers to",
     "engine/data/operations.py has_any CONST 1": "looks at two keys where there are two",
     "engine/api/rewriting.py  CONST 512": "one key more in hand where many threads pop",

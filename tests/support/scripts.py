@@ -20,6 +20,7 @@ from tidelog.affinity.errors import CommitUnknownError, ConflictError, TidelogEr
 from tidelog.engine.api import open as opens
 from tidelog.engine.api.choices import Durability, Mode
 from tidelog.engine.api.database import Database, session_of
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.api.snapshots import Snapshot
 from tidelog.engine.api.transactions import behind
 from tidelog.engine.data.decisions import compare_and_set
@@ -362,7 +363,7 @@ def _swap(run: Run, step: Step) -> bool:
     """Queue a compare-and-set per change, each of what those before it leave."""
     made, found = [], {name: dict(content) for name, content in run.world.maps.items()}
     for name, key, value in step.changes:
-        namespace = run.store.map(name).namespace
+        namespace = namespace_of(run.store.map(name))
         decide = compare_and_set(namespace, found[name].get(key), value)
         rewrite = session_of(run.store).rewriting.maker(namespace)(key, decide)
         made.append(rewrite)

@@ -1,4 +1,4 @@
-"""Stores under Trio on a simulated disk, and a gate that holds a thread inside a function."""
+"""Stores for tasks on a simulated disk, and a gate that holds a thread inside a function."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-import trio
-
+from support import tasks
 from support.stores import PATH, expect_sound
 from tidelog import aio
+from tidelog.engine.aio.database import loop_session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.store.opening import OpenStore
 from tidelog.engine.store.statistics import Statistics
@@ -55,7 +55,7 @@ class Gate:
 
     async def entered(self) -> None:
         """Wait until somebody is inside."""
-        assert await trio.to_thread.run_sync(lambda: self._entered.acquire(timeout=60))
+        assert await tasks.in_thread(lambda: self._entered.acquire(timeout=60))
 
     def open(self) -> None:
         """Let everybody through, now and later."""
@@ -84,4 +84,4 @@ async def statistics(db: aio.Database) -> Statistics:
 
 def parts_of(db: aio.Database) -> OpenStore:
     """The parts of the store beneath, for tests that look inside."""
-    return db.writer().store
+    return loop_session_of(db).writer().store

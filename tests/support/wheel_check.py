@@ -14,6 +14,8 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+from support import checkers
+
 ROOT = Path(__file__).resolve().parents[2]
 
 USE = """
@@ -90,6 +92,14 @@ def check_contents(wheel: Path) -> None:
         sys.exit(f"{wheel.name} holds no licence")
 
 
+def check_types(python: Path, folder: Path) -> None:
+    """Compare what type checkers find in a user's program with what they have to."""
+    for name, found_by in checkers.CHECKERS.items():
+        wrong = found_by(folder, python) ^ checkers.expected_by(name)
+        if wrong:
+            sys.exit(f"{name} finds other errors than the program announces: {sorted(wrong)}")
+
+
 def check_installed(wheel: Path, folder: Path) -> None:
     """Install the wheel alone and use it from a folder that is not the checkout."""
     run(sys.executable, "-m", "venv", folder / "venv")
@@ -101,6 +111,7 @@ def check_installed(wheel: Path, folder: Path) -> None:
     for form in ([command], [python, "-m", "tidelog"]):
         print(run(*form, "--version", cwd=elsewhere), end="")
         run(*form, "db", "info", "shop.tl", cwd=elsewhere)
+    check_types(python, elsewhere)
 
 
 def main() -> None:

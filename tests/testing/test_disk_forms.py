@@ -1,4 +1,4 @@
-"""One suite for both forms of the disk: the real one and its faulty twin answer alike."""
+"""One suite for all forms of the disk: the real one, its faulty twin, and memory answer alike."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tidelog.engine.system.disk import RealDisk
 from tidelog.engine.system.environment import Disk
+from tidelog.engine.system.memory import MemoryDisk
 from tidelog.testing import FaultyDisk
 from tidelog.wal.ports import Directory
 
@@ -23,7 +24,11 @@ def twin_place(tmp_path: Path) -> Place:
     return FaultyDisk(1), "/store"
 
 
-@pytest.fixture(params=[real_place, twin_place], ids=["real", "twin"])
+def memory_place(_tmp_path: Path) -> Place:
+    return MemoryDisk(":memory:1"), ":memory:1"
+
+
+@pytest.fixture(params=[real_place, twin_place, memory_place], ids=["real", "twin", "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     make: Callable[[Path], Place] = request.param
     disk, path = make(tmp_path)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import inspect
 import os
+import pkgutil
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,14 @@ from click.testing import CliRunner, Result
 from tidelog.affinity import errors
 from tidelog.engine.system.lmdb_file import translated
 from tidelog.tools.shell.commands import RootGroup
-from tidelog.tools.shell.exits import CODES, Exit, RefusedError, error_lines, exit_code
+from tidelog.tools.shell.exits import (
+    CODES,
+    Exit,
+    RefusedError,
+    Terminated,
+    error_lines,
+    exit_code,
+)
 
 Run = Callable[..., Result]
 
@@ -219,3 +228,47 @@ def test_a_link_that_leads_nowhere_is_no_store(more: list[str], run: Run, tmp_pa
     done = run("kv", "put", tmp_path / "link.tl", "m", "a", "1", *more)
     assert done.exit_code == 2
     assert "is a symbolic link to nowhere, which does not exist" in done.stderr
+
+
+def test_the_store_in_a_hint_is_the_one_around_a_log_or_a_segment(shop: Path) -> None:
+    # It was the log itself, which no command for stores takes, or the word STORE.
+    error = errors.CorruptLogError("damaged", kind="damaged", segment=3, offset=128)
+    for inside in (shop, shop / "wal", shop / "wal" / "0000000000000001.log"):
+        hint = list(error_lines(error, str(inside)))[-1]
+        assert f"`tidelog db salvage {shop} DIR`" in hint
+
+
+INTERRUPTED: list[tuple[list[str], str, str]] = [
+    (["kv", "count"], "tidelog.tools.kv.cli.encoded_pairs", "counted so far: 'numbers' 1\n"),
+    (["wal", "verify"], "tidelog.checkpoints.continuity.Continuity.take", "read 2 frames so far\n"),
+    (["wal", "stat"], "tidelog.tools.wal.summary.Tally.add", "so far 1 frames with"),
+    (["db", "verify"], "tidelog.checkpoints.continuity.Continuity.take", "problem: all is odd\n"),
+]
+
+
+@pytest.mark.parametrize(("command", "place", "told"), INTERRUPTED)
+@pytest.mark.parametrize(("kind", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_a_check_that_is_interrupted_tells_what_is_known(
+    command: list[str],
+    place: str,
+    told: str,
+    kind: type[BaseException],
+    code: int,
+    shop: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # It ended without a word, after an hour perhaps.
+    real, calls = pkgutil.resolve_name(place), count()
+
+    def interrupted(*arguments: Any, **more: Any) -> Any:
+        if next(calls) == 1:
+            raise kind
+        if command == ["db", "verify"]:
+            arguments[0]._tell("all is odd")
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(place, interrupted)
+    done = run(*command, shop)
+    assert done.exit_code == code
+    assert told in done.stderr

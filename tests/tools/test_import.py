@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,27 +14,28 @@ from click.testing import Result
 from hypothesis import given, settings, strategies as st
 
 import tidelog
+from support.codec_values import KEYS, VALUES, encoded, namespace_with
 from tidelog import codecs
 from tidelog.affinity.errors import UsageError
-from tidelog.affinity.partitions import Space
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.codecs import registry as engine_codecs
 from tidelog.engine.codecs.registry import Codec
-from tidelog.engine.data.namespaces import Home, Namespace
-from tidelog.tools.kv.export import _write_csv, _write_jsonl
-from tidelog.tools.kv.importing import ImportFields, pairs_of_records, split_head
-from tidelog.tools.kv.record_files import format_of, numbered_records
-from tidelog.wal.records import NamespaceRecord
+from tidelog.tools.kv.export import _WRITERS
+from tidelog.tools.kv.record_files import LINE_BYTES_MAX, format_of, numbered_records
+from tidelog.tools.kv.record_pairs import ImportFields, Records, pairs_of_records, split_head
 
 Run = Callable[..., Result]
 
 
-def records(data: bytes, kind: str = "jsonl", *most: int) -> list[tuple[int, dict[str, Any]]]:
-    return list(numbered_records(io.BytesIO(data), kind, *most))
+def records(
+    data: bytes, kind: str = "jsonl", most: int = LINE_BYTES_MAX
+) -> list[tuple[int, dict[str, Any]]]:
+    return list(numbered_records(io.BytesIO(data), kind, most))
 
 
-def refusal(data: bytes, kind: str = "jsonl", *most: int) -> UsageError:
+def refusal(data: bytes, kind: str = "jsonl", most: int = LINE_BYTES_MAX) -> UsageError:
     with pytest.raises(UsageError) as caught:
-        records(data, kind, *most)
+        records(data, kind, most)
     return caught.value
 
 
@@ -142,8 +142,8 @@ def test_a_byte_order_mark_is_no_part_of_the_first_record() -> None:
 
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [("a.csv", "csv"), ("A.CSV", "csv"), ("a.tsv", "csv"), ("a.jsonl", "jsonl"), ("-", "jsonl"),
-     ("a.csv/b", "jsonl"), ("data", "jsonl")],
+    [("a.csv", "csv"), ("A.CSV", "csv"), ("a.tsv", "tsv"), ("a.jsonl", "jsonl"), ("-", "jsonl"),
+     ("a.ndjson", "jsonl"), ("a.parquet", "parquet"), ("a.csv/b", "jsonl"), ("data", "jsonl")],
 )  # fmt: skip
 def test_the_ending_of_a_file_says_its_form(path: str, kind: str) -> None:
     assert format_of(path) == kind
@@ -243,7 +243,7 @@ def test_an_export_is_read_by_the_version_that_wrote_it(
     assert done.exit_code == 0, done.stderr
     with tidelog.open(priced, codecs=[money(2)]) as db:
         again = db.map(name)
-        assert (again["pear"], again.namespace.value_codec.version) == (30, 2)
+        assert (again["pear"], namespace_of(again).value_codec.version) == (30, 2)
 
 
 def test_a_version_that_nobody_knows_is_refused(
@@ -288,64 +288,8 @@ def test_a_map_line_names_codec_and_version(
 # ------------------------------------------------------------------ there and back
 
 
-def documents(depth: int = 2) -> st.SearchStrategy[Any]:
-    plain = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text() | st.floats()
-    return st.recursive(
-        plain,
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-        max_leaves=depth * 3,
-    )
-
-
-KEYS: dict[str, tuple[Codec[Any], st.SearchStrategy[Any]]] = {
-    "str": (codecs.Str, st.text(max_size=60)),
-    "bytes": (codecs.Bytes, st.binary(max_size=60)),
-    "i64": (codecs.I64, st.integers(-(2**63), 2**63 - 1)),
-    "u64": (codecs.U64, st.integers(0, 2**64 - 1)),
-    "tuple": (
-        codecs.Tuple,
-        st.lists(
-            st.none()
-            | st.booleans()
-            | st.integers(-(2**63), 2**63 - 1)
-            | st.text(max_size=9)
-            | st.binary(max_size=9)
-            | st.floats(allow_nan=False),
-            max_size=4,
-        ).map(tuple),
-    ),
-}
-VALUES: dict[str, tuple[Codec[Any], st.SearchStrategy[Any]]] = KEYS | {
-    "float": (codecs.Float, st.floats()),
-    "msgpack": (
-        codecs.Msgpack,
-        documents() | st.binary() | st.dictionaries(st.text(), st.binary()),
-    ),
-    "json": (codecs.Json, documents()),
-}
-
-
-def encoded(codec: Codec[Any], value: Any) -> bytes | None:
-    try:
-        return codec.encode(value)
-    except tidelog.errors.CodecError:
-        return None
-
-
-def namespace_of(key: Codec[Any], value: Codec[Any]) -> Namespace:
-    record = NamespaceRecord(
-        id=16,
-        name="m",
-        key_codec=key.name,
-        key_version=key.version,
-        value_codec=value.name,
-        value_version=value.version,
-    )
-    return Namespace(record, key, value, Space(0, 1), Home("/store"))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "plain"])
 @pytest.mark.parametrize("value", sorted(VALUES))
 @pytest.mark.parametrize("key", sorted(KEYS))
 @settings(max_examples=12, deadline=None)
@@ -359,15 +303,16 @@ def test_an_import_of_an_export_has_every_byte(
     if None in pairs or None in pairs.values():
         return
     expected = cast("dict[bytes, bytes]", pairs)
-    namespace = namespace_of(key_codec, value_codec)
+    namespace = namespace_with(key_codec, value_codec)
     stream = io.StringIO(newline="")
-    write = _write_csv if kind == "csv" else _write_jsonl
-    write(
-        stream, cast("Any", SimpleNamespace(namespace=namespace)), expected.items(), lambda _: None
-    )
-    _, found = split_head(numbered_records(io.BytesIO(stream.getvalue().encode()), kind))
-    fields = ImportFields(key=("key",), value=None)
-    back = pairs_of_records(found, namespace, fields, kind == "csv")
+    _WRITERS[kind](stream, namespace, expected.items(), lambda _: None)
+    form = "jsonl" if kind == "plain" else kind
+    found = numbered_records(io.BytesIO(stream.getvalue().encode()), form)
+    if form == "jsonl":
+        records = Records(numbered=split_head(found)[1], form="json")
+    else:
+        records = Records(numbered=found, form="typed", is_text=lambda _: True)
+    back = pairs_of_records(records, namespace, ImportFields(key=("key",)))
     assert {
         namespace.encode_key(one): namespace.encode_value(other) for one, other in back
     } == expected

@@ -15,8 +15,9 @@ from click.testing import Result
 import tidelog
 from support.loads import make_load
 from tidelog import codecs
+from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.codecs.registry import Codec
-from tidelog.tools.kv.importing import Patience
+from tidelog.tools.kv.patience import Patience
 
 Run = Callable[..., Result]
 Fingerprint = Callable[[Path], dict[str, tuple[str, int]]]
@@ -220,7 +221,8 @@ def test_an_export_imports_into_the_same_map(
 
 
 def codecs_of(mapping: Any) -> tuple[str, str]:
-    return mapping.namespace.key_codec.name, mapping.namespace.value_codec.name
+    namespace = namespace_of(mapping)
+    return namespace.key_codec.name, namespace.value_codec.name
 
 
 def test_an_export_never_replaces_a_file_unless_told_to(

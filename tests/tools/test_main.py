@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -232,15 +233,70 @@ def test_a_terminal_gets_a_progress_bar(shop: Path) -> None:
     assert "verifying" not in on_terminal("wal", "verify", str(shop), "--no-progress")
 
 
-def test_progress_lines_come_only_now_and_then(
+@pytest.mark.slow
+def test_a_terminal_sees_how_far_a_copy_and_its_check_are(shop: Path, tmp_path: Path) -> None:
+    assert "checking pairs" in on_terminal("db", "verify", str(shop))
+    assert "checking pairs" in on_terminal("db", "backup", str(shop), str(tmp_path / "b.tl"))
+
+
+def test_nobody_gets_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    # A line came each ten seconds, into the mail of each nightly job.
+    assert not terminal.shows_progress(Settings())
+    with terminal.progress(Settings(), "loading", 300) as advance:
+        advance(300)
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_shows_one_phase_at_a_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    times = iter([0.0, 1.0, 11.0, 12.0])
-    monkeypatch.setattr("tidelog.tools.shell.terminal.time.monotonic", lambda: next(times))
-    with terminal.progress(Settings(), "loading", 300) as advance:
+    monkeypatch.setattr(terminal, "is_terminal", lambda _stream: True)
+    monkeypatch.setenv("COLUMNS", "100")
+    clock = count(0.0, 1.0)
+    monkeypatch.setattr("tidelog.tools.shell.terminal.time.monotonic", lambda: next(clock))
+    with terminal.phases(Settings(color="always")) as begin:
+        advance = begin("loading", 4_000_000, "bytes")
         for _ in range(3):
-            advance(100)
-    assert capsys.readouterr().err == "loading: 200 of 300\n"
+            advance(1_000_000)
+        begin("counting", None, "records")(1234)
+    shown = capsys.readouterr().err
+    assert "1,234" in shown
+    assert "loading" not in shown.rsplit("counting", 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (20, ["segment: 1", "index:   no", "note:    " + "x" * 30, "", "segment: 2"]),
+        (60, ["segment   index   note", "───", "1         no      " + "x" * 30]),
+        (200, ["segment   index   note", "───", "1         no      " + "x" * 30]),
+    ],
+)
+def test_a_table_fits_or_is_paragraphs(
+    width: int,
+    lines: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # At 20 columns nothing was shown, or one letter a line.
+    monkeypatch.setattr(terminal, "is_terminal", lambda _stream: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    rows = [{"segment": number, "index": False, "note": "x" * 30} for number in (1, 2)]
+    terminal.write_rows(Settings(color="never"), ("segment", "index", "note"), rows)
+    shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    for line, wanted in zip(shown, lines, strict=False):
+        assert line.startswith(wanted) if wanted else not line
+
+
+def test_the_widest_column_is_folded_if_enough_of_it_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal, "is_terminal", lambda _stream: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [{"segment": 1, "note": "x" * 60}]
+    terminal.write_rows(Settings(color="never"), ("segment", "note"), rows)
+    shown = capsys.readouterr().out.splitlines()
+    assert [len(line.rstrip()) for line in shown[2:]] == [40, 40]
 
 
 @pytest.mark.parametrize("settings", [Settings(quiet=True), Settings(progress=False)])

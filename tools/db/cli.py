@@ -4,8 +4,8 @@ Invariants:
 
 - ``info``, ``verify`` and ``check-readers`` work beside a live writer; of the store they touch
   nothing but ``readers/`` and LMDB's lock file.
-- ``backup``, ``compact`` and ``salvage`` write a new directory and leave the store as it is, but
-  that the first two recover one that was not closed.
+- ``backup``, ``compact``, ``restore`` and ``salvage`` write a new directory and leave the store as
+  it is, but that the first two recover one that was not closed.
 - If one of them fails, the directory can be used for the next try.
 
 Left out: the log alone (``wal``), and single keys (``kv``).
@@ -21,19 +21,31 @@ import click
 
 from ...affinity.errors import NotFoundError, UsageError
 from ...engine.api.database import session_of
+from ...engine.api.maps import namespace_of
 from ...engine.codecs.byte_text import shown_bytes
-from ...engine.files.recovery import newest_durable
 from ...engine.system.production import production
-from ...engine.upkeep.backup import BackupReport, BackupSource, back_up
+from ...engine.upkeep.backup import BackupReport
 from ...engine.upkeep.check import inspect_store
 from ...engine.upkeep.salvage import Lost, Salvaged, salvage as read_remains, salvaged_batches
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.exits import Exit
-from ..shell.terminal import Settings, note, progress, write_fields, write_json, write_rows
+from ..shell.terminal import (
+    Settings,
+    note,
+    phases,
+    progress,
+    telling_if_interrupted,
+    write_fields,
+    write_json,
+    write_rows,
+)
 from ..wal.records import SCHEMA
+from .copying import copy_of
 from .inspection import clear_dead_slots, describe, inspected, reader_slots, require_known_version
+from .metrics import exposition
 from .stores import (
     appearing_whole,
+    check_backup,
     check_new_directory,
     map_like,
     new_directory,
@@ -54,17 +66,20 @@ def db() -> None:
 
 @db.command()
 @store_argument()
+@click.option("--prometheus", is_flag=True, help="Print metrics in the text format of Prometheus.")
 @json_options
 @click.pass_context
-def info(ctx: click.Context, store: str, form: str) -> None:
+def info(ctx: click.Context, store: str, prometheus: bool, form: str) -> None:
     """Show what STORE is and holds: identity, maps, counters, sizes, and what keeps the log."""
-    settings = settings_of(ctx)
+    if prometheus and form != "text":
+        raise UsageError("--prometheus excludes --json and --jsonl")
     with inspected(store) as found:
-        document = describe(found)
-    if form == "text":
-        show_info(settings, document)
-    else:
-        write_json({"v": SCHEMA, "type": "info", **document})
+        if prometheus:
+            click.echo(exposition(found), nl=False)
+        elif form == "text":
+            show_info(settings_of(ctx), describe(found))
+        else:
+            write_json({"v": SCHEMA, "type": "info", **describe(found)})
     found.end.raise_if_refused()
 
 
@@ -109,7 +124,14 @@ def verify(ctx: click.Context, store: str, form: str) -> None:
     settings = settings_of(ctx)
     require_store(store)
     require_known_version(store)
-    found = inspect_store(production(), os.path.abspath(store))
+    problems: list[str] = []
+
+    def told() -> list[str]:
+        return [f"problem: {one}" for one in problems] + ["interrupted: there is no verdict"]
+
+    with telling_if_interrupted(told), phases(settings) as begin:
+        place = os.path.abspath(store)
+        found = inspect_store(production(), place, begin=begin, problems=problems)
     facts = {
         "position": found.position,
         "maps": len(found.maps),
@@ -164,11 +186,12 @@ def backup(ctx: click.Context, store: str, directory: str, no_verify: bool, form
     Others may read and write meanwhile; the copy is checked as `tidelog db verify` does.
     A store whose writer was killed is recovered first, as by any open for writing.
     """
+    settings = settings_of(ctx)
     check_new_directory(directory)
     recover(store)
     with reading(store) as reader, new_directory(directory):
-        report = reader.backup(directory, verify=not no_verify)
-    tell_copy(settings_of(ctx), report, form, "backup")
+        report = copy_of(settings, reader, directory, verify=not no_verify)
+    tell_copy(settings, report, form, "backup")
 
 
 @db.command()
@@ -182,25 +205,49 @@ def compact(ctx: click.Context, store: str, out: str, form: str) -> None:
     If its writer was killed, it is recovered first, as by any open for writing. Nobody may have
     the store open for writing. To use the copy in its place, move it there.
     """
+    settings = settings_of(ctx)
     check_new_directory(out)
     recover(store)
     with reading(store) as reader, without_writer(store), new_directory(out):
-        access = session_of(reader).access
-        manifest = access.manifest()
-        source = BackupSource(
-            environment=access.environment,
-            path=reader.path,
-            manifest=manifest,
-            kv=access.kv,
-            wal=access.wal,
-            maps=tuple(reader.maps()),
-            durable=lambda known: newest_durable(access.wal, manifest.log_ids, known),
-            pin=access.raise_slot,
-            compact=True,
-        )
-        report = back_up(source, os.path.abspath(out), verify=True)
-        before = access.kv.size_used()
-    tell_copy(settings_of(ctx), report, form, "compact", data_bytes_before=before)
+        report = copy_of(settings, reader, out, compact=True)
+        before = session_of(reader).access.kv.size_used()
+    tell_copy(settings, report, form, "compact", data_bytes_before=before)
+
+
+@db.command()
+@store_argument("backup")
+@click.argument("directory", type=PATH)
+@json_options
+@click.pass_context
+def restore(ctx: click.Context, backup: str, directory: str, form: str) -> None:
+    """Make a store in DIRECTORY of a backup, which stays as it is; the new store is checked.
+
+    DIRECTORY must not exist yet or be empty. If it is to replace a damaged store, move that one
+    away first.
+    """
+    settings = settings_of(ctx)
+    check_new_directory(directory)
+    check_backup(backup)
+    with reading(backup) as reader, new_directory(directory):
+        report = copy_of(settings, reader, directory)
+    tell_copy(settings, report, form, "restore")
+
+
+@db.command()
+@store_argument()
+@json_options
+@click.pass_context
+def checkpoint(ctx: click.Context, store: str, form: str) -> None:
+    """Bring the data file of STORE up to the end of its log.
+
+    Needs the store for itself: a process that writes it takes its own checkpoints.
+    """
+    with writing(store) as db:
+        position = db.checkpoint()
+        if form == "text":
+            note(settings_of(ctx), f"the data file has everything up to position {position}")
+        else:
+            write_json({"v": SCHEMA, "type": "checkpoint", "position": position})
 
 
 @db.command()
@@ -255,10 +302,10 @@ def write_salvaged(
     keys: Counter[str] = Counter()
     with (
         writing(directory, create=True, durability="none", partitions=found.partitions) as target,
-        progress(settings, "writing") as advance,
+        progress(settings, "pairs written") as advance,
     ):
         for record, pairs in salvaged_batches(found, SALVAGE_BATCH):
-            session_of(target).set_many(map_like(target, record).namespace, pairs)
+            session_of(target).set_many(namespace_of(map_like(target, record)), pairs)
             keys[record.name] += len(pairs)
             advance(len(pairs))
         for _, record in sorted(found.maps.items()):

@@ -13,6 +13,7 @@ Left out: the log (``files.log_source``) and what LMDB holds (``inspection``).
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
@@ -93,6 +94,16 @@ def _holds_data(path: str) -> bool:
     return any(name.endswith(".log") for name in segments) or os.path.exists(
         os.path.join(path, DATA_NAME, DATA_FILE)
     )
+
+
+def check_backup(path: str) -> None:
+    """Raise unless a copy of a store is at a path that nobody has opened for writing."""
+    require_store(path)
+    if not manifests.read(ReadOnlyDirectory(path)).copied:
+        raise RefusedError(
+            f"{path} is not a backup: it was opened for writing, and is a store of its own",
+            hint=f"Use it as it is, or copy it: `tidelog db backup {shlex.quote(path)} DIRECTORY`.",
+        )
 
 
 def check_new_directory(path: str) -> None:

@@ -23,7 +23,8 @@ import click
 
 from ...affinity.errors import NotFoundError, UsageError
 from ...affinity.partitions import PARTITIONS_MAX, Space, partition_of
-from ...engine.api.database import Database
+from ...engine.api.database import Database, session_of
+from ...engine.api.maps import namespace_of
 from ...engine.api.read_only import ReadOnlyDatabase
 from ...engine.codecs.byte_text import quoted
 from ...engine.codecs.registry import Codec, KeyRange, codec_named
@@ -36,16 +37,33 @@ from ...wal.records import NamespaceRecord
 from ..db.stores import AnyMap, is_store, reading, reading_map, require_map, require_store, writing
 from ..shell.commands import PATH, CountRange, LazyGroup, json_options, settings_of, store_argument
 from ..shell.exits import Exit
-from ..shell.terminal import note, tell_beside, write_json, write_json_list, write_rows
+from ..shell.terminal import (
+    note,
+    tell_beside,
+    telling_if_interrupted,
+    write_json,
+    write_json_list,
+    write_rows,
+)
 from ..shell.text import check_given, inline, parse_value, shown_pair_part
+from ..wal.completion import complete_codec, complete_map, complete_partition
 from ..wal.filters import key_range
 from ..wal.records import FIRST_USER_NAMESPACE, SCHEMA
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LAZY = {
-    "import": ("tidelog.tools.kv.importing:import_records", "Load JSON lines or CSV into a map."),
-    "export": ("tidelog.tools.kv.export:export_records", "Write a map as JSON lines or CSV."),
+    "maps": ("tidelog.tools.kv.catalog:list_maps", "List the maps of STORE with their codecs."),
+    "drop": ("tidelog.tools.kv.catalog:drop", "Remove MAP and everything in it from STORE."),
+    "rename": ("tidelog.tools.kv.catalog:rename", "Give MAP the name NEW."),
+    "import": (
+        "tidelog.tools.kv.importing:import_records",
+        "Load a file or an SQLite table into a map.",
+    ),
+    "export": (
+        "tidelog.tools.kv.export:export_records",
+        "Write a map as JSON lines, CSV or Parquet.",
+    ),
 }
 
 
@@ -93,14 +111,14 @@ def leave_skipped(ctx: click.Context, skipped: Skipped | None) -> None:
 
 @kv.command()
 @store_argument()
-@click.argument("map_name", metavar="MAP")
+@click.argument("map_name", metavar="MAP", shell_complete=complete_map)
 @click.argument("key")
 @click.option("--raw", is_flag=True, help="Print the stored bytes of the value, and nothing else.")
 @json_options
 def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
     """Print the value of KEY; ends with 4 if there is none."""
-    with reading_map(store, map_name) as (db, mapping), db.snapshot() as snapshot:
-        namespace = mapping.namespace
+    with reading_map(store, map_name) as (db, mapping), session_of(db).snapshot() as snapshot:
+        namespace = namespace_of(mapping)
         encoded = parse_value(key, namespace.key_codec, "key")
         value = snapshot.getter(namespace)(encoded)
         if value is None:
@@ -113,17 +131,22 @@ def get(store: str, map_name: str, key: str, raw: bool, form: str) -> None:
         elif form == "text":
             click.echo(inline(value, namespace.value_codec))
         else:
-            write_json(pair_document(mapping, encoded, value))
+            write_json(pair_document(namespace, encoded, value))
 
 
 @kv.command()
 @store_argument()
-@click.argument("map_name", metavar="MAP")
+@click.argument("map_name", metavar="MAP", shell_complete=complete_map)
 @click.option("--key", help="Only this key.")
 @click.option("--prefix", help="Keys that begin with this.")
 @click.option("--start", help="From this key on.")
 @click.option("--stop", help="Up to this key, not included.")
-@click.option("--partition", type=click.IntRange(0, PARTITIONS_MAX - 1), help="Of this partition.")
+@click.option(
+    "--partition",
+    type=click.IntRange(0, PARTITIONS_MAX - 1),
+    help="Of this partition.",
+    shell_complete=complete_partition,
+)
 @click.option("--reverse", is_flag=True, help="Backwards.")
 @click.option("--limit", type=CountRange(0), help="At most this many.")
 @click.option("--keys-only", is_flag=True, help="Without values.")
@@ -145,7 +168,7 @@ def scan(
 ) -> None:
     """Print the keys and values of MAP in the order of the keys."""
     with reading_map(store, map_name) as (db, mapping):
-        codec = mapping.namespace.key_codec
+        codec = namespace_of(mapping).key_codec
         wanted = bounds_of(codec, **bounds)
         skipped = Skipped() if skip_damaged else None
         pairs = encoded_pairs(
@@ -155,11 +178,12 @@ def scan(
         if form == "text":
             for key, value in pairs:
                 columns = [inline(key, codec)]
-                columns += [] if keys_only else [inline(value, mapping.namespace.value_codec)]
+                columns += [] if keys_only else [inline(value, namespace_of(mapping).value_codec)]
                 click.echo("\t".join(columns))
         else:
             documents = (
-                pair_document(mapping, key, None if keys_only else value) for key, value in pairs
+                pair_document(namespace_of(mapping), key, None if keys_only else value)
+                for key, value in pairs
             )
             if form == "jsonl":
                 for document in documents:
@@ -171,7 +195,7 @@ def scan(
 
 @kv.command()
 @store_argument()
-@click.argument("map_names", metavar="[MAP]...", nargs=-1)
+@click.argument("map_names", metavar="[MAP]...", nargs=-1, shell_complete=complete_map)
 @click.option("--prefix", help="Keys that begin with this.")
 @skip_damaged_option
 @json_options
@@ -189,15 +213,18 @@ def count(
         names = list(map_names) or db.maps()
         for name in map_names:
             require_map(db, name)
-    rows = []
+    rows: list[dict[str, Any]] = []
     skipped = Skipped() if skip_damaged else None
-    for name in names:
-        with reading_map(store, name) as (reader, mapping):
-            wanted = bounds_of(mapping.namespace.key_codec, prefix=prefix)
-            total = sum(
-                1 for _ in encoded_pairs(reader, mapping, wanted, block=2048, skipped=skipped)
-            )
-        rows.append({"map": name, "keys": total})
+    with telling_if_interrupted(
+        lambda: ("counted so far: {map!r} {keys}".format(**r) for r in rows)
+    ):
+        for name in names:
+            with reading_map(store, name) as (reader, mapping):
+                wanted = bounds_of(namespace_of(mapping).key_codec, prefix=prefix)
+                total = sum(
+                    1 for _ in encoded_pairs(reader, mapping, wanted, block=2048, skipped=skipped)
+                )
+            rows.append({"map": name, "keys": total})
     if form == "json":
         write_json({"v": SCHEMA, "type": "counts", "counts": rows})
     elif form == "jsonl":
@@ -248,16 +275,16 @@ def encoded_pairs(
             f"there is no partition {partition}", hint=f"The store has {db.partitions} partitions."
         )
     low, high = wanted
-    space = mapping.namespace.space
-    with db.snapshot() as snapshot:
+    space = namespace_of(mapping).space
+    with session_of(db).snapshot() as snapshot:
         if skipped is None:
-            blocks = snapshot.blocks(mapping.namespace, low, high, reverse, block)
+            blocks = snapshot.blocks(namespace_of(mapping), low, high, reverse, block)
         else:
             blocks = snapshot.scan(
-                Range(namespace=mapping.namespace.id, start=low, stop=high),
+                Range(namespace=namespace_of(mapping).id, start=low, stop=high),
                 reverse=reverse,
                 block=block,
-                damaged=partial(skipped.tell, mapping.namespace),
+                damaged=partial(skipped.tell, namespace_of(mapping)),
             )
         for pairs in blocks:
             for pair in pairs:
@@ -265,9 +292,8 @@ def encoded_pairs(
                     yield pair
 
 
-def pair_document(mapping: AnyMap, key: bytes, value: bytes | None) -> dict[str, Any]:
+def pair_document(namespace: Namespace, key: bytes, value: bytes | None) -> dict[str, Any]:
     """Return what ``--json`` prints of a key and, if given, its value."""
-    namespace = mapping.namespace
     fields: dict[str, Any] = {"v": SCHEMA, "type": "pair", "map": namespace.name}
     fields |= shown_pair_part("key", key, namespace.key_codec)
     if value is not None:
@@ -280,12 +306,20 @@ def pair_document(mapping: AnyMap, key: bytes, value: bytes | None) -> dict[str,
 
 @kv.command()
 @store_argument()
-@click.argument("map_name", metavar="MAP")
+@click.argument("map_name", metavar="MAP", shell_complete=complete_map)
 @click.argument("key")
 @click.argument("value")
 @click.option("--create", is_flag=True, help="Make the store and the map if they do not exist.")
-@click.option("--key-codec", help="Codec of the keys of a new map.  [default: str]")
-@click.option("--value-codec", help="Codec of the values of a new map.  [default: msgpack]")
+@click.option(
+    "--key-codec",
+    help="Codec of the keys of a new map.  [default: str]",
+    shell_complete=complete_codec,
+)
+@click.option(
+    "--value-codec",
+    help="Codec of the values of a new map.  [default: msgpack]",
+    shell_complete=complete_codec,
+)
 @click.option("--partitions", type=click.IntRange(1, PARTITIONS_MAX), help="Of a new store.")
 @click.option("--tag", help="Text that the log keeps with the transaction.")
 @json_options
@@ -340,7 +374,7 @@ def put(
 
 @kv.command(name="del")
 @store_argument()
-@click.argument("map_name", metavar="MAP")
+@click.argument("map_name", metavar="MAP", shell_complete=complete_map)
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @click.option("--ignore-missing", is_flag=True, help="Pass over keys that are not there.")
 @click.option("--tag", help="Text that the log keeps with the transaction.")
@@ -359,7 +393,7 @@ def delete(
     with writing(store) as db:
         require_map(db, map_name)
         mapping = db.map(map_name)
-        codec = mapping.namespace.key_codec
+        codec = namespace_of(mapping).key_codec
         wanted = {codec.decode(parse_value(key, codec, "key")): key for key in keys}
         with db.transaction(tag=tag) as tx:
             inside = tx[mapping]
@@ -451,7 +485,7 @@ def namespace_for_writing(
     """
     check_name(name)
     if db is not None and name in db.maps():
-        return map_for_writing(db, name, False, codecs, given).namespace
+        return namespace_of(map_for_writing(db, name, False, codecs, given))
     key, value = codecs
     record = NamespaceRecord(
         id=FIRST_USER_NAMESPACE,

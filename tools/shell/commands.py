@@ -28,6 +28,9 @@ from .exits import Exit, Terminated, exit_code, missing_extra
 from .signals import end_in_order
 from .terminal import Settings, logging_to_stderr, show_error
 
+VARIABLE = "_TIDELOG_COMPLETE"
+"""Set by a shell that asks for completions."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -181,6 +184,10 @@ class RootGroup(LazyGroup):
     ) -> NoReturn:
         """Run a command line and leave the process with its exit code."""
         settings = extra.setdefault("obj", Settings())
+        if VARIABLE in os.environ:
+            from .completion import prepare_completion
+
+            prepare_completion()
         try:
             code = super().main(args, prog_name or "tidelog", standalone_mode=False, **extra)
             sys.stdout.flush()

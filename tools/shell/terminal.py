@@ -5,8 +5,8 @@ of JSON, progress, and the texts of errors.
 
 Invariants:
 
-- Tables, colour and progress bars appear on a terminal only; without one a table is lines with
-  tabs, and progress is a line each ten seconds.
+- Tables, colour and progress appear on a terminal only; without one a table is lines with tabs, and
+  a table that does not fit the terminal is its fields, one per line.
 - ``NO_COLOR`` and ``FORCE_COLOR`` count if ``--color`` is ``auto``.
 - rich is imported only for what a terminal shows.
 
@@ -31,8 +31,10 @@ import click
 
 from .exits import error_lines
 
-PROGRESS_LINE_SECONDS = 10.0
 BAR_SECONDS = 0.05
+COLUMN_GAP = 3
+FOLDED_WIDTH = 20
+"""What a folded column of a table has to keep."""
 
 TableRow = Mapping[str, Any]
 
@@ -87,6 +89,17 @@ def tell_beside(text: str) -> None:
 
 
 @contextmanager
+def telling_if_interrupted(told: Callable[[], Iterable[str]]) -> Iterator[None]:
+    """On Ctrl-C and SIGTERM write to stderr what is known so far."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        for line in told():
+            tell_beside(line)
+        raise
+
+
+@contextmanager
 def logging_to_stderr(settings: Settings) -> Iterator[None]:
     """Show what the product logs: warnings, more with ``-v``, errors only with ``-q``."""
     levels = {0: logging.WARNING, 1: logging.INFO}
@@ -123,21 +136,41 @@ def write_json_list(head: Mapping[str, object], name: str, documents: Iterable[o
 
 
 def write_rows(settings: Settings, columns: Sequence[str], rows: Iterable[TableRow]) -> None:
-    """Print rows: a table on a terminal, else a head line and lines with tabs between."""
-    if not is_terminal(sys.stdout):
-        return _write_lines(columns, rows)
-    if not has_rich():
+    """Print rows: a table on a terminal, else a head line and lines with tabs between.
+
+    A table that is wider than the terminal has its widest column folded; if that would leave too
+    little of it, each row is a paragraph with one line per field.
+    """
+    if not (is_terminal(sys.stdout) and has_rich()):
         return _write_lines(columns, rows)
     from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
+    console = _console(settings, sys.stdout)
+    heads = [name.replace("_", " ") for name in columns]
+    cells = [[cell(row.get(name)) for name in columns] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
+    left = console.width - sum(widths) - COLUMN_GAP * (len(widths) - 1)
+    widest = widths.index(max(widths))
+    if left + widths[widest] < min(widths[widest], FOLDED_WIDTH):
+        return _write_paragraphs(settings, columns, cells)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in columns:
-        table.add_column(name.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell(row.get(name))) for name in columns))
-    _console(settings, sys.stdout).print(table)
+    for number, name in enumerate(heads):
+        table.add_column(name, overflow="fold", no_wrap=number != widest)
+    for texts in cells:
+        table.add_row(*map(Text, texts))
+    console.print(table)
+
+
+def _write_paragraphs(
+    settings: Settings, columns: Sequence[str], cells: Iterable[Sequence[str]]
+) -> None:
+    for number, texts in enumerate(cells):
+        if number:
+            click.echo()
+        write_fields(settings, dict(zip(columns, texts, strict=True)))
 
 
 def _write_lines(columns: Sequence[str], rows: Iterable[TableRow]) -> None:
@@ -190,42 +223,82 @@ def _console(settings: Settings, stream: TextIO) -> Any:
 
 
 Advance = Callable[[int], None]
+Begin = Callable[[str, int | None, str], Advance]
+"""Takes what is done now, how much of it there is if that is known, and in what unit."""
+
+
+def shows_progress(settings: Settings) -> bool:
+    """Tell whether somebody sees progress: on a terminal, unless it was turned off."""
+    wanted = settings.progress and not settings.quiet
+    return wanted and is_terminal(sys.stderr) and has_rich()
 
 
 @contextmanager
-def progress(settings: Settings, what: str, total: int | None = None) -> Iterator[Advance]:
+def progress(
+    settings: Settings, what: str, total: int | None = None, unit: str = ""
+) -> Iterator[Advance]:
     """Show how far something is; yields a function that takes how many are done since."""
-    if settings.quiet or not settings.progress:
-        yield lambda _count: None
-    elif is_terminal(sys.stderr) and has_rich():
-        with _bar(settings, what, total) as advance:
-            yield advance
-    else:
-        yield _Lines(what, total).advance
+    with phases(settings) as begin:
+        yield begin(what, total, unit)
 
 
 @contextmanager
-def _bar(settings: Settings, what: str, total: int | None) -> Iterator[Advance]:
+def phases(settings: Settings) -> Iterator[Begin]:
+    """Show how far something is that is done in phases; yields what begins the next one."""
+    if not shows_progress(settings):
+        yield lambda _what, _total, _unit: _nothing
+        return
+    with _bar(settings) as begin:
+        yield begin
+
+
+def _nothing(_count: int) -> None:
+    """Count nothing."""
+
+
+@contextmanager
+def _bar(settings: Settings) -> Iterator[Begin]:
+    from rich.filesize import decimal
     from rich.progress import (
         BarColumn,
-        MofNCompleteColumn,
         Progress,
+        ProgressColumn,
+        Task,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.text import Text
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    time_left = () if total is None else (TimeRemainingColumn(),)
+    class Amount(ProgressColumn):
+        """How much is done, of how much, and how fast."""
+
+        def render(self, task: Task) -> Text:
+            """Return the text; nothing if neither is known."""
+            if task.total is None and not task.completed:
+                return Text()
+            count = decimal if task.fields["unit"] == "bytes" else "{:,}".format
+            of = "" if task.total is None else f" of {count(int(task.total))}"
+            rate = "" if not task.speed else f", {count(int(task.speed))}/s"
+            return Text(f"{count(int(task.completed))}{of}{rate}")
+
     bar = Progress(
-        *columns,
+        TextColumn("{task.description}"),
+        BarColumn(),
+        Amount(),
         TimeElapsedColumn(),
-        *time_left,
+        TimeRemainingColumn(),
         console=_console(settings, sys.stderr),
         transient=True,
     )
-    with bar:
-        task = bar.add_task(what, total=total)
+    flush: Advance = _nothing
+
+    def begin(what: str, total: int | None, unit: str) -> Advance:
+        nonlocal flush
+        flush(0)
+        for former in bar.task_ids:
+            bar.update(former, visible=False)
+        task = bar.add_task(what, total=total, unit=unit)
         pending, told = 0, time.monotonic()
 
         def advance(count: int) -> None:
@@ -233,27 +306,13 @@ def _bar(settings: Settings, what: str, total: int | None) -> Iterator[Advance]:
             nonlocal pending, told
             pending += count
             now = time.monotonic()
-            if now - told >= BAR_SECONDS:
+            if now - told >= BAR_SECONDS or not count:
                 bar.advance(task, pending)
                 pending, told = 0, now
 
-        yield advance
-        bar.advance(task, pending)
+        flush = advance
+        return advance
 
-
-class _Lines:
-    """Progress if nobody watches a bar: a line now and then."""
-
-    def __init__(self, what: str, total: int | None) -> None:
-        self._what = what
-        self._of = "" if total is None else f" of {total}"
-        self._done = 0
-        self._told = time.monotonic()
-
-    def advance(self, count: int) -> None:
-        """Count, and write a line when the last one is long enough ago."""
-        self._done += count
-        now = time.monotonic()
-        if now - self._told >= PROGRESS_LINE_SECONDS:
-            self._told = now
-            tell_beside(f"{self._what}: {self._done}{self._of}")
+    with bar:
+        yield begin
+        flush(0)

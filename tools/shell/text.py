@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -93,11 +94,24 @@ def _parse_float(text: str) -> float:
 
 
 def _parse_json(text: str) -> Any:
-    return json.loads(text, parse_constant=_refuse_constant)
+    return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=unique_fields)
 
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object of its fields; ``ValueError`` if one is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"the field {repeated(name for name, _ in pairs)!r} is there twice")
+    return found
+
+
+def repeated(names: Iterable[str]) -> str:
+    """Return the name that is there most often."""
+    return Counter(names).most_common(1)[0][0]
 
 
 def _parse_tuple(text: str) -> tuple[Any, ...]:
@@ -210,6 +224,25 @@ def exact(data: bytes, codec: Codec[Any]) -> str:
     except UsageError:
         same = False
     return text if same else f"hex:{data.hex()}"
+
+
+def exact_json(data: bytes, codec: Codec[Any]) -> Any:
+    """Return a key or value in JSON of which ``value_of_json`` makes the very same bytes.
+
+    ``UsageError`` if JSON cannot say it.
+    """
+    if codec.name == "bytes":
+        text = shown_bytes(data).get("s")
+        if text is not None and not has_prefix(text):
+            return text
+    else:
+        value = codec.decode(data)
+        shown = plain(value)
+        # A codec of somebody else's is asked for its own values only.
+        known = codec.name in _WRITTEN or shown == value
+        if known and codec.encode(value_of_json(shown, codec)) == data:
+            return shown
+    raise CodecError(f"{codec.name}: JSON does not have all of the value")
 
 
 # ------------------------------------------------------------------ times, ranges

@@ -24,6 +24,7 @@ from typing import Any, TypeVar, get_args
 import click
 
 from ...affinity.errors import UsageError
+from ...engine.api.maps import namespace_of
 from ...engine.codecs.byte_text import quoted
 from ...pipeline.data.archives import is_archive
 from ...pipeline.jobs import audits, compaction, loads, runner as jobs, wal_stats as statistics
@@ -65,7 +66,7 @@ def _runner(
     ctx: click.Context, engine: str, master: str, paths: Sequence[str], what: str
 ) -> Iterator[Runner]:
     if importlib.util.find_spec("pyarrow") is None:
-        raise UsageError("this needs pyarrow", hint="pip install 'tidelog[spark]'")
+        raise UsageError("this needs pyarrow", hint="pip install 'tidelog[arrow]'")
     chosen = engine
     if engine == "auto":
         # What would go to Spark for its size is done here, and slower, if there is no Spark.
@@ -167,7 +168,7 @@ def history(
     """Show all versions of KEY that the log of STORE still holds."""
     ctx = click.get_current_context()
     with reading_map(store, name) as (_, mapping):
-        codecs = mapping.namespace.key_codec, mapping.namespace.value_codec
+        codecs = namespace_of(mapping).key_codec, namespace_of(mapping).value_codec
         data = parse_value(key, codecs[0], "key")
     with _runner(ctx, engine, master, [store], "parts") as runner:
         place = None if archive is None else os.path.abspath(archive)

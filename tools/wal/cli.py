@@ -11,7 +11,6 @@ Left out: LMDB, which ``tidelog db verify`` compares the log with; and repairing
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -24,10 +23,9 @@ from ...affinity.errors import CorruptLogError, NotFoundError, UsageError
 from ...affinity.partitions import PARTITIONS_MAX
 from ...engine.codecs.byte_text import parse_bytes, quoted
 from ...engine.files.log_source import LogSource, find_log
-from ...wal.format import segment_name
 from ...wal.reader import Scan
 from ...wal.records import Update
-from ...wal.segments import segment_numbers
+from ...wal.segments import segment_numbers, segment_sizes
 from ...wal.tail import End, EndKind
 from ..shell.commands import CountRange, LazyGroup, json_options, settings_of, store_argument
 from ..shell.exits import Exit
@@ -36,11 +34,13 @@ from ..shell.terminal import (
     note,
     progress,
     show_error,
+    telling_if_interrupted,
     write_fields,
     write_json,
     write_rows,
 )
 from ..shell.text import parse_span, parse_time, shown_time
+from .completion import complete_map, complete_partition
 from .filters import Filter, position_of, segments_wanted
 from .records import (
     SCHEMA,
@@ -75,11 +75,12 @@ def wal() -> None:
 def filter_options(command: F) -> F:
     """Add the options that choose records; the command gets them as ``chosen``."""
     options = [
-        click.option("--map", "--namespace", "map", metavar="NAME", help="Of this map (or id)."),
+        click.option("--map", "--namespace", "map", metavar="NAME", help="Of this map (or id).",
+                     shell_complete=complete_map),
         click.option("--key", metavar="KEY", help="Of this key."),
         click.option("--prefix", metavar="KEY", help="Of keys that begin with this."),
         click.option("--partition", type=click.IntRange(0, PARTITIONS_MAX - 1),
-                     help="Of this one."),
+                     help="Of this one.", shell_complete=complete_partition),
         click.option("--counter", metavar="A..B", help="Of these update numbers."),
         click.option("--tx", metavar="HEX", help="Of the transaction whose id begins so."),
         click.option("--type", "types", type=click.Choice(TYPE_NAMES), multiple=True,
@@ -286,7 +287,14 @@ def verify(ctx: click.Context, path: str, form: str) -> None:
     tally, problems, later = Tally(), list[str](), False
     continuity = Continuity(problems.append)
     scan = source.scan()
-    with progress(settings, "verifying", bytes_of(source)) as advance:
+
+    def told() -> list[str]:
+        return [f"problem: {one}" for one in problems] + [f"read {tally.frames} frames so far"]
+
+    with (
+        telling_if_interrupted(told),
+        progress(settings, "verifying", sum(segment_sizes(source.directory)), "bytes") as advance,
+    ):
         for frame in scan:
             advance(len(frame.payload))
             for logged in records_in(frame):
@@ -335,7 +343,14 @@ def stat(ctx: click.Context, /, path: str, form: str, **given: Any) -> None:
     tell_notes(settings, source)
     chosen, names, tally = make_filter(source, given), Names(), Tally()
     scan = source.scan(segments_wanted(source.directory, chosen))
-    with progress(settings, "counting", bytes_of(source)) as advance:
+
+    def told() -> list[str]:
+        return [f"so far {tally.frames} frames with {tally.updates} updates were counted"]
+
+    with (
+        telling_if_interrupted(told),
+        progress(settings, "counting", sum(segment_sizes(source.directory)), "bytes") as advance,
+    ):
         for logged, updates in select(scan, chosen, names):
             advance(len(logged.frame.payload) if not logged.index else 0)
             tally.add(logged, updates)
@@ -369,18 +384,6 @@ def tell_notes(settings: Settings, source: LogSource) -> None:
     """Tell what is peculiar about the place."""
     for text in source.notes:
         note(settings, f"note: {text}")
-
-
-def bytes_of(source: LogSource) -> int:
-    """Return the size of all segments, for the progress bar."""
-    total = 0
-    for number in segment_numbers(source.directory):
-        # A live writer may drop the oldest ones at any moment.
-        with contextlib.suppress(FileNotFoundError):
-            file = source.directory.open_read(segment_name(number))
-            total += file.size()
-            file.close()
-    return total
 
 
 def leave(ctx: click.Context, end: End, *, later: bool = False, bad: bool = False) -> None:

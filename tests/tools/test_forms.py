@@ -1,0 +1,363 @@
+"""``tidelog kv import`` and ``export``: types of CSV columns, plain JSON lines, SQLite, Parquet."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import Result
+from hypothesis import given, settings, strategies as st
+from pyarrow import parquet as pq
+
+import tidelog
+from support.codec_values import KEYS, VALUES, encoded, namespace_with
+from support.lived import live
+from tidelog import codecs
+from tidelog.affinity.errors import UsageError
+from tidelog.engine.api.maps import namespace_of
+from tidelog.tools.kv.column_types import ColumnTypes
+from tidelog.tools.kv.export import _head
+from tidelog.tools.kv.parquet import parquet_records, write_parquet
+from tidelog.tools.kv.record_pairs import ImportFields, Records, pairs_of_records
+
+Run = Callable[..., Result]
+
+
+def maps_of(path: Path) -> dict[str, dict[Any, Any]]:
+    with tidelog.open(path, read_only=True) as db:
+        return {name: dict(db.map(name).items()) for name in db.maps()}
+
+
+# ------------------------------------------------------------------ forms
+
+
+def test_an_ending_that_says_nothing_is_refused_with_those_that_do(run: Run, shop: Path) -> None:
+    for command in (
+        ["import", shop, "a.xlsx", "--map", "m"],
+        ["export", shop, "stock", "-o", "a.x"],
+    ):
+        done = run("kv", *command)
+        assert done.exit_code == 2
+        assert "does not say what form the file has" in done.stderr
+        assert ".jsonl, .ndjson, .json, .csv, .tsv, .parquet; or give --format" in done.stderr
+
+
+def test_tabs_there_and_back(run: Run, shop: Path, tmp_path: Path) -> None:
+    file = tmp_path / "stock.tsv"
+    assert run("kv", "export", shop, "stock", "-o", file).exit_code == 0
+    assert file.read_text().startswith("key\tvalue\n")
+    assert run("kv", "import", shop, file, "--map", "again").exit_code == 0
+    found = maps_of(shop)
+    assert found["again"] == found["stock"]
+
+
+def test_tabs_count_whatever_the_head_line_has(run: Run, shop: Path) -> None:
+    text = "key\ta,b\nk\tx\n"
+    done = run("kv", "import", shop, "--map", "m", "--format", "tsv", input=text)
+    assert done.exit_code == 0
+    assert maps_of(shop)["m"] == {"k": {"key": "k", "a,b": "x"}}
+
+
+# ------------------------------------------------------------------ types of columns
+
+PRICES = "id,name,price,sold,seen\n7,Ulm,13.5,true,\n9,Hof,2e3,No,4\n"
+
+
+def test_columns_get_the_types_that_are_given(run: Run, shop: Path) -> None:
+    types = ("id=int", "price=float", "sold=bool", "seen=int?")
+    options = ["--key-field", "id", "--key-codec", "i64", *(f"--type={one}" for one in types)]
+    done = run("kv", "import", shop, "--map", "m", "--format", "csv", *options, input=PRICES)
+    assert done.exit_code == 0, done.stderr
+    assert maps_of(shop)["m"] == {
+        7: {"id": 7, "name": "Ulm", "price": 13.5, "sold": True, "seen": None},
+        9: {"id": 9, "name": "Hof", "price": 2000.0, "sold": False, "seen": 4},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [("int", " -07 ", -7), ("float", "1e3", 1000.0), ("bool", "YES", True), ("str", " a ", " a "),
+     ("decimal", "1.50", "Decimal('1.50')"), ("json", '{"a": [1]}', {"a": [1]}),
+     ("uuid", "12345678123456781234567812345678", "UUID('12345678-1234-5678-1234-567812345678')"),
+     ("datetime", "2026-11-23T16:00:00Z",
+      "datetime.datetime(2026, 11, 23, 16, 0, tzinfo=datetime.timezone.utc)")],
+)  # fmt: skip
+def test_what_a_field_of_a_type_stands_for(name: str, text: str, value: Any) -> None:
+    record: dict[str, Any] = {"x=y": text}
+    ColumnTypes([f"x=y={name}"]).convert(record, 1)
+    found = record["x=y"]
+    assert found == value or repr(found) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("int", "1_000"), ("int", "1.0"), ("int", ""), ("float", "1_0"), ("float", "1,5"),
+     ("bool", "maybe"), ("decimal", "NaN"), ("decimal", "1e"), ("decimal", "."), ("uuid", "x"),
+     ("datetime", "today"), ("json", "{"), ("json", "NaN"), ("json", '{"a": 1, "a": 2}'),
+     ("json", "[" * 100_000), ("int", "9" * 10_000)],
+)  # fmt: skip
+def test_a_field_that_is_not_of_its_type(name: str, text: str) -> None:
+    with pytest.raises(UsageError, match=rf"^line 3, column 'price': .* is not an? {name}$"):
+        ColumnTypes([f"price={name}"]).convert({"price": text}, 3)
+
+
+def test_a_field_of_another_type_stops_an_import_that_tells_what_is_loaded(
+    run: Run, shop: Path
+) -> None:
+    text = "key,value\na,1\nb,x\nc,3\n"
+    done = run(
+        "kv", "import", shop, "--map", "m", "--format", "csv", "--type", "value=int", "--batch", 1,
+        input=text,
+    )  # fmt: skip
+    assert done.exit_code == 2
+    assert "loaded 1 records; go on with --skip 1" in done.stderr
+    assert "error: line 3, column 'value': 'x' is not an int" in done.stderr
+    assert maps_of(shop)["m"] == {"a": 1}
+
+
+def test_an_empty_field_says_how_to_load_it_as_null(run: Run, shop: Path) -> None:
+    text = "key,value\na,\n"
+    arguments = ["kv", "import", shop, "--map", "m", "--format", "csv", "--type"]
+    assert "--type value=int?" in run(*arguments, "value=int", input=text).stderr
+    assert run(*arguments, "value=int?", input=text).exit_code == 0
+    assert maps_of(shop)["m"] == {"a": None}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [("price", "does not name a column and its type"), ("=int", "does not name a column"),
+     ("price=money", "str, int, float, bool, decimal, datetime, uuid, json"),
+     ("prize=int", "--type names the column 'prize'; the head line has key, price")],
+)  # fmt: skip
+def test_a_type_that_cannot_be_right(given: str, told: str, run: Run, shop: Path) -> None:
+    arguments = ["kv", "import", shop, "--map", "m", "--format", "csv", "--type", given]
+    done = run(*arguments, input="key,price\na,1\n")
+    assert done.exit_code == 2
+    assert told in done.stderr
+    assert "m" not in maps_of(shop)
+
+
+def test_types_are_for_csv_and_once_for_a_column(run: Run, shop: Path) -> None:
+    arguments = ["kv", "import", shop, "--map", "m", "--type", "price=int"]
+    assert "--type is for the columns of CSV" in run(*arguments, input="").stderr
+    twice = run(*arguments, "--type", "price=str", "--format", "csv", input="")
+    assert "names the column 'price' twice" in twice.stderr
+
+
+def test_several_value_fields_make_a_record(run: Run, shop: Path) -> None:
+    options = ["--map", "m", "--value", "a", "--value", "c"]
+    text = '{"key": "k", "a": 1, "b": 2, "c": 3}'
+    assert run("kv", "import", shop, *options, input=text).exit_code == 0
+    assert maps_of(shop)["m"] == {"k": {"a": 1, "c": 3}}
+    missing = run("kv", "import", shop, *options, input='{"key": "k", "a": 1}')
+    assert "there is no field 'c'; the record has key, a" in missing.stderr
+
+
+# ------------------------------------------------------------------ plain JSON lines
+
+
+def test_plain_lines_are_what_the_codecs_make_of_each_pair(run: Run, shop: Path) -> None:
+    run("kv", "put", shop, "stock", "plums", '{"kg": 2.5}')
+    done = run("kv", "export", shop, "stock", "--plain")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines[1] == {"key": "plums", "value": {"kg": 2.5}}
+    # JSON has no bytes: this one is exact instead.
+    assert (lines[0]["type"], lines[0]["value"].keys()) == ("pair", {"b64"})
+    assert run("kv", "import", shop, "--map", "again", input=done.stdout).exit_code == 0
+    found = maps_of(shop)
+    assert found["again"] == found["stock"]
+
+
+def test_plain_is_for_json_lines(run: Run, shop: Path) -> None:
+    done = run("kv", "export", shop, "stock", "--plain", "--format", "csv")
+    assert (done.exit_code, "--plain is for JSON lines" in done.stderr) == (2, True)
+
+
+def test_what_looks_like_an_exact_pair_is_still_itself(run: Run, shop: Path) -> None:
+    tricky = {"v": 1, "type": "pair", "key": {"s": "x"}, "value": {"b64": "AA=="}}
+    with tidelog.open(shop) as db:
+        db.map("m", key=codecs.Str, value=codecs.Json)["k"] = tricky
+    text = run("kv", "export", shop, "m", "--plain").stdout
+    assert json.loads(text) == {"key": "k", "value": tricky}
+    run("kv", "import", shop, "--map", "again", "--value-codec", "json", input=text)
+    assert maps_of(shop)["again"] == {"k": tricky}
+
+
+# ------------------------------------------------------------------ SQLite
+
+
+@pytest.fixture
+def towns(tmp_path: Path) -> Path:
+    """An SQLite file with a table of every type, one with two keys, and a view."""
+    file = tmp_path / "to wns?.db"
+    with closing(sqlite3.connect(file)) as found:
+        found.executescript(
+            "CREATE TABLE town (id INTEGER PRIMARY KEY, name TEXT, area REAL, flag BLOB, note);"
+            "INSERT INTO town VALUES (7, 'Ulm', 118.7, x'ff00', NULL), (9, 'hex:61', 2.0, x'', 5);"
+            "CREATE TABLE road (a TEXT, b INTEGER, km, PRIMARY KEY (a, b));"
+            "INSERT INTO road VALUES ('x', 1, 2), ('x', 2, 3);"
+            'CREATE TABLE "o""dd" (k, v); CREATE VIEW seen AS SELECT name, id FROM town;'
+        )
+    return file
+
+
+def test_the_rows_of_a_table_keep_their_types(
+    towns: Path, run: Run, shop: Path, unchanged: Callable[[Path], Any]
+) -> None:
+    before = unchanged(towns.parent)
+    done = run("kv", "import", shop, "--map", "m", "--sqlite", towns, "--table", "town",
+               "--key-codec", "i64", "--json")  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["loaded"] == 2
+    assert maps_of(shop)["m"] == {
+        7: {"id": 7, "name": "Ulm", "area": 118.7, "flag": b"\xff\x00", "note": None},
+        9: {"id": 9, "name": "hex:61", "area": 2.0, "flag": b"", "note": 5},
+    }
+    after = unchanged(towns.parent)
+    assert after[towns.name] == before[towns.name]
+
+
+def test_key_and_value_columns_of_a_table(towns: Path, run: Run, shop: Path) -> None:
+    where = ["kv", "import", shop, "--sqlite", towns, "--table"]
+    assert run(*where, "road", "--map", "r", "--key-codec", "tuple", "--value", "km").exit_code == 0
+    assert run(*where, "seen", "--map", "s", "--key", "name", "--value", "id").exit_code == 0
+    assert run(*where, 'o"dd', "--map", "o", "--key", "k").exit_code == 0
+    found = maps_of(shop)
+    assert found["r"] == {("x", 1): 2, ("x", 2): 3}
+    assert found["s"] == {"Ulm": 7, "hex:61": 9}
+    assert found["o"] == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "told"),
+    [
+        (["--table", "twon"], 4, "has no table 'twon'"),
+        (["--table", "seen"], 2, "the table 'seen' has no primary key"),
+        (["--table", "town"], 2, "row 1: "),
+        ([], 2, "--sqlite and --table need each other"),
+        (["--table", "town", "--format", "csv"], 2, "--sqlite excludes FILE, --format and --type"),
+    ],
+)
+def test_tables_that_cannot_be_loaded(
+    options: list[str], code: int, told: str, towns: Path, run: Run, shop: Path
+) -> None:
+    done = run("kv", "import", shop, "--map", "m", "--sqlite", towns, *options)
+    assert (done.exit_code, told in done.stderr) == (code, True), done.stderr
+    assert "m" not in maps_of(shop)
+
+
+def test_a_file_that_is_not_sqlite(run: Run, shop: Path, tmp_path: Path) -> None:
+    arguments = ["kv", "import", shop, "--map", "m", "--table", "t", "--sqlite"]
+    done = run(*arguments, shop / "manifest")
+    assert (done.exit_code, "file is not a database" in done.stderr) == (2, True), done.stderr
+    assert run(*arguments, tmp_path / "nothing.db").exit_code == 4
+    assert not (tmp_path / "nothing.db").exists()
+
+
+def test_a_row_that_cannot_be_read_is_named(run: Run, shop: Path, tmp_path: Path) -> None:
+    file = tmp_path / "bad.db"
+    with closing(sqlite3.connect(file)) as found:
+        found.execute("CREATE TABLE t (k TEXT PRIMARY KEY, v TEXT)")
+        found.execute("INSERT INTO t VALUES ('a', 'x'), ('b', CAST(x'ff' AS TEXT))")
+        found.commit()
+    done = run("kv", "import", shop, "--map", "m", "--sqlite", file, "--table", "t", "--batch", 1)
+    assert done.exit_code == 2
+    assert "row 2: Could not decode to UTF-8" in done.stderr
+    assert "loaded 1 records" in done.stderr
+
+
+# ------------------------------------------------------------------ Parquet
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", sorted(VALUES))
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_parquet_there_and_back_has_every_byte(value: str, data: st.DataObject) -> None:
+    key_codec, keys = KEYS[data.draw(st.sampled_from(sorted(KEYS)))]
+    value_codec, values = VALUES[value]
+    made = data.draw(st.dictionaries(keys, values, max_size=4))
+    pairs = {encoded(key_codec, one): encoded(value_codec, other) for one, other in made.items()}
+    expected = {one: other for one, other in pairs.items() if one is not None and other is not None}
+    namespace = namespace_with(key_codec, value_codec)
+    file = io.BytesIO()
+    write_parquet(file, namespace, _head(namespace), expected.items(), lambda _: None)
+    with parquet_records(io.BytesIO(file.getvalue()), "file") as found:
+        records = Records(numbered=found.records(), form="typed", is_text=found.texts.__contains__)
+        back = list(pairs_of_records(records, namespace, ImportFields(key=("key",))))
+    assert {namespace.encode_key(k): namespace.encode_value(v) for k, v in back} == expected
+
+
+def test_parquet_of_ours_names_the_codecs(run: Run, shop: Path, tmp_path: Path) -> None:
+    for name in ("stock", "orders", "numbers"):
+        file = tmp_path / f"{name}.parquet"
+        assert run("kv", "export", shop, name, "-o", file).exit_code == 0
+        done = run("kv", "import", tmp_path / "new.tl", file, "--map", name, "--create")
+        assert done.exit_code == 0, done.stderr
+    assert maps_of(tmp_path / "new.tl") == maps_of(shop)
+    table = pq.read_table(tmp_path / "numbers.parquet")
+    assert table.schema.types == [pa.int64(), pa.string()]
+    assert table.to_pylist() == [{"key": 5, "value": "five"}]
+
+
+def test_parquet_of_others_keeps_its_types(run: Run, shop: Path, tmp_path: Path) -> None:
+    file = tmp_path / "towns.parquet"
+    pq.write_table(pa.table({"id": [7, 9], "name": ["Ulm", "hex:61"], "tags": [["a"], None]}), file)
+    options = ["--map", "m", "--key", "id", "--key-codec", "i64"]
+    assert run("kv", "import", shop, file, *options).exit_code == 0
+    assert maps_of(shop)["m"] == {
+        7: {"id": 7, "name": "Ulm", "tags": ["a"]},
+        9: {"id": 9, "name": "hex:61", "tags": None},
+    }
+    skipped = run("kv", "import", shop, file, "--map", "n", "--key", "name", "--skip", 1)
+    assert (skipped.exit_code, list(maps_of(shop)["n"])) == (0, ["hex:61"])
+
+
+def test_parquet_needs_a_file(run: Run, shop: Path) -> None:
+    assert "Name a file with -o" in run("kv", "export", shop, "stock", "--format", "parquet").stderr
+    done = run("kv", "import", shop, shop / "manifest", "--map", "m", "--format", "parquet")
+    assert (done.exit_code, "is not Parquet" in done.stderr) == (2, True), done.stderr
+
+
+def test_parquet_with_a_column_twice_is_refused(run: Run, shop: Path, tmp_path: Path) -> None:
+    file = tmp_path / "twice.parquet"
+    pq.write_table(pa.table({"key": ["a"], "b": [1]}).rename_columns(["key", "key"]), file)
+    done = run("kv", "import", shop, file, "--map", "m")
+    assert (done.exit_code, "names the column 'key' twice" in done.stderr) == (2, True)
+
+
+# ------------------------------------------------------------------ lived stores
+
+
+@pytest.mark.slow
+def test_every_form_brings_a_lived_store_back(tmp_path: Path, run: Run) -> None:
+    made = live(tmp_path / "lived.tl", 5, crash_at_end=True)
+    assert run("db", "backup", made.path, tmp_path / "recovered.tl").exit_code == 0
+    source, target = tmp_path / "recovered.tl", tmp_path / "new.tl"
+    expected = maps_of(source)
+    for ending in ("jsonl", "csv", "tsv", "parquet", "plain"):
+        for name, pairs in expected.items():
+            if not pairs:
+                continue
+            file = tmp_path / f"map.{ending.replace('plain', 'json')}"
+            plain = ["--plain"] if ending == "plain" else []
+            assert run("kv", "export", source, name, "-o", file, "--force", *plain).exit_code == 0
+            with tidelog.open(source, read_only=True) as db:
+                namespace = namespace_of(db.map(name))
+            done = run(
+                "kv", "import", target, file, "--map", f"{name} {ending}", "--create",
+                "--key-codec", namespace.key_codec.name, "--value-codec",
+                namespace.value_codec.name,
+            )  # fmt: skip
+            assert done.exit_code == 0, done.stderr
+    found = maps_of(target)
+    for ending in ("jsonl", "csv", "tsv", "parquet", "plain"):
+        for name, pairs in expected.items():
+            assert not pairs or found[f"{name} {ending}"] == pairs

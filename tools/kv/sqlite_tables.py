@@ -1,0 +1,90 @@
+"""The rows of a table in an SQLite file, for ``tidelog kv import --sqlite``.
+
+Invariants:
+
+- The file is opened for reading only, and all rows are of one moment.
+- Values keep their types: integers, floats, text, bytes and null.
+
+Left out: what a row means for a map (``record_pairs``).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from ...affinity.errors import NotFoundError, UsageError
+from ..shell.text import repeated
+from .record_files import Numbered
+
+
+class SqliteTable:
+    """A table or view of an open SQLite file."""
+
+    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+        self._connection = connection
+        self._quoted = '"' + name.replace('"', '""') + '"'
+        self.name = name
+        self.rows: int = connection.execute(f"SELECT count(*) FROM {self._quoted}").fetchone()[0]
+
+    def key_columns(self) -> tuple[str, ...]:
+        """Return the primary key; ``UsageError`` if the table has none."""
+        columns = self._connection.execute(
+            "SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk", (self.name,)
+        )
+        found = tuple(name for (name,) in columns)
+        if not found:
+            raise UsageError(
+                f"the table {self.name!r} has no primary key",
+                hint="Name the column that is the key: --key-field.",
+            )
+        return found
+
+    def records(self) -> Iterator[Numbered]:
+        """Yield (number, record) of each row, from 1."""
+        cursor = self._connection.execute(f"SELECT * FROM {self._quoted}")
+        names = [column[0] for column in cursor.description]
+        if len(set(names)) < len(names):
+            raise UsageError(f"{self.name!r} names the column {repeated(names)!r} twice")
+        number = 0
+        try:
+            for number, row in enumerate(cursor, 1):
+                yield number, dict(zip(names, row, strict=True))
+        except sqlite3.OperationalError as error:
+            raise UsageError(f"row {number + 1}: {_reason(error)}") from error
+
+
+@contextmanager
+def sqlite_table(file: str, name: str) -> Iterator[SqliteTable]:
+    """Open a table of an SQLite file."""
+    with open(file, "rb"):  # the operating system's own error says more than SQLite's
+        place = Path(file).absolute().as_uri()
+    try:
+        with closing(sqlite3.connect(f"{place}?mode=ro", uri=True, isolation_level=None)) as found:
+            found.execute("BEGIN")
+            _check_table(found, file, name)
+            yield SqliteTable(found, name)
+    except sqlite3.Error as error:
+        raise UsageError(
+            f"SQLite cannot read {file}: {_reason(error)}",
+            hint="Check that it is an SQLite file, and that no other program keeps it locked.",
+        ) from error
+
+
+def _check_table(connection: sqlite3.Connection, file: str, name: str) -> None:
+    rows = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') "
+        "AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY name"
+    )
+    tables = [table for (table,) in rows]
+    if name not in tables:
+        known = ", ".join(tables[:8]) or "none"
+        raise NotFoundError(
+            f"{file} has no table {name!r}", hint=f"The file has these tables: {known}."
+        )
+
+
+def _reason(error: sqlite3.Error) -> str:
+    return " ".join(str(error).split())
