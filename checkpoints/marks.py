@@ -19,6 +19,7 @@ Left out: the checksum around a mark, which is that of every stored value (``eng
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,9 @@ EpochTable = tuple[tuple[int, int], ...]
 
 FIRST_EPOCHS: EpochTable = ((1, 1),)
 
+Counts = Mapping[int, int]
+"""How many pairs each namespace has that has any."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMark:
@@ -43,6 +47,7 @@ class PartitionMark:
     Of a copy in a cluster: ``state`` (``copies.CopyState``), the ``admission`` by which it was
     last admitted, the newest epoch that it has ``sealed``, and how many entries it has of
     transactions and settle lists that are ``pending``.
+    ``counts`` is ``count`` by namespace; None in marks of a version that did not keep it.
     Beside the data it counts the ``tombstones`` that are there; those behind the full key ``swept``
     are the next to be looked at.
     """
@@ -59,6 +64,7 @@ class PartitionMark:
     pending: int = 0
     tombstones: int = 0
     swept: bytes = b""
+    counts: Counts | None = None
 
     def to_bytes(self) -> bytes:
         """Return the msgpack form."""
@@ -75,6 +81,7 @@ class PartitionMark:
             self.pending,
             self.tombstones,
             self.swept,
+            *(() if self.counts is None else (sorted(self.counts.items()),)),
         )
         data: bytes = msgpack.packb(fields)
         return data
@@ -84,7 +91,7 @@ class PartitionMark:
         """Return the mark in ``data``; ``CorruptDataError`` if there is none."""
         (
             position, counter, epochs, count, digest, written, state, admission, sealed, pending,
-            tombstones, swept, *_
+            tombstones, swept, *later
         ) = _fields(data, 12, "partition")  # fmt: skip
         return cls(
             position=position,
@@ -99,13 +106,22 @@ class PartitionMark:
             pending=pending,
             tombstones=tombstones,
             swept=swept,
+            counts=dict(later[0]) if later else None,
         )
 
     @classmethod
     def empty(cls) -> PartitionMark:
         """Return the mark of a partition that never held anything."""
         counter = PartitionUpdateCounter().to_bytes()
-        return cls(position=0, written=0, counter=counter, epochs=FIRST_EPOCHS, count=0, digest=0)
+        return cls(
+            position=0,
+            written=0,
+            counter=counter,
+            epochs=FIRST_EPOCHS,
+            count=0,
+            digest=0,
+            counts={},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

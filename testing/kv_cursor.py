@@ -74,6 +74,10 @@ class MemoryCursor:
             self._move_to(tree.bisect_left(self._at) - 1)
         return self._found
 
+    def set_key(self, key: bytes) -> bool:
+        """Move to a key; tell whether it is there."""
+        return bool(self.getmulti((key,)))
+
     def set_range(self, key: bytes) -> bool:
         """Move to the first key that is not less than ``key``."""
         tree = self._tree()

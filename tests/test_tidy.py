@@ -115,6 +115,7 @@ BROAD_HANDLERS = {
     "engine/aio/log_thread.py:LogThread._commit": "tasks wait for an outcome: a bug is one",
     "engine/data/namespaces.py:Namespace.check_encoded": "foreign code: any exception refuses",
     "engine/store/relief.py:Relief._beside": "the open raises what this thread meets",
+    "engine/api/html.py:_decoded": "what a codec raises is no reason to show nothing",
     "engine/api/rewrites.py:Rewrite.prepare": "what a codec raises is for one caller",
     "testing/process.py:Process.live": "what the tasks of a killed process raise is nobody's",
     "pipeline/spark/doctor.py:_session": "whatever Java or Spark says was found",

@@ -359,7 +359,7 @@ class Map(Generic[K, V]):
         await backing.answer(operations.clear())
 
     async def count(self) -> int:
-        """Count the keys: O(n), a scan of the whole map."""
+        """Return the number of keys; it takes as long as what no checkpoint has written yet."""
         backing = await self._bound()
         found: int = await backing.answer(operations.count())
         return found

@@ -52,6 +52,16 @@ class Session(Protocol):
     ) -> Iterator[list[Pair]]:
         """Yield blocks of encoded pairs, in order."""
 
+    def count(self, namespace: Namespace) -> int | None:
+        """Return the number of keys of a map; None if it has to be counted by going over it."""
+
+    def peek(self, namespace: Namespace) -> tuple[list[Pair], int | None] | None:
+        """Return the first pairs and how many there are, for whoever only looks.
+
+        None in a transaction, for which that would be a read.  The number is None if it has to be
+        counted.
+        """
+
     def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
         """Return the encoded values of encoded keys."""
 
@@ -107,6 +117,8 @@ def answer(request: Request, mapping: Bound) -> Any:
             return work()
         case Has(key):
             return mapping._read(key) is not None
+        case Count(b"", None, None) if (known := session.count(namespace)) is not None:
+            return known
         case Count(low, high, most):
             size = BLOCK_COUNTED if most is None else most
             return _count(session.blocks(namespace, low, high, False, size), most)

@@ -73,6 +73,12 @@ class Database:
         state = "closed" if self._session.open_state.closed else self.durability
         return f"<Database {self.path!r} {state} position={self._store.writer.position}>"
 
+    def _repr_html_(self) -> str:
+        """Show path, state, and maps with their codecs, in a notebook."""
+        from .html import store_as_html
+
+        return store_as_html(self)
+
     # -------------------------------------------------------------- maps
 
     @overload

@@ -33,7 +33,8 @@ class Items(Iterator[T], Generic[T]):
         close = getattr(self._source, "close", None)
         if close is not None:
             close()
-            self._next = iter(()).__next__
+            self._values = iter(())
+            self._next = self._values.__next__
 
     def __enter__(self) -> Items[T]:
         """Return the iterator itself."""

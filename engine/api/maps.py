@@ -28,6 +28,7 @@ from ..data.stored import KEY_BYTES_MAX
 from .answering import Session, answer, iterate, perform
 from .items import Items
 from .pickling import shared
+from .views import MapItems, MapKeys, MapValues
 
 if TYPE_CHECKING:
     from _typeshed import SupportsKeysAndGetItem
@@ -86,6 +87,12 @@ class Map(MutableMapping[K, V]):
         """Show name and codecs."""
         key, value = self._namespace.key_codec.name, self._namespace.value_codec.name
         return f"<Map {self.name!r} {key} -> {value}>"
+
+    def _repr_html_(self) -> str:
+        """Show name, codecs and the first rows, in a notebook."""
+        from .html import map_as_html
+
+        return map_as_html(self)
 
     # -------------------------------------------------------------- one key
 
@@ -280,26 +287,36 @@ class Map(MutableMapping[K, V]):
         """Return the last key with its value; None if the map is empty."""
         return perform(operations.last(self._namespace), self)
 
-    @overload  # type: ignore[override]
-    def items(self, prefix: K | None = None) -> Items[tuple[K, V]]: ...
+    @overload
+    def items(self, prefix: None = None) -> MapItems[K, V]: ...
+    @overload
+    def items(self, prefix: K) -> Items[tuple[K, V]]: ...
     @overload
     def items(self: Map[TK, V], prefix: tuple[Any, ...]) -> Items[tuple[TK, V]]: ...
-    def items(self, prefix: Any = None) -> Items[tuple[Any, V]]:
-        """Iterate over (key, value) in order; ``prefix`` keeps those whose key begins with it."""
-        # No view of a dict: `list` would ask it for its length first, which is O(n) here.
+    def items(self, prefix: Any = None) -> MapItems[Any, V] | Items[tuple[Any, V]]:
+        """Return a view of the pairs, in order of their keys: that of a dict.
+
+        With ``prefix`` an iterator over those whose key begins with it.
+        """
+        if prefix is None:
+            return MapItems(self)
         return iterate(operations.items(self._namespace, prefix), self)
 
-    @overload  # type: ignore[override]
-    def keys(self, prefix: K | None = None) -> Items[K]: ...
+    @overload
+    def keys(self, prefix: None = None) -> MapKeys[K]: ...
+    @overload
+    def keys(self, prefix: K) -> Items[K]: ...
     @overload
     def keys(self: Map[TK, Any], prefix: tuple[Any, ...]) -> Items[TK]: ...
-    def keys(self, prefix: Any = None) -> Items[Any]:
-        """Iterate over the keys in order; ``prefix`` keeps those that begin with it."""
+    def keys(self, prefix: Any = None) -> MapKeys[Any] | Items[Any]:
+        """Return a view of the keys, in order; with ``prefix`` an iterator, as ``items`` does."""
+        if prefix is None:
+            return MapKeys(self)
         return iterate(operations.keys(self._namespace, prefix), self)
 
-    def values(self) -> Items[V]:  # type: ignore[override]
-        """Iterate over the values in the order of their keys."""
-        return iterate(operations.values(self._namespace), self)
+    def values(self) -> MapValues[V]:
+        """Return a view of the values, in the order of their keys."""
+        return MapValues(self)
 
     def __iter__(self) -> Iterator[K]:
         """Iterate over the keys in order."""
@@ -314,10 +331,10 @@ class Map(MutableMapping[K, V]):
 
     def __reversed__(self) -> Iterator[K]:
         """Iterate over the keys backwards."""
-        return iterate(operations.keys(self._namespace, None)._replace(reverse=True), self)
+        return reversed(self.keys())
 
     def __len__(self) -> int:
-        """Count the keys: O(n), a scan of the whole map."""
+        """Return the number of keys; it takes as long as what no checkpoint has written yet."""
         found: int = answer(operations.count(), self)
         return found
 

@@ -45,6 +45,12 @@ class ReadOnlyDatabase:
         state = "closed" if self._session.closed else "read-only"
         return f"<ReadOnlyDatabase {self.path!r} {state} position={self.position}>"
 
+    def _repr_html_(self) -> str:
+        """Show path, state, and maps with their codecs, in a notebook."""
+        from .html import store_as_html
+
+        return store_as_html(self)
+
     @property
     def position(self) -> int:
         """The position of the log up to which it shows the store."""

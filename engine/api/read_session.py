@@ -347,6 +347,16 @@ class ReadSession(Unwritable, Reopenable):
         """Return blocks of encoded pairs, in order, as of the first one."""
         return newest_blocks(self.snapshot, namespace, start, stop, reverse, size)
 
+    def count(self, namespace: Namespace) -> int | None:
+        """Return the number of keys of a map; None if it has to be counted."""
+        with self.snapshot() as snapshot:
+            return snapshot.count(namespace)
+
+    def peek(self, namespace: Namespace) -> tuple[list[Pair], int | None]:
+        """Return the first pairs and how many there are, for whoever only looks."""
+        with self.snapshot() as snapshot:
+            return snapshot.peek(namespace)
+
     # -------------------------------------------------------------- what only writers may
 
     def refuse(self) -> NoReturn:

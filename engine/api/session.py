@@ -340,6 +340,16 @@ class StoreSession(Reopenable):
         """Raise if the store was closed, or opened before a fork."""
         self.open_state.check()
 
+    def count(self, namespace: Namespace) -> int | None:
+        """Return the number of keys of a map; None if it has to be counted."""
+        with self.snapshot() as snapshot:
+            return snapshot.count(namespace)
+
+    def peek(self, namespace: Namespace) -> tuple[list[Pair], int | None]:
+        """Return the first pairs and how many there are, for whoever only looks."""
+        with self.snapshot() as snapshot:
+            return snapshot.peek(namespace)
+
     def check_writable(self) -> None:
         """Raise unless the store can be written."""
         self.open_state.check()

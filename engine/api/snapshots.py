@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NoReturn, Protocol, TypeVar
+from contextlib import closing
+from typing import NamedTuple, NoReturn, Protocol, TypeVar
 
 from ...affinity.errors import (
     ClosedError,
@@ -22,6 +23,7 @@ from ...affinity.errors import (
     TidelogError,
 )
 from ...affinity.partitions import partition_of
+from ..data.counting import count_keys
 from ..data.namespaces import Home, Namespace, named, namespace_at, not_copied
 from ..data.overlay import Layer, View
 from ..data.point_reads import read_view
@@ -31,6 +33,19 @@ from ..system.lmdb_file import KvReadError, read_error
 from .maps import Map, map_of
 from .pickling import not_pickled
 from .unwritable import Unwritable
+
+
+class Glimpse(NamedTuple):
+    """How much of a map somebody sees who only looks."""
+
+    pairs: int = 10
+    bytes: int = 1 << 20
+    """Bytes of values behind which no more pairs are read."""
+    seconds: float = 0.1
+    """After which no more are read."""
+
+
+GLIMPSE = Glimpse()
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -189,6 +204,35 @@ class SnapshotSession(Unwritable):
             yield from self.scan(wanted, reverse=reverse, block=size)
         except CorruptDataError as error:
             raise named(error, namespace) from error.__cause__
+
+    def count(self, namespace: Namespace, writes: Writes | None = None) -> int | None:
+        """Return the number of keys of a map; None if it has to be counted."""
+        self.check_shows(namespace)
+        try:
+            found = count_keys(self.view(), namespace, writes)
+        except KvReadError as error:
+            self.view()
+            raise read_error(error) from error
+        self.view()  # ended meanwhile, its layers may have been merged with newer ones
+        return found
+
+    def peek(
+        self, namespace: Namespace, glimpse: Glimpse = GLIMPSE
+    ) -> tuple[list[Pair], int | None]:
+        """Return the first pairs and how many there are, for whoever only looks.
+
+        There are few of them, and fewer if they are large or come slowly.
+        """
+        found: list[Pair] = []
+        now, (pairs, most, seconds) = self._database.now, glimpse
+        end = now() + seconds
+        with closing(self.blocks(namespace, b"", None, False, 1)) as blocks:  # type: ignore[type-var]  # a generator
+            for block in blocks:
+                found += block
+                size = sum(len(value) for _, value in found)
+                if len(found) >= pairs or size > most or now() > end:
+                    break
+        return found[:pairs], self.count(namespace)
 
     def scan(
         self,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from _thread import get_ident
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -423,10 +423,34 @@ class TransactionSession:
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
     ) -> Iterator[list[Pair]]:
         """Yield blocks of encoded pairs, in order, with this transaction's own writes."""
-        self._check_open()
-        namespace.check_alive()
         wanted = Range(namespace=namespace.id, start=start, stop=stop)
         read = RangeRead(namespace.id, start, stop, reverse=reverse)
+        with self._reads_of(namespace, wanted, read) as snapshot:
+            for block in snapshot.scan(wanted, reverse=reverse, block=size, writes=self._writes):
+                read.gave(block[-1][0])
+                yield block
+                self._check_open()
+            read.finish()
+
+    def count(self, namespace: Namespace) -> int | None:
+        """Return the number of keys of a map; None if it has to be counted."""
+        wanted = Range(namespace=namespace.id)
+        read = RangeRead(namespace.id, wanted.start, wanted.stop)
+        with self._reads_of(namespace, wanted, read) as snapshot:
+            found = snapshot.count(namespace, self._writes)
+            read.finish()
+        return found
+
+    def peek(self, _namespace: Namespace) -> None:
+        """Return nothing: whoever only looks may cause no conflict and wait for no lock."""
+
+    @contextmanager
+    def _reads_of(
+        self, namespace: Namespace, wanted: Range, read: RangeRead
+    ) -> Iterator[SnapshotSession]:
+        """Give what a range is read from; it is locked, or ``read`` tells what was seen of it."""
+        self._check_open()
+        namespace.check_alive()
         if self._rule.snapshot:
             snapshot = self._snapshot()
             self._reads.ranges.append(read)
@@ -437,11 +461,7 @@ class TransactionSession:
             snapshot = self._database.snapshot()
         try:
             snapshot.check_shows(namespace)  # a drop may have come before the snapshot
-            for block in snapshot.scan(wanted, reverse=reverse, block=size, writes=self._writes):
-                read.gave(block[-1][0])
-                yield block
-                self._check_open()
-            read.finish()
+            yield snapshot
         except CorruptDataError as error:
             raise named(error, namespace) from error.__cause__
         finally:

@@ -17,6 +17,7 @@ Left out: where pairs and marks lie (``partition_store``), and when to flush (``
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -24,14 +25,16 @@ from itertools import compress, filterfalse, islice
 from typing import NamedTuple
 
 from ...checkpoints.copies import CopyState
-from ...checkpoints.marks import EpochTable, PartitionMark
+from ...checkpoints.marks import Counts, EpochTable, PartitionMark
 from ...checkpoints.replay import State
 from ...tx.counter import PartitionUpdateCounter
 from ...wal.records import Record, encode_record
 from ..system.environment import Cursor, KvTransaction
 from .partition_store import FIRST_OF_DATA, MARKS_NAMESPACE, mark_key, write_mark
 from .stored import (
+    NAMESPACE,
     PENDING,
+    PREFIX_SIZE,
     TRAILER_SIZE,
     StoredPair,
     checked,
@@ -253,6 +256,7 @@ def _replace(
     old: list[StoredPair],
 ) -> PartitionMark:
     """Replace the old pairs by the updates; deletes leave nothing."""
+    given = len(keys)
     if TRAILER_SIZE in map(len, stored):
         # Empty values or deletes.
         deletes = set(compress(keys, map(is_tombstone, stored)))
@@ -264,7 +268,11 @@ def _replace(
     stored = checked(keys, stored)
     cursor.putmulti(list(zip(keys, stored, strict=True)))
     digest = xor_trailers(stored) ^ xor_trailers([value for _, value in old])
-    return replace(mark, count=mark.count + len(keys) - len(old), digest=mark.digest ^ digest)
+    counts = mark.counts
+    if not given == len(keys) == len(old):  # else the keys that were there are still there
+        counts = _moved(counts, keys, [key for key, _ in old])
+    count = mark.count + len(keys) - len(old)
+    return replace(mark, count=count, digest=mark.digest ^ digest, counts=counts)
 
 
 def _merge(
@@ -293,19 +301,51 @@ def _merge(
             txn.delete(key)
     stored = checked(updates, updates.values())
     cursor.putmulti(list(zip(updates, stored, strict=True)))
-    return _counted(_counted(mark, known.values(), -1), stored, 1)
+    return _counted(_counted(mark, known.items(), -1), zip(updates, stored, strict=True), 1)
 
 
-def _counted(mark: PartitionMark, stored: Iterable[bytes], sign: int) -> PartitionMark:
+def _counted(mark: PartitionMark, pairs: Iterable[StoredPair], sign: int) -> PartitionMark:
     """Return a mark with pairs that came (1) or went (-1); tombstones are outside of the digest."""
-    values = list(stored)
-    live = list(filterfalse(is_tombstone, values))
+    given = list(pairs)
+    live = [pair for pair in given if not is_tombstone(pair[1])]
+    keys = [key for key, _ in live]
     return replace(
         mark,
         count=mark.count + sign * len(live),
-        digest=mark.digest ^ xor_trailers(live),
-        tombstones=mark.tombstones + sign * (len(values) - len(live)),
+        digest=mark.digest ^ xor_trailers([value for _, value in live]),
+        tombstones=mark.tombstones + sign * (len(given) - len(live)),
+        counts=_moved(mark.counts, keys, []) if sign > 0 else _moved(mark.counts, [], keys),
     )
+
+
+def _moved(counts: Counts | None, came: list[bytes], went: list[bytes]) -> Counts | None:
+    """Return counts after full keys of one partition, in order, came and went."""
+    if counts is None:
+        return None
+    moved = dict(counts)
+    for namespace, count in _by_namespace(came):
+        moved[namespace] = moved.get(namespace, 0) + count
+    if not went:
+        return moved
+    for namespace, count in _by_namespace(went):
+        moved[namespace] = moved.get(namespace, 0) - count
+    return {namespace: count for namespace, count in moved.items() if count}
+
+
+def _by_namespace(keys: list[bytes]) -> Iterator[tuple[int, int]]:
+    """Yield the namespaces of full keys of one partition, in order, and how many each has."""
+    first = 0
+    while first < len(keys):
+        namespace, last = keys[first][NAMESPACE], len(keys)
+        if keys[-1][NAMESPACE] != namespace:
+            last = bisect_left(keys, _behind(keys[first][:PREFIX_SIZE]), first)
+        yield int.from_bytes(namespace, "big"), last - first
+        first = last
+
+
+def _behind(prefix: bytes) -> bytes:
+    """Return the prefix of the namespace that follows one in its partition."""
+    return (int.from_bytes(prefix, "big") + 1).to_bytes(PREFIX_SIZE, "big")
 
 
 def _sweep(txn: KvTransaction, mark: PartitionMark, flush: Flush, limits: Sweep) -> PartitionMark:
@@ -385,6 +425,6 @@ def _remove_namespace(
             break
         for key, _ in batch:
             txn.delete(key)
-        mark = _counted(mark, [value for _, value in batch], -1)
+        mark = _counted(mark, batch, -1)
         most -= len(batch)
     return mark

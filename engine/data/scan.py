@@ -20,7 +20,7 @@ Left out: decoding, and what a transaction must remember of its reads.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import itemgetter
@@ -358,6 +358,13 @@ class _Stretch:
         """Tell whether the layer has a key, taken already or not."""
         return key in self._pairs
 
+    def all(self) -> tuple[list[bytes], Iterator[bytes]]:
+        """Return all keys and their stored values, these in another order."""
+        if len(self) == len(self._keys):
+            return self._keys, iter(list(self._pairs.values()))  # half the time, as they lie there
+        keys = self._keys[self._first : self._last]
+        return keys, map(self._pairs.__getitem__, keys)
+
     def end(self, size: int, reverse: bool) -> bytes | None:
         """Return the last of the next ``size`` keys; None if there are no more than these."""
         if len(self) <= size:
@@ -379,6 +386,22 @@ class _Stretch:
 
 _OWN_TRAILER = bytes(TRAILER_SIZE)
 _OWN_TOMBSTONE = b"\1" + bytes(TRAILER_SIZE - 1)
+
+
+def in_overlay(
+    view: View, partition: int, wanted: Range
+) -> tuple[Sequence[bytes], Iterable[bytes]]:
+    """Return all keys that the overlay has of a range, and their values, in any order.
+
+    Each key is there once, and deletes are among the values.
+    """
+    stretches = _stretches(view, partition, *wanted.bounds(partition), None)
+    if len(stretches) == 1:
+        return stretches[0].all()
+    found: dict[bytes, bytes] = {}
+    for stretch in stretches:
+        stretch.take(None, False, found)
+    return list(found), found.values()
 
 
 def _stretches(

@@ -78,6 +78,7 @@ def _zeroing_constant() -> int:
 
 _CHECK_XOR = _zeroing_constant()
 _BODY = slice(None, -CHECK_SIZE)
+NAMESPACE = slice(4, PREFIX_SIZE)
 USER_KEY = slice(PREFIX_SIZE, None)
 VALUE = slice(None, -TRAILER_SIZE)
 FLAGS = -TRAILER_SIZE

@@ -77,6 +77,9 @@ class Cursor(Protocol):
     def prev(self) -> bool:
         """Go to the pair before; tell whether there is one."""
 
+    def set_key(self, key: bytes) -> bool:
+        """Go to a key; tell whether it is there."""
+
     def set_range(self, key: bytes) -> bool:
         """Go to the first pair at or behind a key; tell whether there is one."""
 

@@ -425,11 +425,16 @@ class _Check:
             "checking pairs", sum(mark.count for mark in self._marks), "pairs"
         )
         for partition, mark in enumerate(self._marks):
-            (count, digest, deletes), recent = self._walk_partition(partition, mark)
+            (count, digest, deletes), counts, recent = self._walk_partition(partition, mark)
             if (count, digest) != (mark.count, mark.digest):
                 self.found.note(
                     f"partition {partition} holds {count} pairs with digest {digest:050x}, "
                     f"its mark says {mark.count} with {mark.digest:050x}"
+                )
+            elif mark.counts is not None and counts != mark.counts:
+                self.found.note(
+                    f"partition {partition} holds {dict(counts)} pairs by namespace, its mark says "
+                    f"{dict(mark.counts)}"
                 )
             if deletes != mark.tombstones:
                 self.found.note(
@@ -440,8 +445,10 @@ class _Check:
                 self._check_recent(partition, recent)
             self.found.partitions[partition] = self._with_log(partition, count, digest)
 
-    def _walk_partition(self, partition: int, mark: PartitionMark) -> tuple[Measured, Counter[int]]:
-        """Return what is there, and how many values per namespace the kept log must have."""
+    def _walk_partition(
+        self, partition: int, mark: PartitionMark
+    ) -> tuple[Measured, Counter[int], Counter[int]]:
+        """Return what is there, its pairs by namespace, and how many the kept log must have."""
         counter = PartitionUpdateCounter.from_bytes(mark.counter)
         known, epochs = counter, mark.epochs
         if mark.position < mark.written:
@@ -451,6 +458,7 @@ class _Check:
         bases = self._history.bases
         base = bases[partition] if bases else counter
         count, digest, deletes = 0, 0, 0
+        counts: Counter[int] = Counter()
         recent: Counter[int] = Counter()
         stored: list[bytes] = []
         cursor = self._txn.cursor()
@@ -475,12 +483,13 @@ class _Check:
                 if not self._is_elsewhere(partition, namespace, number):
                     recent[namespace] += 1
             stored.append(value)
+            counts[int.from_bytes(full_key[4:8], "big")] += 1
             if len(stored) == BLOCK:
                 digest ^= xor_trailers(stored)
                 count += len(stored)
                 stored = []
         count, digest = count + len(stored), digest ^ xor_trailers(stored)
-        return Measured(count, digest, deletes), recent
+        return Measured(count, digest, deletes), counts, recent
 
     def _is_elsewhere(self, partition: int, namespace: int, number: int) -> bool:
         """Tell whether the kept log has a number without the update that it belongs to."""

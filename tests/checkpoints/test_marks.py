@@ -44,6 +44,7 @@ PARTITION = PartitionMark(
     pending=3,
     tombstones=5,
     swept=b"\0\0\0\x03\0\0\0\x10key",
+    counts={1: 2**40 - 1, 16: 1},
 )
 
 
@@ -76,6 +77,13 @@ def test_bytes_that_are_no_mark_are_damage(
 ) -> None:
     with pytest.raises(CorruptDataError, match="checkpoint mark"):
         kind.from_bytes(data)
+
+
+def test_a_mark_of_a_version_that_kept_no_counts_has_none() -> None:
+    without = replace(PARTITION, counts=None)
+    assert len(msgpack.unpackb(without.to_bytes())) == 12
+    assert PartitionMark.from_bytes(without.to_bytes()) == without
+    assert PartitionMark.empty().counts == {}
 
 
 @pytest.mark.parametrize(("mark", "needed"), [(PARTITION, 12), (STORE, 6)])

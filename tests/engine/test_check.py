@@ -209,7 +209,10 @@ class Tamper:
             self.txn.delete(full_key)
         else:
             self.txn.put(full_key, stored)
-        self.mark(partition, count=count, digest=digest)
+        namespace = int.from_bytes(full_key[4:8], "big")
+        counts = dict(mark.counts or {})
+        counts[namespace] = counts.get(namespace, 0) + count - mark.count
+        self.mark(partition, count=count, digest=digest, counts=counts)
 
     def mark(self, partition: int, **changes: object) -> None:
         self.marks[partition] = replace(self.marks[partition], **changes)  # type: ignore[arg-type]
@@ -327,6 +330,10 @@ def counted_wrong(t: Tamper) -> None:
     t.mark(1, count=t.marks[1].count + 1)
 
 
+def counted_for_another_map(t: Tamper) -> None:
+    t.mark(1, counts={77: t.marks[1].count})
+
+
 def ahead_in_numbers(t: Tamper) -> None:
     counter = PartitionUpdateCounter.from_bytes(t.marks[0].counter)
     t.mark(0, counter=PartitionUpdateCounter(counter.lwm + 1).to_bytes())
@@ -382,6 +389,7 @@ LIES: list[tuple[Callable[[Tamper], None], str]] = [
     (short_key, "does not match its checksum"),
     (no_mark, "is not a mark"),
     (counted_wrong, "its mark says"),
+    (counted_for_another_map, "pairs by namespace, its mark says {77: "),
     (ahead_in_numbers, "but the log has"),
     (other_epochs, "epochs of the checkpoint are not those of the log"),
     (ahead_of_the_log, "damaged"),

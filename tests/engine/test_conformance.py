@@ -374,6 +374,22 @@ async def test_what_is_read_is_the_same_on_every_face(face: Face, scenario: Any)
         await scenario(world)
 
 
+@pytest.mark.parametrize("name", [name for name in FACES if ": " not in name])
+async def test_views_are_those_of_a_dict_on_every_face_for_threads(name: str) -> None:
+    async with FACES[name].opened(filled().copy()) as world:
+        for called, content in CONTENTS.items():
+            m = world[called].mapping
+            assert list(m.keys()) == list(reversed(list(reversed(m.keys())))) == sorted(content)
+            assert m.keys() == content.keys()
+            assert sorted(m.items()) == sorted(content.items()) == sorted(m.items())
+            assert list(m.values()) == [content[key] for key in m]
+            assert len(m.keys()) == len(m.items()) == len(m.values()) == len(m) == len(content)
+            assert bool(m.keys()) is bool(content)
+            for pair in content.items():
+                assert pair in m.items()
+                assert pair[0] in m.keys() & {pair[0]}
+
+
 @faces(lambda face: face.writes)
 @pytest.mark.parametrize("scenario", WRITING)
 async def test_what_is_written_is_the_same_on_every_face(face: Face, scenario: Any) -> None:

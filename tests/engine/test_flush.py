@@ -87,6 +87,7 @@ class Copy:
         assert measured == (self.mark.count, self.mark.digest, self.mark.tombstones)
         assert measured == (len(live), xor_trailers(list(live.values())), len(self.tombstones()))
         assert read_marks(self.kv.begin())[1] == {0: self.mark}
+        assert self.mark.counts == ({16: len(live)} if live else {})
         assert verify_partitions(self.kv, {0: self.mark}) == []
         assert self.kv.begin().get(STORE_KEY) is None
 

@@ -1,4 +1,4 @@
-"""What users know from a dict: CPython's own tests of mappings, equality, ``|=``.
+"""What users know from a dict: CPython's own tests of mappings, views, equality.
 
 What stays different from a dict, and why, stands in docs/maps.md.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unittest
 from collections import UserDict
-from collections.abc import Iterator, MutableMapping
+from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
 from itertools import count
 from typing import Any
 
@@ -19,7 +19,8 @@ from support.stores import PATH
 from tidelog.codecs import I64, Bytes, Msgpack, Str
 from tidelog.engine.api.database import Database
 from tidelog.engine.api.open import open_with
-from tidelog.errors import CodecError, ReadOnlyError
+from tidelog.engine.api.snapshots import SnapshotSession
+from tidelog.errors import ClosedError, CodecError, ReadOnlyError
 from tidelog.testing import FaultyDisk, simulated
 
 DIFFERENT = {
@@ -90,6 +91,95 @@ def test_maps_are_equal_to_what_has_the_same_pairs(db: Database) -> None:
     assert isinstance(one, MutableMapping)
     with pytest.raises(TypeError, match="unhashable"):
         hash(one)
+
+
+def test_views_are_those_of_a_dict_and_show_what_is_there_now(db: Database) -> None:
+    m = db.map("m", key=Str, value=I64)
+    keys, items, values = m.keys(), m.items(), m.values()
+    assert isinstance(keys, KeysView)
+    assert isinstance(items, ItemsView)
+    assert isinstance(values, ValuesView)
+    assert len(keys) == len(items) == len(values) == 0
+    assert not keys
+    expected = {"a": 1, "ab": 2, "b": 2}
+    m |= expected
+    assert keys
+    for _ in range(2):
+        assert (list(keys), list(items), list(values)) == (
+            list(expected), list(expected.items()), list(expected.values()),
+        )  # fmt: skip
+        assert list(reversed(keys)) == list(reversed(m)) == ["b", "ab", "a"]
+        assert list(reversed(items)) == [("b", 2), ("ab", 2), ("a", 1)]
+        assert list(reversed(values)) == [2, 2, 1]
+    assert len(keys) == len(items) == len(values) == 3
+    assert "ab" in keys
+    assert "c" not in keys
+    assert ("ab", 2) in items
+    assert not {("ab", 1), ("c", 2)} & items
+    assert "ab" not in items  # type: ignore[comparison-overlap]
+    assert ("a", 1, 1) not in items  # type: ignore[comparison-overlap]
+    assert 2 in values
+    assert 3 not in values
+    assert {"a", "ab", "b"} == keys == expected.keys()  # type: ignore[comparison-overlap]
+    assert keys & {"a", "x"} == {"a", "x"} & keys == {"a"}
+    assert keys | {"x"} == {"a", "ab", "b", "x"}
+    assert keys - {"a"} == {"ab", "b"}
+    assert keys ^ {"a", "x"} == {"ab", "b", "x"}
+    assert keys.isdisjoint(["x"])
+    assert items == expected.items()
+    assert {"a", "b"} < keys
+    with pytest.raises(CodecError):
+        5 in keys  # type: ignore[comparison-overlap]  # noqa: B015
+
+
+def test_a_view_is_shown_without_a_read_of_its_map(db: Database) -> None:
+    m = db.map("m", key=Str, value=I64)
+    shown = [repr(view) for view in (m.keys(), m.items(), m.values())]
+    db.close()
+    assert shown == [
+        f"{name}(<Map 'm' str -> i64>)" for name in ("MapKeys", "MapItems", "MapValues")
+    ]
+    assert repr(m.keys()) == shown[0]
+
+
+def test_a_pair_is_looked_up_in_a_view_by_one_read(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    m = db.map("m")
+    m.update({b"%d" % n: b"" for n in range(9)})
+    keys, items = m.keys(), m.items()
+    monkeypatch.setattr(SnapshotSession, "scan", None)
+    assert (b"1" in keys, b"x" in keys) == (True, False)
+    assert ((b"1", b"") in items, (b"1", b"x") in items, (b"x", b"") in items) == (
+        True, False, False,
+    )  # fmt: skip
+    assert keys & {b"1", b"x"} == {b"1"}
+
+
+def test_a_view_holds_nothing_until_it_is_gone_over(db: Database) -> None:
+    m = db.map("m")
+    m.update({b"%d" % n: b"" for n in range(100)})
+    items, keys, values = m.items(), m.keys(), m.values()
+    assert b"" in values
+    assert db.statistics().snapshots == 0
+    pairs = iter(items)
+    next(pairs)
+    assert db.statistics().snapshots == 1
+    del pairs
+    assert db.statistics().snapshots == 0
+    db.close()
+    for use in (lambda: list(items), lambda: len(items), lambda: b"1" in keys, lambda: bool(keys)):
+        with pytest.raises(ClosedError):
+            use()
+
+
+def test_what_begins_with_a_prefix_is_an_iterator(db: Database) -> None:
+    m = db.map("m", key=Str, value=I64)
+    m.update({"a": 1, "ab": 2, "b": 3})
+    with m.items("a") as pairs:
+        assert next(pairs) == ("a", 1)
+    assert list(pairs) == []
+    assert list(m.keys("a")) == ["a", "ab"]
 
 
 def test_a_map_is_gone_over_backwards(db: Database) -> None:

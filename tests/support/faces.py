@@ -6,7 +6,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    ItemsView,
+    KeysView,
+    ValuesView,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -116,14 +124,18 @@ class OfThreads:
     """A map for threads; an iteration is the list of what it gives."""
 
     def __init__(self, mapping: maps.Map[Any, Any]) -> None:
-        self._mapping = mapping
+        self.mapping = mapping
 
     def __getattr__(self, name: str) -> Callable[..., Call]:
-        method = getattr(self._mapping, SPECIAL.get(name, name))
+        method = getattr(self.mapping, SPECIAL.get(name, name))
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             found = method(*args, **kwargs)
-            return list(found) if isinstance(found, Items) else found
+            return (
+                list(found)
+                if isinstance(found, Items | KeysView | ItemsView | ValuesView)
+                else found
+            )
 
         return lambda *args, **kwargs: Call(partial(call, *args, **kwargs))
 

@@ -24,6 +24,7 @@ PARTITION = PartitionMark(
     pending=1,
     tombstones=1,
     swept=FULL_KEY,
+    counts={16: 1},
 )
 STORE = StoreMark(
     store_id=b"store id,16 byte",

@@ -216,6 +216,12 @@ def test_getmulti_returns_what_it_finds_in_the_order_asked(kv: KeyValueEnvironme
     assert cursor.getmulti(key for key in (b"x",)) == []
 
 
+def test_set_key_tells_whether_a_key_is_there(kv: KeyValueEnvironment) -> None:
+    cursor = filled(kv)
+    assert list(map(cursor.set_key, [b"h", b"x", b"c", b"b"])) == [True, False, False, True]
+    assert cursor.item() == (b"b", b"vb")
+
+
 def test_the_twin_refuses_a_step_that_lmdb_leaves_undefined() -> None:
     kv = MemoryKv(FaultyDisk(1), "/", MAP_SIZE)
     cursor = filled(kv)

@@ -257,7 +257,7 @@ def wrong_use(users: Map[str, int], numbers: Map[int, float]) -> None:
     users.update_many({5: 1})  # mypy[arg-type] pyright[reportArgumentType]
     users.delete_many([5])  # mypy[list-item] pyright[reportArgumentType]
     users.range(5)  # mypy[arg-type] pyright[reportArgumentType]
-    users.items(("a",))  # mypy[arg-type] pyright[reportArgumentType]
+    users.items(("a",))  # mypy[call-overload] pyright[reportCallIssue, reportArgumentType]
     users.update(bob="2")  # mypy[call-overload] pyright[reportArgumentType]
     numbers.update(bob=2)  # mypy[call-overload] pyright[reportCallIssue]
     number: str = users["ada"]  # mypy[assignment] pyright[reportAssignmentType]
