@@ -212,7 +212,7 @@ class SnapshotSession(Unwritable):
             found = count_keys(self.view(), namespace, writes)
         except KvReadError as error:
             self.view()
-            raise read_error(error) from error
+            raise read_error(error) from None
         self.view()  # ended meanwhile, its layers may have been merged with newer ones
         return found
 

@@ -14,6 +14,7 @@ from collections.abc import ItemsView, Iterator, KeysView, MappingView, ValuesVi
 from typing import Any, TypeVar
 
 from ..data import operations
+from ..data.namespaces import not_copied
 from ..data.requests import Iteration
 from .answering import iterate
 
@@ -27,6 +28,8 @@ class _View(MappingView):
     __slots__ = ()
 
     _mapping: Any
+
+    __reduce_ex__ = not_copied
 
     def __bool__(self) -> bool:
         """Tell whether the map has any key, without counting them."""
