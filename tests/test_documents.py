@@ -225,9 +225,9 @@ def test_every_error_ends_a_command_with_the_code_of_its_row() -> None:
 
 def test_the_versions_that_are_told_are_those_of_all_dependencies() -> None:
     project = tomllib.loads(text_of("pyproject.toml"))["project"]
-    assert sorted(LIBRARIES) == sorted(
-        re.split("[<>]", line)[0] for line in project["dependencies"]
-    )
+    extras = project["optional-dependencies"]
+    lines = project["dependencies"] + extras["cli"] + extras["trio"]
+    assert sorted(LIBRARIES) == sorted(re.split("[<>]", line)[0] for line in lines)
 
 
 # ------------------------------------------------------------------ what Spark reads

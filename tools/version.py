@@ -14,7 +14,7 @@ from .shell.commands import ToolCommand, json_options, settings_of
 from .shell.terminal import write_fields, write_json
 
 LIBRARIES = ("lmdb", "msgpack", "mmh3", "sortedcontainers", "crc32c", "trio", "click", "rich")
-"""What is installed with tidelog."""
+"""What a store, the command and Trio's tasks need; the last three come with extras."""
 
 
 @click.command(cls=ToolCommand)
@@ -28,9 +28,17 @@ def version(ctx: click.Context, form: str) -> None:
         "log_format": FORMAT_VERSION,
         "python": platform.python_version(),
     }
-    libraries = {name: metadata.version(name) for name in LIBRARIES}
+    libraries = {name: _version_of(name) for name in LIBRARIES}
     if form == "text":
-        shown = {"libraries": [f"{name} {found}" for name, found in libraries.items()]}
+        told = [f"{name} {found or 'not installed'}" for name, found in libraries.items()]
+        shown = {"libraries": told}
         write_fields(settings_of(ctx), fields | shown)
     else:
         write_json({"v": 1, "type": "version", **fields, "libraries": libraries})
+
+
+def _version_of(library: str) -> str | None:
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None

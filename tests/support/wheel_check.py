@@ -24,10 +24,6 @@ before = set(sys.modules)
 import tidelog
 added = set(sys.modules) - before
 assert added == {"tidelog"}, added
-
-import importlib, pkgutil
-for module in pkgutil.walk_packages(tidelog.__path__, "tidelog."):
-    importlib.import_module(module.name)
 for name in tidelog.__all__:
     getattr(tidelog, name)
 
@@ -35,7 +31,21 @@ with tidelog.open("shop.tl") as db:
     db.map("stock")[b"apples"] = b"3"
 with tidelog.open("shop.tl") as db:
     assert dict(db.map("stock").items()) == {b"apples": b"3"}
+
+import asyncio
+async def use():
+    async with tidelog.aio.open("shop.tl") as db:
+        await db.map("stock").set(b"pears", b"5")
+        return await db.map("stock").get(b"apples")
+assert asyncio.run(use()) == b"3"
 print("tidelog", tidelog.__version__, "works from", tidelog.__file__)
+"""
+"""What an install without extras has to do."""
+
+IMPORT = """
+import importlib, pkgutil, tidelog
+for module in pkgutil.walk_packages(tidelog.__path__, "tidelog."):
+    importlib.import_module(module.name)
 """
 
 
@@ -101,13 +111,18 @@ def check_types(python: Path, folder: Path) -> None:
 
 
 def check_installed(wheel: Path, folder: Path) -> None:
-    """Install the wheel alone and use it from a folder that is not the checkout."""
+    """Install the wheel, alone and then with extras; use it outside of the checkout."""
     run(sys.executable, "-m", "venv", folder / "venv")
     python, command = folder / "venv/bin/python", folder / "venv/bin/tidelog"
     run(python, "-m", "pip", "install", "-q", wheel)
     elsewhere = folder / "elsewhere"
     elsewhere.mkdir()
     print(run(python, "-I", "-W", "error", "-c", USE, cwd=elsewhere), end="")
+    bare = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+    if bare.returncode != 2 or "pip install 'tidelog[cli]'" not in bare.stderr:
+        sys.exit(f"without extras the command says {bare.returncode}: {bare.stderr}")
+    run(python, "-m", "pip", "install", "-q", f"{wheel}[cli,trio]")
+    run(python, "-I", "-W", "error", "-c", IMPORT, cwd=elsewhere)
     for form in ([command], [python, "-m", "tidelog"]):
         print(run(*form, "--version", cwd=elsewhere), end="")
         run(*form, "db", "info", "shop.tl", cwd=elsewhere)

