@@ -122,6 +122,30 @@ def test_a_field_of_another_type_stops_an_import_that_tells_what_is_loaded(
     assert maps_of(shop)["m"] == {"a": 1}
 
 
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        (["--type", "id=int"], "or give --key-codec i64 for a new map."),
+        (["--type", "id=uuid"], "or give --key-codec uuid for a new map."),
+        (["--value-field", "id", "--type", "id=decimal"], "or give --key-codec decimal-key for"),
+        (["--key-field", "name", "--value-field", "id", "--type", "id=decimal"],
+         "or give --value-codec decimal for a new map."),
+        (["--key-field", "name", "--type", "id=uuid"],
+         "give the column 'id' as str or float, or make it a value of its own"),
+        (["--key-field", "name", "--type", "id=json", "--value-codec", "str"],
+         "or give other codecs than str and str for a new map"),
+    ],
+)  # fmt: skip
+def test_a_hint_names_the_codec_that_takes_what_is_there(
+    run: Run, shop: Path, given: list[str], hint: str
+) -> None:
+    key = [] if "--key-field" in given else ["--key-field", "id"]
+    text = "id,name\n12345678123456781234567812345678,ada\n"
+    done = run("kv", "import", shop, "--map", "m", "--format", "csv", *key, *given, input=text)
+    assert done.exit_code == 2
+    assert hint in " ".join(done.stderr.split())
+
+
 def test_an_empty_field_says_how_to_load_it_as_null(run: Run, shop: Path) -> None:
     text = "key,value\na,\n"
     arguments = ["kv", "import", shop, "--map", "m", "--format", "csv", "--type"]

@@ -14,9 +14,12 @@ Left out: the forms of files (``record_files``, ``parquet``, ``sqlite_tables``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any, Literal, TypeGuard
+from uuid import UUID
 
 from ...affinity.errors import CodecError, UsageError
 from ...engine.codecs.byte_text import bytes_shown
@@ -124,12 +127,13 @@ def pairs_of_records(
                 "a second head line: another export begins here",
                 "Split the file in front of this line, and load each export by itself.",
             )
+        pair = None
         try:
             pair = _pair(record, records, namespace, fields)
             namespace.encode_key(pair[0])
             namespace.encode_value(pair[1])
         except UsageError as error:
-            hint = _field_hint(error, namespace, records.unit)
+            hint = _field_hint(error, namespace, pair, records.unit)
             raise bad_line(number, str(error), hint, records.unit) from error.__cause__
         yield pair
 
@@ -138,16 +142,44 @@ class MissingFieldError(UsageError):
     """A record lacks a field that holds the key or the value."""
 
 
-def _field_hint(error: UsageError, namespace: Namespace, unit: str) -> str | None:
+_CODECS_OF_TYPES = {
+    str: "str", bytes: "bytes", int: "i64", tuple: "tuple", UUID: "uuid", datetime: "datetime",
+    date: "date", Decimal: "decimal-key",
+}  # fmt: skip
+"""Which codec takes keys of a type."""
+_NOT_IN_RECORDS = (UUID, date, Decimal)
+"""Types that ``msgpack`` and ``json`` do not have; a datetime is a date, too."""
+
+
+def _field_hint(
+    error: UsageError, namespace: Namespace, pair: DecodedPair | None, unit: str
+) -> str | None:
     """Return what to do about a record that cannot be loaded; None if the line is to blame."""
     if isinstance(error, MissingFieldError):
         return error.hint
-    if isinstance(error, CodecError):
+    if not isinstance(error, CodecError):
+        return None
+    key, value = pair or (None, None)
+    wanted = _CODECS_OF_TYPES.get(type(key), namespace.key_codec.name)
+    if wanted != namespace.key_codec.name:
+        return f"Correct the {unit}, or give --key-codec {wanted} for a new map."
+    found = [name for name, part in _parts(value) if isinstance(part, _NOT_IN_RECORDS)]
+    if found and isinstance(value, dict):
         return (
-            f"Correct the {unit}, or give other codecs than {namespace.key_codec.name} and "
-            f"{namespace.value_codec.name} for a new map: --key-codec, --value-codec."
+            f"A record of {namespace.value_codec.name} has no such type: give the column "
+            f"{found[0]!r} as str or float, or make it a value of its own with --value-field."
         )
-    return None
+    if found:
+        wanted = _CODECS_OF_TYPES[type(value)].removesuffix("-key")
+        return f"Correct the {unit}, or give --value-codec {wanted} for a new map."
+    return (
+        f"Correct the {unit}, or give other codecs than {namespace.key_codec.name} and "
+        f"{namespace.value_codec.name} for a new map: --key-codec, --value-codec."
+    )
+
+
+def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
+    return value.items() if isinstance(value, dict) else ((None, value),)
 
 
 def _pair(
