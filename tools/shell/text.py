@@ -292,7 +292,10 @@ def shown_pair_part(name: str, data: bytes, codec: Codec[Any] | None) -> dict[st
 
 
 def inline(data: bytes, codec: Codec[Any] | None) -> str:
-    """Return a key or value on one line, as ``parse_value`` takes it back."""
+    """Return a key or value on one line, as ``parse_value`` takes it back.
+
+    It does not of documents with what JSON lacks, such as bytes: ``exact`` is for those.
+    """
     if codec is None or codec.name == "bytes":
         return inline_bytes(data)
     value, problem = decoded(data, codec)
