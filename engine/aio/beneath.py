@@ -31,6 +31,7 @@ from ..data.requests import (
     Request,
     Take,
 )
+from .loops import called
 
 T = TypeVar("T")
 
@@ -80,10 +81,12 @@ class Beneath:
         """The namespace, with its codecs."""
         return self._mapping._namespace
 
+    @called("Map.get")
     async def get(self, key: Any, default: Any, /) -> Any:
         """Return the value of a key, or ``default``."""
         return await self._place.read(partial(self._mapping.get, key, default))
 
+    @called("Map.set")
     async def put(self, key: bytes, value: bytes | None, /) -> None:
         """Set an encoded key, or delete it."""
         await self.answer(PutMany([(key, value)]))

@@ -37,7 +37,7 @@ from ..commit.puts import PUT_BYTES_MAX, PUTS_MAX, WAITER, Put, Puts
 from ..commit.queue import GROUP_BYTES_MAX
 from ..data.namespaces import Namespace
 from ..data.stored import KEY_BYTES_MAX
-from .loops import Loop, take_back, wrong_loop
+from .loops import Loop, called, take_back, wrong_loop
 from .waiting import Once
 
 COMMITS_MAX = 256
@@ -89,6 +89,7 @@ class LogThread:
         )
 
         @loop.protected
+        @called("Map.set")
         async def put(key: bytes, value: bytes | None) -> None:
             if self._stopping or place != here() or not namespace.alive:
                 self._refuse(namespace)

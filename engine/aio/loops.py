@@ -25,6 +25,19 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def called(name: str) -> Callable[[F], F]:
+    """Return a decorator that gives an async function the name under which users know it.
+
+    Python warns by it of what was never awaited.
+    """
+
+    def renamed(function: F) -> F:
+        function.__qualname__ = name
+        return function
+
+    return renamed
+
+
 class Loop(Protocol):
     """The event loop that a store was opened in."""
 

@@ -32,6 +32,7 @@ from ..data.decisions import MISSING
 from ..data.namespaces import Home, Namespace, no_map_of, not_copied
 from ..data.operations import LOAD_BATCH, iterated
 from ..data.requests import Iteration, Operation, Request, Source
+from .loops import called
 from .running import running_loop, would_block
 
 K = TypeVar("K")
@@ -202,6 +203,7 @@ class Map(Generic[K, V]):
         """Return the value of a key, or ``default``."""
         return self._get(key, default)
 
+    @called("Map.get")
     async def _bound_get(self, key: K, default: Any) -> Any:
         await self._bound()
         return await self._get(key, default)
@@ -238,6 +240,7 @@ class Map(Generic[K, V]):
             raise self._backing.namespace.at_key(error, key) from error.__cause__
         return self._put(encoded, data)
 
+    @called("Map.set")
     async def _bound_set(self, key: K, value: V) -> None:
         await self._bound()
         await self.set(key, value)

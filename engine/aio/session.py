@@ -37,7 +37,7 @@ from ..commit.entries import Commit, Receipt
 from .attempts import Attempts
 from .beneath import Beneath, SyncMap
 from .log_thread import LogThread
-from .loops import Loop, wrong_loop
+from .loops import Loop, called, wrong_loop
 from .maps import Getter
 from .plain import Plain
 from .running import would_block
@@ -225,11 +225,13 @@ class LoopSession:
         checkpoint_if_cancelled = self.loop.checkpoint_if_cancelled
         if not self._inline:
 
+            @called("Map.get")
             async def get(key: Any, default: Any) -> Any:
                 return await self.workers.run(partial(read, key, default))
 
             return get
 
+        @called("Map.get")
         async def get_inline(key: Any, default: Any) -> Any:
             self._reads += 1
             if self._reads % READS_PER_CHECKPOINT:

@@ -36,7 +36,7 @@ from ..data.operations import KEYS_AT_ONCE, Encoded
 from ..data.requests import PutMany, Request, Together
 from ..store.data_file_growth import GrowingError
 from .beneath import Beneath, SyncMap, WorkPlace
-from .loops import Loop
+from .loops import Loop, called
 from .maps import Getter, Map, backing_of, check_home
 from .running import would_block
 from .workers import Workers
@@ -111,6 +111,7 @@ class Inside(Beneath):
         super().__init__(mapping, transaction)
         self._transaction = transaction
 
+    @called("Map.set")
     async def put(self, key: bytes, value: bytes | None, /) -> None:
         """Set an encoded key, or delete it."""
         await self._transaction.put_many(self._mapping._namespace, [(key, value)])

@@ -575,7 +575,8 @@ def _checked_id(tx_id: object) -> bytes:
     if type(tx_id) is not bytes or len(tx_id) != TX_ID_SIZE:
         raise UsageError(
             f"the id of a transaction is {TX_ID_SIZE} bytes, not {tx_id!r}",
-            hint="Use `db.new_id()`, or `uuid.uuid4().bytes`.",
+            hint="Use `db.new_id()`, or `uuid.uuid4().bytes`; of printed digits make "
+            "`bytes.fromhex(text)`.",
         )
     if tx_id == HORIZON_ID:
         raise UsageError(f"the id {tx_id!r} is taken by the store", hint="Use `db.new_id()`.")

@@ -125,7 +125,10 @@ class KnownOutcomes:
     def outcome(self, tx_id: bytes) -> outcomes.Outcome:
         """Tell what became of a transaction."""
         if type(tx_id) is not bytes or len(tx_id) != 16:
-            raise UsageError(f"the id of a transaction is 16 bytes, not {tx_id!r}")
+            raise UsageError(
+                f"the id of a transaction is 16 bytes, not {tx_id!r}",
+                hint="Give a `receipt.tx_id`; of printed digits make `bytes.fromhex(text)`.",
+            )
         if tx_id in self._pending:
             return "pending"
         if self.earlier_receipt(tx_id, ()) is not None:

@@ -5,8 +5,9 @@ has no type of its own, and takes that of a sample of its values, or one that is
 
 Invariants:
 
-- A value that a type cannot hold is refused, and never changed but for two: a field that a struct
-  does not name is left out, and what is not text is JSON in a column of text.
+- A value that a type cannot hold is refused, and never changed but for three: a field that a
+  struct does not name is left out, what is not text is JSON in a column of text, and text is read
+  as a time, a day, a span or a decimal, for which documents have no other form.
 
 Left out: which codecs a map has (``plan.decoding``), and the types themselves (``sql_types``).
 """
@@ -17,12 +18,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import partial, reduce
 from typing import Any
 from uuid import UUID
 
 from ...affinity.errors import UsageError
+from ...engine.codecs.moments import text_span
 from ...engine.codecs.tuples import SingleFloat
 from .sql_types import DECIMAL_DIGITS_MAX, SPAN, SqlType
 from .times import EPOCH, time_of
@@ -194,9 +196,12 @@ def _as_whole(kind: str, limit: int, value: Any) -> int:
 
 
 def _as_decimal(digits: int, scale: int, value: Any) -> Decimal:
-    if type(value) not in (int, float, Decimal):
+    if type(value) not in (int, float, str, Decimal):
         raise _unfit(value, "decimal")
-    number = Decimal(repr(value)) if type(value) is float else Decimal(value)
+    try:
+        number = Decimal(repr(value)) if type(value) is float else Decimal(value)
+    except InvalidOperation:
+        raise _unfit(value, "decimal, nor text of one") from None
     _, written, exponent = number.as_tuple()
     if not isinstance(exponent, int):
         raise UnfitError(f"{number} is not a number")
@@ -238,6 +243,28 @@ def _as_time(value: Any) -> datetime:
     return value.astimezone(UTC)
 
 
+def _as_date(value: Any) -> date:
+    if isinstance(value, str):
+        try:
+            return date.fromisoformat(value)
+        except ValueError as error:
+            raise UnfitError(str(error)) from None
+    if type(value) is not date:
+        raise _unfit(value, "date")
+    return value
+
+
+def _as_span(value: Any) -> timedelta:
+    if isinstance(value, str):
+        try:
+            return text_span(value)
+        except ValueError as error:
+            raise UnfitError(str(error)) from None
+    if type(value) is not timedelta:
+        raise _unfit(value, SPAN)
+    return value
+
+
 def _exactly(kind: type, shown: str, value: Any) -> Any:
     if type(value) is not kind:
         raise _unfit(value, shown)
@@ -250,10 +277,10 @@ _PLAIN: Mapping[str, Fit] = {
     "double": _as_float,
     "string": _as_text,
     "binary": partial(_exactly, bytes, "binary"),
-    "date": partial(_exactly, date, "date"),
+    "date": _as_date,
     "timestamp": _as_time,
     "timestamp_ntz": partial(_exactly, datetime, "timestamp_ntz"),
-    SPAN: partial(_exactly, timedelta, SPAN),
+    SPAN: _as_span,
 }
 
 

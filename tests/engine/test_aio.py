@@ -56,6 +56,32 @@ class Traced:
 # ------------------------------------------------------------------ one key
 
 
+@pytest.mark.parametrize("reads", ["inline", "thread"])
+async def test_a_call_that_nobody_awaits_has_the_name_that_its_user_knows(reads: Any) -> None:
+    def names(items: aio.Map[str, int]) -> set[str]:
+        called: dict[str, Any] = {
+            "get": items.get("a"),
+            "set": items.set("a", 1),
+            "incr": items.incr("a"),
+        }
+        for call in called.values():
+            call.close()
+        return {name for name, call in called.items() if call.__qualname__ != f"Map.{name}"}
+
+    async with opened(reads=reads) as db:
+        items = db.map("items", key=Str, value=I64)
+        assert names(items) == set()
+        await items.ensure()
+        assert names(items) == set()
+        async with db.transaction() as one, db.snapshot() as before:
+            for inside in (one[items], before[items]):
+                await inside.get("a")
+                assert names(inside) == set()
+        async with db.transaction(mode="pessimistic") as other:
+            await other[items].get("a")
+            assert names(other[items]) == set()
+
+
 async def test_what_was_set_is_durable_when_the_call_returns() -> None:
     disk = FaultyDisk()
     async with opened(disk) as db:

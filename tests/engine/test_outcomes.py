@@ -78,14 +78,16 @@ def test_an_outcome_lives_in_the_partition_that_its_id_hashes_to() -> None:
         assert split_key(key) == (home_of(ID, partitions), 1, ID)
 
 
-@pytest.mark.parametrize("tx_id", [b"short", b"x" * 17, "x" * 16, None])
+@pytest.mark.parametrize("tx_id", [b"short", b"x" * 17, "x" * 16, ID.hex(), None])
 def test_an_id_that_is_none_is_refused(tx_id: Any) -> None:
     with opened() as store:
-        with pytest.raises(UsageError, match="16 bytes"):
+        with pytest.raises(UsageError, match="16 bytes") as refused:
             store.database.outcome(tx_id)
+        assert "bytes.fromhex(text)" in refused.value.hint
         if tx_id is not None:
-            with pytest.raises(UsageError, match="16 bytes"):
+            with pytest.raises(UsageError, match="16 bytes") as refused:
                 store.database.transaction(id=tx_id)
+            assert "bytes.fromhex(text)" in refused.value.hint
 
 
 def test_a_given_id_is_applied_at_most_once() -> None:

@@ -30,7 +30,7 @@ from tidelog.codecs import (
 )
 from tidelog.engine.codecs import registry
 from tidelog.pipeline.base.codec_types import CODEC_TYPES, UnfitError, fitting, sampled_type
-from tidelog.pipeline.base.sql_types import parse_type, type_of_json
+from tidelog.pipeline.base.sql_types import SPAN, parse_type, type_of_json
 from tidelog.pipeline.data.decoded import Side
 from tidelog.pipeline.jobs.compaction import compact
 from tidelog.pipeline.jobs.runner import Runner, export
@@ -426,12 +426,48 @@ def test_names_that_differ_in_case_only_need_a_map() -> None:
      ("double", 2**60), ("double", "1"), ("decimal(3,1)", Decimal("1.25")), ("string", b"x"),
      ("decimal(3,1)", 100), ("decimal(38,18)", Decimal("1." + 30 * "0" + "1")),
      ("decimal(3,1)", Decimal("NaN")), ("binary", "x"), ("date", "2020"),
-     ("timestamp", "soon"), ("array<int>", {"a": 1}), ("map<string,int>", [1]), ("a int", [1]),
+     ("timestamp", "soon"), ("decimal(3,1)", "much"), ("decimal(3,1)", "NaN"),
+     ("decimal(3,1)", "1.25"), (SPAN, "1 day"), (SPAN, 1.5),
+     ("date", datetime(2020, 1, 1, tzinfo=UTC)), ("decimal(3,1)", True), ("bigint", "1"),
+     ("array<int>", {"a": 1}), ("map<string,int>", [1]), ("a int", [1]),
      ("a int", ("a", "b")), ("a array<struct<b:int>>", {"a": [{"b": 1}, {"b": "x"}]})],
 )  # fmt: skip
 def test_what_a_type_cannot_hold_is_refused(kind: str, value: object) -> None:
     with pytest.raises(UnfitError):
         fitting(parse_type(kind))(value)
+
+
+@dataclass
+class Sale:
+    """A value with fields that its document has as text."""
+
+    total: Decimal
+    day: date
+    at: datetime
+    took: timedelta
+    buyer: UUID
+
+
+SALE = Sale(
+    Decimal("10.50"),
+    date(2026, 11, 21),
+    datetime(2026, 11, 21, 15, 30, 0, 5, UTC),
+    timedelta(days=-1, microseconds=5),
+    UUID(int=5),
+)
+
+
+def test_fields_that_a_document_has_as_text_have_their_types_if_they_are_given(
+    tmp_path: Path,
+) -> None:
+    codec = codecs.dataclass(Sale)
+    with new_store(tmp_path / "s") as db:
+        db.map("sales", key=Str, value=codec)["a"] = SALE
+    given = f"total decimal(12,2), day date, at timestamp, took {SPAN}, buyer string"
+    (row,) = decoded(tmp_path / "s", "sales", valueSchema=given)
+    assert row["value"] == {**vars(SALE), "buyer": str(SALE.buyer)}
+    (row,) = decoded(tmp_path / "s", "sales")
+    assert row["value"] == Msgpack.decode(codec.encode(SALE))
 
 
 def test_types_given_to_spark_are_those_to_decode_into(mixed: Path) -> None:

@@ -11,7 +11,8 @@ text             meaning
 anything else    what the codec of the map makes of it: text for ``str`` and ``bytes``, decimal
                  numbers for ``i64``, ``u64`` and ``float``, JSON for ``msgpack``, ``json`` and
                  dataclasses, a JSON array for ``tuple``, ISO 8601 for times, seconds for
-                 ``timedelta``
+                 ``timedelta``.  An element of a tuple that JSON lacks is an object with one
+                 field, the name of its type: ``["ada", {"date": "2026-11-21"}]``
 ===============  ==============================================================================
 
 Printed bytes are ``{"s": text}`` if they are printable UTF-8, else ``{"b64": ...}``.
@@ -32,6 +33,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from math import isinf
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -137,7 +139,31 @@ def _parse_tuple(text: str) -> tuple[Any, ...]:
     value = _parse_json(text)
     if not isinstance(value, list):
         raise ValueError("a JSON array is needed")
-    return as_tuple(value)
+    return tuple(map(_parse_element, value))
+
+
+def _parse_element(item: Any) -> Any:
+    """Return what an element of a JSON array stands for in a tuple."""
+    if isinstance(item, list):
+        return tuple(map(_parse_element, item))
+    if not isinstance(item, dict):
+        return item
+    name, *others = item or [""]
+    if others or name not in _PARSED_ELEMENTS or not isinstance(item[name], str):
+        raise ValueError(f"an object in it has text in one field of {', '.join(_PARSED_ELEMENTS)}")
+    return _PARSED_ELEMENTS[name](item[name])
+
+
+def _shown_element(value: Any) -> Any:
+    """Return an element of a tuple in JSON, as ``_parse_element`` takes it back."""
+    if isinstance(value, tuple):
+        return list(map(_shown_element, value))
+    if isinstance(value, bytes):
+        return {"bytes": inline_bytes(value)}
+    if isinstance(value, float) and isinf(value):
+        return {"float": str(value)}
+    name = _NAMED_ELEMENTS.get(type(value))
+    return value if name is None else {name: str(plain(value))}
 
 
 def as_tuple(value: list[Any]) -> tuple[Any, ...]:
@@ -158,6 +184,7 @@ class _Written(NamedTuple):
 
 
 _JSON_HINT = """Give JSON; text needs quotes: '"text"'."""
+_TUPLE_HINT = """Give a JSON array: '["DE", 1]'; a day in it is {"date": "2026-11-21"}."""
 
 _WRITTEN: dict[str, _Written] = {
     "bytes": _Written(str.encode, "Give text, or utf8:, hex: or b64:.", in_json=True),
@@ -165,7 +192,7 @@ _WRITTEN: dict[str, _Written] = {
     "i64": _Written(int, "Give a decimal number.", in_json=True),
     "u64": _Written(int, "Give a decimal number that is not negative.", in_json=True),
     "float": _Written(_parse_float, "Give a number."),
-    "tuple": _Written(_parse_tuple, """Give a JSON array, such as '["DE", 1]'."""),
+    "tuple": _Written(_parse_tuple, _TUPLE_HINT),
     "msgpack": _Written(_parse_json, _JSON_HINT),
     "json": _Written(_parse_json, _JSON_HINT),
     "uuid": _Written(UUID, "Give 32 hexadecimal digits, with dashes or without.", True, True),
@@ -178,6 +205,28 @@ _WRITTEN: dict[str, _Written] = {
     "decimal-key": _Written(_parse_decimal, "Give a number: 10.00.", True, True),
 }
 """By the names of the codecs that come with Tidelog; others take stored bytes only."""
+
+
+def _parse_bytes_or_text(text: str) -> bytes:
+    data = parse_bytes(text)
+    return text.encode() if data is None else data
+
+
+_NAMED_ELEMENTS: dict[type, str] = {
+    SingleFloat: "single",
+    UUID: "uuid",
+    Decimal: "decimal",
+    date: "date",
+    datetime: "datetime",
+    timedelta: "timedelta",
+}
+_PARSED_ELEMENTS: dict[str, Callable[[str], Any]] = {
+    "bytes": _parse_bytes_or_text,
+    "float": _parse_float,
+    "single": lambda text: SingleFloat(_parse_float(text)),
+    **{name: _WRITTEN[name].parse for name in ("uuid", "decimal", "date", "datetime", "timedelta")},
+}
+"""What in a tuple JSON has no form of its own for, by the name of its only field."""
 
 
 def value_of_json(value: Any, codec: Codec[Any]) -> Any:
@@ -243,7 +292,10 @@ def shown_pair_part(name: str, data: bytes, codec: Codec[Any] | None) -> dict[st
 
 
 def inline(data: bytes, codec: Codec[Any] | None) -> str:
-    """Return a key or value on one line, as ``parse_value`` takes it back."""
+    """Return a key or value on one line, as ``parse_value`` takes it back.
+
+    It does not of documents with what JSON lacks, such as bytes: ``exact`` is for those.
+    """
     if codec is None or codec.name == "bytes":
         return inline_bytes(data)
     value, problem = decoded(data, codec)
@@ -254,6 +306,8 @@ def inline(data: bytes, codec: Codec[Any] | None) -> str:
     written = _WRITTEN.get(codec.name)
     if written is not None and written.bare:
         return str(value)
+    if codec.name == "tuple":
+        value = _shown_element(codec.decode(data))
     return json.dumps(value, ensure_ascii=False)
 
 
