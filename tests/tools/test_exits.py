@@ -121,6 +121,15 @@ def test_what_where_and_what_to_do_are_told() -> None:
     assert done.stderr == "error: there is no map 'x'  [TL-USE-006]\n  next:  Look at the maps.\n"
 
 
+def test_what_is_told_does_nothing_to_a_terminal() -> None:
+    """Names of fields and codecs in files of others went to it as they were."""
+    error = errors.NotFoundError("no \x1b]0;title\x07 in ñ\udcff", hint="Look\nat \u202e it.")
+    done = CliRunner().invoke(group_that_raises(error), ["fail"])
+    assert done.stderr == (
+        "error: no \\x1b]0;title\\x07 in ñ\\udcff  [TL-USE-006]\n  next:  Look\nat \\u202e it.\n"
+    )
+
+
 def test_debug_shows_the_traceback() -> None:
     group = group_that_raises(errors.NotFoundError("nothing"))
     done = CliRunner().invoke(group, ["fail", "--debug"])

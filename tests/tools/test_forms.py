@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -26,6 +28,7 @@ from tidelog.tools.kv.column_types import ColumnTypes
 from tidelog.tools.kv.export import _head
 from tidelog.tools.kv.parquet import parquet_records, write_parquet
 from tidelog.tools.kv.record_pairs import ImportFields, Records, pairs_of_records
+from tidelog.tools.kv.sqlite_tables import SqliteTable, _interruptible
 
 Run = Callable[..., Result]
 
@@ -100,6 +103,7 @@ def test_what_a_field_of_a_type_stands_for(name: str, text: str, value: Any) -> 
     ("name", "text"),
     [("int", "1_000"), ("int", "1.0"), ("int", ""), ("float", "1_0"), ("float", "1,5"),
      ("bool", "maybe"), ("decimal", "NaN"), ("decimal", "1e"), ("decimal", "."), ("uuid", "x"),
+     ("decimal", "1e99999999999999999999"),
      ("datetime", "today"), ("json", "{"), ("json", "NaN"), ("json", '{"a": 1, "a": 2}'),
      ("json", "[" * 100_000), ("int", "9" * 10_000)],
 )  # fmt: skip
@@ -297,6 +301,31 @@ def test_a_row_that_cannot_be_read_is_named(run: Run, shop: Path, tmp_path: Path
     assert "loaded 1 records" in done.stderr
 
 
+def test_ctrl_c_ends_a_query_that_gives_no_row() -> None:
+    """It did not: Python looked for signals behind the query only, and so did SIGTERM's handler."""
+    gate = threading.Lock()
+    endless = "WITH RECURSIVE c (x) AS (SELECT begun() UNION ALL SELECT 1 FROM c) SELECT x FROM c"
+    with closing(sqlite3.connect(":memory:")) as found:
+        found.create_function("begun", 0, gate.release)
+        found.execute("CREATE TABLE t (k)")
+        found.execute(f"CREATE VIEW rows AS {endless}")
+        found.execute("CREATE VIEW row AS SELECT (SELECT count(*) FROM rows) AS k FROM t")
+        table = SqliteTable(found, "row")
+        found.execute("INSERT INTO t VALUES (1)")
+        for query in (lambda: SqliteTable(found, "rows"), lambda: list(table.records())):
+            gate.acquire()
+            threading.Thread(
+                target=signal_behind, args=(gate, threading.get_ident()), daemon=True
+            ).start()
+            with pytest.raises(KeyboardInterrupt), _interruptible(found):
+                query()
+
+
+def signal_behind(gate: threading.Lock, thread: int) -> None:
+    with gate:
+        signal.pthread_kill(thread, signal.SIGINT)
+
+
 # ------------------------------------------------------------------ Parquet
 
 
@@ -348,6 +377,31 @@ def test_parquet_needs_a_file(run: Run, shop: Path) -> None:
     assert "Name a file with -o" in run("kv", "export", shop, "stock", "--format", "parquet").stderr
     done = run("kv", "import", shop, shop / "manifest", "--map", "m", "--format", "parquet")
     assert (done.exit_code, "is not Parquet" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    "column",
+    [pa.array([1 << 30], pa.date32()), pa.array([1 << 62], pa.timestamp("us", "UTC")),
+     pa.array([1 << 62], pa.duration("ms"))],
+)  # fmt: skip
+def test_times_that_python_does_not_have_are_refused(
+    column: pa.Array, run: Run, shop: Path, tmp_path: Path
+) -> None:
+    """They ended the command as a bug of its own would."""
+    file = tmp_path / "late.parquet"
+    pq.write_table(pa.table({"key": ["a"], "value": column}), file)
+    done = run("kv", "import", shop, file, "--map", "m")
+    assert (done.exit_code, "late.parquet, behind row 0," in done.stderr) == (2, True), done.stderr
+
+
+def test_what_others_say_in_parquet_is_no_head(run: Run, shop: Path, tmp_path: Path) -> None:
+    """JSON that is nested too deep for Python ended the command as a bug of its own would."""
+    for number, told in enumerate((b"[" * 100_000, b"\xff", b"[1]")):
+        schema = pa.schema([("key", "string"), ("value", "string")], metadata={b"tidelog": told})
+        file = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.table({"key": ["a"], "value": ["b"]}, schema=schema), file)
+        assert run("kv", "import", shop, file, "--map", f"m{number}").exit_code == 0
+        assert maps_of(shop)[f"m{number}"] == {"a": "b"}
 
 
 def test_parquet_with_a_column_twice_is_refused(run: Run, shop: Path, tmp_path: Path) -> None:

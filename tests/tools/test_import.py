@@ -180,6 +180,13 @@ def test_an_error_names_its_line_and_the_reason(
     assert told in str(refusal(data, kind, 200))
 
 
+def test_a_key_that_is_nested_deep_names_its_line(shop: Path, run: Run) -> None:
+    """It ended the command as a bug of its own would."""
+    line = f'{{"key": {"[" * 600}{"]" * 600}, "value": 1}}'
+    done = run("kv", "import", shop, "--map", "m", "--key-codec", "tuple", input=line)
+    assert (done.exit_code, "line 1: it is nested too deep" in done.stderr) == (2, True)
+
+
 def test_a_record_without_its_key_names_the_option(shop: Path, run: Run) -> None:
     done = run("kv", "import", shop, "--map", "m", input='{"id": 1, "n": 2}')
     assert "line 1: there is no field 'key'; the record has id, n" in done.stderr

@@ -98,7 +98,7 @@ class ColumnTypes:
                 continue
             try:
                 record[column] = parse(text if name == "str" else text.strip())
-            except (UsageError, ValueError, KeyError):
+            except (UsageError, ValueError, ArithmeticError, KeyError):
                 article = "an" if name == "int" else "a"
                 raise UsageError(
                     f"line {number}, column {quoted(column)}: {quoted(text)} is not {article} "

@@ -73,7 +73,7 @@ class ParquetRecords:
 def _metadata_of(metadata: dict[bytes, bytes]) -> dict[str, Any]:
     try:
         told = json.loads(metadata.get(_METADATA, b"{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
 
@@ -85,7 +85,7 @@ def parquet_errors(what: str) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, ValueError, OSError) as error:
+    except (pa.ArrowException, ValueError, ArithmeticError, RecursionError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise UsageError(

@@ -135,6 +135,8 @@ def pairs_of_records(
         except UsageError as error:
             hint = _field_hint(error, namespace, pair, records.unit)
             raise bad_line(number, str(error), hint, records.unit) from error.__cause__
+        except RecursionError:
+            raise bad_line(number, "it is nested too deep", unit=records.unit) from None
         yield pair
 
 

@@ -4,6 +4,7 @@ Invariants:
 
 - The file is opened for reading only, and all rows are of one moment.
 - Values keep their types: integers, floats, text, bytes and null.
+- Ctrl-C and SIGTERM end a query that goes on for long without a row.
 
 Left out: what a row means for a map (``record_pairs``).
 """
@@ -18,6 +19,9 @@ from pathlib import Path
 from ...affinity.errors import NotFoundError, UsageError
 from ..shell.text import repeated
 from .record_files import Numbered
+
+STEPS = 20_000
+"""Steps of a query, well below a millisecond of them, between two looks for signals."""
 
 
 class SqliteTable:
@@ -53,6 +57,9 @@ class SqliteTable:
             for number, row in enumerate(cursor, 1):
                 yield number, dict(zip(names, row, strict=True))
         except sqlite3.OperationalError as error:
+            # What Python itself finds wrong has no code of SQLite.
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+                raise
             raise UsageError(f"row {number + 1}: {_reason(error)}") from None
 
 
@@ -62,15 +69,42 @@ def sqlite_table(file: str, name: str) -> Iterator[SqliteTable]:
     with open(file, "rb"):  # the operating system's own error says more than SQLite's
         place = Path(file).absolute().as_uri()
     try:
-        with closing(sqlite3.connect(f"{place}?mode=ro", uri=True, isolation_level=None)) as found:
-            found.execute("BEGIN")
-            _check_table(found, file, name)
-            yield SqliteTable(found, name)
+        connection = sqlite3.connect(f"{place}?mode=ro", uri=True, isolation_level=None)
+        with closing(connection), _interruptible(connection):
+            connection.execute("BEGIN")
+            _check_table(connection, file, name)
+            yield SqliteTable(connection, name)
     except sqlite3.Error as error:
         raise UsageError(
             f"SQLite cannot read {file}: {_reason(error)}",
             hint="Check that it is an SQLite file, and that no other program keeps it locked.",
         ) from None
+
+
+@contextmanager
+def _interruptible(connection: sqlite3.Connection) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end a query: Python looks for them only in lines of its own.
+
+    SQLite ends the query if what it calls raises, and forgets what that was.
+    """
+    interrupts: list[KeyboardInterrupt] = []
+
+    def look() -> Iterator[int]:
+        try:
+            while True:
+                yield 0
+        except KeyboardInterrupt as interrupt:
+            interrupts.append(interrupt)
+
+    looking = look()
+    next(looking)
+    connection.set_progress_handler(looking.__next__, STEPS)
+    try:
+        yield
+    except sqlite3.OperationalError:
+        if interrupts:
+            raise interrupts[0] from None
+        raise
 
 
 def _check_table(connection: sqlite3.Connection, file: str, name: str) -> None:

@@ -76,9 +76,19 @@ def show_error(settings: Settings, error: BaseException) -> None:
         click.echo("".join(trace.format()), err=True, nl=False)
     color = wants_color(settings, sys.stderr)
     head = click.style("error:", fg="red", bold=True) if color else "error:"
-    lines = list(error_lines(error, settings.where))
+    lines = list(map(visible, error_lines(error, settings.where)))
     with suppress(OSError):
         click.echo("\n".join([f"{head} {lines[0]}", *lines[1:]]), err=True, color=color)
+
+
+def visible(text: str) -> str:
+    """Return text that does nothing to a terminal: names in it may be of anybody's file."""
+    if text.isprintable():
+        return text
+    return "".join(
+        mark if mark.isprintable() or mark == "\n" else mark.encode("unicode_escape").decode()
+        for mark in text
+    )
 
 
 def note(settings: Settings, text: str) -> None:
@@ -90,7 +100,7 @@ def note(settings: Settings, text: str) -> None:
 def tell_beside(text: str) -> None:
     """Write a line to stderr; if nobody takes it, the command goes on."""
     with suppress(OSError):
-        click.echo(text, err=True)
+        click.echo(visible(text), err=True)
 
 
 @contextmanager
