@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from functools import partial, reduce
 from typing import Any
 from uuid import UUID
@@ -65,11 +65,19 @@ def _tuple(found: Any, _kind: SqlType) -> Any:
     return found
 
 
+def _whole(found: Any, _kind: SqlType) -> int:
+    """Return an integer or a decimal as an int; one with a fraction is refused."""
+    number = int(found)
+    if number != found:
+        raise UnfitError(f"{found} is not a whole number")
+    return number
+
+
 CODEC_TYPES: Mapping[str, CodecType] = {
     "bytes": CodecType("binary", ("binary",)),
     "str": CodecType("string", ("string",)),
     "i64": CodecType("bigint", _WHOLE),
-    "u64": CodecType("decimal(20,0)", (*_WHOLE, "decimal"), lambda found, _kind: int(found)),
+    "u64": CodecType("decimal(20,0)", (*_WHOLE, "decimal"), _whole),
     "float": CodecType("double", ("float", "double")),
     "tuple": CodecType(None, ("struct",), _tuple),
     "uuid": CodecType("string", ("string",), lambda found, _kind: UUID(found)),
@@ -195,6 +203,9 @@ def _as_whole(kind: str, limit: int, value: Any) -> int:
     return value
 
 
+_EXACT = Context(prec=DECIMAL_DIGITS_MAX)
+
+
 def _as_decimal(digits: int, scale: int, value: Any) -> Decimal:
     if type(value) not in (int, float, str, Decimal):
         raise _unfit(value, "decimal")
@@ -208,7 +219,8 @@ def _as_decimal(digits: int, scale: int, value: Any) -> Decimal:
     zeros = len(written) - len("".join(map(str, written)).rstrip("0"))
     if -exponent - zeros > scale or (number and number.adjusted() >= digits - scale):
         raise UnfitError(f"the number is not within decimal({digits},{scale})")
-    return number
+    # Arrow counts the zeros that the exponent stands for, even those of 0E+9.
+    return number.quantize(Decimal((0, (1,), -scale)), context=_EXACT)
 
 
 def _as_float(value: Any) -> float:

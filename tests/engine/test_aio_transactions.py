@@ -109,6 +109,24 @@ async def test_an_explicit_commit_ends_the_transaction(mode: Any) -> None:
         assert await money.get("ada") == 1
 
 
+async def test_the_options_of_a_transaction_count() -> None:
+    async with opened() as db:
+        money = await accounts(db)
+        for isolation, conflicts in (("serializable", True), ("read_committed", False)):
+            async with db.transaction(isolation=isolation, plain_writes=True) as tx:  # type: ignore[arg-type]
+                await tx[money].set("sum", await tx[money].get("ada") or 0)
+                await money.incr("ada")
+                if conflicts:
+                    with pytest.raises(ConflictError):
+                        await tx.commit()
+        beneath = loop_session_of(db).handle()
+        before = beneath.statistics().syncs
+        async with db.transaction(durability="none", tag="tagged", id=b"m" * 16) as tx:
+            await tx[money].set("ada", 1)
+        assert beneath.statistics().syncs == before
+        assert await db.outcome(b"m" * 16)
+
+
 async def test_a_transaction_that_wrote_nothing_has_a_receipt_without_a_position() -> None:
     async with opened() as db:
         money = await accounts(db)

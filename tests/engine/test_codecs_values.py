@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import decimal
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -135,6 +136,8 @@ def check_canonical(codec: Codec[Any], data: bytes) -> None:
         (Datetime, datetime.max.replace(tzinfo=timezone(-timedelta(hours=1))), "beyond the years"),
         (Date, datetime(2026, 1, 1, tzinfo=UTC), "date: a value is date, not datetime"),
         (Timedelta, 5, "timedelta: a value is timedelta, not int"),
+        (Timedelta, timedelta(microseconds=2**63), r"not within 2\*\*63 microseconds"),
+        (Timedelta, timedelta(microseconds=-(2**63) - 1), r"not within 2\*\*63 microseconds"),
         (Timedelta, timedelta.max, r"not within 2\*\*63 microseconds"),
         (Timedelta, timedelta.min, r"not within 2\*\*63 microseconds"),
         (Dec, 1.5, "decimal: a value is Decimal, not float"),
@@ -185,11 +188,17 @@ def test_the_hour_that_comes_twice_is_two_moments() -> None:
 
 
 def test_nanoseconds_are_refused_not_rounded() -> None:
+    class Span(timedelta):
+        nanoseconds = 0
+
+        def __floordiv__(self, _other: object) -> NoReturn:
+            raise AssertionError("what a subclass makes of arithmetic is its own")
+
     class Stamp(datetime):
         nanosecond = 0
 
-    class Span(timedelta):
-        nanoseconds = 0
+        def __sub__(self, other: Any) -> Any:
+            return Span(seconds=super().__sub__(other).total_seconds())
 
     moment = Stamp(2026, 1, 1, tzinfo=UTC)
     assert Datetime.decode(Datetime.encode(moment)) == moment
@@ -214,6 +223,24 @@ def test_the_text_of_a_time_means_the_same(moment: datetime, day: date, span: ti
 def test_what_is_no_number_of_seconds_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not "):
         moments.text_span(text)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (moments.text_moment, "2026-11-21T15:30:00+00:00"),
+        (moments.text_moment, "2026-11-21T16:30:00+01:00"),
+        (moments.text_moment, "2026-11-21 15:30:00Z"),
+        (moments.text_moment, "20261121T153000Z"),
+        (moments.text_moment, "2026-11-21T15:30:00.500Z"),
+        (moments.text_moment, "2026-11-21T15:30:00"),
+        (moments.text_day, "20261121"),
+        (moments.text_day, "2026-W47-6"),
+    ],
+)
+def test_other_spellings_of_a_time_are_refused(parse: Callable[[str], object], text: str) -> None:
+    with pytest.raises(ValueError, match=r"not |without a time zone"):
+        parse(text)
 
 
 # ------------------------------------------------------------------ decimals
@@ -259,6 +286,22 @@ def test_no_context_changes_what_is_stored() -> None:
 def test_text_that_no_decimal_writes_is_refused(text: str) -> None:
     with pytest.raises(CodecError, match="decimal: the bytes are not an encoded value"):
         Dec.decode(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("number", "written"),
+    [
+        (240, "f0"),
+        (241, "f101"),
+        (2287, "f8ff"),
+        (2288, "f90000"),
+        (67823, "f9ffff"),
+        (67824, "fa0108f0"),
+        (2**64 - 1, "ff" * 9),
+    ],
+)
+def test_the_varints_are_those_of_sqlite(number: int, written: str) -> None:
+    assert decimals._varint(number).hex() == written
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))

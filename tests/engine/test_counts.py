@@ -14,10 +14,12 @@ from support.loads import make_load, rows_of
 from support.scripts import SMALL_PIECES
 from support.stores import PATH, expect_sound, open_store, opened, took_steps
 from tidelog.checkpoints.marks import PartitionMark
+from tidelog.engine.api import snapshots
 from tidelog.engine.api.database import Database
 from tidelog.engine.api.maps import Map
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.snapshots import SnapshotSession
+from tidelog.engine.data import flush
 from tidelog.errors import ClosedError, ConflictError, LockTimeoutError, NotFoundError
 from tidelog.testing import simulated
 from tidelog.tx.validation import READ_RULES
@@ -157,16 +159,18 @@ def test_a_length_scans_nothing(db: Database, monkeypatch: pytest.MonkeyPatch) -
     db.checkpoint()
     m.update_many({b"%d" % n: b"" for n in range(40, 60)})
     m.delete_many([b"1", b"no such key"])
+    other = db.map("other")
     monkeypatch.setattr(SnapshotSession, "scan", no_scan)
     with db.snapshot() as old:
         m[b"later"] = b""
         assert (len(m), len(old[m])) == (60, 59)
         with db.transaction() as tx:
+            tx[other][b"theirs"] = b""
             tx[m][b"mine"] = b""
             del tx[m][b"2"]
             tx[m].discard(b"2")
             tx[m][b"3"] = b"there already"
-            assert (len(tx[m]), len(m)) == (60, 60)
+            assert (len(tx[m]), len(tx[other]), len(m)) == (60, 1, 60)
             tx.rollback()
     db.close()
     with pytest.raises(ClosedError):
@@ -218,6 +222,21 @@ def test_a_map_that_was_dropped_has_no_length(db: Database) -> None:
     assert len(db.map("m")) == 0
 
 
+def test_a_snapshot_that_is_closed_while_it_is_counted_has_no_length(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    m, old = db.map("m"), db.snapshot()
+    seen = old[m]
+
+    def ended(*_: object) -> int:
+        old.close()
+        return 0
+
+    monkeypatch.setattr(snapshots, "count_keys", ended)
+    with pytest.raises(ClosedError):
+        len(seen)
+
+
 def test_a_load_is_counted_with_what_is_written_over_it(db: Database, tmp_path: Path) -> None:
     db.map("m")[b"a"] = b""
     cities = db.attach(make_load(tmp_path / "load", rows_of(60)))
@@ -253,3 +272,18 @@ def test_a_data_file_without_counts_is_scanned_and_stays_as_it_is(
             assert len(tx[m]) == 22
             tx.rollback()
     expect_sound(store.disk)
+
+
+def test_a_data_file_with_deletes_in_it_is_scanned(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    m = db.map("m")
+    m.update_many({b"%d" % n: b"" for n in range(20)})
+    db.checkpoint()
+    # As in a copy that is being brought up: every delete leaves a tombstone.
+    monkeypatch.setattr(flush, "_tombstones_above", lambda *_: 0)
+    m.delete_many([b"1", b"2"])
+    db.checkpoint()
+    m.update_many({b"1": b"again", b"new": b""})
+    assert m._session.count(m._namespace) is None
+    assert len(m) == len(list(m)) == 20

@@ -92,6 +92,17 @@ class Copy:
         assert self.kv.begin().get(STORE_KEY) is None
 
 
+def test_a_flush_leaves_the_mark_before_as_it_was() -> None:
+    # If it fails, that one counts on.
+    copy = Copy()
+    copy.take([(1, 1, b"a", b"1")])
+    before = copy.mark
+    assert before is not None
+    copy.take([(1, 2, b"b", b"2"), (1, 3, b"c", b"3")])
+    copy.take([(1, 4, b"a", None)])
+    assert before.counts == {16: 1}
+
+
 def moving(sweep: Sweep = SWEEP) -> Copy:
     """A copy that is being brought up to its group."""
     copy = Copy(sweep)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+import tidelog
 from support.stores import PATH, Opened, open_store
 from tidelog.codecs import I64, Codec, Msgpack, Str
 from tidelog.engine.api import snapshots
 from tidelog.engine.api.database import session_of
+from tidelog.engine.api.html import BYTES, MAPS, TEXT
 from tidelog.engine.api.maps import Map
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.snapshots import GLIMPSE, Glimpse
@@ -28,10 +32,28 @@ def store() -> Iterator[Opened]:
     opened.database.close()
 
 
+class Balanced(HTMLParser):
+    """Sees whether each element is closed, and in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
 def shown(of: Any) -> str:
     html: str = of._repr_html_()
     html.encode()
     assert "<script" not in html
+    seen = Balanced()
+    seen.feed(html)
+    seen.close()
+    assert seen.open == []
     return html
 
 
@@ -64,6 +86,11 @@ def test_everything_is_escaped(store: Opened) -> None:
     for of in (m, db, db.snapshot()[m]):
         assert ESCAPED in shown(of)
     assert shown(m).count(ESCAPED) == 5
+
+
+def test_the_path_of_a_store_is_escaped(tmp_path: Path) -> None:
+    with tidelog.open(tmp_path / "<script>alert('") as db:
+        assert ESCAPED.replace("(", "(&#x27;") in shown(db)
 
 
 class Hostile:
@@ -106,6 +133,33 @@ def test_what_is_large_is_neither_decoded_nor_read_on(store: Opened) -> None:
         pairs, count = snapshot.peek(m._namespace, Glimpse(bytes=5000))
     assert 1 <= len(pairs) < 9
     assert count == 9
+
+
+def test_what_is_as_large_as_may_be_is_decoded(store: Opened) -> None:
+    m = store.database.map("m", key=Str, value=Str)
+    m["a"] = "x" * BYTES
+    assert "xxx...xxx" in shown(m)
+    m["a"] = "x" * (BYTES + 1)
+    assert f"<i>{BYTES + 1:,} bytes</i>" in shown(m)
+
+
+def test_a_value_of_many_short_parts_is_no_longer_than_a_line(store: Opened) -> None:
+    m = store.database.map("m", key=Str, value=Msgpack)
+    m["a"] = [["x" * 50] * 6] * 2
+    html = shown(m)
+    assert "...</td>" in html
+    assert len(html) < 4 * TEXT + 200
+
+
+def test_a_length_that_is_not_known_is_not_told(
+    store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    m = store.database.map("m")
+    m.update({b"%02d" % n: b"" for n in range(20)})
+    monkeypatch.setattr(snapshots, "count_keys", lambda *_: None)
+    html = shown(m)
+    assert rows(html) == GLIMPSE.pairs
+    assert html.endswith("<p>the first ones</p>")
 
 
 def test_a_look_ends_if_rows_come_slowly(store: Opened) -> None:
@@ -151,7 +205,12 @@ def test_what_has_ended_says_so(store: Opened) -> None:
 
 def test_a_store_shows_its_maps(store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     db = store.database
-    for n in range(52):
+    for n in range(MAPS):
+        db.map(f"map {n:02d}", key=Str, value=I64)
+    html = shown(db)
+    assert rows(html) == MAPS
+    assert "more" not in html
+    for n in range(MAPS, MAPS + 2):
         db.map(f"map {n:02d}", key=Str, value=I64)
     html = shown(db)
     assert rows(html) == 50

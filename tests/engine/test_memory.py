@@ -7,7 +7,7 @@ import os
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -15,8 +15,9 @@ import tidelog
 from support.loads import make_load, rows_of
 from support.real_stores import expect_sound, in_child, run_python
 from tidelog.codecs import I64, Str
+from tidelog.engine.system import memory
 from tidelog.engine.system.memory import MemoryDisk
-from tidelog.errors import ClosedError, ConflictError, ForkedError, UsageError
+from tidelog.errors import ClosedError, ConflictError, DiskError, ForkedError, UsageError
 from tidelog.testing import check_database
 
 
@@ -157,10 +158,38 @@ def test_an_open_that_fails_leaves_no_file_either(tmp_path: Path) -> None:
     assert (ran.out, ran.err) == ("True\n", "")
 
 
+def test_an_open_that_fails_before_there_is_a_file_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folders: list[str] = []
+
+    def refuse(folder: str, *_: object) -> NoReturn:
+        folders.append(folder)
+        raise DiskError("no data file today")
+
+    monkeypatch.setattr(memory, "open_lmdb", refuse)
+    with pytest.raises(DiskError, match="no data file today"):
+        tidelog.memory()
+    assert [Path(folder).exists() for folder in folders] == [False]
+
+
+def test_only_a_mapped_file_that_has_bytes_can_be_written_in_place() -> None:
+    disk = MemoryDisk(":memory:1")
+    disk.make_directory(":memory:1")
+    directory = disk.directory(":memory:1")
+    for mapped in (False, True):
+        file = directory.create(f"{mapped}", mapped=mapped)
+        assert file.mapping is None
+        file.write(0, b"x")
+        assert (file.mapping is not None) == mapped
+
+
 def test_a_backup_is_a_store_on_the_disk(tmp_path: Path) -> None:
     with tidelog.memory() as db:
         db.map("m", key=Str, value=I64)["n"] = 5
-        assert db.backup(tmp_path / "copy").maps == ("m",)
+        position = db.checkpoint()
+        report = db.backup(tmp_path / "copy")
+        assert (report.maps, report.checkpoint_position) == (("m",), position)
     expect_sound(tmp_path / "copy")
     with tidelog.open(tmp_path / "copy") as copy:
         assert dict(copy.map("m")) == {"n": 5}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -415,6 +415,95 @@ def test_documents_are_written_as_they_were_read(value: Any) -> None:
     assert Msgpack.decode(encoded[0].as_py()) == value
 
 
+@pytest.mark.parametrize(
+    ("codec", "kind", "found", "value"),
+    [
+        ("msgpack", "a int, b struct<c:int,d:int>", {"a": None, "b": {"c": None, "d": 1}},
+         {"b": {"d": 1}}),
+        ("json", "map<string,struct<a:int,b:int>>", [("k", {"a": None, "b": 1})], {"k": {"b": 1}}),
+        ("msgpack", "array<struct<a:int,b:int>>", [{"a": None, "b": 1}, None], [{"b": 1}, None]),
+        ("tuple", "a struct<b:int,c:int>, d int", {"a": {"b": 1, "c": None}, "d": None},
+         ((1, None), None)),
+        ("u64", "decimal(20,0)", Decimal(2**64 - 1), 2**64 - 1),
+        ("u64", "int", 7, 7),
+        ("decimal", "int", 7, Decimal(7)),
+        ("decimal-key", "bigint", 7, Decimal(7)),
+        ("decimal-key", "decimal(4,2)", Decimal("7.50"), Decimal("7.5")),
+    ],
+)  # fmt: skip
+def test_what_a_column_has_is_what_its_codec_writes(
+    codec: str, kind: str, found: object, value: object
+) -> None:
+    import pyarrow as pa
+
+    side = Side((codec, 1), kind)
+    column = pa.array([found, None], parse_type(kind).arrow())
+    encoded = side.encoded(column, lambda place, error: pytest.fail(str(error)))
+    assert encoded[1].as_py() is None
+    assert registry._BUILT_IN[codec].decode(encoded[0].as_py()) == value
+
+
+def test_a_value_that_its_codec_cannot_write_is_told_with_its_place() -> None:
+    import pyarrow as pa
+
+    told: list[int] = []
+    column = pa.array([1, -1, None, -2], pa.int64())
+    encoded = Side(("u64", 1), "bigint").encoded(column, lambda place, _: told.append(place))
+    assert told == [1, 3]
+    assert [data.is_valid for data in encoded] == [True, False, False, False]
+
+
+def test_a_fraction_is_not_cut_off_for_a_codec_of_integers() -> None:
+    import pyarrow as pa
+
+    told: list[str] = []
+    side, kind = Side(("u64", 1), "decimal(5,2)"), parse_type("decimal(5,2)").arrow()
+    column = pa.array([Decimal("7.50"), Decimal("7.00")], kind)
+    encoded = side.encoded(column, lambda _, error: told.append(str(error)))
+    assert [data.as_py() for data in encoded] == [None, U64.encode(7)]
+    assert told == ["$: 7.50 is not a whole number"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "found"),
+    [
+        ("tinyint", -128, -128), ("tinyint", 127, 127), ("smallint", 2**15 - 1, 2**15 - 1),
+        ("int", -(2**31), -(2**31)), ("bigint", -(2**63), -(2**63)),
+        ("decimal(3,1)", Decimal("99.9"), Decimal("99.9")),
+        ("decimal(3,1)", Decimal("1.500"), Decimal("1.5")), ("decimal(3,1)", 0.1, Decimal("0.1")),
+        ("decimal(3,1)", Decimal("0E+9"), Decimal(0)),
+        ("decimal(3,1)", Decimal("2E+1"), Decimal(20)),
+        ("decimal(38,18)", Decimal("-0E+999999999"), Decimal(0)),
+        ("decimal(38,18)", Decimal("1." + "0" * 60), Decimal(1)),
+        ("decimal(38,38)", Decimal("-0." + "9" * 38), Decimal("-0." + "9" * 38)),
+        ("decimal(38,0)", Decimal("9" * 38), Decimal("9" * 38)),
+        ("double", -(2**53), -float(2**53)),
+        ("string", UUID(int=1), str(UUID(int=1))), ("string", {"a": "ä"}, '{"a":"ä"}'),
+        ("a int, b int", (1,), {"a": 1, "b": None}),
+        ("a array<int>", {"a": [None, 1], "left": "out"}, {"a": [None, 1]}),
+    ],
+)  # fmt: skip
+def test_what_a_type_can_just_hold_is_taken(kind: str, value: object, found: object) -> None:
+    import pyarrow as pa
+
+    fit = fitting(parse_type(kind))(value)
+    assert fit == found
+    assert pa.array([fit], parse_type(kind).arrow())[0].as_py() == found
+
+
+def test_a_moment_of_another_zone_is_that_moment() -> None:
+    moment = datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=2)))
+    found = fitting(parse_type("timestamp"))(moment)
+    assert (found, found.tzinfo) == (moment, UTC)
+
+
+def test_what_cannot_be_held_is_named_by_its_path() -> None:
+    kind = parse_type("a array<struct<b:map<string,int>>>")
+    with pytest.raises(UnfitError) as caught:
+        fitting(kind)({"a": [{"b": {}}, {"b": {"k": "x"}}]})
+    assert str(caught.value).startswith("$.a[1].b['k']: ")
+
+
 def test_names_that_differ_in_case_only_need_a_map() -> None:
     with pytest.raises(UsageError, match="differ in case: a"):
         sampled_type([{"a": 1, "A": 2}])
@@ -428,8 +517,11 @@ def test_names_that_differ_in_case_only_need_a_map() -> None:
      ("decimal(3,1)", Decimal("NaN")), ("binary", "x"), ("date", "2020"),
      ("timestamp", "soon"), ("decimal(3,1)", "much"), ("decimal(3,1)", "NaN"),
      ("decimal(3,1)", "1.25"), (SPAN, "1 day"), (SPAN, 1.5),
-     ("date", datetime(2020, 1, 1, tzinfo=UTC)), ("decimal(3,1)", True), ("bigint", "1"),
+     ("decimal(3,1)", True), ("bigint", "1"),
      ("array<int>", {"a": 1}), ("map<string,int>", [1]), ("a int", [1]),
+     ("tinyint", -129), ("date", datetime(2020, 1, 1, tzinfo=UTC)), ("map<string,int>", {None: 1}),
+     ("timestamp", datetime.fromisoformat("2020-01-01")), ("double", 2**53 + 1),
+     ("decimal(3,1)", 99.95), ("decimal(3,1)", Decimal("Infinity")),
      ("a int", ("a", "b")), ("a array<struct<b:int>>", {"a": [{"b": 1}, {"b": "x"}]})],
 )  # fmt: skip
 def test_what_a_type_cannot_hold_is_refused(kind: str, value: object) -> None:

@@ -294,6 +294,7 @@ def test_shared_locks_exclude_only_an_exclusive_one(place: Place) -> None:
     first = disk.lock(f"{path}/lock", shared=True)
     second = disk.lock(f"{path}/lock", shared=True)
     first.release()
+    first.release()
     with pytest.raises(BlockingIOError):
         disk.lock(f"{path}/lock")
     second.release()

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 from click.testing import Result
@@ -16,7 +16,8 @@ from hypothesis import given, settings, strategies as st
 import tidelog
 from support.codec_values import KEYS, VALUES, encoded, namespace_with
 from tidelog import codecs
-from tidelog.affinity.errors import UsageError
+from tidelog.affinity.errors import DiskError, UsageError
+from tidelog.engine.api.database import Database
 from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.codecs import registry as engine_codecs
 from tidelog.engine.codecs.registry import Codec
@@ -102,6 +103,20 @@ PUTS: list[tuple[str, list[str]]] = [
     ("bytes that do not decode", ["b", "k", "-"]),
     ("bytes that do not decode, as text", ["b", "k", "hex:c1"]),
 ]
+
+
+def test_an_import_that_cannot_be_synced_says_so(
+    shop: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_db: Database) -> NoReturn:
+        raise DiskError("no sync")
+
+    monkeypatch.setattr(Database, "sync", broken)
+    lines = "".join(f'{{"key": "{n}", "value": 1}}\n' for n in range(3))
+    done = run("kv", "import", shop, "--map", "new", "--batch", "2", input=lines)
+    assert done.exit_code != 0
+    assert "committed 3 records, and could not sync them" in done.stderr
+    assert "loaded 3" not in done.stderr
 
 
 @pytest.mark.parametrize(("name", "arguments"), PUTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from collections.abc import Callable
@@ -100,6 +101,16 @@ def test_a_live_writer_is_seen(run: Run, shop: Path) -> None:
         assert child.stdout.readline() == "open\n"
         found = values(run("db", "info", shop, "--prometheus").stdout)
     assert found["tidelog_writer_open"] == 1
+
+
+def test_readers_are_those_that_are_alive(run: Run, shop: Path) -> None:
+    (shop / "readers").mkdir(exist_ok=True)
+    alive, dead = shop / "readers" / ("a" * 16), shop / "readers" / ("d" * 16)
+    dead.write_text("0\n")  # what a process that died leaves behind: nobody has locked it
+    with alive.open("w") as slot:
+        fcntl.flock(slot, fcntl.LOCK_EX)
+        found = values(run("db", "info", shop, "--prometheus").stdout)
+    assert found["tidelog_readers"] == 1
 
 
 @pytest.mark.slow
