@@ -64,6 +64,11 @@ class Reopenable(ABC):
                 f"handles of {self.path} cannot be pickled: no other process can open that store",
                 hint="Pickle handles of stores that `tidelog.open` has opened by their path.",
             )
+        if _opened.get(os.path.realpath(self.opened_by.path)) is not self:
+            raise UsageError(
+                f"handles of {self.path} cannot be pickled: another store is at that path by now",
+                hint="Open the store where it is now.",
+            )
         return self.opened_by
 
 

@@ -108,6 +108,23 @@ def test_a_relative_path_is_that_of_where_it_was_opened(
         assert found.path == str(path)
 
 
+def test_a_store_that_was_moved_is_not_taken_for_the_one_in_its_place(
+    path: Path, tmp_path: Path
+) -> None:
+    """It came back as the other store, without a word."""
+    with tidelog.open(path) as db:
+        stock = db.map("stock")
+        path.rename(tmp_path / "moved.tl")
+        assert pickle.loads(pickle.dumps(db)) is db
+        sent = pickle.dumps(db)
+        with tidelog.open(path) as other:
+            assert pickle.loads(pickle.dumps(other)) is other
+            for handle in (db, stock):
+                with pytest.raises(UsageError, match="another store is at that path by now"):
+                    pickle.dumps(handle)
+            assert pickle.loads(sent) is other  # by its path, as ever
+
+
 def test_a_store_that_is_open_in_the_other_way_is_not_taken(path: Path) -> None:
     with tidelog.open(path) as db:
         writing = pickle.dumps(db.map("stock"))

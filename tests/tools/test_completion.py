@@ -106,6 +106,12 @@ def test_quoted_text_is_read_back(name: str) -> None:
             assert shlex.split(line + quote)[1:] == [name]
 
 
+def test_no_name_brings_an_earlier_command_back() -> None:
+    """In double quotes an interactive bash put the last command in the place of ``!!``."""
+    assert bash_quoted("a!b", '"') == "a\"'!'\"b"
+    assert shlex.split('"' + bash_quoted("a!!b", '"') + '"') == ["a!!b"]
+
+
 def test_options_commands_partitions_and_codecs_are_completed(odd: Path, shop: Path) -> None:
     store = shlex.quote(str(odd))
     assert names_in(completed("tidelog kv sc", "sc")) == ["scan"]

@@ -84,7 +84,10 @@ def bash_quoted(text: str, quote: str) -> str:
     """Return text as it is written behind the beginning of a word."""
     if quote == "'":
         return text.replace("'", "'\\''")
-    return (_IN_DOUBLE if quote else _UNQUOTED).sub(r"\\\1", text)
+    if quote:
+        # An interactive bash looks for earlier commands there, too, and keeps a backslash.
+        return _IN_DOUBLE.sub(r"\\\1", text).replace("!", "\"'!'\"")
+    return _UNQUOTED.sub(r"\\\1", text)
 
 
 class _Bash(BashComplete):
