@@ -474,6 +474,7 @@ def test_a_fraction_is_not_cut_off_for_a_codec_of_integers() -> None:
         ("decimal(3,1)", Decimal("0E+9"), Decimal(0)),
         ("decimal(3,1)", Decimal("2E+1"), Decimal(20)),
         ("decimal(38,18)", Decimal("-0E+999999999"), Decimal(0)),
+        ("decimal(38,18)", Decimal("0E-20"), Decimal(0)),
         ("decimal(38,18)", Decimal("1." + "0" * 60), Decimal(1)),
         ("decimal(38,38)", Decimal("-0." + "9" * 38), Decimal("-0." + "9" * 38)),
         ("decimal(38,0)", Decimal("9" * 38), Decimal("9" * 38)),
