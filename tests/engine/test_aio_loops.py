@@ -441,6 +441,18 @@ async def test_a_sleep_that_is_given_up_is_cancelled_once_and_says_why() -> None
     assert told == [("enough",)]
 
 
+@under_asyncio
+async def test_a_check_sees_a_cancellation_that_has_not_come_yet() -> None:
+    loop = running_loop()
+    await loop.checkpoint_if_cancelled()
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loop.checkpoint_if_cancelled()
+    task.uncancel()
+
+
 @pytest.mark.parametrize("run", [trio.run, lambda main: asyncio.run(main())])
 def test_a_loop_that_has_ended_takes_no_calls(run: Any) -> None:
     async def ending() -> Any:
