@@ -95,6 +95,9 @@ async def test_a_late_cancellation_comes_at_the_next_await() -> None:
                     await task
             assert await numbers.get("b") is None
         assert told == ["returned"] * 6
+        loop = loop_session_of(db).loop
+        assert isinstance(loop, AsyncioLoop)
+        assert not loop._late  # it holds on to no task
 
 
 @under_asyncio
