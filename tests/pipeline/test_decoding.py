@@ -520,7 +520,7 @@ def test_names_that_differ_in_case_only_need_a_map() -> None:
      ("tinyint", -129), ("date", datetime(2020, 1, 1, tzinfo=UTC)), ("map<string,int>", {None: 1}),
      ("timestamp", datetime.fromisoformat("2020-01-01")), ("double", 2**53 + 1),
      ("decimal(3,1)", 99.95), ("decimal(3,1)", Decimal("Infinity")),
-     ("a int", ("a", "b")), ("a array<struct<b:int>>", {"a": [{"b": 1}, {"b": "x"}]})],
+     ("a string", ("a", "b")), ("a array<struct<b:int>>", {"a": [{"b": 1}, {"b": "x"}]})],
 )  # fmt: skip
 def test_what_a_type_cannot_hold_is_refused(kind: str, value: object) -> None:
     with pytest.raises(UnfitError):
