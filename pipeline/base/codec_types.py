@@ -217,7 +217,7 @@ def _as_decimal(digits: int, scale: int, value: Any) -> Decimal:
     if not isinstance(exponent, int):
         raise UnfitError(f"{number} is not a number")
     zeros = len(written) - len("".join(map(str, written)).rstrip("0"))
-    if -exponent - zeros > scale or (number and number.adjusted() >= digits - scale):
+    if number and (-exponent - zeros > scale or number.adjusted() >= digits - scale):
         raise UnfitError(f"the number is not within decimal({digits},{scale})")
     # Arrow counts the zeros that the exponent stands for, even those of 0E+9.
     return number.quantize(Decimal((0, (1,), -scale)), context=_EXACT)

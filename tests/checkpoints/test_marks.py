@@ -147,3 +147,8 @@ def test_a_table_says_of_each_number_who_wrote_it_last(seed: int) -> None:
         assert {number: epoch_of(table, number) for number in owner} == owner
         assert list(table) == sorted(table)
         assert {entry for entry, _ in table} == set(owner.values())
+
+
+def test_the_same_counts_are_the_same_bytes() -> None:
+    one, other = (replace(PARTITION, counts=counts) for counts in ({1: 5, 2: 6}, {2: 6, 1: 5}))
+    assert one.to_bytes() == other.to_bytes()

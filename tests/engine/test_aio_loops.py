@@ -25,6 +25,7 @@ from tidelog.engine.aio.database import loop_session_of
 from tidelog.engine.aio.loops import never
 from tidelog.engine.aio.running import running_loop
 from tidelog.engine.aio.threads import Threads
+from tidelog.engine.aio.waiting import Turns
 from tidelog.errors import ClosedError, ForkedError, LockTimeoutError, UsageError
 from tidelog.testing import FaultyDisk
 
@@ -94,6 +95,9 @@ async def test_a_late_cancellation_comes_at_the_next_await() -> None:
                     await task
             assert await numbers.get("b") is None
         assert told == ["returned"] * 6
+        loop = loop_session_of(db).loop
+        assert isinstance(loop, AsyncioLoop)
+        assert not loop._late  # it holds on to no task
 
 
 @under_asyncio
@@ -397,6 +401,90 @@ async def test_a_transaction_that_may_not_wait_begins_if_there_is_a_place() -> N
                 async with db.transaction("pessimistic", lock_timeout=0) as other:
                     await other[numbers].set("a", 2)
         assert await numbers.get("a") == 1
+
+
+@under_asyncio
+async def test_a_sleep_that_is_over_is_not_given_up() -> None:
+    loop, asked = running_loop(), 0
+
+    def give_up() -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    async def asleep() -> None:
+        await loop.wait(sleepers[0], give_up)
+
+    sleepers = [loop.sleeper()]
+    task = asyncio.create_task(asleep())
+    await asyncio.sleep(0)
+    loop.wake(sleepers[0])
+    loop.wake(sleepers[0])
+    task.cancel()
+    await task  # it ends before its cancellation comes back
+    assert asked == 0
+
+
+@under_asyncio
+async def test_a_sleep_that_is_given_up_is_cancelled_once_and_says_why() -> None:
+    loop, told = running_loop(), list[object]()
+
+    async def asleep() -> str:
+        try:
+            await loop.wait(loop.sleeper(), lambda: True)
+        except asyncio.CancelledError as error:
+            told.append(error.args)
+        await asyncio.sleep(0)
+        return "went on"
+
+    task = asyncio.create_task(asleep())
+    await asyncio.sleep(0)
+    task.cancel("enough")
+    assert await task == "went on"
+    assert told == [("enough",)]
+
+
+@under_asyncio
+async def test_a_check_sees_a_cancellation_that_has_not_come_yet() -> None:
+    loop = running_loop()
+    await loop.checkpoint_if_cancelled()
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await loop.checkpoint_if_cancelled()
+    task.uncancel()
+
+
+@pytest.mark.parametrize("run", [trio.run, lambda main: asyncio.run(main())])
+def test_a_loop_that_has_ended_takes_no_calls(run: Any) -> None:
+    async def ending() -> Any:
+        return running_loop()
+
+    called: list[int] = []
+    assert run(ending).soon(called.append, 1) is False
+    assert called == []
+
+
+@pytest.mark.loops
+async def test_no_more_tasks_have_a_turn_than_may() -> None:
+    turns, having, most = Turns(running_loop(), 2), 0, 0
+
+    async def twice() -> None:
+        nonlocal having, most
+        for _ in range(2):
+            await turns.wait()
+            having += 1
+            most = max(most, having)
+            await tasks.checkpoint()
+            having -= 1
+            turns.leave()
+
+    async with tasks.open_nursery() as nursery:
+        for _ in range(6):
+            nursery.start_soon(twice)
+    assert (having, most) == (0, 2)
+    assert [turns.take_nowait() for _ in range(3)] == [True, True, False]
 
 
 # ------------------------------------------------------------------ threads

@@ -342,3 +342,25 @@ def test_a_map_of_a_dataclass_is_opened_again_with_its_class(tmp_path: Path) -> 
         assert db.map("carts", value=CART)["a"] == SMALL
     with tidelog.open(tmp_path / "s.tl", read_only=True, codecs=[CART]) as db:
         assert db.map("carts")["a"] == SMALL
+
+
+class Lenient(Enum):
+    """It takes any value for one of its own."""
+
+    KNOWN = "known"
+
+    @classmethod
+    def _missing_(cls, _value: object) -> Lenient:
+        return cls.KNOWN
+
+
+@dataclass
+class Guess:
+    found: Lenient
+
+
+def test_a_value_that_no_member_has_is_not_read_as_one() -> None:
+    codec = codecs.dataclass(Guess)
+    assert codec.decode(Msgpack.encode({"found": "known"})) == Guess(Lenient.KNOWN)
+    with pytest.raises(CodecError, match="'other' is not a value of Lenient"):
+        codec.decode(Msgpack.encode({"found": "other"}))

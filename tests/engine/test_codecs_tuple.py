@@ -333,3 +333,15 @@ def check_canonical(data: bytes) -> None:
     except CodecError:
         return
     assert Tuple.encode(value) == data
+
+
+def test_a_subclass_of_a_moment_is_no_day() -> None:
+    class Stamp(datetime):
+        pass
+
+    class Day(date):
+        pass
+
+    plain = (datetime(2026, 11, 21, 15, 30, tzinfo=UTC), date(2026, 11, 21))
+    given = (Stamp(2026, 11, 21, 15, 30, tzinfo=UTC), Day(2026, 11, 21))
+    assert Tuple.encode(given) == Tuple.encode(plain)

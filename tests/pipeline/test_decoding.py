@@ -474,6 +474,7 @@ def test_a_fraction_is_not_cut_off_for_a_codec_of_integers() -> None:
         ("decimal(3,1)", Decimal("0E+9"), Decimal(0)),
         ("decimal(3,1)", Decimal("2E+1"), Decimal(20)),
         ("decimal(38,18)", Decimal("-0E+999999999"), Decimal(0)),
+        ("decimal(38,18)", Decimal("0E-20"), Decimal(0)),
         ("decimal(38,18)", Decimal("1." + "0" * 60), Decimal(1)),
         ("decimal(38,38)", Decimal("-0." + "9" * 38), Decimal("-0." + "9" * 38)),
         ("decimal(38,0)", Decimal("9" * 38), Decimal("9" * 38)),
@@ -522,7 +523,7 @@ def test_names_that_differ_in_case_only_need_a_map() -> None:
      ("tinyint", -129), ("date", datetime(2020, 1, 1, tzinfo=UTC)), ("map<string,int>", {None: 1}),
      ("timestamp", datetime.fromisoformat("2020-01-01")), ("double", 2**53 + 1),
      ("decimal(3,1)", 99.95), ("decimal(3,1)", Decimal("Infinity")),
-     ("a int", ("a", "b")), ("a array<struct<b:int>>", {"a": [{"b": 1}, {"b": "x"}]})],
+     ("a string", ("a", "b")), ("a array<struct<b:int>>", {"a": [{"b": 1}, {"b": "x"}]})],
 )  # fmt: skip
 def test_what_a_type_cannot_hold_is_refused(kind: str, value: object) -> None:
     with pytest.raises(UnfitError):

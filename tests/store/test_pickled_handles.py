@@ -18,9 +18,10 @@ import pytest
 
 import tidelog
 from support.real_stores import expect_sound, in_child
-from support.stores import open_store
+from support.stores import PATH, open_store
 from tidelog.codecs import I64, Str
 from tidelog.engine.api.database import session_of
+from tidelog.engine.api.open import open_with
 from tidelog.errors import (
     AlreadyOpenError,
     ClosedError,
@@ -29,6 +30,7 @@ from tidelog.errors import (
     NotFoundError,
     UsageError,
 )
+from tidelog.testing import simulated
 
 STARTS = ["spawn", "forkserver"]
 
@@ -95,6 +97,8 @@ def test_a_link_leads_to_the_store_that_is_open(path: Path, tmp_path: Path) -> N
         data = pickle.dumps(db)
     with tidelog.open(path) as db:
         assert pickle.loads(data) is db
+    with tidelog.open(tmp_path / "link") as db:
+        assert pickle.loads(data) is db
 
 
 def test_a_relative_path_is_that_of_where_it_was_opened(
@@ -130,8 +134,9 @@ def test_a_store_that_is_open_in_the_other_way_is_not_taken(path: Path) -> None:
         writing = pickle.dumps(db.map("stock"))
     with tidelog.open(path, read_only=True) as reader:
         reading = pickle.dumps(reader)
-        with pytest.raises(AlreadyOpenError, match="is open in this process already"):
+        with pytest.raises(AlreadyOpenError, match="is open in this process already") as caught:
             pickle.loads(writing)
+        assert "for writing, and" not in str(caught.value)  # which is for other processes
     with tidelog.open(path), pytest.raises(AlreadyOpenError, match="is open in this process"):
         pickle.loads(reading)
 
@@ -149,6 +154,14 @@ def test_what_is_closed_is_not_pickled_and_opens_anew(path: Path) -> None:
     assert (session.durability, session.lock_timeout) == ("interval", 3.5)
     session.close()
     expect_sound(path)
+
+
+def test_a_store_for_reading_is_opened_anew_with_its_options(path: Path) -> None:
+    with tidelog.open(path, read_only=True, map_size=1 << 34) as reader:
+        data = pickle.dumps(reader)
+    with pickle.loads(data) as again:
+        session: Any = session_of(again)
+        assert session.access.kv.map_size() == 1 << 34
 
 
 def test_what_unpickling_has_opened_goes_with_its_last_handle(path: Path) -> None:
@@ -230,6 +243,16 @@ def test_stores_that_no_other_process_finds_are_not_pickled(
             with pytest.raises(UsageError, match="cannot be pickled: no other process") as caught:
                 pickle.dumps(handle)
             assert "`tidelog.open`" in caught.value.hint
+
+
+def test_a_reader_of_a_disk_of_somebodys_own_is_not_pickled() -> None:
+    store = open_store()
+    store.database.map("m")
+    store.database.close()
+    with open_with(simulated(9, store.disk), PATH, read_only=True) as reader:
+        for handle in (reader, reader.map("m")):
+            with pytest.raises(UsageError, match="cannot be pickled: no other process"):
+                pickle.dumps(handle)
 
 
 # ------------------------------------------------------------------ in other processes

@@ -237,6 +237,14 @@ def test_truncate_cuts_and_later_writes_grow_again(directory: Directory, mapped:
     file.close()
 
 
+def test_truncate_lets_a_file_grow_by_zeros(directory: Directory) -> None:
+    file = directory.create("a")
+    file.write(0, b"abc")
+    file.truncate(9)
+    assert (file.size(), file.read(0, 20)) == (9, b"abc" + bytes(6))
+    file.close()
+
+
 def test_reading_behind_the_end_returns_nothing(directory: Directory) -> None:
     write_file(directory, "a", b"abc")
     file = directory.open_read("a")
