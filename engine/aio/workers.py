@@ -2,7 +2,8 @@
 
 Invariants:
 
-- Nothing runs in a worker thread once ``close`` has returned, so the store may be let go of.
+- Nothing runs in a worker thread once ``close`` has returned, so the store may be let go of.  A job
+  counts until its thread has ended it: a task may be interrupted before it hears of that.
 - Work that only reads or maintains runs to its end even if its task is cancelled; such a task
   gets the result, and is cancelled at its next checkpoint.
 - Who waits for locks holds a *place*, and so do those who have locks: were threads given out one
@@ -40,7 +41,8 @@ class Workers:
         self._here = loop.here
         self._turns = Turns(loop, WORKERS_MAX)
         self._places = Turns(loop, places)
-        self._busy = 0
+        self._jobs: set[object] = set()
+        """Those that are given to a thread, and have not ended."""
         self._quiet = Once(loop)
         self._interrupts: set[Callable[[], None]] = set()
 
@@ -64,24 +66,17 @@ class Workers:
         """Return ``work()``, called in a worker thread."""
         self.check_all()
         await self._loop.checkpoint_if_cancelled()
-        self._busy += 1
+        await self._turns.wait()
         try:
-            await self._turns.wait()
-            try:
-                return await in_thread(self._loop, work)
-            finally:
-                self._turns.leave()
+            self.check()  # it may have been closed meanwhile
+            return await in_thread(self._loop, work, jobs=self)
         finally:
-            self._done()
+            self._turns.leave()
 
     async def finish(self, work: Callable[[], T]) -> T:
         """Return ``work()``, called in a thread at once, whether the task is cancelled or not."""
         self.check_all()
-        self._busy += 1
-        try:
-            return await in_thread(self._loop, work)
-        finally:
-            self._done()
+        return await in_thread(self._loop, work, jobs=self)
 
     async def run_waiting(self, work: Callable[[], T], interrupt: Callable[[], None]) -> T:
         """Return ``work()``, called in a thread of its own, where it may wait for locks.
@@ -100,22 +95,25 @@ class Workers:
                 interrupt()
             return False
 
-        self._busy += 1
         self._interrupts.add(interrupt)
         try:
-            return await in_thread(self._loop, work, give_up)
+            return await in_thread(self._loop, work, give_up, jobs=self)
         except RolledBackError:
             if cancelled:
                 await self._loop.checkpoint()  # where the cancellation comes
             raise
         finally:
             self._interrupts.discard(interrupt)
-            self._done()
 
-    def _done(self) -> None:
-        self._busy -= 1
-        if self.closed and not self._busy:
-            self._quiet.come()
+    def begin(self, job: object) -> None:
+        """Count a job that is about to be given to a thread."""
+        self._jobs.add(job)
+
+    def end(self, job: object) -> None:
+        """Count a job no more; called by whatever thread has ended it."""
+        self._jobs.discard(job)
+        if self.closed and not self._jobs:
+            self._loop.soon(self._quiet.come)
 
     async def take_place(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for a place among those who may wait for locks."""
@@ -137,31 +135,60 @@ class Workers:
         self.closed = True
         for interrupt in list(self._interrupts):
             interrupt()
-        if self._busy:
+        if self._jobs:
             await self._quiet.wait()
 
 
-async def in_thread(loop: Loop, work: Callable[[], T], give_up: Callable[[], bool] = never) -> T:
-    """Return ``work()``, called in a thread; a task that is cancelled waits for its end."""
+async def in_thread(
+    loop: Loop,
+    work: Callable[[], T],
+    give_up: Callable[[], bool] = never,
+    jobs: Workers | None = None,
+) -> T:
+    """Return ``work()``, called in a thread; a task that is cancelled waits for its end.
+
+    ``jobs`` counts it.
+    """
     context = copy_context()
     sleeper: Any = None
     result: T | None = None
     error: BaseException | None = None
+    token = object()
+    claims = [token]
+
+    def claimed() -> bool:
+        """Take the job: the thread to run it, or who was interrupted so that nobody does."""
+        try:
+            claims.pop()
+        except IndexError:
+            return False
+        return True
 
     def job() -> None:
         nonlocal work, result, error
+        if not claimed():
+            return
         try:
             result = context.run(work)
         except BaseException as raised:
             error = raised
         del work  # the task may let go of a snapshot before this thread is through
+        if jobs is not None:
+            jobs.end(token)
         loop.soon(loop.wake, sleeper)
 
     @loop.protected
     async def begin() -> None:
         nonlocal sleeper
         sleeper = loop.sleeper()
-        loop.start(job)
+        try:
+            if jobs is not None:
+                jobs.begin(token)
+            loop.start(job)
+        except BaseException:
+            if claimed() and jobs is not None:
+                jobs.end(token)
+            raise
         await loop.wait(sleeper, give_up)
 
     await begin()

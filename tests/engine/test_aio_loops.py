@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sys
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from support.real_stores import expect_sound
 from support.trio_stores import Gate, contents, gated, opened, parts_of
 from tidelog import aio
 from tidelog.codecs import I64, Str
+from tidelog.engine.aio import workers
 from tidelog.engine.aio.asyncio_loop import AsyncioLoop
 from tidelog.engine.aio.database import loop_session_of
 from tidelog.engine.aio.loops import never
@@ -229,6 +232,44 @@ async def test_what_an_interrupt_cut_off_is_called_once_somebody_is_cancelled() 
     task.cancel()
     await task
     assert not loop._calls
+
+
+class Interrupting:
+    """Raises ``KeyboardInterrupt`` at one line of a module that this thread comes by."""
+
+    def __init__(self, module: ModuleType, line: int) -> None:
+        self._path = module.__file__
+        self._left = line
+        self.raised = False
+
+    def __call__(self, frame: FrameType, event: str, _arg: object) -> Interrupting | None:
+        if frame.f_code.co_filename != self._path:
+            return None
+        if event == "line" and not self.raised:
+            self._left -= 1
+            if not self._left:
+                self.raised = True
+                raise KeyboardInterrupt
+        return self
+
+
+@under_asyncio
+async def test_a_store_is_closed_wherever_a_call_in_a_thread_was_interrupted() -> None:
+    # It waited for ever for a job that nobody counted as ended.
+    for line in range(1, 1000):
+        interrupting = Interrupting(workers, line)
+        async with opened(FaultyDisk()) as db:
+            numbers = await numbers_of(db)
+            await numbers.set("a", 1)
+            sys.settrace(interrupting)
+            try:
+                with suppress(KeyboardInterrupt):
+                    await db.statistics()
+            finally:
+                sys.settrace(None)
+        if not interrupting.raised:
+            break
+    assert line > 20
 
 
 @under_asyncio

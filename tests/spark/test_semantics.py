@@ -100,8 +100,11 @@ def test_a_snapshot_is_pinned_by_load_and_tells_its_cut(
     early = load(store)
     for frame, path in ((early, store), (load(copy), copy), (load(archive), archive)):
         assert snapshot_vector(frame) == {str(path): last}
-    both = load(json.dumps([str(store), str(copy)]))
-    assert snapshot_vector(both) == {str(store): last, str(copy): last}
+    other = tmp_path / "other"
+    with new_store(other, partitions=1) as db:
+        db.map("m")[b"k"] = b"v"
+    both = load(json.dumps([str(store), str(other)]))
+    assert snapshot_vector(both) == {str(store): last, str(other): {0: 1}}
     for path in (copy, archive):
         frame = load(path, asOf=json.dumps(share), columns="key,value")
         assert snapshot_vector(frame) == {str(path): dict(share)}
