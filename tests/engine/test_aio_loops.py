@@ -261,12 +261,13 @@ async def test_a_store_is_closed_wherever_a_call_in_a_thread_was_interrupted() -
         async with opened(FaultyDisk()) as db:
             numbers = await numbers_of(db)
             await numbers.set("a", 1)
+            before = sys.gettrace()
             sys.settrace(interrupting)
             try:
                 with suppress(KeyboardInterrupt):
                     await db.statistics()
             finally:
-                sys.settrace(None)
+                sys.settrace(before)
         if not interrupting.raised:
             break
     assert line > 20
