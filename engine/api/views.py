@@ -10,6 +10,7 @@ Left out: the iterations themselves (``items``), and parts of a map, whose lengt
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import ItemsView, Iterator, KeysView, MappingView, ValuesView
 from typing import Any, TypeVar
 
@@ -43,8 +44,9 @@ class _View(MappingView):
         """Begin an iteration backwards."""
         return iter(iterate(self._way()._replace(reverse=True), self._mapping))
 
+    @abstractmethod
     def _way(self) -> Iteration[Any]:
-        raise NotImplementedError
+        """Return how to go over the map."""
 
 
 class MapKeys(_View, KeysView[K]):
