@@ -116,6 +116,23 @@ class DataclassForm:
             ) from error.__cause__
 
 
+def instance_maker(kind: type, codec: str) -> Callable[[Any], Any]:
+    """Return what makes an instance of a dataclass of what a struct of columns holds.
+
+    That is a document with all fields: of those that are None and whose hint does not take it, the
+    default is taken.  What it returns raises ``CodecError``.
+    """
+    part = _Reader(codec, nulls_lack=True).part_of_class(kind)
+
+    def instance(fields: Any) -> Any:
+        try:
+            return part.from_plain(fields, DEPTH_MAX)
+        except _PartError as error:
+            raise refused(codec, str(error), _path(error)) from error.__cause__
+
+    return instance
+
+
 class RawForm:
     """The functions for documents of a dataclass whose class is not here."""
 
@@ -171,10 +188,14 @@ def _of_another_class(codec: str, kind: type, value: Any) -> CodecError:
 
 
 class _Reader:
-    """Turns the hints of a class into parts; a class that names itself is read once."""
+    """Turns the hints of a class into parts; a class that names itself is read once.
 
-    def __init__(self, codec: str) -> None:
+    ``nulls_lack``: a document lacks the fields that are None in it and whose hint does not take it.
+    """
+
+    def __init__(self, codec: str, *, nulls_lack: bool = False) -> None:
         self._codec = codec
+        self._nulls_lack = nulls_lack
         self._classes: dict[type, _Part] = {}
 
     def part_of_class(self, kind: type, removed: frozenset[str] = frozenset()) -> _Part:
@@ -182,7 +203,7 @@ class _Reader:
         if kind in self._classes:
             return self._classes[kind]
         fields: dict[str, _Part] = {}
-        part = _class_part(kind, fields, removed)
+        part = _class_part(kind, fields, removed, self._nulls_lack)
         self._classes[kind] = part  # before its fields, which may be of the same class
         try:
             hints = get_type_hints(kind)
@@ -465,7 +486,9 @@ def _dict(key: _Part, item: _Part) -> _Part:
     )
 
 
-def _class_part(kind: type, fields: dict[str, _Part], removed: frozenset[str]) -> _Part:
+def _class_part(
+    kind: type, fields: dict[str, _Part], removed: frozenset[str], nulls_lack: bool
+) -> _Part:
     def to_plain(value: Any, depth: int) -> dict[str, Any]:
         if type(value) is not kind:
             raise _mistyped(kind.__qualname__, value)
@@ -484,6 +507,8 @@ def _class_part(kind: type, fields: dict[str, _Part], removed: frozenset[str]) -
         left, given = _deeper(depth), {}
         for name, element in value.items():
             part = fields.get(name)
+            if part is not None and nulls_lack and element is None and _NONE not in part.wire:
+                continue
             if part is not None:
                 given[name] = _at(f".{name}", part.from_plain, element, left)
             elif name not in removed:

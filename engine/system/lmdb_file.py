@@ -359,13 +359,16 @@ def open_file(path: str, map_size: int, *, read_only: bool) -> LmdbEnvironment:
 
 def _open(path: str, file: str, map_size: int, *, read_only: bool, lock: bool) -> lmdb.Environment:
     readahead = _fits_in_memory(file)
+    # py-lmdb counts a lock file beside the data as open, even if it is not: nobody would hold its
+    # number, which the system could give to a file of another store.
+    place = path if lock else file
     with translated(f"opening {path}"):
         while True:
             try:
                 return lmdb.open(
-                    os.fsencode(path),  # text has to be UTF-8 for py-lmdb
+                    os.fsencode(place),  # text has to be UTF-8 for py-lmdb
                     map_size=map_size,
-                    subdir=path != file,
+                    subdir=place != file,
                     readonly=read_only,
                     create=not read_only,
                     lock=lock,

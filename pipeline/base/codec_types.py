@@ -24,7 +24,9 @@ from typing import Any
 from uuid import UUID
 
 from ...affinity.errors import UsageError
-from ...engine.codecs.moments import text_span
+from ...engine.codecs.decimals import decimal_text
+from ...engine.codecs.moments import day_text, moment_text, span_text, text_span
+from ...engine.codecs.registry import DATACLASS_PREFIX
 from ...engine.codecs.tuples import SingleFloat
 from .sql_types import DECIMAL_DIGITS_MAX, SPAN, SqlType
 from .times import EPOCH, time_of
@@ -47,15 +49,38 @@ class CodecType:
 
 def _document(found: Any, kind: SqlType) -> Any:
     """Return a value as dicts and lists; fields that are null are left out, as by ``to_json``."""
+    return _nested(found, kind, {}, nulls=False)
+
+
+def _fields(found: Any, kind: SqlType) -> Any:
+    """Return a value as the documents of dataclasses have it: some types as text."""
+    return _nested(found, kind, _TEXTS, nulls=True)
+
+
+_TEXTS: Mapping[type, Callable[[Any], str]] = {
+    datetime: moment_text,
+    date: day_text,
+    timedelta: span_text,
+    Decimal: decimal_text,
+}
+
+
+def _nested(
+    found: Any, kind: SqlType, texts: Mapping[type, Callable[[Any], str]], *, nulls: bool
+) -> Any:
     if found is None or not kind.fields:
-        return found
+        return texts[type(found)](found) if type(found) in texts else found
     inner = dict(kind.fields)
     if kind.name == "struct":
-        pairs = ((name, _document(item, inner[name])) for name, item in found.items())
-        return {name: item for name, item in pairs if item is not None}
+        pairs = ((name, _nested(found[name], inner[name], texts, nulls=nulls)) for name in inner)
+        return {name: item for name, item in pairs if nulls or item is not None}
     if kind.name == "map":
-        return {key: _document(item, inner["value"]) for key, item in found}
-    return [_document(item, inner["element"]) for item in found]
+        named, held = inner["key"], inner["value"]
+        return {
+            _nested(key, named, texts, nulls=nulls): _nested(item, held, texts, nulls=nulls)
+            for key, item in found
+        }
+    return [_nested(item, inner["element"], texts, nulls=nulls) for item in found]
 
 
 def _tuple(found: Any, _kind: SqlType) -> Any:
@@ -95,11 +120,15 @@ CODEC_TYPES: Mapping[str, CodecType] = {
 }
 """The type of each codec that comes with Tidelog, by name."""
 
+_OF_DATACLASS = CodecType(None, ("struct",), _fields)
+
 _UNKNOWN = CodecType()
 
 
 def codec_type(name: str) -> CodecType:
     """Return what a codec is as a column."""
+    if name.startswith(DATACLASS_PREFIX):
+        return _OF_DATACLASS
     return CODEC_TYPES.get(name, _UNKNOWN)
 
 

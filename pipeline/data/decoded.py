@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...affinity.errors import CodecError
 from ...engine.codecs.byte_text import inline_bytes
+from ...engine.codecs.classes import instance_maker
 from ...engine.codecs.registry import Msgpack, codec_named, reading_codec
 from ..base.codec_types import UnfitError, codec_type, fitting
 from ..base.sql_types import parse_type
@@ -44,6 +45,15 @@ def document_decoder(codec: tuple[str, int]) -> Callable[[bytes], Any]:
     """Return what decodes bytes of a codec; those of a dataclass as the document that they are."""
     found = reading_codec(*codec)
     return found.decode if found.of is None else Msgpack.decode
+
+
+def column_encoder(codec: tuple[str, int]) -> Callable[[Any], bytes]:
+    """Return what encodes a value of a column; a struct stands for an instance of a dataclass."""
+    found = codec_named(*codec)
+    if found.of is None:
+        return found.encode
+    instance = instance_maker(found.of, found.name)
+    return lambda fields: found.encode(instance(fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +88,7 @@ class Side:
         """Return a column of values as one of bytes; ``told`` hears of what cannot be encoded."""
         import pyarrow as pa
 
-        encode, plain = codec_named(*self.codec).encode, codec_type(self.codec[0]).value
+        encode, plain = column_encoder(self.codec), codec_type(self.codec[0]).value
         kind = parse_type(self.kind)
         found: list[bytes | None] = []
         for place, value in enumerate(column.to_pylist()):

@@ -14,6 +14,7 @@ import lmdb
 import pytest
 
 from tidelog.affinity.errors import (
+    AlreadyOpenError,
     CorruptDataError,
     DiskError,
     DiskFullError,
@@ -229,6 +230,22 @@ def test_a_reader_without_locks_leaves_no_trace(tmp_path: Path) -> None:
     assert kv.entries() == 50
     kv.close()
     assert os.listdir(tmp_path) == ["data.mdb"]
+
+
+def test_a_lock_file_that_a_reader_does_not_hold_may_be_removed(tmp_path: Path) -> None:
+    """Its number went to a file of another store, which then was "open in this process"."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    new.mkdir()
+    filled(old)
+    reader = opened(old, read_only=True, lock=False)
+    filled(new)
+    (new / "lock.mdb").unlink()
+    os.rename(old / "lock.mdb", new / "lock.mdb")  # as a file with its number
+    opened(new).close()
+    with pytest.raises(AlreadyOpenError):
+        opened(old)
+    reader.close()
 
 
 LIMITED = """

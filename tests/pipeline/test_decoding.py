@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from uuid import UUID
 
@@ -561,6 +563,77 @@ def test_fields_that_a_document_has_as_text_have_their_types_if_they_are_given(
     assert row["value"] == {**vars(SALE), "buyer": str(SALE.buyer)}
     (row,) = decoded(tmp_path / "s", "sales")
     assert row["value"] == Msgpack.decode(codec.encode(SALE))
+
+
+@dataclass
+class Shelf:
+    """A value of which columns have all fields, nulls for those that are not there."""
+
+    name: str | None
+    sales: list[Sale]
+    counts: dict[date, int]
+    places: int = 7
+
+
+@pytest.fixture
+def shelves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Codec[Shelf]:
+    """The codec of ``Shelf``, which an installed package registers."""
+    codec = codecs.dataclass(Shelf)
+    package = ModuleType("shelves")
+    package.codec = codec  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "shelves", package)
+    metadata = tmp_path / "site" / "shelves-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: shelves\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[tidelog.codecs]\ndataclass.Shelf = shelves:codec\n"
+    )
+    monkeypatch.syspath_prepend(metadata.parent)
+    return codec
+
+
+SHELF = (
+    f"name string, sales array<struct<total:decimal(12,2),day:date,at:timestamp,took:{SPAN},"
+    "buyer:string>>, counts map<date,int>, places int"
+)
+
+
+def columns_of(shelf: Shelf, *, places: int | None) -> dict[str, Any]:
+    sales = [{**vars(sale), "buyer": str(sale.buyer)} for sale in shelf.sales]
+    return {**vars(shelf), "sales": sales, "counts": list(shelf.counts.items()), "places": places}
+
+
+def test_a_struct_is_written_as_an_instance_of_a_dataclass(shelves: Codec[Shelf]) -> None:
+    # The codec wants an instance, and was given a dict.
+    import pyarrow as pa
+
+    full = Shelf("left", [SALE], {date(2026, 11, 21): 3}, 5)
+    bare = Shelf(None, [], {})
+    rows = [columns_of(full, places=5), None, columns_of(bare, places=None)]
+    side = Side((shelves.name, 1), SHELF)
+    encoded = side.encoded(
+        pa.array(rows, parse_type(SHELF).arrow()), lambda place, error: pytest.fail(str(error))
+    )
+    assert [data.as_py() for data in encoded] == [shelves.encode(full), None, shelves.encode(bare)]
+
+
+def test_a_struct_that_is_no_instance_is_told_by_the_path_of_its_field(
+    shelves: Codec[Shelf],
+) -> None:
+    import pyarrow as pa
+
+    lacking = {**columns_of(Shelf("a", [SALE], {}), places=1), "counts": None}
+    null = columns_of(Shelf("b", [SALE], {}), places=1)
+    null["sales"][0]["buyer"] = None
+    told: list[str] = []
+    encoded = Side((shelves.name, 1), SHELF).encoded(
+        pa.array([lacking, null], parse_type(SHELF).arrow()),
+        lambda _, error: told.append(str(error)),
+    )
+    assert encoded.null_count == 2
+    for text, field in zip(told, ("'counts'", "'buyer'"), strict=True):
+        assert f"the document has no field {field}, which has no default" in text
+    assert "$.sales[0]" in told[1]
 
 
 def test_types_given_to_spark_are_those_to_decode_into(mixed: Path) -> None:
