@@ -11,6 +11,7 @@ from .engine.aio.database import (
     Reads as Reads,
     Snapshot as Snapshot,
     Transaction as Transaction,
+    memory as memory,
     open as open,
     open_with as open_with,
 )

@@ -138,7 +138,17 @@ CHANGED = {
 # Names of functions and types that several modules define, and why that confuses nobody.
 SHARED = {
     **dict.fromkeys(
-        ["Attempt", "Database", "Items", "Map", "Snapshot", "Transaction", "open", "open_with"],
+        [
+            "Attempt",
+            "Database",
+            "Items",
+            "Map",
+            "Snapshot",
+            "Transaction",
+            "memory",
+            "open",
+            "open_with",
+        ],
         "one thing, for threads and for tasks of Trio",
     ),
     **dict.fromkeys(

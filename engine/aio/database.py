@@ -50,6 +50,7 @@ __all__ = [
     "Reads",
     "Snapshot",
     "Transaction",
+    "memory",
     "open",
     "open_with",
 ]
@@ -300,8 +301,24 @@ def open(
     )
 
 
-@asynccontextmanager
-async def open_with(
+def memory(
+    *,
+    partitions: int | None = None,
+    durability: Durability = "always",
+    codecs: Iterable[codecs_module.ValueCodec[Any]] = (),
+    **limits: Unpack[GivenOptions],
+) -> AbstractAsyncContextManager[Database]:
+    """Open a new, empty store without files for the tasks of this loop: ``tidelog.memory``.
+
+    It is gone behind the ``async with`` block.
+    """
+    making = partial(
+        opens.memory, partitions=partitions, durability=durability, codecs=codecs, **limits
+    )
+    return _opened(making, "inline")
+
+
+def open_with(
     environment: Environment,
     path: str | os.PathLike[str],
     *,
@@ -312,11 +329,8 @@ async def open_with(
     codecs: Iterable[codecs_module.ValueCodec[Any]] = (),
     reads: Reads = "inline",
     **limits: Unpack[GivenOptions],
-) -> AsyncIterator[Database]:
+) -> AbstractAsyncContextManager[Database]:
     """Open a store in a given environment: ``open`` with another disk, clock or data file."""
-    choice("reads", reads, Reads)
-    loop = running_loop()
-    await loop.checkpoint_if_cancelled()
     opening = partial(
         opens.open_with,
         environment,
@@ -328,6 +342,16 @@ async def open_with(
         codecs=codecs,
         **limits,
     )
+    return _opened(opening, reads)
+
+
+@asynccontextmanager
+async def _opened(
+    opening: Callable[[], databases.Database | ReadOnlyDatabase], reads: Reads
+) -> AsyncIterator[Database]:
+    choice("reads", reads, Reads)
+    loop = running_loop()
+    await loop.checkpoint_if_cancelled()
     database = Database(await in_thread(loop, opening), loop, reads)
     try:
         yield database

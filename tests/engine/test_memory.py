@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-import tidelog
+import tidelog.aio
 from support.loads import make_load, rows_of
 from support.real_stores import expect_sound, in_child, run_python
 from tidelog.codecs import I64, Str
@@ -49,6 +49,27 @@ def test_a_store_in_memory_does_what_a_store_does(durability: Any) -> None:
         assert check_database(db) == []
     with pytest.raises(ClosedError):
         stock["apples"]
+
+
+@pytest.mark.loops
+async def test_tasks_have_a_store_in_memory() -> None:
+    async with tidelog.aio.memory(partitions=3, durability="none") as db:
+        stock = db.map("stock", key=Str, value=I64)
+        await stock.update_many({"apples": 3, "pears": 5})
+        assert await db.run(stock_of_pears, stock) == 6
+        await db.checkpoint()
+        assert [pair async for pair in stock.items()] == [("apples", 3), ("pears", 6)]
+        assert db.database.partitions == 3
+        assert db.path.startswith(":memory:")
+    with pytest.raises(ClosedError):
+        await stock.get("apples")
+    with pytest.raises(UsageError, match="it always makes a new store"):
+        async with tidelog.aio.memory(read_only=True):  # type: ignore[call-arg]
+            pass
+
+
+async def stock_of_pears(tx: tidelog.aio.Transaction, stock: tidelog.aio.Map[str, int]) -> int:
+    return await tx[stock].incr("pears")
 
 
 def test_its_log_goes_on_in_new_segments_and_is_trimmed() -> None:
