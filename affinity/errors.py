@@ -239,7 +239,10 @@ class TransactionTooLargeError(TransactionError):
     """The transaction is larger than ``transaction_bytes_max``; nothing was reserved or written."""
 
     code = "TL-TX-008"
-    hint = "Use `map.load(pairs)`, which commits in parts, or raise `transaction_bytes_max`."
+    hint = (
+        "Use `map.load(pairs)`, which commits in parts, for large values with a smaller `batch=`; "
+        "or raise `transaction_bytes_max`."
+    )
 
 
 class TooManyRangesError(TransactionError):

@@ -22,6 +22,7 @@ from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.codecs import registry as engine_codecs
 from tidelog.engine.codecs.registry import Codec
 from tidelog.tools.kv.export import _WRITERS
+from tidelog.tools.kv.importing import batches_of
 from tidelog.tools.kv.record_files import LINE_BYTES_MAX, format_of, numbered_records
 from tidelog.tools.kv.record_pairs import ImportFields, Records, pairs_of_records, split_head
 
@@ -87,13 +88,44 @@ def test_the_right_codecs_can_be_given_after_a_failure(shop: Path, run: Run) -> 
     assert run("kv", "get", shop, "towns", "1").stdout == '{"id": 1}\n'
 
 
+def test_a_batch_ends_at_a_number_of_records_or_of_bytes() -> None:
+    pairs = [((n, n), size) for n, size in enumerate([1, 2, 3, 9, 1, 20, 1])]
+    for batch, bytes_max, lengths in (
+        (3, 100, [3, 3, 1]), (100, 9, [4, 2, 1]), (2, 9, [2, 2, 2, 1]), (7, 100, [7]),
+        (1, 9, [1] * 7),
+    ):  # fmt: skip
+        found = list(batches_of(iter(pairs), batch, bytes_max))
+        assert [len(part) for part in found] == lengths
+        assert [pair for part in found for pair in part] == [pair for pair, _ in pairs]
+    assert list(batches_of(iter(()), 3)) == []
+
+
+def test_the_bytes_of_a_record_are_those_that_are_stored() -> None:
+    namespace = namespace_with(engine_codecs.Str, engine_codecs.Msgpack)
+    wanted = Records(numbered=iter([(1, {"key": "Zoë", "value": "x" * 1000})]), form="typed")
+    found = list(pairs_of_records(wanted, namespace, ImportFields(key=("key",))))
+    assert found == [(("Zoë", "x" * 1000), 4 + 1003)]
+
+
 @pytest.mark.slow
-def test_a_first_batch_that_is_too_large_leaves_no_map(shop: Path, run: Run) -> None:
+def test_records_that_are_large_together_are_loaded(tmp_path: Path, run: Run) -> None:
+    # They were held in memory, refused as one transaction, and left an empty store behind.
     lines = [json.dumps({"key": str(n), "value": "x" * (25 << 20)}) for n in range(3)]
-    done = run("kv", "import", shop, "--map", "m", input="\n".join(lines))
-    assert done.exit_code == 2
-    assert "--batch" in done.stderr
-    assert "m" not in maps_of(shop)
+    new = tmp_path / "new.tl"
+    done = run("kv", "import", new, "--map", "m", "--create", input="\n".join(lines))
+    assert done.exit_code == 0, done.stderr
+    with tidelog.open(new) as db:
+        assert list(db.map("m")) == ["0", "1", "2"]
+
+
+def test_an_error_about_a_record_of_many_fields_names_some(shop: Path, run: Run) -> None:
+    # It was as long as all of their names.
+    text = ",".join(f"c{number}" for number in range(5000)) + "\n" + "1," * 4999 + "1\n"
+    for options in ([], ["--type", "x=int"]):
+        done = run("kv", "import", shop, "--map", "m", "--format", "csv", *options, input=text)
+        assert done.exit_code == 2
+        assert "c0, c1, c2, c3, c4, c5, c6, c7 and 4,992 more" in done.stderr
+        assert len(done.stderr) < 500
 
 
 PUTS: list[tuple[str, list[str]]] = [
@@ -336,7 +368,7 @@ def test_an_import_of_an_export_has_every_byte(
         records = Records(numbered=found, form="typed", is_text=lambda _: True)
     back = pairs_of_records(records, namespace, ImportFields(key=("key",)))
     assert {
-        namespace.encode_key(one): namespace.encode_value(other) for one, other in back
+        namespace.encode_key(one): namespace.encode_value(other) for (one, other), _ in back
     } == expected
 
 

@@ -86,7 +86,8 @@ def test_bytes_that_are_none(given: str) -> None:
      (codecs.Tuple, '[[{"date": "soon"}]]'), (codecs.Tuple, '[{"decimal": 1.5}]'),
      (codecs.Tuple, '[{"date": "2026-01-01", "uuid": "5"}]'), (codecs.Tuple, '[{"uuid": "5"}]'),
      (codecs.Msgpack, "text"), (codecs.Json, "NaN"), (codecs.Json, "[" * 100_000),
-     (codecs.Float, "much"), (codecs.Uuid, "5"), (codecs.Datetime, "2026-01-01T00:00:00"),
+     (codecs.Float, "much"), (codecs.Uuid, "5"), (codecs.Uuid, "1234_678" + "1" * 24),
+     (codecs.Datetime, "2026-01-01T00:00:00"),
      (codecs.Datetime, "soon"), (codecs.Date, "2026-13-01"), (codecs.Timedelta, "1 day"),
      (codecs.Dec, "1,5"), (codecs.DecKey, "")],
 )  # fmt: skip

@@ -50,6 +50,7 @@ from ...wal.files import ReadOnlyDirectory
 from ...wal.records import NamespaceRecord
 from ..shell.exits import ClosingError, Exit, RefusedError, exit_code
 from ..shell.terminal import tell_beside
+from ..shell.text import first_of
 from ..wal.records import FIRST_USER_NAMESPACE
 
 AnyMap = Map[Any, Any]
@@ -300,8 +301,8 @@ def require_map(db: Database | ReadOnlyDatabase, name: str) -> None:
     """Raise ``NotFoundError`` if the store has no such map."""
     names = db.maps()
     if name not in names:
-        known = ", ".join(names[:8]) or "none"
-        raise NotFoundError(f"there is no map {name!r}", hint=f"The store has these maps: {known}.")
+        hint = f"The store has these maps: {first_of(names)}."
+        raise NotFoundError(f"there is no map {name!r}", hint=hint)
 
 
 def record_of(db: Database | ReadOnlyDatabase, name: str) -> NamespaceRecord:

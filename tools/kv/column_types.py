@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
 from ...affinity.errors import UsageError
 from ...engine.codecs.byte_text import quoted
 from ...engine.codecs.registry import Json
-from ..shell.text import value_of_text
+from ..shell.text import first_of, parse_uuid, value_of_text
 
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -32,7 +31,7 @@ def _int(text: str) -> int:
 
 
 def _float(text: str) -> float:
-    if "_" in text:
+    if "_" in text or not text.isascii():
         raise ValueError
     return float(text)
 
@@ -50,7 +49,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "bool": lambda text: _TRUTH[text.lower()],
     "decimal": _decimal,
     "datetime": datetime.fromisoformat,
-    "uuid": UUID,
+    "uuid": parse_uuid,
     "json": lambda text: value_of_text(text, Json, "value"),
 }
 
@@ -85,7 +84,7 @@ class ColumnTypes:
             if column not in columns:
                 raise UsageError(
                     f"--type names the column {quoted(column)}; the head line has "
-                    f"{', '.join(columns)}",
+                    f"{first_of(columns)}",
                     hint="Correct the name of the column.",
                 )
 

@@ -2,8 +2,9 @@
 
 Invariants:
 
-- An import is not one transaction: each batch is all or none.  Batches are synced at the end and
-  whenever the import stops; what it says was loaded is durable then.
+- An import is not one transaction: each batch is all or none.  It ends at a number of records
+  or of bytes, so memory is bounded.  Batches are synced at the end and whenever the import stops;
+  what it says was loaded is durable then.
 - Store and map are made with the first batch: an import whose first records cannot be loaded leaves
   nothing behind.
 - Loading the same records again gives the same map, so an import that stopped can be resumed with
@@ -16,7 +17,7 @@ Left out: where records come from (``sources``), what they mean (``record_pairs`
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -48,6 +49,9 @@ from .record_pairs import DecodedPair, ImportFields, pairs_of_records
 from .sources import ImportProgress, ImportSource, file_source, table_source
 
 BATCH = 10_000
+BATCH_BYTES = 16 << 20
+"""A batch ends once it has so many bytes, too: it is held in memory, and has to fit into a
+transaction together with one more value."""
 
 
 @click.command(name="import", cls=ToolCommand)
@@ -112,7 +116,7 @@ BATCH = 10_000
     type=CountRange(1),
     default=BATCH,
     show_default=True,
-    help="Records per transaction.",
+    help="Records per transaction, at most.",
 )
 @click.option("--skip", type=CountRange(0), default=0, help="Leave out the first records.")
 @json_options
@@ -202,9 +206,19 @@ def chosen_source(
     return table_source(sqlite_file, table)
 
 
-def batches_of(pairs: Iterator[DecodedPair], batch: int) -> Iterator[list[DecodedPair]]:
-    """Yield pairs, so many at a time."""
-    while part := list(islice(pairs, batch)):
+def batches_of(
+    pairs: Iterable[tuple[DecodedPair, int]], batch: int, bytes_max: int = BATCH_BYTES
+) -> Iterator[list[DecodedPair]]:
+    """Yield pairs, so many at a time, and fewer if they have ``bytes_max`` bytes already."""
+    part: list[DecodedPair] = []
+    size = 0
+    for pair, pair_bytes in pairs:
+        part.append(pair)
+        size += pair_bytes
+        if len(part) == batch or size >= bytes_max:
+            yield part
+            part, size = [], 0
+    if part:
         yield part
 
 

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     import pyarrow
 
 ROWS_MAX = 8192
-"""Rows of a group that an export writes, and of a batch that an import reads."""
+"""Rows of a group that an export writes."""
+ROWS_AT_ONCE = 1024
+"""Rows that an import takes out of a group at a time."""
 GROUP_BYTES = 64 << 20
 """A group that an export writes ends once it has so many bytes, too."""
 
@@ -58,7 +60,7 @@ class ParquetRecords:
     def records(self) -> Iterator[Numbered]:
         """Yield (number, record) of each row, from 1."""
         number = 0
-        batches = self._file.iter_batches(ROWS_MAX)
+        batches = self._file.iter_batches(ROWS_AT_ONCE)
         while True:
             with parquet_errors(f"{self._name}, behind row {number},"):
                 batch = next(batches, None)

@@ -25,7 +25,7 @@ from ...affinity.errors import CodecError, UsageError
 from ...engine.codecs.byte_text import bytes_shown
 from ...engine.codecs.registry import Codec
 from ...engine.data.namespaces import Namespace
-from ..shell.text import as_tuple, parse_value, value_of_json
+from ..shell.text import as_tuple, first_of, parse_value, value_of_json
 from ..wal.records import SCHEMA
 from .record_files import Numbered, bad_line
 
@@ -118,8 +118,8 @@ def _with_first(first: Numbered, rest: Iterator[Numbered]) -> Iterator[Numbered]
 
 def pairs_of_records(
     records: Records, namespace: Namespace, fields: ImportFields
-) -> Iterator[DecodedPair]:
-    """Yield key and value of each record."""
+) -> Iterator[tuple[DecodedPair, int]]:
+    """Yield key and value of each record, and how many bytes both have in the store."""
     for number, record in records.numbered:
         if records.form == "json" and is_head(record):
             raise bad_line(
@@ -130,14 +130,13 @@ def pairs_of_records(
         pair = None
         try:
             pair = _pair(record, records, namespace, fields)
-            namespace.encode_key(pair[0])
-            namespace.encode_value(pair[1])
+            size = len(namespace.encode_key(pair[0])) + len(namespace.encode_value(pair[1]))
         except UsageError as error:
             hint = _field_hint(error, namespace, pair, records.unit)
             raise bad_line(number, str(error), hint, records.unit) from error.__cause__
         except RecursionError:
             raise bad_line(number, "it is nested too deep", unit=records.unit) from None
-        yield pair
+        yield pair, size
 
 
 class MissingFieldError(UsageError):
@@ -217,7 +216,7 @@ def _meant(value: Any, field: str, records: Records, codec: Codec[Any], what: st
 def _field(record: dict[str, Any], name: str, what: str) -> Any:
     if name not in record:
         raise MissingFieldError(
-            f"there is no field {name!r}; the record has {', '.join(record) or 'none'}",
+            f"there is no field {name!r}; the record has {first_of(record)}",
             hint=f"Name the field that holds the {what}: --{what}-field.",
         )
     return record[name]

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from ...affinity.errors import NotFoundError, UsageError
-from ..shell.text import repeated
+from ..shell.text import first_of, repeated
 from .record_files import Numbered
 
 STEPS = 20_000
@@ -114,9 +114,8 @@ def _check_table(connection: sqlite3.Connection, file: str, name: str) -> None:
     )
     tables = [table for (table,) in rows]
     if name not in tables:
-        known = ", ".join(tables[:8]) or "none"
         raise NotFoundError(
-            f"{file} has no table {name!r}", hint=f"The file has these tables: {known}."
+            f"{file} has no table {name!r}", hint=f"The file has these tables: {first_of(tables)}."
         )
 
 

@@ -117,7 +117,6 @@ _DAMAGE_HINT = (
 # If the hint of the library speaks of the API, the command line has another one.
 _HINTS: dict[type[errors.TidelogError], str] = {
     errors.AlreadyOpenError: "End that process; commands that only read work beside it.",
-    errors.TransactionTooLargeError: "Give a smaller --batch.",
     errors.CommitUnknownError: "Run `tidelog wal dump STORE --tx ID` to see whether it is there.",
     errors.SnapshotExpiredError: "Run it again.",
     errors.CorruptLogError: _DAMAGE_HINT,

@@ -30,9 +30,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from itertools import islice
 from math import isinf
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -43,6 +44,8 @@ from ...engine.codecs.moments import moment_text, span_text, text_span
 from ...engine.codecs.registry import Codec, Json, Msgpack, SingleFloat
 
 MICROSECONDS = 1_000_000
+_NAMES_SHOWN = 8
+_UUID = re.compile("[0-9a-fA-F]{8}(-?)([0-9a-fA-F]{4}\\1){3}[0-9a-fA-F]{12}")
 
 
 # ------------------------------------------------------------------ values of codecs
@@ -107,6 +110,13 @@ def _parse_decimal(text: str) -> Decimal:
         raise ValueError("not a decimal number") from None
 
 
+def parse_uuid(text: str) -> UUID:
+    """Return a UUID; what Python takes for one beside its digits and dashes is refused."""
+    if _UUID.fullmatch(text) is None:
+        raise ValueError("not a UUID")
+    return UUID(text)
+
+
 def _parse_datetime(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
     if moment.utcoffset() is None:
@@ -133,6 +143,13 @@ def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def repeated(names: Iterable[str]) -> str:
     """Return the name that is there most often."""
     return Counter(names).most_common(1)[0][0]
+
+
+def first_of(names: Collection[str]) -> str:
+    """Return the first names of some, and how many more there are."""
+    more = len(names) - _NAMES_SHOWN
+    shown = ", ".join(islice(names, _NAMES_SHOWN)) or "none"
+    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _parse_tuple(text: str) -> tuple[Any, ...]:
@@ -195,7 +212,7 @@ _WRITTEN: dict[str, _Written] = {
     "tuple": _Written(_parse_tuple, _TUPLE_HINT),
     "msgpack": _Written(_parse_json, _JSON_HINT),
     "json": _Written(_parse_json, _JSON_HINT),
-    "uuid": _Written(UUID, "Give 32 hexadecimal digits, with dashes or without.", True, True),
+    "uuid": _Written(parse_uuid, "Give 32 hexadecimal digits, with dashes or without.", True, True),
     "datetime": _Written(
         _parse_datetime, "Give a time with its zone: 2026-11-21T15:30:00Z.", True, True
     ),
