@@ -106,6 +106,7 @@ OUTSIDE_WORLD = ("engine/system/production.py", "tools/")
 
 # Where every exception is caught on purpose, as path:function, and why.
 BROAD_HANDLERS = {
+    "engine/codecs/classes.py:_enum_part.from_plain": "an Enum of the user: it refuses the value",
     "engine/codecs/classes.py:_made": "a class of the user: it refuses the document",
     "engine/codecs/registry.py:_registered": "foreign code: the codec is not there",
     "engine/commit/carrier.py:Carrier.carry": "a signal may raise any class of error",

@@ -256,6 +256,8 @@ class _Reader:
             raise self._refused(
                 kind, f"the field {field!r}: the values of {hint.__name__} are not text or numbers"
             )
+        if unequal := [member for member in hint if member.value != member.value]:
+            raise self._refused(kind, f"the field {field!r}: nothing is equal to {unequal[0]}")
         return _enum_part(hint, wire)
 
     def _refused(self, kind: type, reason: str) -> CodecError:
@@ -374,7 +376,13 @@ def _enum_part(kind: type[Enum], wire: frozenset[type]) -> _Part:
             member = kind(value)
         except ValueError:
             raise _PartError(f"{shown(value)} is not a value of {kind.__name__}") from None
-        if type(value) is not type(member.value) or member.value != value:
+        except Exception as error:  # what it does with other values is the user's code
+            raise _PartError(f"{kind.__name__} refused it: {error!r}") from error
+        if (
+            type(member) is not kind
+            or type(value) is not type(member.value)
+            or member.value != value
+        ):
             raise _PartError(f"{shown(value)} is not a value of {kind.__name__}")
         return member
 

@@ -7,7 +7,7 @@ import pickle
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from enum import Enum, IntEnum, IntFlag
+from enum import EJECT, Enum, Flag, IntEnum, IntFlag
 from pathlib import Path
 from typing import Any, Optional
 from uuid import UUID
@@ -287,6 +287,7 @@ def test_bytes_that_are_no_document_are_refused(data: bytes) -> None:
         (dict[tuple[int, int], int], "the field 'a': keys of a dict cannot be"),
         ("Missing", "its hints cannot be resolved: name 'Missing' is not defined"),
         (Enum("Odd", {"A": (1, 2)}), "the field 'a': the values of Odd are not text or numbers"),
+        (Enum("Odd", {"A": 1.0, "B": float("nan")}), "the field 'a': nothing is equal to Odd.B"),
         (type[int], "the field 'a': .* is not supported"),
     ],
 )
@@ -342,6 +343,28 @@ def test_a_map_of_a_dataclass_is_opened_again_with_its_class(tmp_path: Path) -> 
         assert db.map("carts", value=CART)["a"] == SMALL
     with tidelog.open(tmp_path / "s.tl", read_only=True, codecs=[CART]) as db:
         assert db.map("carts")["a"] == SMALL
+
+
+class Strange(Flag, boundary=EJECT):
+    """Turns other values into no member, or into an error of its own."""
+
+    READ = 1
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        if value == 2:
+            return super()._missing_(value)
+        raise LookupError("no such right")
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(2, "2 is not a value"), (3.5, "refused it: Look"), ([], "refused it: Look")],
+)
+def test_whatever_an_enum_does_with_other_values_is_a_codec_error(value: Any, reason: str) -> None:
+    codec = codecs.dataclass(version_of("Cart", ("a", Strange)))
+    with pytest.raises(CodecError, match=rf"\$\.a: .*{reason}"):
+        codec.decode(Msgpack.encode({"a": value}))
 
 
 class Lenient(Enum):
