@@ -253,6 +253,7 @@ class Database:
         if self.read_only:
             await self._session.workers.run(cast("ReadOnlyDatabase", self.database).refresh)
         else:
+            self._session.workers.check_all()
             await self._session.loop.checkpoint()
 
     async def statistics(self) -> Statistics | ReadStatistics:

@@ -11,6 +11,8 @@ Invariants:
   is known, and is cancelled at its next checkpoint.
 - Whoever takes a commit out of a queue owns it: taking is one step under the interpreter lock.
 - Every commit that was submitted gets its outcome, and its task is woken exactly once.
+- The thread keeps nothing alive while it sleeps: a store that nobody can close any more, as after
+  an interrupt in the middle of closing, is let go of, and the thread ends.
 
 Left out: what a commit is and how groups are written (``commit``, ``puts``), who may commit what
 (``aio``).
@@ -19,6 +21,7 @@ Left out: what a commit is and how groups are written (``commit``, ``puts``), wh
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Container, Coroutine, Iterator
 from contextlib import suppress
@@ -62,7 +65,10 @@ class LogThread:
         self._asleep = False
         self._stopping = False
         self._ended = Once(loop)
-        self._thread = threading.Thread(target=self._run, name="tidelog-log", daemon=True)
+        weakref.finalize(self, self._wake.put, None).atexit = False
+        self._thread = threading.Thread(
+            target=_run, args=(weakref.ref(self), self._wake), name="tidelog-log", daemon=True
+        )
         self._thread.start()
 
     # -------------------------------------------------------------- in the loop
@@ -152,19 +158,20 @@ class LogThread:
 
     # -------------------------------------------------------------- in the thread
 
-    def _run(self) -> None:
+    def emptied(self) -> bool:
+        """Commit all that is in the queues; False if nothing will come any more."""
         puts, commits = self._puts, self._commits
         while True:
             while puts or commits:
                 if not self._group():
-                    return
+                    return False
             if self._stopping:
                 self._loop.soon(self._ended.come)
-                return
+                return False
             self._asleep = True
             # Whoever queued before that did not wake anybody: look again.
             if not puts and not commits:
-                self._wake.get()
+                return True
 
     def _group(self) -> bool:
         """Commit what is in the queues, and wake those who wait for it.
@@ -200,6 +207,16 @@ class LogThread:
                 done = isinstance(entry, (Commit, Rewrite)) and entry.receipt is not None
                 if entry.error is None and not done:
                     entry.error = _for_one(error)
+
+
+def _run(found: weakref.ref[LogThread], wake: SimpleQueue[None]) -> None:
+    """Commit whenever somebody wakes this thread, until that is over or nobody is left to."""
+    while True:
+        log = found()
+        if log is None or not log.emptied():
+            return
+        del log
+        wake.get()
 
 
 def _for_one(error: BaseException) -> BaseException:

@@ -266,15 +266,18 @@ class LoopSession:
         if self._closed is not None:
             await self._closed.wait()
             return
-        self._closed = Once(self.loop)
+        closed = self._closed = Once(self.loop)
         self.workers.closed = True
         try:
             if self.log is not None:
                 await self.log.stop()
             await self.workers.close()
             await in_thread(self.loop, self.database.close)
+        except KeyboardInterrupt:
+            self._closed = None  # for whoever closes it again
+            raise
         finally:
-            self._closed.come()
+            closed.come()
 
 
 def _after_fork() -> None:

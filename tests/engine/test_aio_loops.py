@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
 import sys
+import threading
+import warnings
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from functools import partial
@@ -22,7 +25,7 @@ from support.real_stores import expect_sound
 from support.trio_stores import Gate, contents, gated, opened, parts_of
 from tidelog import aio
 from tidelog.codecs import I64, Str
-from tidelog.engine.aio import workers
+from tidelog.engine.aio import database, session, workers
 from tidelog.engine.aio.asyncio_loop import AsyncioLoop
 from tidelog.engine.aio.database import loop_session_of
 from tidelog.engine.aio.loops import never
@@ -273,6 +276,88 @@ async def test_a_store_is_closed_wherever_a_call_in_a_thread_was_interrupted() -
     assert line > 20
 
 
+def log_threads_have_ended() -> bool:
+    """Collect what nobody refers to, and tell whether the log threads have ended.
+
+    One that is about to fall asleep holds its store until then.
+    """
+    for _ in range(300):
+        gc.collect()
+        if not any(thread.name == "tidelog-log" for thread in threading.enumerate()):
+            return True
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [database, session], ids=["database", "session"])
+def test_a_store_can_be_opened_again_wherever_its_opening_or_end_was_interrupted(
+    tmp_path: Path, module: ModuleType
+) -> None:
+    """The log thread kept it open until the process ended."""
+
+    async def main() -> None:
+        async with aio.open(tmp_path / "s", partitions=1, durability="none") as db:
+            await db.map("a").set(b"k", b"v")
+
+    before = sys.gettrace()
+    logging.disable(logging.CRITICAL)  # it is lost, and says so
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for line in range(1, 1000):
+                interrupting = Interrupting(module, line)
+                sys.settrace(interrupting)
+                with suppress(KeyboardInterrupt):
+                    asyncio.run(main())
+                sys.settrace(before)
+                assert log_threads_have_ended(), line
+                tidelog.open(tmp_path / "s", partitions=1).close()
+                if not interrupting.raised:
+                    break
+    finally:
+        sys.settrace(before)
+        logging.disable(logging.NOTSET)
+    assert line > 20
+
+
+def test_a_store_whose_loop_was_closed_under_it_is_let_go_of(tmp_path: Path) -> None:
+    kept: list[Any] = []
+
+    async def main() -> None:
+        kept.append(aio.open(tmp_path / "s", partitions=1))
+        db = await kept[0].__aenter__()
+        await db.map("a").set(b"k", b"v")
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    loop.close()  # and nobody shut its generators down
+    kept.clear()
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        assert log_threads_have_ended()
+    with tidelog.open(tmp_path / "s") as db:
+        assert db.map("a")[b"k"] == b"v"
+
+
+@on_both
+def test_a_close_that_was_interrupted_can_be_made_again(run: Any, tmp_path: Path) -> None:
+    """The second one returned, and the store was open."""
+
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        async with aio.open(tmp_path / "s", partitions=1) as db:
+            log = loop_session_of(db).log
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(log, "stop", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    await db.aclose()
+            await db.aclose()
+            expect_sound(tmp_path / "s")
+
+    run(main)
+
+
 @under_asyncio
 async def test_a_call_that_is_interrupted_is_made_again() -> None:
     loop = running_loop()
@@ -318,7 +403,7 @@ def test_a_store_is_of_one_loop_even_if_another_one_runs_in_its_thread(
 
         for call in (
             partial(mapping.set, b"k", b"w"), partial(mapping.set, b"k", b"w" * 5000),
-            partial(mapping.pop, b"k"), mapping.count, db.statistics, db.aclose,
+            partial(mapping.pop, b"k"), mapping.count, db.statistics, db.refresh, db.aclose,
             transact,
         ):  # fmt: skip
             with pytest.raises(UsageError, match=WRONG):
