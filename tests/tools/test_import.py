@@ -141,13 +141,19 @@ def test_a_put_that_fails_makes_nothing(
         (b"key;value\r\na;1\r\n", {"key": "a", "value": "1"}),
         (b"key\tvalue\na\t1\n", {"key": "a", "value": "1"}),
         (b'"a;b"\n1\n', {"a;b": "1"}),
+        (b"key,a;b\nk,1\n", {"key": "k", "a;b": "1"}),
+        (b"key,value\n\na,1\n\r\n", {"key": "a", "value": "1"}),
         (b'key,value\n"a\nb","x ""y"""\n', {"key": "a\nb", "value": 'x "y"'}),
         (b"key,value\n" + b"a," + b"x" * 200_000, {"key": "a", "value": "x" * 200_000}),
     ],
-    ids=["mark", "semicolon", "tab", "one column", "quotes", "long"],
+    ids=["mark", "semicolon", "tab", "one column", "both marks", "blank", "quotes", "long"],
 )
 def test_csv_as_other_programs_write_it(data: bytes, expected: dict[str, str]) -> None:
     assert [record for _, record in records(data, "csv")] == [expected]
+
+
+def test_an_empty_csv_file_has_no_records() -> None:
+    assert records(b"", "csv") == records(b"key,value\n", "csv") == []
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_record() -> None:
@@ -184,6 +190,8 @@ LINES: list[tuple[str, bytes, str, str]] = [
     ("a field twice inside", b'{"a": {"b": 1, "b": 2}}', "jsonl", "the field 'b' is there twice"),
     ("a column twice", b"a,b,a\n1,2,3\n", "csv", "line 1: the head line names the field 'a' twice"),
     ("a long line", b'{"key": "' + b"x" * 300 + b'"}', "jsonl", "line 1: it is longer than 200"),
+    ("text behind quotes", b'key,value\na,"b"c\n', "csv", "line 2: not CSV: "),
+    ("a field too many", b"key,value\n\na,b,c\n", "csv", "line 3: 3 fields; the head line has 2"),
     ("no end", b'{"key": "abc', "jsonl", "line 1: not JSON: Unterminated string"),
 ]
 
@@ -193,6 +201,12 @@ def test_an_error_names_its_line_and_the_reason(
     name: str, data: bytes, kind: str, told: str
 ) -> None:
     assert told in str(refusal(data, kind, 200))
+
+
+def test_a_line_may_have_all_the_bytes_that_are_allowed() -> None:
+    line = b'{"key": 1}\n'
+    assert records(line, most=len(line)) == [(1, {"key": 1})]
+    assert "line 1: it is longer than 10 bytes" in str(refusal(line, most=len(line) - 1))
 
 
 def test_a_key_that_is_nested_deep_names_its_line(shop: Path, run: Run) -> None:
@@ -288,6 +302,14 @@ def test_an_export_of_another_version_does_not_go_into_a_map(
     done = run("kv", "import", priced, "--map", "prices", input=text)
     assert done.exit_code == 2
     assert "has codec acme.money 2, not acme.money 1" in done.stderr
+
+
+def test_a_map_line_names_both_codecs(shop: Path, run: Run) -> None:
+    known = {"name": "i64", "version": 1}
+    for key, value in ((known, {"name": "i64"}), ({"version": 1}, known)):
+        head = {"v": 1, "type": "map", "map": "m", "key_codec": key, "value_codec": value}
+        done = run("kv", "import", shop, "--map", "m", input=json.dumps(head))
+        assert (done.exit_code, "a map line without the codecs" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
