@@ -21,9 +21,11 @@ from tidelog.engine.api.database import Database
 from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.codecs import registry as engine_codecs
 from tidelog.engine.codecs.registry import Codec
+from tidelog.tools.kv.column_types import ColumnTypes
 from tidelog.tools.kv.export import _WRITERS
 from tidelog.tools.kv.record_files import LINE_BYTES_MAX, format_of, numbered_records
 from tidelog.tools.kv.record_pairs import ImportFields, Records, pairs_of_records, split_head
+from tidelog.tools.kv.sources import file_source, progress_of
 
 Run = Callable[..., Result]
 
@@ -384,3 +386,47 @@ def test_an_export_of_a_later_version_is_told(run: Run, shop: Path) -> None:
 def test_records_of_somebody_else_may_look_a_little_like_a_head(run: Run, shop: Path) -> None:
     text = '{"key": "a", "type": "map", "v": 2}\n{"key": "b", "type": "map", "v": 1}\n'
     assert run("kv", "import", shop, "--map", "m", input=text).exit_code == 0
+
+
+# ------------------------------------------------------------------ where records come from
+
+
+def test_how_far_a_file_is_read_is_told_in_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"123\n45\n")
+    with file.open("rb") as stream:
+        progress = progress_of(stream)
+        assert (progress.unit, progress.total) == ("bytes", 7)
+        stream.readline()
+        assert progress.since(1) == 4
+        stream.readline()
+        assert (progress.since(1), progress.since(1)) == (3, 0)
+
+
+def test_how_far_a_pipe_is_read_is_told_in_records() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    with open(reading, "rb") as stream:
+        progress = progress_of(stream)
+    assert (progress.unit, progress.total, progress.since(5)) == ("records", None, 5)
+    assert progress_of(io.BytesIO(b"no file")).unit == "records"
+
+
+def test_only_regular_files_are_opened_by_name(tmp_path: Path, run: Run, shop: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for name in ("pipe.jsonl", "."):
+        done = run("kv", "import", shop, tmp_path / name, "--map", "m", "--format", "jsonl")
+        assert (done.exit_code, "is not a regular file" in done.stderr) == (2, True)
+    assert run("kv", "import", shop, tmp_path / "gone.jsonl", "--map", "m").exit_code == 4
+
+
+def test_parquet_is_not_read_from_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    with io.TextIOWrapper(open(reading, "rb")) as pipe:
+        monkeypatch.setattr("sys.stdin", pipe)
+        with (
+            pytest.raises(UsageError, match="Parquet cannot be read from a pipe"),
+            file_source("-", "parquet", ColumnTypes([])),
+        ):
+            pass

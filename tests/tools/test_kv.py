@@ -589,6 +589,18 @@ def test_a_second_sigterm_waits_for_nothing_and_a_second_ctrl_c_does() -> None:
     assert done == ["batch"] * 2
 
 
+def test_signals_are_handled_from_the_first_batch_to_the_last() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Patience() as patience:
+        handled = signal.getsignal(signal.SIGTERM)
+        assert handled != before
+        for _ in range(2):
+            with patience:
+                assert signal.getsignal(signal.SIGTERM) == handled
+            assert signal.getsignal(signal.SIGTERM) == handled
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_a_batch_in_another_thread_leaves_the_signals_alone() -> None:
     found: list[object] = []
 
