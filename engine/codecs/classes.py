@@ -20,7 +20,8 @@ X | Y                      what either makes of it, if the document tells them a
 
 Invariants:
 
-- what comes back equals what went in, and is of the same classes, but within ``Any``;
+- what comes back equals what went in, and is of the same classes, but within ``Any`` and for
+  subclasses of the simple types, which come back as the type of the hint;
 - a field that the document lacks takes its default; without one it is an error, and so is a field
   of the document that the class does not have, unless it is named as removed;
 - nothing but ``CodecError`` is raised, and it names the field by its path.
@@ -222,6 +223,8 @@ class _Reader:
         return part
 
     def _part(self, kind: type, field: str, hint: Any) -> _Part:
+        if hint is None:  # within list[None] it stands for its type
+            hint = _NONE
         origin, inner = get_origin(hint), get_args(hint)
         if origin in (Union, types.UnionType):
             parts = [self._part(kind, field, member) for member in inner]
@@ -241,7 +244,7 @@ class _Reader:
             if parts[0].wire <= {str, bytes, int, float, bool, _NONE} or inner[0] is Any:
                 return _dict(*parts)
             raise self._refused(kind, f"the field {field!r}: keys of a dict cannot be {inner[0]}")
-        found = _SIMPLE.get(hint) if hint is Any or isinstance(hint, type | _NONE) else None
+        found = _SIMPLE.get(hint) if isinstance(hint, type) else None
         if found is not None:
             return found
         if isinstance(hint, type) and issubclass(hint, Enum):

@@ -18,6 +18,7 @@ from hypothesis import given, strategies as st
 import tidelog
 from tidelog import codecs
 from tidelog.codecs import Msgpack, Str
+from tidelog.engine.codecs.registry import reading_codec
 from tidelog.errors import CodecError
 
 
@@ -160,6 +161,16 @@ def test_a_class_within_itself_is_read_once() -> None:
         codec.decode(msgpack.packb(document))
 
 
+def test_an_instance_may_be_32_deep() -> None:
+    codec = codecs.dataclass(Node)
+    node = Node("a")  # the list of its children is one more
+    for _ in range(30):
+        node = Node("up", parent=node)
+    assert codec.decode(codec.encode(node)) == node
+    with pytest.raises(CodecError, match="nested more than 32 deep"):
+        codec.encode(Node("up", parent=node))
+
+
 # ------------------------------------------------------------------ a class that changes
 
 
@@ -232,11 +243,133 @@ def test_a_document_that_the_class_refuses_is_not_a_value() -> None:
         ({"prices": {date(2026, 1, 1): 1}}, r"\$.prices\[.*\]: is Decimal, not int"),
         ({"either": 1.5}, r"\$.either: is int \| str \| list \| NoneType, not float"),
         ({"more": {1, 2}}, r"\$.more: set is not supported"),
+        ({"weight": "heavy"}, r"\$.weight: is float, not str \('heavy'\)"),
+        ({"weight": True}, r"\$.weight: is float, not bool"),
+        ({"weight": 10**400}, r"\$.weight: the int is not a double"),
+        ({"place": [1.0, 2.0]}, r"\$.place: is tuple, not list"),
+        ({"marks": [1, 2]}, r"\$.marks: is tuple, not list"),
+        ({"prices": []}, r"\$.prices: is dict, not list"),
+        ({"paid": 1}, r"\$.paid: is bool, not int"),
     ],
 )
 def test_a_refusal_names_the_field(change: dict[str, Any], message: str) -> None:
     with pytest.raises(CodecError, match=f"^dataclass.Cart: {message}"):
         CART.encode(dataclasses.replace(SMALL, **change))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"id": "00000000-0000-0000-0000-00000000000A"}, r"\$.id: not a UUID: not 36 characters"),
+        ({"id": 5}, r"\$.id: is UUID, not int \(5\)"),
+        ({"items": {}}, r"\$.items: is list, not dict"),
+        ({"items": [{"name": "a", "price": "1"}, 7]}, r"\$.items\[1\]: is Item, not int \(7\)"),
+        ({"day": "2026-02-30"}, r"\$.day: not a date: "),
+        ({"colour": "green"}, r"\$.colour: 'green' is not a value of Colour"),
+        ({"level": 1.0}, r"\$.level: 1.0 is not a value of Level"),
+        ({"weight": True}, r"\$.weight: is float, not bool"),
+        ({"paid": 1}, r"\$.paid: is bool, not int"),
+        ({"paid": None}, r"\$.paid: is bool, not NoneType"),
+        ({"place": {}}, r"\$.place: is tuple, not dict"),
+        ({"place": [1.0, 2.0, 3.0]}, r"\$.place: a tuple of 2, not of 3"),
+        ({"marks": "12"}, r"\$.marks: is tuple, not str"),
+        ({"marks": [1, 2.5]}, r"\$.marks\[1\]: is int, not float"),
+        ({"prices": []}, r"\$.prices: is dict, not list"),
+        ({"prices": {"soon": "1"}}, r"\$.prices\['soon'\]: not a date: "),
+        ({"either": 1.5}, r"\$.either: is int \| str \| list \| NoneType, not float"),
+    ],
+)
+def test_a_document_with_a_field_of_another_type_is_refused_with_its_path(
+    change: dict[str, Any], message: str
+) -> None:
+    document = Msgpack.decode(CART.encode(SMALL)) | change
+    with pytest.raises(CodecError, match=f"^dataclass.Cart: {message}"):
+        CART.decode(Msgpack.encode(document))
+
+
+def test_a_field_that_was_taken_from_its_instance_is_named() -> None:
+    item = Item("tea", Decimal("1.50"))
+    del item.name
+    with pytest.raises(CodecError, match=r"\$.items\[0\]: the field 'name' is not set"):
+        CART.encode(dataclasses.replace(SMALL, items=[item]))
+
+
+def test_keys_that_would_be_one_are_refused() -> None:
+    @dataclass
+    class Rates:
+        by_size: dict[Decimal, int]
+
+    codec = codecs.dataclass(Rates)
+    with pytest.raises(CodecError, match=r"\$.by_size: two keys of the dict are one"):
+        codec.decode(Msgpack.encode({"by_size": {"1.0": 1, "1.00": 2}}))
+
+
+@pytest.mark.parametrize(("hint", "back"), [(float | None, 2.0), (float | int, 2)])
+def test_an_int_stands_for_a_float_unless_ints_are_meant_too(hint: Any, back: float) -> None:
+    kind = dataclasses.make_dataclass("Size", [("a", hint)])
+    codec: codecs.Codec[Any] = codecs.dataclass(kind)
+    for data in (codec.encode(kind(2)), Msgpack.encode({"a": 2})):
+        found = codec.decode(data)
+        assert (found, type(found.a)) == (kind(2), type(back))
+
+
+class Kind(Enum):
+    NONE = None
+    NO = False
+    TWO = 2
+    HALF = 0.5
+    TEXT = "t"
+    RAW = b"r"
+
+
+@pytest.mark.parametrize(
+    ("hint", "values", "wrong"),
+    [
+        (Colour | int | None, [Colour.RED, 3, None], "red"),
+        (Colour | Item, [Colour.BLUE, Item("a", Decimal(1))], Level.LOW),
+        (dict[str, int] | tuple[int, int], [{"a": 1}, (1, 2)], [1, 2]),
+        (tuple[int, ...] | str, [(), (1, 2, 3), "x"], [1]),
+        (dict[Kind, int], [dict.fromkeys(Kind, 1), {}], {2: 1}),
+        (dict[Any, list[None]], [{1: [], "a": [None]}], {1: [0]}),
+        (tuple[None, int], [(None, 1)], (0, 1)),
+        (dict, [{"a": [1]}], [1]),
+        (list, [[1, "a"]], (1,)),
+        (tuple, [(1, "a"), ()], [1]),
+    ],
+)
+def test_values_of_a_hint_come_back_and_no_others_are_taken(
+    hint: Any, values: list[Any], wrong: Any
+) -> None:
+    kind = dataclasses.make_dataclass("Held", [("a", hint)])
+    codec: codecs.Codec[Any] = codecs.dataclass(kind)
+    for value in values:
+        found = codec.decode(codec.encode(kind(value)))
+        assert (found, type(found.a)) == (kind(value), type(value))
+    with pytest.raises(CodecError, match=r"^dataclass\.Held: \$\.a"):
+        codec.encode(kind(wrong))
+
+
+def test_a_subclass_of_a_simple_type_comes_back_as_that_type() -> None:
+    class Name(str):
+        __slots__ = ()
+
+    back = codecs.dataclass(Item).decode(
+        codecs.dataclass(Item).encode(Item(Name("tea"), Decimal(1), Level.HIGH))
+    )
+    assert back == Item("tea", Decimal(1), 3)
+    assert (type(back.name), type(back.count)) == (str, int)
+
+
+def test_a_codec_whose_class_is_not_here_reads_documents_and_writes_none() -> None:
+    codec = reading_codec("dataclass.Cart", 1)
+    assert codec.decode(CART.encode(SMALL))["items"] == [
+        {"name": "tea", "price": "1.50", "count": 1}
+    ]
+    with pytest.raises(CodecError, match=r"dataclass\.Cart: the class is not known") as caught:
+        codec.encode(SMALL)
+    assert "`tidelog.codecs.dataclass(Cart)`" in caught.value.hint
+    with pytest.raises(CodecError, match="a list is not a document with fields"):
+        codec.decode(Msgpack.encode([1]))
 
 
 def test_only_the_class_itself_is_taken() -> None:
@@ -285,6 +418,7 @@ def test_bytes_that_are_no_document_are_refused(data: bytes) -> None:
         (str | datetime, "the field 'a': a document does not tell str and datetime apart"),
         (Item | Node, "the field 'a': a document does not tell Item and Node apart"),
         (dict[tuple[int, int], int], "the field 'a': keys of a dict cannot be"),
+        (dict[tuple[int, int], Any], "the field 'a': keys of a dict cannot be"),
         ("Missing", "its hints cannot be resolved: name 'Missing' is not defined"),
         (Enum("Odd", {"A": (1, 2)}), "the field 'a': the values of Odd are not text or numbers"),
         (Enum("Odd", {"A": 1.0, "B": float("nan")}), "the field 'a': nothing is equal to Odd.B"),

@@ -215,3 +215,11 @@ def test_a_map_of_bytes_is_equal_by_content_too(db: Database) -> None:
     assert m == {b"a": b"1"}
     assert m.last() == m.first() == (b"a", b"1")
     assert tidelog.Map is type(m).__mro__[1]
+
+
+def test_a_value_is_found_by_what_equals_it(db: Database) -> None:
+    values = db.map("documents", key=Str, value=Msgpack).values()
+    db.map("documents").update_many({"a": {"n": [1]}, "b": "some text"})
+    assert {"n": [1]} in values
+    assert "some " + "text" in values
+    assert {"n": [2]} not in values

@@ -31,11 +31,18 @@ from tidelog.codecs import (
     Tuple,
 )
 from tidelog.engine.codecs import registry
-from tidelog.pipeline.base.codec_types import CODEC_TYPES, UnfitError, fitting, sampled_type
+from tidelog.pipeline.base.codec_types import (
+    CODEC_TYPES,
+    UnfitError,
+    check_takes,
+    fitting,
+    sampled_type,
+)
 from tidelog.pipeline.base.sql_types import SPAN, parse_type, type_of_json
 from tidelog.pipeline.data.decoded import Side
 from tidelog.pipeline.jobs.compaction import compact
 from tidelog.pipeline.jobs.runner import Runner, export
+from tidelog.pipeline.log.logs import Log
 from tidelog.pipeline.plan.reads import fields_of, read
 from tidelog.pipeline.plan.streams import stream
 from tidelog.pipeline.spark.datasource import TidelogSource
@@ -168,10 +175,34 @@ def test_rows_of_an_earlier_map_are_never_read_by_the_codecs_of_a_later_one(mixe
         (None, None), ("a", {"n": 1}), ("b", {"n": 2}), ("c", None),
     ]  # fmt: skip
     assert [row["decode_error"] is None for row in found] == [False, True, True, False]
+    key, value = found[0]["decode_error"].split("; ")
+    assert (key[:7], value[:20]) == ("key old", "the value of key old")
     assert "list is not struct" in found[3]["decode_error"]
     only = decoded(mixed, "m", "changes", valueSchema="n bigint", undecodable="null",
                    columns="decode_error")  # fmt: skip
     assert [list(row) for row in only] == [["decode_error"]] * 4
+
+
+def test_a_delete_in_an_earlier_map_has_no_value_that_could_not_be_decoded(tmp_path: Path) -> None:
+    with new_store(tmp_path / "s", partitions=1) as db:
+        db.map("m", key=Str, value=I64)["old"] = 1
+        db.map("m").discard("old")
+        db.drop("m")
+        db.map("m", key=Str, value=Str)["new"] = "v"
+    found = decoded(tmp_path / "s", "m", "changes", undecodable="null")
+    assert [(row["op"], row["value"]) for row in found] == [
+        ("put", None), ("delete", None), ("put", "v"),
+    ]  # fmt: skip
+    told = [(row["decode_error"] or "").count("it is of an earlier map") for row in found]
+    assert told == [2, 1, 0]
+
+
+def test_a_map_of_which_the_log_tells_nothing_is_not_decoded(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Log, "record_of", lambda self, number: None)
+    with pytest.raises(CodecError, match=r"key old .*nothing tells the codecs of map_id \d+"):
+        decoded(mixed, "m", "changes", valueSchema="n bigint")
 
 
 def test_a_map_made_again_with_the_same_codecs_goes_on(tmp_path: Path) -> None:
@@ -185,6 +216,25 @@ def test_a_map_made_again_with_the_same_codecs_goes_on(tmp_path: Path) -> None:
     assert [(row["key"], row["op"], row["value"]) for row in found] == [
         ("old", "put", 1), ("new", "put", 2), ("new", "delete", None),
     ]  # fmt: skip
+
+
+def test_a_sample_is_of_the_map_that_is_there_now(tmp_path: Path) -> None:
+    with new_store(tmp_path / "s", partitions=1) as db:
+        db.map("m", key=Str, value=Json)["old"] = {"gone": "x"}
+        db.drop("m")
+        db.map("m", key=Str, value=Json)["new"] = {"n": 2}
+        db.map("m").discard("new")
+    found = decoded(tmp_path / "s", "m", "changes", columns="value")
+    assert found == [{"value": {"n": None}}, {"value": {"n": 2}}, {"value": None}]
+
+
+def test_what_cannot_be_decoded_is_left_out_of_a_sample(tmp_path: Path) -> None:
+    with new_store(tmp_path / "s") as db:
+        db.map("m", key=Str, value=Bytes).update_many({"a": b"{", "b": b'{"n":1}'})
+    compact(str(tmp_path / "s"), str(tmp_path / "a"), Runner())
+    given = {"keyCodec": "str", "valueCodec": "json", "undecodable": "null", "columns": "value"}
+    found = decoded(tmp_path / "a", "m", **given)
+    assert found == [{"value": None}, {"value": {"n": 1}}]
 
 
 def test_what_is_of_no_type_of_the_column_names_map_and_key(mixed: Path) -> None:
@@ -206,8 +256,9 @@ def test_bytes_that_no_codec_made_are_told(tmp_path: Path) -> None:
     ]
     compact(str(tmp_path / "s"), str(tmp_path / "a"), Runner())
     for view in ("snapshot", "changes"):
-        with pytest.raises(UsageError, match="does not say what codecs"):
-            decoded(tmp_path / "a", "m", view)
+        for given in ({}, {"keyCodec": "bytes"}, {"valueCodec": "i64"}):
+            with pytest.raises(UsageError, match="does not say what codecs"):
+                decoded(tmp_path / "a", "m", view, **given)
         with pytest.raises(CodecError, match=r"hex:ff in map 'm'.*9 bytes, not 8"):
             decoded(tmp_path / "a", "m", view, keyCodec="bytes", valueCodec="i64")
         with pytest.raises(UsageError, match="has codec bytes, not i64"):
@@ -283,8 +334,10 @@ def test_a_codec_of_ones_own_takes_a_type_that_is_given_or_sampled(
     )
     with new_store(tmp_path / "s") as db:
         db.map("m", key=Str, value=money)["a"] = 7
-    with pytest.raises(CodecError, match=r"acme\.money version 1 is not known"):
-        decoded(tmp_path / "s", "m")
+    given = {"path": str(tmp_path / "s"), "namespace": "m", "decode": "true"}
+    for kind in ({}, {"valueSchema": "bigint"}):
+        with pytest.raises(CodecError, match=r"acme\.money version 1 is not known"):
+            fields_of(parse({**given, **kind}))
     monkeypatch.setattr(registry, "_registered", lambda name: [money])
     assert decoded(tmp_path / "s", "m", columns="value") == [{"value": 7}]
     assert decoded(tmp_path / "s", "m", columns="value", valueSchema="string") == [{"value": "7"}]
@@ -329,6 +382,31 @@ def test_rows_of_several_stores_say_which_they_are_of(tmp_path: Path) -> None:
         assert found == [{"node": archive, "namespace": "m"} for archive in archives]
 
 
+def test_an_earlier_map_of_one_store_is_not_taken_for_a_map_of_another(tmp_path: Path) -> None:
+    with new_store(tmp_path / "a", partitions=1) as db:
+        db.map("m", key=Str, value=Str)["k"] = "a"
+    with new_store(tmp_path / "b", partitions=1) as db:
+        db.map("m", key=Str, value=Bytes)["old"] = b"b"  # it has the number of that in the other
+        db.drop("m")
+        db.map("m", key=Str, value=Str)["k"] = "b"
+    given = {
+        "path": f'["{tmp_path / "a"}", "{tmp_path / "b"}"]', "view": "changes", "namespace": "m",
+        "decode": "true", "undecodable": "null", "columns": "value,decode_error",
+    }  # fmt: skip
+    found = rows_of(read(parse(given)))
+    assert [row["value"] for row in found] == ["a", None, "b"]
+    assert "it is of an earlier map" in found[1]["decode_error"]
+
+
+def test_stores_whose_maps_have_other_codecs_are_not_read_as_one(tmp_path: Path) -> None:
+    for name, codec in (("a", Str), ("b", Json)):
+        with new_store(tmp_path / name) as db:
+            db.map("m", key=Str, value=codec)["k"] = "v"
+    paths = f'["{tmp_path / "a"}", "{tmp_path / "b"}"]'
+    with pytest.raises(UsageError, match=r"same codecs everywhere: .*a: str, str; .*b: str, json"):
+        read(parse({"path": paths, "namespace": "m", "decode": "true"}))
+
+
 def test_a_store_and_its_copy_are_not_counted_twice(tmp_path: Path) -> None:
     # The rows of both came, without a word.
     with new_store(tmp_path / "s") as db:
@@ -365,13 +443,50 @@ def test_types_have_other_spellings() -> None:
         str(parse_type(" a LONG , b Struct< c : STRING >")) == "struct<a:bigint,b:struct<c:string>>"
     )
     assert str(parse_type("decimal")) == "decimal(10,0)"
+    assert str(parse_type("dec(1)")) == "decimal(1,0)"
+    assert str(parse_type("a: int, b:string")) == "struct<a:int,b:string>"
     assert str(parse_type("`x y` byte")) == "struct<`x y`:tinyint>"
+
+
+def test_the_json_of_a_type_is_that_of_spark() -> None:
+    from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructType
+
+    inner = StructType().add("c", ArrayType(LongType())).add("d", MapType(StringType(), LongType()))
+    kind = StructType().add("a", LongType()).add("b", inner)
+    text = "a bigint, b struct<c:array<bigint>,d:map<string,bigint>>"
+    assert parse_type(text).json() == kind.jsonValue()
+
+
+def test_a_type_that_is_only_known_to_spark_keeps_its_name_and_has_no_values() -> None:
+    kind = type_of_json({"type": "udt", "class": "org.acme.Point"})
+    assert str(kind) == "udt"
+    with pytest.raises(UsageError, match="columns of udt cannot be decoded into"):
+        fitting(kind)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("array<", "a name was expected, not the end"),
+        ("array<int", "> was expected, not the end"),
+        ("map<int>", ", was expected, not >"),
+        ("int int int", "nothing was expected behind struct<int:int>"),
+        ("array<interval year to month>", "of intervals there is interval day to second"),
+        ("decimal(0)", "a decimal has at most 38 digits"),
+        ("a int; b int", "';' was not expected"),
+    ],
+)
+def test_what_is_no_type_is_told_with_what_was_expected(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_type(text)
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "text",
     ["", "strng", "array", "array<>", "a int,", "a int, A int", "map<string>", "decimal(39,0)",
-     "decimal(3,4)", "struct<a:int", "int int int", "interval year", "a int not null", "a int;"],
+     "decimal(3,4)", "struct<a:int", "int int int", "interval year", "a int not null", "a int;",
+     "array<interval year>"],
 )  # fmt: skip
 def test_what_is_no_type_is_told(text: str) -> None:
     with pytest.raises(UsageError, match="is not a type of Spark"):
@@ -385,7 +500,12 @@ def samples() -> Iterator[tuple[list[Any], str]]:
     yield [{}, {"a": 1}], "struct<a:bigint>"
     yield [[], [1, None]], "array<bigint>"
     yield [1, 2.5], "double"
-    yield [1, 2**64], "decimal(38,0)"
+    yield [-(2**63), 2**63 - 1], "bigint"
+    yield [1, 2**63], "decimal(38,0)"
+    yield [-(2**63) - 1, 1], "decimal(38,0)"
+    yield [2.5, "a"], "string"
+    yield [{"a": 1}, {1: "a"}], "string"
+    yield [{}, [1]], "string"
     yield [1, "a"], "string"
     yield [True, 1], "string"
     yield [{1: "a"}, {2: "b"}], "map<bigint,string>"
@@ -480,7 +600,8 @@ def test_a_fraction_is_not_cut_off_for_a_codec_of_integers() -> None:
         ("decimal(38,18)", Decimal("1." + "0" * 60), Decimal(1)),
         ("decimal(38,38)", Decimal("-0." + "9" * 38), Decimal("-0." + "9" * 38)),
         ("decimal(38,0)", Decimal("9" * 38), Decimal("9" * 38)),
-        ("double", -(2**53), -float(2**53)),
+        ("double", -(2**53), -float(2**53)), ("double", 2**53, float(2**53)),
+        ("float", SingleFloat(0.5), 0.5),
         ("string", UUID(int=1), str(UUID(int=1))), ("string", {"a": "ä"}, '{"a":"ä"}'),
         ("a int, b int", (1,), {"a": 1, "b": None}),
         ("a array<int>", {"a": [None, 1], "left": "out"}, {"a": [None, 1]}),
@@ -524,12 +645,35 @@ def test_names_that_differ_in_case_only_need_a_map() -> None:
      ("array<int>", {"a": 1}), ("map<string,int>", [1]), ("a int", [1]),
      ("tinyint", -129), ("date", datetime(2020, 1, 1, tzinfo=UTC)), ("map<string,int>", {None: 1}),
      ("timestamp", datetime.fromisoformat("2020-01-01")), ("double", 2**53 + 1),
+     ("double", -(2**53) - 1),
      ("decimal(3,1)", 99.95), ("decimal(3,1)", Decimal("Infinity")),
      ("a string", ("a", "b")), ("a array<struct<b:int>>", {"a": [{"b": 1}, {"b": "x"}]})],
 )  # fmt: skip
 def test_what_a_type_cannot_hold_is_refused(kind: str, value: object) -> None:
     with pytest.raises(UnfitError):
         fitting(parse_type(kind))(value)
+
+
+@pytest.mark.parametrize(
+    ("codec", "taken", "refused"),
+    [
+        ("i64", "int", "decimal(9,0)"),
+        ("u64", "decimal(9,0)", "double"),
+        ("decimal", "decimal(9,2)", "double"),
+        ("float", "float", "int"),
+        ("tuple", "a int, b int", "array<int>"),
+        ("dataclass.Sale", "total string", "string"),
+    ],
+)
+def test_a_codec_takes_columns_of_some_types(codec: str, taken: str, refused: str) -> None:
+    check_takes(codec, parse_type(taken), "value", "the map 'm'")
+    with pytest.raises(UsageError, match=f"the map 'm' has the codec {codec} for it, which takes"):
+        check_takes(codec, parse_type(refused), "value", "the map 'm'")
+
+
+def test_a_codec_of_documents_takes_columns_of_any_type() -> None:
+    for kind in ("int", "array<int>", "a int"):
+        check_takes("msgpack", parse_type(kind), "value", "the map 'm'")
 
 
 @dataclass

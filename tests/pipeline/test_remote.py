@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -108,13 +109,14 @@ def test_a_copy_that_changed_is_another_one(store: Path, elsewhere: Path) -> Non
     assert uri_rows("copy", "snapshot") == rows(elsewhere / "copy", "snapshot")
 
 
+@pytest.mark.parametrize("while_copied", ["data.mdb", "manifest"])
 def test_what_changes_while_it_is_copied_leaves_nothing(
-    store: Path, elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    while_copied: str, store: Path, elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied(store, elsewhere)
 
     def growing(path: str) -> Any:
-        if path.endswith("manifest"):
+        if path.endswith(while_copied):
             with (elsewhere / "copy" / "data" / "data.mdb").open("ab") as file:
                 file.write(b"x")
         return private.new_file(path)
@@ -124,6 +126,57 @@ def test_what_changes_while_it_is_copied_leaves_nothing(
         uri_rows("copy", "snapshot")
     (own,) = (tmp_path / "tmp").iterdir()
     assert list(own.iterdir()) == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_of_two_tasks_that_make_a_copy_at_once_the_faster_one_counts(
+    whole: bool, store: Path, elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied(store, elsewhere)
+
+    def overtaken(path: str) -> Any:
+        if path.endswith("manifest"):
+            made = Path(path).parent.with_suffix("")
+            if whole:
+                shutil.copytree(elsewhere / "copy", made)
+            else:
+                made.write_bytes(b"in the way")
+        return private.new_file(path)
+
+    monkeypatch.setattr(remote, "new_file", overtaken)
+    if whole:
+        assert uri_rows("copy", "snapshot") == rows(elsewhere / "copy", "snapshot")
+    else:
+        with pytest.raises(NotADirectoryError):
+            uri_rows("copy", "snapshot")
+    (own,) = (tmp_path / "tmp").iterdir()
+    assert len(list(own.iterdir())) == 1
+
+
+def test_a_copy_that_was_asked_for_stays_another_day(
+    store: Path, elsewhere: Path, tmp_path: Path
+) -> None:
+    copied(store, elsewhere)
+    uri_rows("copy", "snapshot")
+    (own,) = (tmp_path / "tmp").iterdir()
+    (made,) = own.iterdir()
+    os.utime(made, (1, 1))
+    uri_rows("copy", "snapshot")
+    (elsewhere / "copy").rename(elsewhere / "other")
+    uri_rows("other", "snapshot")
+    assert len(list(own.iterdir())) == 2
+    assert made.exists()
+
+
+def test_a_place_that_cannot_be_listed_is_told(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_fs: object, _path: str) -> NoReturn:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(remote, "_files", failing)
+    with pytest.raises(NotFoundError, match=r"fake://host/copy cannot be listed: no route to host"):
+        uri_rows("copy", "snapshot")
 
 
 def test_copies_that_nobody_asks_for_go_after_a_day(
@@ -255,3 +308,8 @@ def test_a_scheme_that_nothing_knows_is_told() -> None:
         read(parse({"path": "nonsense://h/x"}))
     with pytest.raises(UsageError, match="nonsense://h/x is on no file system"):
         compact("/s", "nonsense://h/x", HERE)
+
+
+def test_a_uri_has_a_file_system_and_a_path_there() -> None:
+    fs, path = remote.file_system("mock:///a/b")
+    assert (fs.type_name, path) == ("mock", "a/b")

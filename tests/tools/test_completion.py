@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from tidelog.tools.main import cli
 from tidelog.tools.shell.commands import VARIABLE
 from tidelog.tools.shell.completion import bash_quoted, bash_words
 from tidelog.tools.wal.completion import map_names
+from tidelog.wal.segments import segment_numbers
 
 Run = Callable[..., Result]
 
@@ -142,6 +145,27 @@ def test_completion_changes_nothing(shop: Path, unchanged: Callable[[Path], obje
     before, readers = unchanged(shop), os.listdir(shop / "readers")
     completed(f"tidelog kv get {shop} ", "")
     assert (unchanged(shop), os.listdir(shop / "readers")) == (before, readers)
+
+
+def test_maps_are_those_at_the_end_of_a_log(tmp_path: Path) -> None:
+    with tidelog.open(tmp_path / "s", segment_bytes=1 << 20) as db:
+        for name in ("kept", "dropped", "renamed"):
+            db.map(name)
+        for number in range(3):
+            db.map("kept")[b"k"] = bytes(600_000)
+            db.map(f"n{number}")
+        db.drop("dropped")
+        db.rename("renamed", "new")
+    source = find_log(str(tmp_path / "s"))
+    assert len(segment_numbers(source.directory)) > 1
+    assert map_names(source) == ["kept", "n0", "n1", "n2", "new"]
+
+
+def test_an_answer_ends_when_its_time_is_over(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Once the names at the head of a segment are there, which is after its first frame.
+    clock = itertools.count(0.0, 10.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    assert map_names(find_log(str(shop))) == []
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import signal
@@ -22,13 +23,13 @@ import tidelog
 from support.codec_values import KEYS, VALUES, encoded, namespace_with
 from support.lived import live
 from tidelog import codecs
-from tidelog.affinity.errors import UsageError
+from tidelog.affinity.errors import NotFoundError, UsageError
 from tidelog.engine.api.maps import namespace_of
 from tidelog.tools.kv.column_types import ColumnTypes
 from tidelog.tools.kv.export import _head
-from tidelog.tools.kv.parquet import parquet_records, write_parquet
+from tidelog.tools.kv.parquet import ROWS_MAX, groups_of, parquet_records, write_parquet
 from tidelog.tools.kv.record_pairs import ImportFields, Records, pairs_of_records
-from tidelog.tools.kv.sqlite_tables import SqliteTable, _interruptible
+from tidelog.tools.kv.sqlite_tables import SqliteTable, _interruptible, sqlite_table
 
 Run = Callable[..., Result]
 
@@ -190,6 +191,14 @@ def test_several_value_fields_make_a_record(run: Run, shop: Path) -> None:
     assert "there is no field 'c'; the record has key, a" in missing.stderr
 
 
+def test_a_column_that_is_text_by_its_type_is_not_read_as_json(run: Run, shop: Path) -> None:
+    for name, options in (("typed", ["--type", "value=str"]), ("plain", [])):
+        command = ["kv", "import", shop, "--map", name, "--format", "csv", *options]
+        assert run(*command, input="key,value\na,5\n").exit_code == 0
+    found = maps_of(shop)
+    assert (found["typed"], found["plain"]) == ({"a": "5"}, {"a": 5})
+
+
 # ------------------------------------------------------------------ plain JSON lines
 
 
@@ -283,6 +292,25 @@ def test_tables_that_cannot_be_loaded(
     assert "m" not in maps_of(shop)
 
 
+@pytest.mark.parametrize(
+    ("tables", "told"),
+    [([], "none"), (["b", "a"], "a, b"), (list("ihgfedcba"), "a, b, c, d, e, f, g, h")],
+)
+def test_a_table_that_is_not_there_is_told_with_some_that_are(
+    tables: list[str], told: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "some.db"
+    with closing(sqlite3.connect(file)) as found:
+        for name in tables:
+            found.execute(f"CREATE TABLE {name} (k)")
+    with (
+        pytest.raises(NotFoundError, match="has no table 'z'") as caught,
+        sqlite_table(str(file), "z"),
+    ):
+        pass
+    assert caught.value.hint == f"The file has these tables: {told}."
+
+
 def test_a_file_that_is_not_sqlite(run: Run, shop: Path, tmp_path: Path) -> None:
     arguments = ["kv", "import", shop, "--map", "m", "--table", "t", "--sqlite"]
     done = run(*arguments, shop / "manifest")
@@ -291,16 +319,52 @@ def test_a_file_that_is_not_sqlite(run: Run, shop: Path, tmp_path: Path) -> None
     assert not (tmp_path / "nothing.db").exists()
 
 
-def test_a_row_that_cannot_be_read_is_named(run: Run, shop: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("good", [0, 1])
+def test_a_row_that_cannot_be_read_is_named(
+    good: int, run: Run, shop: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "bad.db"
     with closing(sqlite3.connect(file)) as found:
-        found.execute("CREATE TABLE t (k TEXT PRIMARY KEY, v TEXT)")
-        found.execute("INSERT INTO t VALUES ('a', 'x'), ('b', CAST(x'ff' AS TEXT))")
+        found.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, v TEXT)")
+        found.executemany("INSERT INTO t VALUES (?, 'x')", [(n,) for n in range(good)])
+        found.execute("INSERT INTO t VALUES (9, CAST(x'ff' AS TEXT))")
         found.commit()
-    done = run("kv", "import", shop, "--map", "m", "--sqlite", file, "--table", "t", "--batch", 1)
+    options = ["--table", "t", "--key-codec", "i64", "--batch", 1]
+    done = run("kv", "import", shop, "--map", "m", "--sqlite", file, *options)
     assert done.exit_code == 2
-    assert "row 2: Could not decode to UTF-8" in done.stderr
-    assert "loaded 1 records" in done.stderr
+    assert f"row {good + 1}: Could not decode to UTF-8" in done.stderr
+    assert ("loaded 1 records" in done.stderr) == (good == 1)
+
+
+def test_all_rows_of_a_table_are_of_one_moment(tmp_path: Path) -> None:
+    file = tmp_path / "busy.db"
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.executescript(
+            "PRAGMA journal_mode = WAL; CREATE TABLE t (k); INSERT INTO t VALUES (1)"
+        )
+        with sqlite_table(str(file), "t") as table:
+            other.execute("INSERT INTO t VALUES (2)")
+            assert (table.rows, list(table.records())) == (1, [(1, {"k": 1})])
+        with sqlite_table(str(file), "t") as table:
+            assert table.rows == 2
+
+
+def test_columns_of_a_view_that_have_one_name_are_told_apart(tmp_path: Path) -> None:
+    # SQLite itself gives them names of their own.
+    file = tmp_path / "view.db"
+    with closing(sqlite3.connect(file)) as found:
+        found.executescript("CREATE VIEW v AS SELECT 1 AS k, 2 AS k, 3 AS K")
+    with sqlite_table(str(file), "v") as table:
+        ((_, record),) = table.records()
+        assert list(record.values()) == [1, 2, 3]
+
+
+def test_a_view_of_nothing_is_told_as_sqlite_tells_it(run: Run, shop: Path, tmp_path: Path) -> None:
+    file = tmp_path / "view.db"
+    with closing(sqlite3.connect(file)) as found:
+        found.executescript("CREATE TABLE t (k); CREATE VIEW v AS SELECT * FROM t; DROP TABLE t")
+    done = run("kv", "import", shop, "--map", "m", "--sqlite", file, "--table", "v", "--key", "k")
+    assert (done.exit_code, "no such table: main.t" in done.stderr) == (2, True), done.stderr
 
 
 def test_ctrl_c_ends_a_query_that_gives_no_row() -> None:
@@ -312,9 +376,14 @@ def test_ctrl_c_ends_a_query_that_gives_no_row() -> None:
         found.execute("CREATE TABLE t (k)")
         found.execute(f"CREATE VIEW rows AS {endless}")
         found.execute("CREATE VIEW row AS SELECT (SELECT count(*) FROM rows) AS k FROM t")
-        table = SqliteTable(found, "row")
+        found.execute("CREATE VIEW later AS SELECT 1 UNION ALL SELECT k FROM row")
+        table, later = SqliteTable(found, "row"), SqliteTable(found, "later")
         found.execute("INSERT INTO t VALUES (1)")
-        for query in (lambda: SqliteTable(found, "rows"), lambda: list(table.records())):
+        for query in (
+            lambda: SqliteTable(found, "rows"),
+            lambda: list(table.records()),
+            lambda: list(later.records()),
+        ):
             gate.acquire()
             threading.Thread(
                 target=signal_behind, args=(gate, threading.get_ident()), daemon=True
@@ -344,9 +413,9 @@ def test_parquet_there_and_back_has_every_byte(value: str, data: st.DataObject) 
     namespace = namespace_with(key_codec, value_codec)
     file = io.BytesIO()
     write_parquet(file, namespace, _head(namespace), expected.items(), lambda _: None)
-    with parquet_records(io.BytesIO(file.getvalue()), "file") as found:
-        records = Records(numbered=found.records(), form="typed", is_text=found.texts.__contains__)
-        back = list(pairs_of_records(records, namespace, ImportFields(key=("key",))))
+    found = parquet_records(io.BytesIO(file.getvalue()), "file")
+    records = Records(numbered=found.records(), form="typed", is_text=found.texts.__contains__)
+    back = list(pairs_of_records(records, namespace, ImportFields(key=("key",))))
     assert {namespace.encode_key(k): namespace.encode_value(v) for (k, v), _ in back} == expected
 
 
@@ -373,6 +442,67 @@ def test_parquet_of_others_keeps_its_types(run: Run, shop: Path, tmp_path: Path)
     }
     skipped = run("kv", "import", shop, file, "--map", "n", "--key", "name", "--skip", 1)
     assert (skipped.exit_code, list(maps_of(shop)["n"])) == (0, ["hex:61"])
+
+
+def test_lists_are_tuples_in_keys_of_tuples(run: Run, shop: Path, tmp_path: Path) -> None:
+    # In a key of several columns of Parquet they were refused.
+    records = [{"a": "x", "b": [1, 2], "n": 3}, {"a": "y", "b": [], "n": 4}]
+    parquet_file, json_file = tmp_path / "rows.parquet", tmp_path / "rows.jsonl"
+    pq.write_table(pa.Table.from_pylist(records), parquet_file)
+    json_file.write_text("\n".join(map(json.dumps, records)))
+    for file in (parquet_file, json_file):
+        options = ["--map", file.name, "--value", "n", "--key-codec", "tuple"]
+        assert run("kv", "import", shop, file, "--key", "a", "--key", "b", *options).exit_code == 0
+        options[1] += " b"
+        assert run("kv", "import", shop, file, "--key", "b", *options).exit_code == 0
+        found = maps_of(shop)
+        assert found[file.name] == {("x", (1, 2)): 3, ("y", ()): 4}
+        assert found[f"{file.name} b"] == {(1, 2): 3, (): 4}
+
+
+def test_groups_of_rows_end_by_their_number_or_their_bytes() -> None:
+    pairs = [(b"k", b"v" * size) for size in (8, 1, 9, 8, 1, 1, 1, 1, 1)]
+    found = list(groups_of(pairs, rows_max=3, bytes_max=10))
+    assert list(map(len, found)) == [2, 1, 2, 3, 1]
+    assert [pair for group in found for pair in group] == pairs
+
+
+def test_an_export_in_parquet_tells_how_far_it_is() -> None:
+    namespace = namespace_with(codecs.Str, codecs.Bytes)
+    pairs = [(b"%05d" % number, b"v") for number in range(ROWS_MAX + 2)]
+    file, told = io.BytesIO(), list[int]()
+    assert write_parquet(file, namespace, _head(namespace), pairs, told.append) == len(pairs)
+    assert told == [ROWS_MAX, 2]
+    written = pq.ParquetFile(file)
+    assert not any(field.nullable for field in written.schema_arrow)
+    groups = range(written.num_row_groups)
+    assert [written.metadata.row_group(group).num_rows for group in groups] == told
+    found = parquet_records(file, "file").records()
+    assert list(found) == [
+        (number, {"key": key.decode(), "value": value})
+        for number, (key, value) in enumerate(pairs, 1)
+    ]
+
+
+def test_a_disk_that_cannot_be_read_is_not_called_a_bad_file(tmp_path: Path) -> None:
+    class Broken(io.BytesIO):
+        def read(self, _size: int | None = -1) -> bytes:
+            raise OSError(errno.EIO, "input/output error")
+
+    file = tmp_path / "towns.parquet"
+    pq.write_table(pa.table({"key": ["a"], "value": [1]}), file)
+    with pytest.raises(OSError, match="input/output error") as caught:
+        parquet_records(Broken(file.read_bytes()), "towns.parquet")
+    assert caught.value.errno == errno.EIO
+
+
+def test_a_row_that_cannot_be_loaded_is_named_in_parquet(
+    run: Run, shop: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "towns.parquet"
+    pq.write_table(pa.table({"key": ["a", "b", "x" * 481], "value": [1, 2, 3]}), file)
+    done = run("kv", "import", shop, file, "--map", "m")
+    assert (done.exit_code, "row 3: a key of 481 bytes" in done.stderr) == (2, True), done.stderr
 
 
 def test_parquet_needs_a_file(run: Run, shop: Path) -> None:

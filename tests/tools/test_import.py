@@ -21,10 +21,12 @@ from tidelog.engine.api.database import Database
 from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.codecs import registry as engine_codecs
 from tidelog.engine.codecs.registry import Codec
+from tidelog.tools.kv.column_types import ColumnTypes
 from tidelog.tools.kv.export import _WRITERS
 from tidelog.tools.kv.importing import batches_of
 from tidelog.tools.kv.record_files import LINE_BYTES_MAX, format_of, numbered_records
 from tidelog.tools.kv.record_pairs import ImportFields, Records, pairs_of_records, split_head
+from tidelog.tools.kv.sources import file_source, progress_of
 
 Run = Callable[..., Result]
 
@@ -173,13 +175,19 @@ def test_a_put_that_fails_makes_nothing(
         (b"key;value\r\na;1\r\n", {"key": "a", "value": "1"}),
         (b"key\tvalue\na\t1\n", {"key": "a", "value": "1"}),
         (b'"a;b"\n1\n', {"a;b": "1"}),
+        (b"key,a;b\nk,1\n", {"key": "k", "a;b": "1"}),
+        (b"key,value\n\na,1\n\r\n", {"key": "a", "value": "1"}),
         (b'key,value\n"a\nb","x ""y"""\n', {"key": "a\nb", "value": 'x "y"'}),
         (b"key,value\n" + b"a," + b"x" * 200_000, {"key": "a", "value": "x" * 200_000}),
     ],
-    ids=["mark", "semicolon", "tab", "one column", "quotes", "long"],
+    ids=["mark", "semicolon", "tab", "one column", "both marks", "blank", "quotes", "long"],
 )
 def test_csv_as_other_programs_write_it(data: bytes, expected: dict[str, str]) -> None:
     assert [record for _, record in records(data, "csv")] == [expected]
+
+
+def test_an_empty_csv_file_has_no_records() -> None:
+    assert records(b"", "csv") == records(b"key,value\n", "csv") == []
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_record() -> None:
@@ -216,6 +224,8 @@ LINES: list[tuple[str, bytes, str, str]] = [
     ("a field twice inside", b'{"a": {"b": 1, "b": 2}}', "jsonl", "the field 'b' is there twice"),
     ("a column twice", b"a,b,a\n1,2,3\n", "csv", "line 1: the head line names the field 'a' twice"),
     ("a long line", b'{"key": "' + b"x" * 300 + b'"}', "jsonl", "line 1: it is longer than 200"),
+    ("text behind quotes", b'key,value\na,"b"c\n', "csv", "line 2: not CSV: "),
+    ("a field too many", b"key,value\n\na,b,c\n", "csv", "line 3: 3 fields; the head line has 2"),
     ("no end", b'{"key": "abc', "jsonl", "line 1: not JSON: Unterminated string"),
 ]
 
@@ -225,6 +235,12 @@ def test_an_error_names_its_line_and_the_reason(
     name: str, data: bytes, kind: str, told: str
 ) -> None:
     assert told in str(refusal(data, kind, 200))
+
+
+def test_a_line_may_have_all_the_bytes_that_are_allowed() -> None:
+    line = b'{"key": 1}\n'
+    assert records(line, most=len(line)) == [(1, {"key": 1})]
+    assert "line 1: it is longer than 10 bytes" in str(refusal(line, most=len(line) - 1))
 
 
 def test_a_key_that_is_nested_deep_names_its_line(shop: Path, run: Run) -> None:
@@ -322,6 +338,14 @@ def test_an_export_of_another_version_does_not_go_into_a_map(
     assert "has codec acme.money 2, not acme.money 1" in done.stderr
 
 
+def test_a_map_line_names_both_codecs(shop: Path, run: Run) -> None:
+    known = {"name": "i64", "version": 1}
+    for key, value in ((known, {"name": "i64"}), ({"version": 1}, known)):
+        head = {"v": 1, "type": "map", "map": "m", "key_codec": key, "value_codec": value}
+        done = run("kv", "import", shop, "--map", "m", input=json.dumps(head))
+        assert (done.exit_code, "a map line without the codecs" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("codec", "says"),
     [
@@ -394,3 +418,47 @@ def test_an_export_of_a_later_version_is_told(run: Run, shop: Path) -> None:
 def test_records_of_somebody_else_may_look_a_little_like_a_head(run: Run, shop: Path) -> None:
     text = '{"key": "a", "type": "map", "v": 2}\n{"key": "b", "type": "map", "v": 1}\n'
     assert run("kv", "import", shop, "--map", "m", input=text).exit_code == 0
+
+
+# ------------------------------------------------------------------ where records come from
+
+
+def test_how_far_a_file_is_read_is_told_in_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"123\n45\n")
+    with file.open("rb") as stream:
+        progress = progress_of(stream)
+        assert (progress.unit, progress.total) == ("bytes", 7)
+        stream.readline()
+        assert progress.since(1) == 4
+        stream.readline()
+        assert (progress.since(1), progress.since(1)) == (3, 0)
+
+
+def test_how_far_a_pipe_is_read_is_told_in_records() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    with open(reading, "rb") as stream:
+        progress = progress_of(stream)
+    assert (progress.unit, progress.total, progress.since(5)) == ("records", None, 5)
+    assert progress_of(io.BytesIO(b"no file")).unit == "records"
+
+
+def test_only_regular_files_are_opened_by_name(tmp_path: Path, run: Run, shop: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for name in ("pipe.jsonl", "."):
+        done = run("kv", "import", shop, tmp_path / name, "--map", "m", "--format", "jsonl")
+        assert (done.exit_code, "is not a regular file" in done.stderr) == (2, True)
+    assert run("kv", "import", shop, tmp_path / "gone.jsonl", "--map", "m").exit_code == 4
+
+
+def test_parquet_is_not_read_from_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    with io.TextIOWrapper(open(reading, "rb")) as pipe:
+        monkeypatch.setattr("sys.stdin", pipe)
+        with (
+            pytest.raises(UsageError, match="Parquet cannot be read from a pipe"),
+            file_source("-", "parquet", ColumnTypes([])),
+        ):
+            pass

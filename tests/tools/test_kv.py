@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -21,6 +22,7 @@ from tidelog import codecs
 from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.codecs.registry import Codec
 from tidelog.tools.kv.patience import Patience
+from tidelog.tools.shell.exits import Terminated
 
 Run = Callable[..., Result]
 Fingerprint = Callable[[Path], dict[str, tuple[str, int]]]
@@ -559,3 +561,55 @@ def test_ctrl_c_waits_for_the_end_of_a_batch() -> None:
         done.append("next batch")
     assert done == ["batch"]
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_between_two_batches_a_signal_ends_at_once(number: signal.Signals) -> None:
+    done: list[str] = []
+    before = signal.getsignal(number)
+    with pytest.raises((KeyboardInterrupt, Terminated)), Patience() as patience:  # noqa: PT012
+        with patience:
+            done.append("batch")
+        signal.raise_signal(number)
+        done.append("next batch")
+    assert done == ["batch"]
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_sigterm_waits_for_nothing_and_a_second_ctrl_c_does() -> None:
+    done: list[str] = []
+    with pytest.raises(Terminated), Patience() as patience, patience:  # noqa: PT012
+        signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        done.append("batch")
+    with pytest.raises(KeyboardInterrupt), Patience() as patience, patience:  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        done.append("batch")
+    assert done == ["batch"] * 2
+
+
+def test_signals_are_handled_from_the_first_batch_to_the_last() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Patience() as patience:
+        handled = signal.getsignal(signal.SIGTERM)
+        assert handled != before
+        for _ in range(2):
+            with patience:
+                assert signal.getsignal(signal.SIGTERM) == handled
+            assert signal.getsignal(signal.SIGTERM) == handled
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_batch_in_another_thread_leaves_the_signals_alone() -> None:
+    found: list[object] = []
+
+    def batch() -> None:
+        with Patience() as patience, patience:
+            found.append(signal.getsignal(signal.SIGINT))
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=batch)
+    thread.start()
+    thread.join()
+    assert found == [before]

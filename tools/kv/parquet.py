@@ -97,17 +97,13 @@ def parquet_errors(what: str) -> Iterator[None]:
         ) from None
 
 
-@contextmanager
-def parquet_records(stream: BinaryIO, name: str) -> Iterator[ParquetRecords]:
-    """Open a Parquet file that is open for reading already."""
+def parquet_records(stream: BinaryIO, name: str) -> ParquetRecords:
+    """Return the rows of a Parquet file that is open for reading already."""
     from pyarrow import parquet
 
     with parquet_errors(name):
         file = parquet.ParquetFile(stream)
-    try:
-        yield ParquetRecords(file, name)
-    finally:
-        file.close()
+    return ParquetRecords(file, name)
 
 
 def write_parquet(
@@ -131,7 +127,7 @@ def write_parquet(
     schema = pa.schema(fields, metadata={_METADATA: told.encode()})
     written = 0
     with parquet.ParquetWriter(stream, schema) as writer:
-        for part in _groups(pairs):
+        for part in groups_of(pairs):
             columns = zip(*part, strict=True)
             arrays = [
                 _array(column, codec, field.type)
@@ -143,13 +139,16 @@ def write_parquet(
     return written
 
 
-def _groups(pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+def groups_of(
+    pairs: Iterable[tuple[bytes, bytes]], rows_max: int = ROWS_MAX, bytes_max: int = GROUP_BYTES
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield the pairs of each group: it ends by their number, or by their bytes."""
     group: list[tuple[bytes, bytes]] = []
     size = 0
     for pair in pairs:
         group.append(pair)
         size += len(pair[0]) + len(pair[1])
-        if len(group) == ROWS_MAX or size >= GROUP_BYTES:
+        if len(group) == rows_max or size >= bytes_max:
             yield group
             group, size = [], 0
     if group:

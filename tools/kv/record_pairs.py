@@ -187,30 +187,29 @@ def _pair(
     record: dict[str, Any], records: Records, namespace: Namespace, fields: ImportFields
 ) -> DecodedPair:
     key_codec, value_codec = namespace.key_codec, namespace.value_codec
-    is_json = records.form == "json"
-    if is_json and record.get("v") == SCHEMA and record.get("type") == "pair":
+    if records.form == "json" and record.get("v") == SCHEMA and record.get("type") == "pair":
         stored = bytes_shown(record.get("key")), bytes_shown(record.get("value"))
         return key_codec.decode(stored[0]), value_codec.decode(stored[1])
     parts = [_field(record, name, "key") for name in fields.key]
     if len(parts) == 1:
         key = _meant(parts[0], fields.key[0], records, key_codec, "key")
     else:
-        key = value_of_json(parts, key_codec) if is_json else tuple(parts)
+        key = as_tuple(parts)
     name = _value_field(record, fields)
     if name is not None:
         value = _field(record, name, "value")
         return key, _meant(value, name, records, value_codec, "value")
     whole = {name: _field(record, name, "value") for name in fields.value} or record
-    return key, value_of_json(whole, value_codec) if is_json or value_codec.of else whole
+    return key, value_of_json(whole, value_codec)
 
 
 def _meant(value: Any, field: str, records: Records, codec: Codec[Any], what: str) -> Any:
     """Return what one field stands for."""
     if isinstance(value, str) and records.is_text(field):
         return codec.decode(parse_value(value, codec, what))
-    if records.form == "json" or codec.of is not None:
-        return value_of_json(value, codec)
-    return as_tuple(value) if codec.name == "tuple" and isinstance(value, list) else value
+    if isinstance(value, str) and records.form == "typed":
+        return value
+    return value_of_json(value, codec)
 
 
 def _field(record: dict[str, Any], name: str, what: str) -> Any:

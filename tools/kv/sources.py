@@ -74,17 +74,17 @@ def file_source(file: str, kind: str, types: ColumnTypes) -> Iterator[ImportSour
         if kind == "parquet":
             if not stream.seekable():
                 raise UsageError("Parquet cannot be read from a pipe", hint="Name a file.")
-            with parquet_records(stream, file) as found:
-                yield ImportSource(
-                    head=head_of(found.head, 1) or Head(),
-                    records=Records(
-                        numbered=found.records(),
-                        form="typed",
-                        is_text=found.texts.__contains__,
-                        unit="row",
-                    ),
-                    measured=ImportProgress("records", found.rows, None),
-                )
+            found = parquet_records(stream, file)
+            yield ImportSource(
+                head=head_of(found.head, 1) or Head(),
+                records=Records(
+                    numbered=found.records(),
+                    form="typed",
+                    is_text=found.texts.__contains__,
+                    unit="row",
+                ),
+                measured=ImportProgress("records", found.rows, None),
+            )
             return
         numbered = numbered_records(stream, kind, types=types)
         if kind == "jsonl":
