@@ -128,6 +128,15 @@ REGISTERS: list[tuple[str, Anomaly, int, str]] = [
            c 3-7 cas - 3 -> yes""",
     ),
     (
+        "two from no value, which was there twice, and an update over another one",
+        Anomaly.LOST_UPDATE,
+        3,
+        """b 0-1 cas - 2 -> yes
+           a 2-3 delete
+           a 4-5 put 5
+           c 6-7 cas - 3 -> yes""",
+    ),
+    (
         "refused by the value that was there",
         Anomaly.REFUSED,
         1,
