@@ -230,7 +230,7 @@ def _name_by_order(sight: _Sight) -> tuple[Anomaly, list[Call]] | None:
     mine = [call for call in sight.replaced if call.client == stuck.client]
     if sight.value is not None and gone:
         return Anomaly.DELETE_UNDONE, [newest]
-    if sight.by_unknown:
+    if newest in sight.by_unknown:
         return Anomaly.UNKNOWN_UNSEEN, sight.by_unknown
     if isinstance(stuck.action, CompareAndSet):
         return Anomaly.LOST_UPDATE, known

@@ -212,6 +212,17 @@ REGISTERS: list[tuple[str, Anomaly, int, str]] = [
            d 6-7 get -> 1""",
     ),
     (
+        "an unknown write that was replaced long ago",
+        Anomaly.STALE_READ,
+        4,
+        """a 0-1 put 1
+           b 2-3? put 2
+           c 4-5 get -> 2
+           a 6-7 put 3
+           d 8-9 get -> 1
+           c 10-11 get -> 3""",
+    ),
+    (
         "an unknown first write that was there and is not",
         Anomaly.UNKNOWN_UNSEEN,
         2,

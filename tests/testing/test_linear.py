@@ -128,6 +128,17 @@ REGISTERS = {
         b 1-2 get -> 1
         c 3-4 put 2
         b 5-6 get -> 2""",
+    "unknown writes of one value, of which one is kept for later": """
+        u 0-99? put 2
+        v 4.5-99? put 2
+        w 0-99? put 1
+        x 0-99? cas 3 1
+        a 1-2 get -> 2
+        a 3-4 get -> 1
+        a 5-6 get -> 1
+        a 7-8 get -> 2
+        b 2.1-7.1 put 2
+        c 6.2-11.2 put 1""",
     "values that nobody saw, in any order": """
         a 0-5 put 1
         b 1-6 put 2
@@ -157,6 +168,12 @@ COUNTERS = {
         b 0-1? incr -2
         c 2-3 get -> 2
         c 4-5 get -> 0""",
+    "unknown ones of which two together do what a third one does": """
+        u 0-99? incr 2
+        v 0-99? incr -1
+        w 0-99? incr 3
+        a 1-2 get -> 2
+        a 3-4 get -> 1""",
     "an increment by nothing": "a 0-1 incr 0 -> 0\na 2-3 incr -> 1\na 4-5 incr 0 -> 1",
 }
 
