@@ -8,6 +8,9 @@
 ``check_database``   the same for a store that is open, and what it has in memory
 ``open_with``        ``tidelog.open`` in such an environment
 ``SimulatedCrash``   what the power cut looks like to the engine
+``History``          what clients did at the same time, and what they were told
+``check``            whether a history is linearizable; the models are ``REGISTER`` and ``COUNTER``
+``register_clients``  clients that use a map and record a history; so do ``counter_clients``
 ``World``            several nodes under Trio, with a network between them, decided by one seed
 """
 
@@ -21,21 +24,32 @@ from .checks import check_database
 from .crash import crash_points
 from .disk import FaultyDisk
 from .environment import simulated
+from .histories import History
 from .kv import MemoryKv
+from .linear import UndecidedError, check
+from .moves import COUNTER, REGISTER
 from .plan import SimulatedCrash
+from .workloads import counter_clients, register_clients
 
 if TYPE_CHECKING:
     from .world import World
 
 __all__ = [
+    "COUNTER",
+    "REGISTER",
     "FaultyDisk",
+    "History",
     "MemoryKv",
     "SimulatedCrash",
+    "UndecidedError",
     "World",
+    "check",
     "check_database",
     "check_store",
+    "counter_clients",
     "crash_points",
     "open_with",
+    "register_clients",
     "simulated",
 ]
 

@@ -98,6 +98,12 @@ KINDS = {
     "pipeline/base/sketches.py": "pure",
     "pipeline/spark/doctor.py": "shell",
     "testing/": "shell",
+    "testing/anomalies.py": "pure",
+    "testing/histories.py": "pure",
+    "testing/linear.py": "pure",
+    "testing/moves.py": "pure",
+    "testing/workloads.py": "pure",
+    "testing/zones.py": "pure",
     "tools/": "shell",
 }
 
@@ -161,6 +167,7 @@ SHARED = {
     "load": "an operation, and the job that documents call so",
     "log": "a logger",
     "main": "the command, before and after it handles signals",
+    "Put": "an operation of a history, and a write on its way to the log",
     "partition_of": "of a key, and of a column of keys",
     "plain": "as JSON can hold it: a value, and a row",
 }
