@@ -53,6 +53,8 @@ KINDS = {
     "engine/store/": "shell",
     "engine/api/": "shell",
     "engine/aio/": "shell",
+    "engine/agreement/": "pure",
+    "engine/agreement/journal.py": "disk",
     "engine/codecs/": "pure",
     "engine/data/": "pure",
     "engine/system/copying.py": "disk",
@@ -133,6 +135,7 @@ CIRCLES: list[list[str]] = []
 
 # Modules that nothing in the product needs yet, and what will.
 AWAITED = {
+    "engine/agreement/journal.py": "the members of a cluster",
     "engine/store/partition_cuts.py": "full copies of partitions",
     "wal/history.py": "the supply of a copy by history",
 }

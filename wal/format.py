@@ -67,10 +67,10 @@ class SegmentHeader:
     read_only: int = 0
     required: int = 0
 
-    def to_bytes(self) -> bytes:
-        """Return the 128 bytes of the header."""
+    def to_bytes(self, magic: bytes = SEGMENT_MAGIC) -> bytes:
+        """Return the 128 bytes of the header, with the magic of the kind of file."""
         body = _SEGMENT.pack(
-            SEGMENT_MAGIC,
+            magic,
             FORMAT_VERSION,
             self.compatible,
             self.read_only,
@@ -90,9 +90,18 @@ def parse_segment_header(data: bytes, segment: int) -> SegmentHeader:
     ``segment`` is the number in the file's name, for errors.  Raises ``CorruptLogError`` for
     damaged bytes, ``FormatVersionError`` for a version or feature that must be refused.
     """
-    if len(data) < HEADER_SIZE or not data.startswith(SEGMENT_MAGIC):
+    return parse_header(data, SEGMENT_MAGIC, f"segment {segment}", segment)
+
+
+def parse_header(data: bytes, magic: bytes, what: str, segment: int = 0) -> SegmentHeader:
+    """Return the header of a file that begins with ``magic``; raises as for a segment.
+
+    ``what`` names the file in errors; ``segment`` is 0 for one that is not a segment.
+    """
+    if len(data) < HEADER_SIZE or not data.startswith(magic):
         raise CorruptLogError(
-            f"segment {segment} does not begin with the header of a Tidelog segment",
+            f"{what} does not begin with its header: expected {HEADER_SIZE} bytes that begin with "
+            f"{magic!r}, found {len(data[:HEADER_SIZE])} that begin with {data[: len(magic)]!r}",
             kind="damaged",
             segment=segment,
             offset=0,
@@ -101,8 +110,7 @@ def parse_segment_header(data: bytes, segment: int) -> SegmentHeader:
     found = crc32c(data[: HEADER_SIZE - _CRC.size])
     if found != expected:
         raise CorruptLogError(
-            f"the header of segment {segment} is damaged "
-            f"(CRC {expected:08x} stored, {found:08x} computed)",
+            f"the header of {what} is damaged (CRC {expected:08x} stored, {found:08x} computed)",
             kind="damaged",
             segment=segment,
             offset=0,
@@ -113,7 +121,7 @@ def parse_segment_header(data: bytes, segment: int) -> SegmentHeader:
         _SEGMENT.unpack_from(data)
     )
     if version != FORMAT_VERSION or required & ~KNOWN_REQUIRED:
-        raise unknown_features(f"segment {segment}", version, required, FORMAT_VERSION)
+        raise unknown_features(what, version, required, FORMAT_VERSION)
     return SegmentHeader(
         log_id=log_id,
         store_id=store_id,

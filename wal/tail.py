@@ -194,10 +194,14 @@ class End:
             )
 
     def __str__(self) -> str:
-        return "; ".join(self._sentences())
+        return self.told(f"segment {self.segment}")
 
-    def _sentences(self) -> list[str]:
-        parts = [f"segment {self.segment}, offset {self.offset}: {self.reason}"]
+    def told(self, file: str) -> str:
+        """Return all that is known, as one text; ``file`` names the file of the offset."""
+        return "; ".join(self._sentences(file))
+
+    def _sentences(self, file: str) -> list[str]:
+        parts = [f"{file}, offset {self.offset}: {self.reason}"]
         parts.append(f"position {self.position}, durable up to {self.durable}")
         if self.found is not None:
             parts.append(f"CRC {self.expected:08x} stored, {self.found:08x} computed")

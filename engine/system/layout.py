@@ -10,6 +10,11 @@ MANIFEST_NAME = "manifest"
 NEW_MANIFEST_NAME = "manifest.tmp"
 """The next manifest, while it is written."""
 
+CONFIG_LOG_NAME = "config.log"
+"""The configuration log of a cluster's member."""
+NEW_CONFIG_LOG_NAME = "config.tmp"
+"""The next file of the configuration log, while it is written."""
+
 LOCK_NAME = "lock"
 WAL_NAME = "wal"
 READERS_NAME = "readers"

@@ -35,6 +35,7 @@ ROOMS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("system", "codecs"),
         ("data",),
         ("files", "commit"),
+        ("agreement",),
         ("store",),
         ("upkeep",),
         ("api",),

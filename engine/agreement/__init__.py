@@ -1,0 +1,1 @@
+"""How the members of a cluster agree: the configuration log and who may write into it."""
