@@ -17,7 +17,6 @@ from typing import Literal
 
 import trio
 
-from ...affinity.errors import UsageError
 from ..system.environment import Stream
 from .frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
 from .handshake import Introduction, Refusal, heard
@@ -26,8 +25,6 @@ from .outbox import Outbox
 
 SEND_S_MAX = 30.0
 """Seconds in which a peer has to take one frame."""
-OVERHEAD_BYTES = 64
-"""More than stands around a message in its frame."""
 
 Sent = Literal["queued", "full", "down"]
 """What became of a message: on its way, refused until there is room, or dropped."""
@@ -88,8 +85,6 @@ class Connection:
             self._wanted = True
             return "full"
         packed = pack_message(message)
-        if len(packed) > KNOWN.bytes_max - OVERHEAD_BYTES:
-            raise UsageError(f"a message of {len(packed):,} bytes; send it in pieces")
         self._outbox.put(packed)
         if self._outbox.flooded:
             self.end(TimeoutError("the other end takes nothing of what is sent"))

@@ -17,10 +17,12 @@ Left out: what the messages mean (``kinds``), and types that msgpack adds (times
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import msgpack
+
+from ...affinity.errors import UsageError
 
 Message = list[Any]
 """The number of a kind, then its fields."""
@@ -48,11 +50,22 @@ STRANGER = FrameLimits(bytes_max=4096, depth_max=1, items_max=64)
 """Limits before the handshake is done."""
 KNOWN = FrameLimits(bytes_max=64 << 20, depth_max=12, items_max=1 << 20)
 """Limits behind the handshake: the largest value fits, and what stands around it."""
+SENDABLE = replace(KNOWN, bytes_max=KNOWN.bytes_max - 64, items_max=KNOWN.items_max - 64)
+"""Limits for one message, so that ``known`` fits into its frame, too."""
 
 
 def pack_message(message: Sequence[object]) -> bytes:
-    """Return the bytes of a message, as they stand in a frame."""
+    """Return the bytes of a message, as they stand in a frame.
+
+    ``UsageError`` if the other end would refuse it for its size.
+    """
     data: bytes = msgpack.packb(message)
+    if len(data) > SENDABLE.items_max:  # each item has a byte at least
+        try:
+            FrameDecoder(SENDABLE).feed(frame([data]))
+        except FrameError as error:
+            text = f"a message of {len(data):,} bytes would be refused: {error}"
+            raise UsageError(text, hint="Send it in pieces.") from None
     return data
 
 

@@ -14,8 +14,8 @@ from collections import deque
 
 from .frames import frame
 
-FRAME_BYTES = 1 << 20
-"""So much goes into one frame, so that what is urgent waits for no more of its own connection."""
+FRAME_BYTES = 1 << 19
+"""So much goes into one frame; its items are fewer than a frame may have, whatever they are."""
 FLOODED = 4
 
 

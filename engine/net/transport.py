@@ -259,7 +259,9 @@ class Transport:
         with trio.move_on_after(HANDSHAKE_S_MAX) as scope:
             self._strangers[scope] = None
             if len(self._strangers) > STRANGERS_MAX:
-                next(iter(self._strangers)).cancel()
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                oldest.cancel()
             try:
                 decoder = FrameDecoder()
                 other = await hear(stream, decoder)
@@ -277,7 +279,7 @@ class Transport:
             except (OSError, FrameError) as error:
                 self._complain("stranger", f"no handshake with {stream.peer}: {error}")
             finally:
-                del self._strangers[scope]
+                self._strangers.pop(scope, None)
         if scope.cancelled_caught:
             self._complain("silent", f"{stream.peer} connected and did not say who it is")
         return None

@@ -20,6 +20,7 @@ from tidelog.engine.net.frames import (
     frame,
     pack_message,
 )
+from tidelog.errors import UsageError
 
 LIMITS = FrameLimits(bytes_max=1000, depth_max=3, items_max=20)
 batches = st.lists(st.lists(st.lists(values, max_size=5), min_size=1, max_size=3), max_size=4)
@@ -76,6 +77,7 @@ def test_who_receives_what_is_missing_takes_nothing_of_the_next_frame(
     assert data == b""
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200))
 def test_random_bytes_are_messages_or_one_error(data: bytes) -> None:
     for bytes_sent in (data, with_length(data)):
@@ -84,6 +86,7 @@ def test_random_bytes_are_messages_or_one_error(data: bytes) -> None:
                 assert type(message) is list
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_frame_that_was_damaged_is_messages_or_one_error(data: st.DataObject) -> None:
     bytes_sent = bytearray(framed([72, [1, 2], {"a": [b"x", 1.5]}, "text", None, True]))
@@ -177,3 +180,25 @@ def test_limits_are_raised_between_frames() -> None:
     decoder.feed(framed([1]))
     decoder.limits = KNOWN
     assert decoder.feed(framed([2, b"x" * 5000])) == [[2, b"x" * 5000]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ([71, bytes(64 << 20)], r"a frame of 67,108,8\d\d bytes; the limit is 67,108,800"),
+        ([71, [0] * (1 << 20)], "exceeds max_array_len"),
+        ([71, [[0]] * (1 << 19)], "a frame of more than 1,048,512 items"),
+    ],
+)
+def test_a_message_that_would_be_refused_for_its_size_is_not_packed(
+    message: Message, text: str
+) -> None:
+    with pytest.raises(UsageError, match=text):
+        pack_message(message)
+
+
+@pytest.mark.slow
+def test_the_largest_messages_are_packed_and_arrive() -> None:
+    for message in ([71, bytes(63 << 20)], [71, [0] * ((1 << 20) - 100)]):
+        assert FrameDecoder(KNOWN).feed(framed(message)) == [message]
