@@ -84,11 +84,10 @@ class Connection:
         if self._outbox.full and self.channel != CONTROL:
             self._wanted = True
             return "full"
-        packed = pack_message(message)
-        self._outbox.put(packed)
         if self._outbox.flooded:
             self.end(TimeoutError("the other end takes nothing of what is sent"))
             return "down"
+        self._outbox.put(pack_message(message))
         self._wake.set()
         return "queued"
 

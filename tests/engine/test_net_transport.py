@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 from contextlib import suppress
@@ -32,6 +33,7 @@ from tidelog.engine.net.transport import STRANGERS_MAX, Transport, UnwelcomeErro
 from tidelog.engine.system.environment import Stream
 from tidelog.errors import UsageError
 from tidelog.testing import World
+from tidelog.testing.streams import SimulatedListener, SimulatedStream
 
 SEEDS = pytest.mark.parametrize("seed", [1, 2, 3])
 
@@ -386,6 +388,24 @@ def test_even_control_messages_are_not_kept_without_limit() -> None:
     assert a.of("down", "b", "control") == ["TimeoutError"]
 
 
+def test_one_large_message_is_not_a_flood() -> None:
+    # A message of several times the outbox once ended the connection that it was put into.
+    world = World(1)
+    a, b = members(world, "a", "b", outbox_bytes=1000)
+
+    async def scenario() -> None:
+        await started(a, b)
+        assert a.send("b", "data", stored(1, size=10_000)) == "queued"
+        assert a.send("b", "data", stored(2)) == "full"
+        await trio.sleep(1)
+        assert a.send("b", "data", stored(3)) == "queued"
+        await trio.sleep(1)
+
+    world.run(scenario)
+    assert b.numbers("<a", "data") == [1, 3]
+    assert len(a.of("room", "b", "data")) == 1
+
+
 def test_a_message_that_no_frame_holds_is_refused_where_it_is_sent() -> None:
     world = World(1)
     a, b = members(world, "a", "b")
@@ -583,6 +603,62 @@ def test_a_frame_that_is_cut_off_is_not_heard() -> None:
     world.run(scenario)
     assert b.numbers("<x", "control") == [1]
     assert b.of("down", "<x", "control") == [None]
+
+
+def test_a_peer_that_is_silent_or_something_else_is_tried_again() -> None:
+    world = World(1)
+    a = Member(world, "a", ["http", "silent", "refusing"])
+    nodes = {name: world.add(name, idle) for name in a.others}
+
+    async def answer(name: str, said: bytes) -> None:
+        nodes[name].start()
+        listener = await nodes[name].environment.network.listen((name, PORT))
+        while True:
+            stream = await listener.accept()
+            if said:
+                await stream.send(said)
+
+    async def scenario() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer, "http", b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            nursery.start_soon(answer, "silent", b"")
+            nursery.start_soon(answer, "refusing", framed(Refusal("gone", "out").message()))
+            await started(a)
+            nursery.cancel_scope.cancel()
+
+    world.run(scenario)
+    assert set(a.of("failed", "http", "control")) == {"ConnectionAbortedError"}
+    assert a.of("failed", "silent", "control") == ["TimeoutError"]
+    assert set(a.of("failed", "refusing", "control")) == {"UnwelcomeError"}
+    assert not [told for told in a.told if told[0] == "up"]
+
+
+def test_a_system_that_has_no_sockets_left_ends_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(1)
+    a, b = members(world, "a", "b")
+    accept, failures = SimulatedListener.accept, [OSError(errno.EMFILE, "too many open files")] * 3
+
+    async def accept_later(listener: SimulatedListener) -> SimulatedStream:
+        stream = await accept(listener)
+        if failures:
+            stream.close()
+            raise failures.pop()
+        return stream
+
+    monkeypatch.setattr(SimulatedListener, "accept", accept_later)
+
+    async def scenario() -> None:
+        await started(a, b)
+        assert a.send("b", "control", ping(1)) == "queued"
+        await trio.sleep(1)
+        assert repr(a.transport).endswith(" boot 1: 2 made, 2 accepted, 0 strangers>")
+
+    world.run(scenario)
+    assert b.numbers("<a", "control") == [1]
+    assert not failures
+    assert any("too many open files" in line for line in warnings_of(caplog))
 
 
 def test_a_member_that_talks_back_over_a_connection_for_sending_loses_it() -> None:
