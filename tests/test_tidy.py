@@ -64,6 +64,9 @@ KINDS = {
     "engine/system/limits.py": "pure",
     "engine/system/lmdb_pages.py": "pure",
     "engine/system/lmdb_remains.py": "pure",
+    "engine/net/": "pure",
+    "engine/net/connection.py": "shell",
+    "engine/net/transport.py": "shell",
     "engine/files/": "disk",
     "engine/files/manifest.py": "pure",
     "engine/files/recovery.py": "shell",
@@ -136,6 +139,8 @@ CIRCLES: list[list[str]] = []
 # Modules that nothing in the product needs yet, and what will.
 AWAITED = {
     "engine/agreement/journal.py": "the members of a cluster",
+    "engine/net/addresses.py": "the options of a server",
+    "engine/net/transport.py": "the nodes of a cluster",
     "engine/store/partition_cuts.py": "full copies of partitions",
     "wal/history.py": "the supply of a copy by history",
 }

@@ -4,8 +4,11 @@ Invariants:
 
 - What the system says is an ``OSError`` of its own kind; Trio's names for it do not leave here.
 - Every socket that a call has made and does not return is closed.
+- What is sent leaves at once, as Trio asks the system to, and a connection whose other end does not
+  answer ends after ``SILENCE_S_MAX``, also if nothing is sent.
 
-Left out: encryption, limits of time (a caller puts a deadline around), and closing one direction.
+Left out: encryption, other limits of time (a caller puts a deadline around), and closing one
+direction.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from .environment import Address
 
 BACKLOG_MAX = 128
 """Connections that wait to be accepted."""
+SILENCE_S_MAX = 20
+"""Seconds without an answer from the other machine after which a connection is over."""
 
 
 class RealNetwork:
@@ -82,6 +87,7 @@ class RealStream:
 
     def __init__(self, stream: SocketStream) -> None:
         self._stream = stream
+        _limit_silence(stream)
         self.peer: Address = stream.socket.getpeername()[:2]
         """The address of the other end."""
 
@@ -101,6 +107,14 @@ class RealStream:
     def close(self) -> None:
         """Close this end, without waiting; closing twice is fine."""
         self._stream.socket.close()
+
+
+def _limit_silence(stream: SocketStream) -> None:
+    """End the connection if the other machine is gone, which TCP finds out in hours by default."""
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENCE_S_MAX // 2)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_S_MAX * 1000)
 
 
 def _first_attempt(error: OSError) -> OSError:

@@ -33,7 +33,7 @@ LAYER_NAMES = tuple(name for group in LAYERS for name in group)
 ROOMS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "engine": (
         ("system", "codecs"),
-        ("data",),
+        ("net", "data"),
         ("files", "commit"),
         ("agreement",),
         ("store",),

@@ -294,7 +294,7 @@ def test_tables_that_cannot_be_loaded(
 
 @pytest.mark.parametrize(
     ("tables", "told"),
-    [([], "none"), (["b", "a"], "a, b"), (list("ihgfedcba"), "a, b, c, d, e, f, g, h")],
+    [([], "none"), (["b", "a"], "a, b"), (list("ihgfedcba"), "a, b, c, d, e, f, g, h and 1 more")],
 )
 def test_a_table_that_is_not_there_is_told_with_some_that_are(
     tables: list[str], told: str, tmp_path: Path

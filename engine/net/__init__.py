@@ -1,0 +1,1 @@
+"""The way between members, and from clients to members: frames, kinds, handshakes, links."""

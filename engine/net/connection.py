@@ -1,0 +1,175 @@
+"""One connection behind its handshake: a task that writes, one that reads, and what waits.
+
+Invariants:
+
+- ``send`` neither waits nor fails for what the peer does.  One task writes: it takes all that is
+  there at each wake-up, as one frame.
+- What arrives is checked and handed on in order, as many messages at once as one read completed.
+- Whatever the peer does, or leaves, ends this connection only; ``reason`` says what it was.
+
+Left out: who the peer may be (``handshake``), and connecting once more (``transport``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+import trio
+
+from ..system.environment import Stream
+from .frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
+from .handshake import Introduction, Refusal, heard
+from .kinds import BY_NAME, CONTROL, checked_message
+from .outbox import Outbox
+
+SEND_S_MAX = 30.0
+"""Seconds in which a peer has to take one frame."""
+
+Sent = Literal["queued", "full", "down"]
+"""What became of a message: on its way, refused until there is room, or dropped."""
+
+KNOWN_DECIDED = BY_NAME["known"]
+HANDSHAKE_NUMBERS = frozenset({BY_NAME["introduction"].number, BY_NAME["refusal"].number})
+
+
+class Connection:
+    """One connection to a member, a client or a tool."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        decoder: FrameDecoder,
+        mine: Introduction,
+        other: Introduction,
+        *,
+        outgoing: bool,
+        outbox_bytes: int,
+    ) -> None:
+        self.other = other
+        """Who the other end is, as it said."""
+        self.outgoing = outgoing
+        """Whether it was made here."""
+        self.channel = other.channel
+        self.version = min(mine.version_max, other.version_max)
+        """The version of the wire that both speak."""
+        self.decided = other.decided
+        """How many decisions the other end knows."""
+        self.reason: Exception | None = None
+        """Why it ended; None as long as it is up, and if the other end closed it."""
+        self.up = True
+        self._stream = stream
+        self._decoder = decoder
+        self._told = mine.decided
+        self._outbox = Outbox(outbox_bytes)
+        self._wanted = False
+        self._wake = trio.Event()
+        decoder.limits = KNOWN
+
+    def __repr__(self) -> str:
+        arrow = "to" if self.outgoing else "from"
+        state = "up" if self.up else "down"
+        return (
+            f"<Connection {self.other.number} {arrow} {self.other.role} "
+            f"{self.other.member.hex()} boot {self.other.boot} {self.channel} {state}>"
+        )
+
+    def send(self, message: Message) -> Sent:
+        """Let a message go its way; ``full`` if it has to wait, which control messages never do."""
+        assert self.outgoing or self.other.role != "member", (
+            "members are sent to over own connections"
+        )
+        if not self.up:
+            return "down"
+        if self._outbox.full and self.channel != CONTROL:
+            self._wanted = True
+            return "full"
+        if self._outbox.flooded:
+            self.end(TimeoutError("the other end takes nothing of what is sent"))
+            return "down"
+        self._outbox.put(pack_message(message))
+        self._wake.set()
+        return "queued"
+
+    def end(self, reason: Exception | None = None) -> None:
+        """Be over; what was not sent is dropped."""
+        if self.up:
+            self.up = False
+            self.reason = reason
+            self._stream.close()
+
+    async def live(
+        self,
+        arrived: Callable[[list[Message]], None],
+        room: Callable[[], None],
+        decided: Callable[[], int],
+    ) -> None:
+        """Send and receive until the connection ends.
+
+        ``decided`` returns how many decisions are known here; ``room`` is called when a message
+        that was refused as the outbox was full would be taken now.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._guarded, lambda: self._write(room, decided))
+            await self._guarded(lambda: self._read(arrived))
+            nursery.cancel_scope.cancel()
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+            self.end()
+        except trio.ClosedResourceError:
+            self.end()
+        except (OSError, FrameError) as error:
+            self.end(error)
+        except trio.TooSlowError:
+            self.end(TimeoutError("the other end took nothing for too long"))
+
+    async def _write(self, room: Callable[[], None], decided: Callable[[], int]) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            while self._outbox:
+                first = []
+                if self._told < decided():
+                    self._told = decided()
+                    first = [pack_message(KNOWN_DECIDED.message(self._told))]
+                with trio.fail_after(SEND_S_MAX):
+                    await self._stream.send(self._outbox.take(*first))
+                if self._wanted and self._outbox.roomy:
+                    self._wanted = False
+                    room()
+
+    async def _read(self, arrived: Callable[[list[Message]], None]) -> None:
+        while data := await self._stream.receive():
+            messages = [
+                message
+                for raw in self._decoder.feed(data)
+                if (message := checked_message(raw, self.channel)) and not self._noted(message)
+            ]
+            if messages:
+                arrived(messages)
+
+    def _noted(self, message: Message) -> bool:
+        """Take what is for the connection itself."""
+        if message[0] in HANDSHAKE_NUMBERS:
+            raise FrameError("a second handshake on one connection")
+        if message[0] != KNOWN_DECIDED.number:
+            return False
+        self.decided = max(self.decided, message[1])
+        return True
+
+
+async def say(stream: Stream, what: Introduction | Refusal) -> None:
+    """Send the frame of a handshake."""
+    await stream.send(frame([pack_message(what.message())]))
+
+
+async def hear(stream: Stream, decoder: FrameDecoder) -> Introduction | Refusal:
+    """Receive the frame of a handshake, and nothing behind it."""
+    while not (messages := decoder.feed(data := await stream.receive(decoder.missing))):
+        if not data:
+            raise ConnectionResetError(
+                "the other end closed the connection before it said who it is"
+            )
+    return heard(messages[0])

@@ -1,0 +1,189 @@
+"""From messages to the bytes of a connection, and back: frames of msgpack with a length in front.
+
+A frame is ``length u32`` (big endian), then that many bytes of one msgpack array: its messages,
+each an array itself.  What stands in them is nothing, flags, integers, floats, text, bytes, arrays
+and maps whose keys are text or bytes.
+
+Invariants:
+
+- A frame over the limit is refused by its length, before more of it is taken.
+- Nothing is made of a frame before its structure was gone over, so that an array costs no memory
+  for items that did not arrive; and of at most ``items_max`` items anything is ever made.
+- Whatever bytes arrive: messages, or ``FrameError``.  After an error a decoder is of no more use.
+
+Left out: what the messages mean (``kinds``), and types that msgpack adds (times, extensions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import msgpack
+
+from ...affinity.errors import UsageError
+
+Message = list[Any]
+"""The number of a kind, then its fields."""
+
+LENGTH_BYTES = 4
+CONTAINERS = frozenset({dict, list})
+
+
+class FrameError(Exception):
+    """The peer sent what is not a frame, or one over a limit: the connection has to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameLimits:
+    """How much one frame may be."""
+
+    bytes_max: int
+    depth_max: int
+    """Arrays and maps in one another; a message has one, or two with a column."""
+    items_max: int
+    """Of all arrays and maps together; of a map each key is one, and each value."""
+
+
+STRANGER = FrameLimits(bytes_max=4096, depth_max=1, items_max=64)
+"""Limits before the handshake is done."""
+KNOWN = FrameLimits(bytes_max=64 << 20, depth_max=12, items_max=1 << 20)
+"""Limits behind the handshake: the largest value fits, and what stands around it."""
+SENDABLE = replace(KNOWN, bytes_max=KNOWN.bytes_max - 64, items_max=KNOWN.items_max - 64)
+"""Limits for one message, so that ``known`` fits into its frame, too."""
+
+
+def pack_message(message: Sequence[object]) -> bytes:
+    """Return the bytes of a message, as they stand in a frame.
+
+    ``UsageError`` if the other end would refuse it for its size.
+    """
+    data: bytes = msgpack.packb(message)
+    if len(data) > SENDABLE.items_max:  # each item has a byte at least
+        try:
+            FrameDecoder(SENDABLE).feed(frame([data]))
+        except FrameError as error:
+            text = f"a message of {len(data):,} bytes would be refused: {error}"
+            raise UsageError(text, hint="Send it in pieces.") from None
+    return data
+
+
+def frame(packed: Sequence[bytes]) -> bytes:
+    """Return the frame of messages that are packed already."""
+    head: bytes = msgpack.Packer().pack_array_header(len(packed))
+    length = len(head) + sum(map(len, packed))
+    return b"".join((length.to_bytes(LENGTH_BYTES, "big"), head, *packed))
+
+
+class FrameDecoder:
+    """Makes messages of bytes that arrive in any pieces."""
+
+    def __init__(self, limits: FrameLimits = STRANGER) -> None:
+        self.limits = limits
+        """May be raised between two calls."""
+        self._arrived = bytearray()
+
+    def __repr__(self) -> str:
+        return f"<FrameDecoder {len(self._arrived)} bytes of the next frame>"
+
+    @property
+    def missing(self) -> int:
+        """At least so many bytes are missing to the end of the next frame.
+
+        Whoever receives no more than that takes nothing of the frame behind it.
+        """
+        length = self._length(0)
+        end = LENGTH_BYTES if length is None else LENGTH_BYTES + length
+        return end - len(self._arrived)
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Take bytes, and return the messages of all frames that they complete, in order."""
+        self._arrived += data
+        messages: list[Message] = []
+        start = 0
+        while (length := self._length(start)) is not None:
+            end = start + LENGTH_BYTES + length
+            if end > len(self._arrived):
+                break
+            messages += _messages_of(bytes(self._arrived[start + LENGTH_BYTES : end]), self.limits)
+            start = end
+        del self._arrived[:start]
+        return messages
+
+    def _length(self, start: int) -> int | None:
+        head = self._arrived[start : start + LENGTH_BYTES]
+        if len(head) < LENGTH_BYTES:
+            return None
+        length = int.from_bytes(head, "big")
+        if length > self.limits.bytes_max:
+            _refuse(f"a frame of {length:,} bytes; the limit is {self.limits.bytes_max:,}")
+        return length
+
+
+def _messages_of(body: bytes, limits: FrameLimits) -> list[Message]:
+    try:
+        _go_over(body)
+        count = _counter(limits.items_max)
+        messages = msgpack.unpackb(
+            body,
+            object_hook=count,
+            list_hook=count,
+            ext_hook=_refuse_extension,
+            max_array_len=limits.items_max,
+            max_map_len=limits.items_max,
+            max_ext_len=0,
+        )
+    except (ValueError, msgpack.UnpackException) as error:
+        kind = type(error).__name__
+        raise FrameError(f"a frame of {len(body):,} bytes is not msgpack: {kind} {error}") from None
+    if type(messages) is not list or not messages or set(map(type, messages)) != {list}:
+        _refuse(f"a frame of {len(body):,} bytes is not an array of messages")
+    _check_depth(messages, limits.depth_max)
+    return messages
+
+
+def _go_over(body: bytes) -> None:
+    """Raise unless the bytes are one value, of which nothing is made here."""
+    size = max(len(body), 1)
+    unpacker = msgpack.Unpacker(max_buffer_size=size, read_size=size)
+    unpacker.feed(body)
+    unpacker.skip()
+    if unpacker.tell() != len(body):
+        _refuse(f"a frame of {len(body):,} bytes ends behind its messages")
+
+
+def _counter(items_max: int) -> Callable[[Any], Any]:
+    """Return what goes over each array and map that is made, and counts its items."""
+    left = items_max
+
+    def count(container: Any) -> Any:
+        nonlocal left
+        left -= len(container) * (2 if type(container) is dict else 1)
+        if left < 0:
+            _refuse(f"a frame of more than {items_max:,} items")
+        return container
+
+    return count
+
+
+def _check_depth(messages: list[Message], depth_max: int) -> None:
+    level: list[Any] = messages
+    for _ in range(depth_max):
+        inner: list[Any] = []
+        for container in level:
+            items = container.values() if type(container) is dict else container
+            if not CONTAINERS.isdisjoint(map(type, items)):  # in C: mostly there is nothing
+                inner += [item for item in items if type(item) in CONTAINERS]
+        if not inner:
+            return
+        level = inner
+    _refuse(f"arrays or maps lie more than {depth_max} deep in one another")
+
+
+def _refuse_extension(_code: int, _data: bytes) -> NoReturn:
+    _refuse("a frame with an extension of msgpack")
+
+
+def _refuse(text: str) -> NoReturn:
+    raise FrameError(text)

@@ -1,0 +1,158 @@
+"""The first frame each way: who both are, and whether the connection may be.
+
+Who connects introduces itself.  Who accepts introduces itself, too, or answers with a refusal, and
+closes.  Nothing else is sent before that, under the limits for strangers.
+
+Invariants:
+
+- Every verdict follows from the two introductions and what was known before them.
+- The version of the wire is the highest that both speak.
+- Someone who is new has no cluster id yet, and learns it; two that have one must have the same.
+
+Left out: encryption and passwords, and limits of time (``transport``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal, cast, get_args
+
+from .frames import FrameError, Message
+from .kinds import BY_NAME, CHANNELS, CLIENT, Channel, checked_message
+from .links import Links
+
+MAGIC: Final = b"tidelog"
+VERSION_MIN: Final = 1
+VERSION_MAX: Final = 1
+"""The versions of the wire that this code speaks."""
+
+Role = Literal["member", "client", "tool"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+INTRODUCTION = BY_NAME["introduction"]
+REFUSAL = BY_NAME["refusal"]
+
+Gone = Callable[[bytes, int], bool]
+"""Whether the decided log calls an incarnation, a member and its boot, gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Introduction:
+    """What one end of a connection says about itself."""
+
+    role: Role
+    channel: Channel
+    member: bytes
+    """The id of the member; of clients and tools one that they made up."""
+    cluster: bytes = b""
+    """Empty for someone who does not know it yet."""
+    boot: int = 0
+    number: int = 0
+    """Of this connection; the answer repeats it."""
+    decided: int = 0
+    """How many decisions are known there."""
+    version_min: int = VERSION_MIN
+    version_max: int = VERSION_MAX
+
+    def message(self) -> Message:
+        """Return the message that says so."""
+        return INTRODUCTION.message(
+            MAGIC, self.version_min, self.version_max, self.role, self.channel, self.cluster,
+            self.member, self.boot, self.number, self.decided,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a connection may not be."""
+
+    code: str
+    """``cluster``, ``version``, ``gone``, ``boot``, ``number``, ``member`` or ``role``."""
+    reason: str
+
+    def message(self) -> Message:
+        """Return the message that says so."""
+        return REFUSAL.message(self.code, self.reason)
+
+
+def heard(message: Message) -> Introduction | Refusal:
+    """Return what the first message of the other end says; ``FrameError`` if nothing of that."""
+    known = checked_message(message, CLIENT)
+    if known[0] == REFUSAL.number:
+        return Refusal(*known[1:])
+    if known[0] != INTRODUCTION.number or known[1] != MAGIC:
+        raise FrameError("the first message is not an introduction of tidelog")
+    _, _, version_min, version_max, role, channel, cluster, member, boot, number, decided = known
+    if role not in ROLES or channel not in CHANNELS:
+        raise FrameError("an introduction with a role or a class of connection that is not known")
+    return Introduction(
+        role=cast(Role, role),
+        channel=cast(Channel, channel),
+        member=member,
+        cluster=cluster,
+        boot=boot,
+        number=number,
+        decided=decided,
+        version_min=version_min,
+        version_max=version_max,
+    )
+
+
+def judge_caller(
+    mine: Introduction, other: Introduction, *, links: Links, gone: Gone
+) -> Refusal | None:
+    """Return why a connection that someone else made may not be; None if it may."""
+    if (other.role == "member") == (other.channel == CLIENT):
+        return Refusal("role", f"a {other.role} does not make {other.channel} connections")
+    refusal = _strangers(mine, other) or _gone(other, gone)
+    if refusal or other.role != "member":
+        return refusal
+    if other.boot < links.boot_of(other.member):
+        return _older_boot(other, links)
+    if not links.admits(other.member, other.channel, other.boot, other.number):
+        return Refusal("number", f"connection {other.number} is not newer than one known here")
+    return None
+
+
+def judge_answer(
+    mine: Introduction, other: Introduction, *, expected: bytes | None, links: Links, gone: Gone
+) -> Refusal | None:
+    """Return why a connection that was made here may not be; None if it may.
+
+    ``expected`` is the member that was to be reached; None if whoever is there is right.
+    """
+    if other.role != "member" or expected not in (None, other.member):
+        return Refusal("member", "another member answers at this address")
+    if other.number != mine.number or other.channel != mine.channel:
+        return Refusal("number", f"the answer is for connection {other.number}, not {mine.number}")
+    refusal = _strangers(mine, other) or _gone(other, gone)
+    if not refusal and other.boot < links.boot_of(other.member):
+        return _older_boot(other, links)
+    return refusal
+
+
+def _strangers(mine: Introduction, other: Introduction) -> Refusal | None:
+    if min(mine.version_max, other.version_max) < max(mine.version_min, other.version_min):
+        return Refusal(
+            "version",
+            f"versions {other.version_min} to {other.version_max} of the wire are spoken there, "
+            f"and {mine.version_min} to {mine.version_max} here",
+        )
+    if mine.cluster and other.cluster and mine.cluster != other.cluster:
+        return Refusal(
+            "cluster", f"this is cluster {mine.cluster.hex()}, not {other.cluster.hex()}"
+        )
+    return None
+
+
+def _gone(other: Introduction, gone: Gone) -> Refusal | None:
+    if other.role == "member" and gone(other.member, other.boot):
+        return Refusal("gone", f"boot {other.boot} of this member is out of the topology")
+    return None
+
+
+def _older_boot(other: Introduction, links: Links) -> Refusal:
+    return Refusal(
+        "boot", f"boot {other.boot} is over: {links.boot_of(other.member)} has been seen here"
+    )

@@ -1,0 +1,216 @@
+"""What members and clients say to each other: every kind of message, with its number for ever.
+
+A message is ``[number, field, ...]``.  What speaks of many partitions has columns, arrays of which
+the n-th items belong together, and no record for each.  Three things that every message needs are
+not in it: who sent it, on which connection and for which cluster is what the handshake said, and
+how many decisions the sender knows is in ``known``, which goes ahead of the next message whenever
+it has changed.
+
+Invariants:
+
+- A number, a name and the order of fields never change.  A later version appends fields, which an
+  earlier one cuts off, and adds kinds, which it refuses: whoever sends them asks first which
+  version of the wire the other end speaks.
+- What ``checked_message`` returns has all fields, each of its type.  What they mean is checked by
+  who acts on it.
+
+Types of fields: ``int``, ``bytes``, ``text``, ``flag``, ``list``, ``map`` and ``any``; with ``*``
+an array of them, with ``?`` one of them or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from .frames import FrameError, Message
+
+Channel = Literal["control", "data", "client"]
+"""The class of a connection: agreement and leases, partitions and transactions, or clients."""
+
+CONTROL: Final = "control"
+DATA: Final = "data"
+CLIENT: Final = "client"
+CHANNELS: tuple[Channel, ...] = (CONTROL, DATA, CLIENT)
+EVERY: Final = "every"
+
+TYPES: Mapping[str, frozenset[type]] = {
+    "int": frozenset({int}),
+    "bytes": frozenset({bytes}),
+    "text": frozenset({str}),
+    "flag": frozenset({bool}),
+    "list": frozenset({list}),
+    "map": frozenset({dict}),
+    "any": frozenset({int, bytes, str, bool, list, dict, float, type(None)}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a kind."""
+
+    name: str
+    type_name: str
+    types: frozenset[type]
+    items: frozenset[type] | None
+    """The types of the items of a column; None if it is not one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageKind:
+    """One kind of message."""
+
+    number: int
+    name: str
+    channel: Channel | Literal["every"]
+    fields: tuple[Field, ...]
+
+    def __repr__(self) -> str:
+        return f"<MessageKind {self.number} {self.name}>"
+
+    def message(self, *values: object) -> Message:
+        """Return the message that has these fields, in order."""
+        if len(values) != len(self.fields):
+            raise TypeError(f"{self.name} has {len(self.fields)} fields, not {len(values)}")
+        return [self.number, *values]
+
+
+# number, name, class of connection, fields in order.  Append; change nothing.
+TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
+    # Every connection.
+    (1, "introduction", EVERY,
+     "magic:bytes version_min:int version_max:int role:text channel:text cluster:bytes"
+     " member:bytes boot:int number:int decided:int"),
+    (2, "refusal", EVERY, "code:text reason:text"),
+    (3, "known", EVERY, "decided:int"),
+    # Agreement and leases.  A term is (number, member), what was accepted (index, term, change).
+    (10, "ask-promise", CONTROL, "term:list"),
+    (11, "promise", CONTROL,
+     "term:list granted:flag boot:int nonces:bytes* decided:int accepted:list*"),
+    (12, "propose", CONTROL, "term:list index:int change:any"),
+    (13, "accepted", CONTROL, "term:list index:int"),
+    (14, "decided", CONTROL, "index:int change:any"),
+    (15, "ping", CONTROL, "term:list send_id:int"),
+    (16, "pong", CONTROL, "send_id:int wants_lease:flag health:map"),
+    (17, "lease", CONTROL, "send_id:int remaining_us:int"),
+    (18, "release", CONTROL, "partitions:int* epochs:int*"),
+    (19, "confirm-epoch", CONTROL, "ask:int partitions:int* epochs:int*"),
+    (20, "epoch-confirmed", CONTROL, "ask:int partitions:int* epochs:int*"),
+    (21, "join", CONTROL, "identity:map boot:int nonces:bytes*"),
+    (22, "leave", CONTROL, "member:bytes boot:int"),
+    (23, "ready", CONTROL, "boot:int"),
+    (24, "fetch", CONTROL, "from_index:int"),
+    (25, "decisions", CONTROL, "from_index:int decisions:list* snapshot:any"),
+    (26, "propose-change", CONTROL, "partitions:int* epochs:int* cvs:int* changes:any*"),
+    (27, "ask-election", CONTROL, "term:list"),
+    (28, "would-promise", CONTROL, "term:list granted:flag"),
+    # Transactions.  ``tx`` is an id; the columns are of one transaction at one primary.
+    (40, "read", DATA, "ask:int partitions:int* keys:any* ranges:any* snapshot:any"),
+    (41, "value", DATA,
+     "ask:int partitions:int* answers:text* values:any* epochs:int* counters:any*"),
+    (42, "lock", DATA,
+     "tx:bytes attempt:int partitions:int* epochs:int* keys:any* ranges:any*"),
+    (43, "locked", DATA, "tx:bytes attempt:int partitions:int* answers:text* details:any*"),
+    (44, "unlock", DATA, "tx:bytes attempt:int partitions:int* epochs:int*"),
+    (45, "committing", DATA, "tx:bytes attempt:int partitions:int* epochs:int*"),
+    (46, "committing-ok", DATA, "tx:bytes attempt:int partitions:int* epochs:int*"),
+    (47, "probe", DATA, "initiator:bytes path:bytes*"),
+    (48, "confirm", DATA,
+     "tx:bytes attempt:int partitions:int* epochs:int* keys:any* ranges:any* counters:any*"),
+    (49, "confirmed", DATA, "tx:bytes attempt:int partitions:int* granted:flag* conflicts:any*"),
+    (50, "prepare", DATA,
+     "tx:bytes attempt:int participants:int* epochs:int* counts:int* home:int partition:int"
+     " shared:any entries:list piece:int last:flag"),
+    (51, "prepared", DATA,
+     "txs:bytes* attempts:int* partitions:int* epochs:int* first_counters:int* counts:int*"),
+    (52, "refused", DATA, "txs:bytes* attempts:int* partitions:int* epochs:int* reasons:text*"),
+    (53, "decision", DATA,
+     "txs:bytes* attempts:int* outcomes:text* partitions:list* first_counters:list*"),
+    (54, "settled", DATA, "txs:bytes* attempts:int* partitions:int*"),
+    (55, "question", DATA, "txs:bytes* attempts:int* partitions:int* epochs:int*"),
+    (56, "forget", DATA, "txs:bytes*"),
+    (57, "pin", DATA, "snapshot:bytes attempt:int decided:int"),
+    (58, "pinned", DATA,
+     "snapshot:bytes attempt:int decided:int partitions:int* epochs:int* lwms:int*"
+     " prepared:bytes* participants:list* committed:bytes*"),
+    (59, "resume", DATA, "snapshot:bytes attempt:int"),
+    (60, "held", DATA, "snapshot:bytes attempt:int still:flag"),
+    # Copies of partitions.  ``numbers`` are those of streams (W3), ``records`` as in the log.
+    (70, "replicate", DATA,
+     "partitions:int* admissions:int* epochs:int* numbers:int* types:int* records:any*"),
+    (71, "stored", DATA, "partitions:int* admissions:int* epochs:int* numbers:int*"),
+    (72, "report", DATA,
+     "partitions:int* epochs:int* counters:any* epoch_tables:list* pending:list* outcomes:list*"
+     " bound:list* acknowledged:list*"),
+    (73, "settle", DATA, "partitions:int* epochs:int* lists:any*"),
+    (74, "settle-stored", DATA, "partitions:int* epochs:int*"),
+    (75, "opened", DATA, "partitions:int* epochs:int*"),
+    (76, "admit", DATA,
+     "partitions:int* epochs:int* admissions:int* tops:int* pending:list* epoch_tables:list*"
+     " plans:text*"),
+    (77, "admitted", DATA, "partitions:int* epochs:int* admissions:int*"),
+    (78, "demand", DATA, "partition:int admission:int ranges:int* bytes_max:int"),
+    (79, "supply", DATA,
+     "partition:int admission:int data:any closed:int* not_yet:int* cannot:int* last:flag"),
+    # Clients.
+    (100, "hello", CLIENT, "session:bytes"),
+    (101, "welcome", CLIENT,
+     "cluster:bytes store:bytes history:bytes decided:int members:any* addresses:text*"
+     " spaces:any* namespaces:any* rows:any*"),
+    (102, "request", CLIENT, "id:int deadline_us:int? operation:text arguments:list"),
+    (103, "response", CLIENT, "id:int value:any"),
+    (104, "failure", CLIENT, "id:int code:text message:text fields:map"),
+    (105, "cancel", CLIENT, "id:int"),
+    (106, "topology", CLIENT, "decided:int partitions:int* rows:any*"),
+)  # fmt: skip
+
+
+def _field_of(text: str) -> Field:
+    name, _, type_name = text.partition(":")
+    types = TYPES[type_name.rstrip("*?")]
+    if type_name.endswith("*"):
+        return Field(name, type_name, TYPES["list"], types)
+    none = {type(None)} if type_name.endswith("?") else set[type]()
+    return Field(name, type_name, types | none, None)
+
+
+KINDS: tuple[MessageKind, ...] = tuple(
+    MessageKind(number, name, channel, tuple(map(_field_of, fields.split())))
+    for number, name, channel, fields in TABLE
+)
+BY_NAME: Mapping[str, MessageKind] = {kind.name: kind for kind in KINDS}
+BY_NUMBER: Mapping[int, MessageKind] = {kind.number: kind for kind in KINDS}
+
+
+def checked_message(message: Message, channel: Channel) -> Message:
+    """Return a message that arrived, with the fields that this version knows.
+
+    ``FrameError`` names the kind and the field that cannot be right.
+    """
+    number = message[0] if message else None
+    kind = BY_NUMBER.get(number) if type(number) is int else None
+    if kind is None:
+        shown = number if type(number) is int else _told(number)
+        raise FrameError(f"a message of the kind {shown}, which is not known here")
+    if kind.channel not in (channel, EVERY):
+        raise FrameError(f"{kind.name} on a {channel} connection; it belongs to {kind.channel}")
+    fields = kind.fields
+    if len(message) <= len(fields):
+        raise FrameError(f"{kind.name} has {len(message) - 1} fields, not {len(fields)}")
+    for at, field in enumerate(fields, 1):
+        value = message[at]
+        if type(value) not in field.types or (
+            field.items is not None and not field.items.issuperset(map(type, value))
+        ):
+            raise FrameError(
+                f"{kind.name}: {field.name} has to be {field.type_name}, not {_told(value)}"
+            )
+    return message if len(message) == len(fields) + 1 else message[: len(fields) + 1]
+
+
+def _told(value: object) -> str:
+    """Return what types a value has, and not the value: it may be large, or of a user."""
+    if not isinstance(value, list):
+        return type(value).__name__
+    return "list of " + (" and ".join(sorted({type(item).__name__ for item in value})) or "nothing")

@@ -1,0 +1,359 @@
+"""The way of messages between members, and from clients: connections that are made and accepted.
+
+To each peer that was met there are two connections of this member's own, for control and for data,
+made again whenever they end.  What a member sends goes over its own connections; over those that
+it accepted from members it only receives.  Clients are answered over theirs.
+
+Invariants:
+
+- Messages arrive in the order in which they were sent on one connection, and only from the newest
+  connection of a member and class, of its newest boot (W1), while it is not called gone.
+- While there is no connection messages are dropped, as on a wire that is cut: ``up`` tells when to
+  send again what still matters.
+- Strangers, connections before the end of their handshake, are limited in number, bytes and time.
+  If there are too many the oldest goes, and the log gets one line per period.
+
+Left out: encryption (a ``Network`` may have streams that encrypt), and who is a peer: ``meet`` and
+``part`` are told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import trio
+
+from ..system.environment import Address, Environment, Listener, Stream
+from .complaints import Complaints
+from .connection import Connection, Sent, hear, say
+from .frames import FrameDecoder, FrameError, Message
+from .handshake import Gone, Introduction, Refusal, Role, judge_answer, judge_caller
+from .kinds import CLIENT, CONTROL, DATA, Channel
+from .links import Links
+
+HANDSHAKE_S_MAX = 5.0
+"""Seconds in which who connects, or is connected to, has to say who it is."""
+STRANGERS_MAX = 128
+"""Connections at a time that have not shaken hands."""
+PAUSE_S, PAUSE_S_MAX = 0.05, 1.0
+"""Seconds before the next attempt to connect: after the first failure, and after many."""
+OUTBOX_BYTES = 8 << 20
+"""Bytes that wait for one connection before ``send`` says ``full``."""
+
+log = logging.getLogger("tidelog.net")
+
+
+class UnwelcomeError(Exception):
+    """One of both ends refuses the connection."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.reason)
+        self.refusal = refusal
+
+
+class Events(Protocol):
+    """What a transport tells its owner; nothing here may wait."""
+
+    def arrived(self, connection: Connection, messages: list[Message]) -> None:
+        """Take messages, in order; ``connection.decided`` is what their sender knows."""
+
+    def up(self, connection: Connection) -> None:
+        """Know that a connection is there, made here or accepted."""
+
+    def down(self, connection: Connection) -> None:
+        """Know that a connection ended; ``connection.reason`` may say why."""
+
+    def failed(self, member: bytes, channel: Channel, error: Exception) -> None:
+        """Know that a peer could not be reached: an ``OSError``, or a ``UnwelcomeError``."""
+
+    def room(self, connection: Connection) -> None:
+        """Know that a connection that was full takes messages again."""
+
+
+@dataclass(slots=True)
+class _Way:
+    """The connections to one peer that are made here."""
+
+    address: Address
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    connections: dict[Channel, Connection] = field(default_factory=dict)
+
+
+class Transport:
+    """All connections of one member; ``run`` has to be running for them to be made."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        events: Events,
+        *,
+        member: bytes,
+        boot: int,
+        cluster: bytes = b"",
+        gone: Gone,
+        outbox_bytes: int = OUTBOX_BYTES,
+    ) -> None:
+        self.cluster = cluster
+        """Empty until it is known; its owner sets it then."""
+        self.decided = 0
+        """How many decisions are known here; its owner counts."""
+        self._environment = environment
+        self._events = events
+        self._member = member
+        self._boot = boot
+        self._gone = gone
+        self._outbox_bytes = outbox_bytes
+        self._links = Links()
+        self._ways: dict[bytes, _Way] = {}
+        self._accepted: dict[tuple[bytes, Channel], Connection] = {}
+        self._strangers: dict[trio.CancelScope, None] = {}
+        self._complaints = Complaints()
+        self._number = 0
+        self._nursery: trio.Nursery
+
+    def __repr__(self) -> str:
+        up = sum(len(way.connections) for way in self._ways.values())
+        return (
+            f"<Transport of {self._member.hex()} boot {self._boot}: {up} made, "
+            f"{len(self._accepted)} accepted, {len(self._strangers)} strangers>"
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep connections until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def listen(self, address: Address) -> Address:
+        """Accept connections at an address; return it, with the port that was chosen for 0."""
+        listener = await self._environment.network.listen(address)
+        self._nursery.start_soon(self._accept, listener)
+        return listener.address
+
+    def meet(self, member: bytes, address: Address) -> None:
+        """Keep connections to a peer, from now on at this address."""
+        way = self._ways.get(member)
+        if way is not None and way.address == address:
+            return
+        self._leave(member)
+        way = self._ways[member] = _Way(address)
+        self._nursery.start_soon(self._keep_both, member, way)
+
+    def part(self, member: bytes) -> None:
+        """Keep no connections with a peer: those made here end, and those accepted from it."""
+        self._leave(member)
+        for channel in (CONTROL, DATA):
+            if accepted := self._accepted.get((member, channel)):
+                accepted.end()
+
+    def send(self, member: bytes, channel: Channel, message: Message) -> Sent:
+        """Let a message go its way to a peer; never waits."""
+        way = self._ways.get(member)
+        connection = way.connections.get(channel) if way else None
+        return connection.send(message) if connection else "down"
+
+    async def ask(self, address: Address) -> Introduction:
+        """Return who is at an address, without staying connected.
+
+        Raises ``OSError``, or ``UnwelcomeError``.
+        """
+        stream, _, _, other = await self._dial(address, "tool", CLIENT, None)
+        stream.close()
+        return other
+
+    # ---------------------------------------------------------------- connections made here
+
+    def _leave(self, member: bytes) -> None:
+        if way := self._ways.pop(member, None):
+            way.scope.cancel()
+
+    async def _keep_both(self, member: bytes, way: _Way) -> None:
+        with way.scope:
+            async with trio.open_nursery() as nursery:
+                for channel in (CONTROL, DATA):
+                    nursery.start_soon(self._keep, member, way, channel)
+
+    async def _keep(self, member: bytes, way: _Way, channel: Channel) -> None:
+        failures = 0
+        while True:
+            try:
+                dialled = await self._dial(way.address, "member", channel, member)
+            except (OSError, UnwelcomeError) as error:
+                failures += 1
+                self._events.failed(member, channel, error)
+            else:
+                failures = 0
+                connection = self._connection(*dialled, outgoing=True)
+                way.connections[channel] = connection
+                try:
+                    await self._live(connection, _refuse_any)
+                finally:
+                    del way.connections[channel]
+            await trio.sleep(self._pause(failures))
+
+    def _pause(self, failures: int) -> float:
+        longest = min(PAUSE_S * (1 << min(failures, 10)), PAUSE_S_MAX)
+        return longest * self._environment.random.uniform(0.5, 1.0)
+
+    async def _dial(
+        self, address: Address, role: Role, channel: Channel, expected: bytes | None
+    ) -> tuple[Stream, FrameDecoder, Introduction, Introduction]:
+        with trio.move_on_after(HANDSHAKE_S_MAX):
+            self._number += 1
+            mine = self._introduction(role, channel, self._number)
+            stream = await self._environment.network.connect(address)
+            try:
+                await say(stream, mine)
+                decoder = FrameDecoder()
+                other = await hear(stream, decoder)
+                return stream, decoder, mine, self._judged_answer(mine, other, expected)
+            except FrameError as error:
+                stream.close()
+                raise ConnectionAbortedError(f"{address} does not speak tidelog: {error}") from None
+            except BaseException:
+                stream.close()
+                raise
+        raise TimeoutError(f"{address} did not say who it is within {HANDSHAKE_S_MAX} s")
+
+    def _judged_answer(
+        self, mine: Introduction, other: Introduction | Refusal, expected: bytes | None
+    ) -> Introduction:
+        if isinstance(other, Refusal):
+            raise UnwelcomeError(other)
+        refusal = judge_answer(mine, other, expected=expected, links=self._links, gone=self._gone)
+        if refusal:
+            raise UnwelcomeError(refusal)
+        self._links.meet(other.member, other.boot)
+        return other
+
+    # ---------------------------------------------------------------- connections accepted
+
+    async def _accept(self, listener: Listener) -> None:
+        try:
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError as error:  # no file descriptors, say
+                    self._complain("accept", f"no connection can be accepted: {error}")
+                    await trio.sleep(PAUSE_S_MAX)
+                else:
+                    self._nursery.start_soon(self._receive, stream)
+        finally:
+            listener.close()
+
+    async def _receive(self, stream: Stream) -> None:
+        try:
+            connection = await self._shaken(stream)
+            if connection and connection.other.role == "member":
+                await self._live_as_newest(connection)
+            elif connection:
+                await self._live(connection, lambda some: self._events.arrived(connection, some))
+        finally:
+            stream.close()
+
+    async def _shaken(self, stream: Stream) -> Connection | None:
+        """Shake hands with who connected; None if that did not come about."""
+        with trio.move_on_after(HANDSHAKE_S_MAX) as scope:
+            self._strangers[scope] = None
+            if len(self._strangers) > STRANGERS_MAX:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                oldest.cancel()
+            try:
+                decoder = FrameDecoder()
+                other = await hear(stream, decoder)
+                if isinstance(other, Introduction):
+                    mine = self._introduction("member", other.channel, other.number)
+                    refusal = judge_caller(mine, other, links=self._links, gone=self._gone)
+                    if refusal:
+                        self._complain("refusal", f"refused {stream.peer}: {refusal.reason}")
+                        await say(stream, refusal)
+                        return None
+                    if other.role == "member":
+                        self._links.accept(other.member, other.channel, other.boot, other.number)
+                    await say(stream, mine)
+                    return self._connection(stream, decoder, mine, other, outgoing=False)
+            except (OSError, FrameError) as error:
+                self._complain("stranger", f"no handshake with {stream.peer}: {error}")
+            finally:
+                self._strangers.pop(scope, None)
+        if scope.cancelled_caught:
+            self._complain("silent", f"{stream.peer} connected and did not say who it is")
+        return None
+
+    async def _live_as_newest(self, connection: Connection) -> None:
+        other = connection.other
+        for channel in (CONTROL, DATA):
+            older = self._accepted.get((other.member, channel))
+            if older and not self._counts(older):
+                older.end()
+        place = other.member, other.channel
+        self._accepted[place] = connection
+
+        def arrived(messages: list[Message]) -> None:
+            if self._counts(connection):
+                self._events.arrived(connection, messages)
+            else:
+                connection.end()
+
+        try:
+            await self._live(connection, arrived)
+        finally:
+            if self._accepted.get(place) is connection:
+                del self._accepted[place]
+
+    def _counts(self, connection: Connection) -> bool:
+        other = connection.other
+        return self._links.counts(
+            other.member, other.channel, other.boot, other.number
+        ) and not self._gone(other.member, other.boot)
+
+    # ---------------------------------------------------------------- both
+
+    def _introduction(self, role: Role, channel: Channel, number: int) -> Introduction:
+        return Introduction(
+            role=role,
+            channel=channel,
+            member=self._member,
+            cluster=self.cluster,
+            boot=self._boot,
+            number=number,
+            decided=self.decided,
+        )
+
+    def _connection(
+        self,
+        stream: Stream,
+        decoder: FrameDecoder,
+        mine: Introduction,
+        other: Introduction,
+        *,
+        outgoing: bool,
+    ) -> Connection:
+        return Connection(
+            stream, decoder, mine, other, outgoing=outgoing, outbox_bytes=self._outbox_bytes
+        )
+
+    async def _live(self, connection: Connection, arrived: Callable[[list[Message]], None]) -> None:
+        try:
+            self._events.up(connection)
+            await connection.live(
+                arrived, lambda: self._events.room(connection), lambda: self.decided
+            )
+        finally:
+            connection.end()
+        if isinstance(connection.reason, FrameError):
+            self._complain("frame", f"ended {connection}: {connection.reason}")
+        self._events.down(connection)
+
+    def _complain(self, topic: str, text: str) -> None:
+        if line := self._complaints.line(topic, text, trio.current_time()):
+            log.warning(line)
+
+
+def _refuse_any(messages: list[Message]) -> None:
+    """Refuse what a member says over a connection that was made here."""
+    raise FrameError(f"a message of kind {messages[0][0]} on a connection that is for sending")
