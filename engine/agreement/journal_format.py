@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgpack
 
@@ -36,10 +37,10 @@ class Term(NamedTuple):
     """A term of a coordinator; of two with one number the higher member's is the higher one."""
 
     number: int
-    member: bytes
+    member: UUID
 
 
-NO_TERM = Term(0, NO_ID)
+NO_TERM = Term(0, UUID(int=0))
 """Below every term that anybody can stand in."""
 
 
@@ -204,30 +205,34 @@ def config_records(frames: Iterable[Frame]) -> Iterator[tuple[int, JournalRecord
 def _row_of(record: JournalRecord) -> list[Any]:
     match record:
         case PromisedRecord(term):
-            return [1, *term]
+            return [1, *_term_row(term)]
         case AcceptedRecord(index, term, change):
-            return [2, index, *term, change]
+            return [2, index, *_term_row(term), change]
         case DecidedRecord(index):
             return [3, index]
         case NoteRecord(kind, data):
             return [4, kind, data]
         case SnapshotRecord(index, term, data):
-            return [5, index, *term, data]
+            return [5, index, *_term_row(term), data]
+
+
+def _term_row(term: Term) -> tuple[int, bytes]:
+    return term.number, term.member.bytes
 
 
 def _record_of(row: list[Any]) -> JournalRecord:
     _check(row)
     match row:
         case [1, number, member, *_]:
-            return PromisedRecord(Term(number, member))
+            return PromisedRecord(Term(number, UUID(bytes=member)))
         case [2, index, number, member, change, *_]:
-            return AcceptedRecord(index, Term(number, member), change)
+            return AcceptedRecord(index, Term(number, UUID(bytes=member)), change)
         case [3, index, *_]:
             return DecidedRecord(index)
         case [4, kind, data, *_]:
             return NoteRecord(kind, data)
     _, index, number, member, data, *_ = row
-    return SnapshotRecord(index, Term(number, member), data)
+    return SnapshotRecord(index, Term(number, UUID(bytes=member)), data)
 
 
 def _check(row: list[Any]) -> None:

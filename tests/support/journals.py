@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from tidelog.engine.agreement.journal import Journal, Recovered
 from tidelog.engine.agreement.journal_format import (
@@ -20,7 +21,7 @@ from tidelog.testing import FaultyDisk
 
 IDENTITY = b"config log, 16 b"
 CLUSTER = b"cluster, 16 byte"
-MEMBER = b"member, 16 bytes"
+MEMBER = UUID(bytes=b"member, 16 bytes")
 PATH = "/config.log"
 EARLY, LATE = Term(3, MEMBER), Term(4, MEMBER)
 

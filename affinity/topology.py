@@ -1,0 +1,364 @@
+"""The topology: who the members of a cluster are, and who holds what, as of one decision.
+
+The configuration log of a cluster is a list of *decisions*, numbered from 1; each holds *changes*
+that take effect together.  A topology is the fold of all decisions up to its index.  It never
+changes: ``applied`` returns the next one, or refuses the decision whole.
+
+A member that is started has a new *boot*; member and boot together are an *incarnation*.  An
+incarnation that has gone never returns.
+
+Invariants:
+
+- the epoch of a partition grows by one with each takeover, and has one author;
+- an in-sync set is never empty, and a takeover lists members of the last one only;
+- boots only grow; at most one incarnation of a member is present.
+
+Left out: who may propose what (``engine.agreement``), and how a change is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
+from uuid import UUID
+
+from .partitions import Space, check_spaces
+from .table import PartitionRow
+
+
+class ChangeError(ValueError):
+    """Why a change cannot follow on a topology."""
+
+
+class Incarnation(NamedTuple):
+    """A member, and the number of one start of it."""
+
+    member: UUID
+    boot: int
+
+    def __str__(self) -> str:
+        return f"{str(self.member)[:8]}.{self.boot}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownMember:
+    """What the log says of a member.
+
+    ``since`` is the index of the decision that first named it: its age.  Boot 0 has never been
+    started.
+    """
+
+    member: UUID
+    address: str
+    since: int
+    boot: int = 0
+    nonce: bytes = b""
+    present: bool = False
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """The newest incarnation that the log knows."""
+        return Incarnation(self.member, self.boot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionCopies:
+    """Who shall hold a partition (its row), and who does (the in-sync set).
+
+    ``author`` serves in ``epoch``, once it has opened it.  ``changed`` is the index of the last
+    decision that touched the partition.
+    """
+
+    row: PartitionRow[UUID]
+    epoch: int
+    author: Incarnation
+    in_sync: tuple[Incarnation, ...]
+    changed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Members, baseline and partitions as of the decision ``index``; 0: before the first one."""
+
+    cluster: UUID | None = None
+    index: int = 0
+    baseline: tuple[UUID, ...] = ()
+    members: Mapping[UUID, KnownMember] = field(default_factory=dict)
+    spaces: tuple[Space, ...] = ()
+    partitions: tuple[PartitionCopies, ...] = ()
+
+    def is_present(self, incarnation: Incarnation) -> bool:
+        """Tell whether an incarnation is in the topology now."""
+        known = self.members.get(incarnation.member)
+        return known is not None and known.present and known.boot == incarnation.boot
+
+    def is_gone(self, incarnation: Incarnation) -> bool:
+        """Tell whether an incarnation was in the topology, or before one that was: it is out."""
+        known = self.members.get(incarnation.member)
+        if known is None or incarnation.boot > known.boot:
+            return False
+        return incarnation.boot < known.boot or not known.present
+
+    def by_age(self) -> list[UUID]:
+        """Return the baseline, the oldest member first."""
+        return sorted(self.baseline, key=lambda member: (self.members[member].since, member))
+
+    def __repr__(self) -> str:
+        present = sum(known.present for known in self.members.values())
+        return f"<Topology index={self.index} members={present}/{len(self.members)}>"
+
+
+# ------------------------------------------------------------------ changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """The first change of all: the cluster, its baseline with addresses, its spaces and rows."""
+
+    cluster: UUID
+    members: tuple[tuple[UUID, str], ...]
+    spaces: tuple[Space, ...]
+    rows: tuple[tuple[UUID, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """An incarnation is in the topology, at an address; earlier ones of its member have gone."""
+
+    incarnation: Incarnation
+    nonce: bytes
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberGone:
+    """An incarnation is out of the topology, and out of the sets in which it is a backup."""
+
+    incarnation: Incarnation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Takeover:
+    """A new epoch of a partition: its author, and its in-sync set."""
+
+    partition: int
+    epoch: int
+    author: Incarnation
+    in_sync: tuple[Incarnation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touched:
+    """Nothing changes, but what was proposed of the partition before this is dead."""
+
+    partition: int
+
+
+TopologyChange: TypeAlias = Begun | Joined | MemberGone | Takeover | Touched
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An entry of the configuration log."""
+
+    index: int
+    changes: tuple[TopologyChange, ...]
+
+
+# ------------------------------------------------------------------ the fold
+
+
+def applied(topology: Topology, decision: Decision) -> Topology:
+    """Return the topology behind a decision; ``ChangeError`` if it cannot follow."""
+    if decision.index != topology.index + 1:
+        raise ChangeError(f"decision {decision.index} does not follow on {topology.index}")
+    draft = _Draft(topology)
+    for change in decision.changes:
+        draft.apply(change)
+    return draft.done()
+
+
+def verdicts(topology: Topology, changes: Iterable[TopologyChange]) -> list[str | None]:
+    """Return of each change why it cannot follow on those before it that can; None if it can."""
+    draft = _Draft(topology)
+    found: list[str | None] = []
+    for change in changes:
+        try:
+            draft.apply(change)
+        except ChangeError as error:
+            found.append(str(error))
+        else:
+            found.append(None)
+    return found
+
+
+class _Draft:
+    """The next topology, while changes are applied; a change that is refused leaves it alone."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._index = topology.index + 1
+        self._cluster = topology.cluster
+        self._baseline = topology.baseline
+        self._members = dict(topology.members)
+        self._spaces = topology.spaces
+        self._partitions = list(topology.partitions)
+
+    def apply(self, change: TopologyChange) -> None:
+        _APPLY[type(change)](self, change)
+
+    def done(self) -> Topology:
+        return Topology(
+            cluster=self._cluster,
+            index=self._index,
+            baseline=self._baseline,
+            members=self._members,
+            spaces=self._spaces,
+            partitions=tuple(self._partitions),
+        )
+
+    def begun(self, change: Begun) -> None:
+        members = dict(change.members)
+        if self._index != 1:
+            raise ChangeError("only the first decision begins a cluster")
+        if len(members) != len(change.members) or not members:
+            raise ChangeError("a cluster begins with at least one member, and each of them once")
+        try:
+            check_spaces(change.spaces, len(change.rows))
+            copies = [_first_copies(*numbered) for numbered in enumerate(change.rows)]
+        except ValueError as error:
+            raise ChangeError(str(error)) from None
+        if not {member for row in change.rows for member in row} <= members.keys():
+            raise ChangeError("a row has somebody who is not a member")
+        self._cluster = change.cluster
+        self._baseline = tuple(sorted(members))
+        self._spaces = change.spaces
+        self._partitions = copies
+        for member, address in sorted(members.items()):
+            self._members[member] = KnownMember(member=member, address=address, since=self._index)
+
+    def joined(self, change: Joined) -> None:
+        member, boot = change.incarnation
+        known = self._members.get(member)
+        if known is None:
+            known = KnownMember(member=member, address=change.address, since=self._index)
+        if boot <= known.boot:
+            raise ChangeError(f"{change.incarnation} is not newer than boot {known.boot}")
+        if known.present:
+            self.gone(MemberGone(incarnation=known.incarnation))
+        self._members[member] = replace(
+            known, boot=boot, nonce=change.nonce, address=change.address, present=True
+        )
+
+    def gone(self, change: MemberGone) -> None:
+        known = self._present(change.incarnation)
+        if known is None:
+            raise ChangeError(f"{change.incarnation} is not in the topology")
+        self._members[known.member] = replace(known, present=False)
+        for partition, copies in enumerate(self._partitions):
+            if change.incarnation in copies.in_sync and change.incarnation != copies.author:
+                self._partitions[partition] = replace(
+                    copies,
+                    in_sync=tuple(one for one in copies.in_sync if one != change.incarnation),
+                    changed=self._index,
+                )
+
+    def takeover(self, change: Takeover) -> None:
+        copies = self._copies(change.partition)
+        listed = {incarnation.member for incarnation in copies.in_sync}
+        name = f"partition {change.partition}"
+        if change.epoch != copies.epoch + 1:
+            raise ChangeError(f"{name}: epoch {change.epoch} does not follow on {copies.epoch}")
+        if change.in_sync.count(change.author) != 1:
+            raise ChangeError(f"{name}: its author does not stand in its set once")
+        if len({incarnation.member for incarnation in change.in_sync}) != len(change.in_sync):
+            raise ChangeError(f"{name}: a member stands in its set twice")
+        for incarnation in change.in_sync:
+            if incarnation.member not in listed:
+                raise ChangeError(f"{name}: {incarnation} is not of the last in-sync set")
+            if self._present(incarnation) is None:
+                raise ChangeError(f"{name}: {incarnation} is not in the topology")
+        self._partitions[change.partition] = replace(
+            copies,
+            epoch=change.epoch,
+            author=change.author,
+            in_sync=change.in_sync,
+            changed=self._index,
+        )
+
+    def touched(self, change: Touched) -> None:
+        copies = self._copies(change.partition)
+        self._partitions[change.partition] = replace(copies, changed=self._index)
+
+    def _present(self, incarnation: Incarnation) -> KnownMember | None:
+        known = self._members.get(incarnation.member)
+        return known if known and known.present and known.boot == incarnation.boot else None
+
+    def _copies(self, partition: int) -> PartitionCopies:
+        if not 0 <= partition < len(self._partitions):
+            raise ChangeError(f"there is no partition {partition}")
+        return self._partitions[partition]
+
+
+_APPLY: Mapping[type, Callable[[_Draft, Any], None]] = {
+    Begun: _Draft.begun,
+    Joined: _Draft.joined,
+    MemberGone: _Draft.gone,
+    Takeover: _Draft.takeover,
+    Touched: _Draft.touched,
+}
+
+
+def _first_copies(partition: int, row: Sequence[UUID]) -> PartitionCopies:
+    """Return the copies of a partition that nobody has opened yet: those of boots before the first.
+
+    Who is started next takes over from them.
+    """
+    if not row:
+        raise ChangeError(f"the row of partition {partition} is empty")
+    return PartitionCopies(
+        row=PartitionRow(partition=partition, version=len(row), replicas=tuple(row)),
+        epoch=0,
+        author=Incarnation(row[0], 0),
+        in_sync=tuple(Incarnation(member, 0) for member in row),
+        changed=1,
+    )
+
+
+# ------------------------------------------------------------------ what is due
+
+
+def takeovers_due(
+    topology: Topology, may_move: Callable[[PartitionCopies], bool] = lambda _copies: True
+) -> list[Takeover]:
+    """Return the takeovers of all partitions whose author has gone, and that somebody can serve.
+
+    Only members of the last in-sync set can: those that never went before those that came back.
+    ``may_move`` tells whether the author's lease has surely ended.
+    """
+    due = []
+    for copies in topology.partitions:
+        if topology.is_present(copies.author) or not may_move(copies):
+            continue
+        stayed = [listed for listed in copies.in_sync if topology.is_present(listed)]
+        able = stayed or [
+            known.incarnation
+            for known in (topology.members[listed.member] for listed in copies.in_sync)
+            if known.present
+        ]
+        if able:
+            due.append(
+                Takeover(
+                    partition=copies.row.partition,
+                    epoch=copies.epoch + 1,
+                    author=_first_of_row(copies, able),
+                    in_sync=tuple(able),
+                )
+            )
+    return due
+
+
+def _first_of_row(copies: PartitionCopies, able: Sequence[Incarnation]) -> Incarnation:
+    by_member = {incarnation.member: incarnation for incarnation in able}
+    hottest = next((member for member in copies.row.replicas if member in by_member), None)
+    return able[0] if hottest is None else by_member[hottest]

@@ -1,0 +1,272 @@
+"""What a coordinator does in its term: rounds of pings, leases, one decision after the other.
+
+Invariants:
+
+- one decision at a time is undecided; what the one before may have decided comes first, and until
+  that is decided no lease is handed out (C2);
+- a decision is decided once a majority of the baseline before it has durably accepted it in this
+  term (C3);
+- a partition gets another author only when the lease of its old one has surely ended (L4).
+
+Left out: messages and durability, which are ``machine``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from ...affinity.topology import (
+    Decision,
+    Incarnation,
+    Joined,
+    MemberGone,
+    PartitionCopies,
+    Takeover,
+    Topology,
+    TopologyChange,
+    applied,
+    takeovers_due,
+    verdicts,
+)
+from .identity import misfit
+from .leases import CoordinatorLease, majority
+from .messages import Guard, Join, Pong, ProposeChange, Release, Term
+from .timing import Timing
+
+
+class Reached(NamedTuple):
+    """How far the log of an incarnation was durable, as it said itself."""
+
+    boot: int
+    end: int
+
+
+REQUESTS_MAX = 4096
+"""Changes that are asked for and wait; of more than that the oldest are forgotten."""
+
+
+class Coordinator:
+    """The coordinator of one term."""
+
+    def __init__(
+        self, me: Incarnation, term: Term, timing: Timing, now: float, adopted: Decision | None
+    ) -> None:
+        self.term = term
+        self.lease = CoordinatorLease(timing)
+        self.adopting = adopted is not None
+        self.proposed: Decision | None = adopted
+        self.next_round = now
+        self._me = me
+        self._timing = timing
+        self._elected = now
+        self._accepted: set[UUID] = set()
+        self._losing: set[Incarnation] = set()
+        self._pongs: dict[UUID, float] = {}
+        self._waiting: dict[Incarnation, int] = {}
+        self._unreachable: set[Incarnation] = set()
+        self._joins: dict[UUID, Join] = {}
+        self._requests: dict[tuple[Incarnation, int], ProposeChange] = {}
+        self._released: dict[int, int] = {}
+
+    # -------------------------------------------------------------- its term
+
+    def has_lost(self, topology: Topology, now: float) -> bool:
+        """Tell whether its own lease has ended, or never began."""
+        begun = self._elected + self._timing.lease
+        return now >= max(self.lease.end(topology.baseline), begun)
+
+    def reaches_majority(self, topology: Topology, now: float) -> bool:
+        """Tell whether a majority has answered lately."""
+        lately = now - self._timing.member_timeout
+        reached = [m for m in topology.baseline if self._pongs.get(m, self._elected) > lately]
+        return len(reached) >= majority(topology.baseline)
+
+    # -------------------------------------------------------------- rounds and leases
+
+    def begin_round(self, now: float) -> int:
+        """Return the number of the next round of pings, which are sent now."""
+        self.next_round = now + self._timing.heartbeat
+        return self.lease.begin_round(now)
+
+    def heard(self, sender: Incarnation, pong: Pong, now: float) -> None:
+        """Take an answer to a ping."""
+        self._pongs[sender.member] = now
+        self._unreachable.discard(sender)
+        if pong.votes:
+            self.lease.answered(sender.member, pong.round)
+        self._waiting[sender] = pong.round
+
+    def leases_due(
+        self, topology: Topology, now: float
+    ) -> Iterator[tuple[Incarnation, int, float]]:
+        """Yield who gets a lease now: of the rounds that a majority has answered."""
+        newest = self.lease.newest(topology.baseline)
+        for holder, number in sorted(self._waiting.items()):
+            if self.adopting or number > newest or not topology.is_present(holder):
+                continue
+            if holder in self._losing:
+                continue
+            del self._waiting[holder]
+            seconds = self.lease.hand_out(holder, topology.baseline, now)
+            if seconds:
+                yield holder, number, seconds
+
+    def released(self, sender: Incarnation, release: Release, topology: Topology) -> None:
+        """Note that a primary serves an epoch no more."""
+        if 0 <= release.partition < len(topology.partitions):
+            copies = topology.partitions[release.partition]
+            if (copies.author, copies.epoch) == (sender, release.epoch):
+                self._released[release.partition] = release.epoch
+
+    def unreachable(self, incarnation: Incarnation) -> None:
+        """Take it that an incarnation is dead: its connection broke, and a new one was refused."""
+        self._unreachable.add(incarnation)
+
+    # -------------------------------------------------------------- decisions
+
+    def asked(self, sender: Incarnation, request: ProposeChange) -> None:
+        """Keep a change that a member asks for."""
+        self._requests[sender, request.request] = request
+        while len(self._requests) > REQUESTS_MAX:
+            del self._requests[next(iter(self._requests))]
+
+    def joining(self, join: Join) -> None:
+        """Keep that an incarnation asks to be in the topology."""
+        self._joins[join.credentials.incarnation.member] = join
+
+    def propose(self, decision: Decision, topology: Topology) -> None:
+        """Take the next decision into work.
+
+        From here on whoever loses a partition by it gets no lease: its last one has ended, and a
+        new one could outlive the decision (L4).
+        """
+        assert self.proposed is None
+        self.proposed = decision
+        self._accepted.clear()
+        self._losing = {
+            topology.partitions[change.partition].author
+            for change in decision.changes
+            if isinstance(change, Takeover)
+        }
+
+    def accepted(self, member: UUID, index: int, topology: Topology) -> Decision | None:
+        """Take that a member has accepted; return the decision if a majority has now."""
+        if self.proposed is None or self.proposed.index != index:
+            return None
+        self._accepted.add(member)
+        if len(self._accepted & set(topology.baseline)) < majority(topology.baseline):
+            return None
+        decided, self.proposed, self.adopting = self.proposed, None, False
+        self._losing.clear()
+        return decided
+
+    def missing(self, topology: Topology) -> list[UUID]:
+        """Return who has not accepted what is proposed."""
+        return [member for member in topology.baseline if member not in self._accepted]
+
+    def refused_joins(
+        self, topology: Topology, ends: Mapping[UUID, Reached]
+    ) -> Iterator[tuple[Incarnation, str]]:
+        """Yield who may not join, with the reason, and forget that they asked."""
+        for member, join in sorted(self._joins.items()):
+            incarnation = join.credentials.incarnation
+            reason = misfit(join.credentials, topology) or _too_short(join, ends.get(member))
+            if reason is not None:
+                del self._joins[member]
+                yield incarnation, reason
+            elif topology.is_present(incarnation):
+                del self._joins[member]
+
+    def due(
+        self, topology: Topology, now: float
+    ) -> tuple[Decision | None, list[tuple[Incarnation, int, str]]]:
+        """Return the next decision, of all that is ready, and the requests that are refused."""
+        asked = [
+            (key, request.change, _stale(topology, request.guards))
+            for key, request in self._requests.items()
+        ]
+        own = [*self._joined(topology, now), *self._gone(topology, now)]
+        self._joins.clear()
+        self._requests.clear()
+        wanted = [*own, *(change for _, change, stale in asked if stale is None)]
+        reasons = verdicts(topology, wanted)
+        refused = [(*key, stale) for key, _, stale in asked if stale is not None]
+        fresh = (key for key, _, stale in asked if stale is None)
+        refused += [
+            (*key, reason)
+            for key, reason in zip(fresh, reasons[len(own) :], strict=True)
+            if reason is not None
+        ]
+        changes = [change for change, reason in zip(wanted, reasons, strict=True) if not reason]
+        decision = Decision(topology.index + 1, tuple(changes))
+        takeovers = self._takeovers(applied(topology, decision), now)
+        decision = Decision(decision.index, (*changes, *takeovers))
+        return (decision if decision.changes else None), refused
+
+    def _joined(self, topology: Topology, now: float) -> list[TopologyChange]:
+        changes: list[TopologyChange] = []
+        for member, join in sorted(self._joins.items()):
+            known = topology.members.get(member)
+            credentials = join.credentials
+            if known is None or credentials.incarnation.boot > known.boot:
+                self._pongs[member] = now  # those of its last boot say nothing of this one
+                changes.append(
+                    Joined(
+                        incarnation=credentials.incarnation,
+                        nonce=credentials.fresh,
+                        address=join.address,
+                    )
+                )
+        return changes
+
+    def _gone(self, topology: Topology, now: float) -> list[TopologyChange]:
+        silent = now - self._timing.member_timeout
+        return [
+            MemberGone(incarnation=known.incarnation)
+            for member, known in sorted(topology.members.items())
+            if known.present
+            and known.incarnation != self._me
+            and member not in self._joins
+            and (
+                self._pongs.get(member, self._elected) <= silent
+                or known.incarnation in self._unreachable
+            )
+        ]
+
+    def _takeovers(self, topology: Topology, now: float) -> list[Takeover]:
+        def may_move(copies: PartitionCopies) -> bool:
+            author = copies.author
+            return (
+                self._released.get(copies.row.partition) == copies.epoch
+                or topology.members[author.member].boot > author.boot
+                or now >= self.lease.held_until(author)
+            )
+
+        return takeovers_due(topology, may_move)
+
+
+def _too_short(join: Join, reached: Reached | None) -> str | None:
+    """Return why a disk is an old image of one boot: its log ends before what it had told (C7)."""
+    member, boot = join.credentials.incarnation
+    if reached is None or boot <= reached.boot or join.credentials.end >= reached.end:
+        return None
+    return (
+        f"member {member} had decision {reached.end} on its disk, and this one ends at "
+        f"{join.credentials.end}: it is an old image"
+    )
+
+
+def _stale(topology: Topology, guards: tuple[Guard, ...]) -> str | None:
+    """Return why a change was made from what is not so any more (C6)."""
+    for partition, epoch, changed in guards:
+        if not 0 <= partition < len(topology.partitions):
+            return f"there is no partition {partition}"
+        copies = topology.partitions[partition]
+        if (copies.epoch, copies.changed) != (epoch, changed):
+            return (
+                f"partition {partition} is at epoch {copies.epoch}, last changed by decision "
+                f"{copies.changed}; the change was made from epoch {epoch} and decision {changed}"
+            )
+    return None
