@@ -58,6 +58,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _ctrl_c_as_a_program_finds_it() -> None:
+    """No test meets the handler that PySpark leaves, beside which asyncio sets up none."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
 def _loggers_as_a_program_finds_them() -> None:
     """No test sees what another one did to the product's loggers."""
     for name in ("", ".store", ".log", ".recovery", ".checkpoint"):

@@ -351,7 +351,7 @@ class Transport:
 
     def _complain(self, topic: str, text: str) -> None:
         if line := self._complaints.line(topic, text, trio.current_time()):
-            log.warning(line)
+            log.warning("net.complaint: Tidelog %s", line, extra={"event": "net.complaint"})
 
 
 def _refuse_any(messages: list[Message]) -> None:
