@@ -154,15 +154,12 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (79, "supply", DATA,
      "partition:int admission:int data:any closed:int* not_yet:int* cannot:int* last:flag"),
     # Clients.
-    (100, "hello", CLIENT, "session:bytes"),
-    (101, "welcome", CLIENT,
-     "cluster:bytes store:bytes history:bytes decided:int members:any* addresses:text*"
-     " spaces:any* namespaces:any* rows:any*"),
-    (102, "request", CLIENT, "id:int deadline_us:int? operation:text arguments:list"),
+    (101, "welcome", CLIENT, "cluster:bytes store:bytes history:bytes view:list"),
+    (102, "request", CLIENT, "id:int left_us:int? operation:text arguments:list"),
     (103, "response", CLIENT, "id:int value:any"),
     (104, "failure", CLIENT, "id:int code:text message:text fields:map"),
     (105, "cancel", CLIENT, "id:int"),
-    (106, "topology", CLIENT, "decided:int partitions:int* rows:any*"),
+    (106, "topology", CLIENT, "view:list"),
 )  # fmt: skip
 
 

@@ -104,7 +104,7 @@ def test_a_field_of_another_type_is_refused_by_name(kind: MessageKind) -> None:
         ([13, [1, b""], True], CONTROL, "accepted: index has to be int, not bool"),
         ([18, [1], [1, "x", b"y"]], CONTROL,
          "release: epochs has to be int*, not list of bytes and int and str"),
-        ([102, 1, "soon", "get", []], CLIENT, "request: deadline_us has to be int?, not str"),
+        ([102, 1, "soon", "get", []], CLIENT, "request: left_us has to be int?, not str"),
     ],
 )  # fmt: skip
 def test_a_message_that_cannot_be_right_is_refused(

@@ -38,8 +38,9 @@ ROOMS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("agreement",),
         ("store",),
         ("upkeep",),
-        ("api",),
+        ("node", "api"),
         ("aio",),
+        ("client",),
     ),
     "pipeline": (
         ("base",),

@@ -1,0 +1,1 @@
+"""A member of a cluster: what it writes, serves and agrees to."""
