@@ -9,12 +9,12 @@ stay ``AssertionError`` and the like.
 ``UsageError``        the call is wrong: fix the input
 ``TransactionError``  this transaction did not take effect: run it again if ``retryable``
 ``StorageError``      the disk, or what is on it: free space, repair, restore
-``ClusterError``      members of a cluster: what one says cannot be true beside what another says
+``ClusterError``      members of a cluster: too few are there, or what one says cannot be true
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 
 class TidelogError(Exception):
@@ -359,7 +359,7 @@ class HistoryTruncatedError(StorageError):
 
 
 class ClusterError(TidelogError):
-    """What a member of a cluster says cannot be true beside what this one knows."""
+    """Members of a cluster are not there, or what one says cannot be true beside what is known."""
 
     code = "TL-CLU-001"
 
@@ -380,3 +380,51 @@ class DivergedError(ClusterError):
         super().__init__(message, hint=hint)
         self.partition = partition
         self.version = version
+
+
+class PartitionUnavailableError(ClusterError):
+    """Nobody who has all of a partition is there, so nothing was done; others are served.
+
+    ``partition`` is its number.
+    """
+
+    code = "TL-CLU-003"
+    retryable = True
+    hint = (
+        "Start a member that has the partition, and try again; `tidelog cluster status` names it."
+    )
+
+    def __init__(self, message: str, *, partition: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.partition = partition
+
+
+class NotEnoughMembersError(ClusterError):
+    """No majority of the members can be reached, so nothing was done."""
+
+    code = "TL-CLU-004"
+    retryable = True
+    hint = "Check that the members run and reach each other; then try again."
+
+
+class ServerError(ClusterError):
+    """A member failed in a way that has no other class here; whether it did anything is not known.
+
+    ``server_code`` is the code of the error there, or the name of its class; ``fields`` are its
+    attributes.
+    """
+
+    code = "TL-CLU-005"
+    hint = "Look at the log of the member; a newer client may know what the code means."
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        server_code: str,
+        fields: Mapping[str, object] | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.server_code = server_code
+        self.fields = dict(fields or {})

@@ -24,6 +24,8 @@ from typing import Any, Protocol
 from ..affinity.errors import (
     ClosedError,
     CommitUnknownError,
+    NotEnoughMembersError,
+    PartitionUnavailableError,
     TidelogError,
     TransactionError,
     UsageError,
@@ -40,7 +42,12 @@ from .histories import (
     Put,
 )
 
-CERTAIN: tuple[type[TidelogError], ...] = (UsageError, TransactionError)
+CERTAIN: tuple[type[TidelogError], ...] = (
+    UsageError,
+    TransactionError,
+    PartitionUnavailableError,
+    NotEnoughMembersError,
+)
 """Errors after which nothing was done; ``CommitUnknownError`` is a class of its own."""
 
 REGISTER_MIX = {Get: 4, Put: 3, CompareAndSet: 2, Delete: 1}

@@ -33,6 +33,8 @@ SAMPLES: list[TidelogError] = [
     errors.DiskFullError("full"),
     errors.DivergedError("two rows", partition=3, version=7),
     errors.PlacementError("twice", hint="Once."),
+    errors.PartitionUnavailableError("nobody", partition=3),
+    errors.ServerError("new", server_code="TL-NEW-001", fields={"row": 3}),
 ]
 
 

@@ -81,6 +81,9 @@ CODES: tuple[tuple[type[errors.TidelogError], Exit], ...] = (
     (errors.SnapshotExpiredError, Exit.UNAVAILABLE),
     (errors.HistoryTruncatedError, Exit.NOT_FOUND),
     (errors.StorageError, Exit.DISK),
+    (errors.PartitionUnavailableError, Exit.UNAVAILABLE),
+    (errors.NotEnoughMembersError, Exit.UNAVAILABLE),
+    (errors.ServerError, Exit.FAILURE),
     (errors.ClusterError, Exit.FOUND),
     (errors.TidelogError, Exit.FAILURE),
 )
