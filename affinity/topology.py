@@ -11,9 +11,11 @@ Invariants:
 
 - the epoch of a partition grows by one with each takeover, and has one author;
 - an in-sync set is never empty, and a takeover lists members of the last one only;
-- boots only grow; at most one incarnation of a member is present.
+- boots only grow; at most one incarnation of a member is present;
+- the id of a namespace is never given again, and no two namespaces have one name.
 
-Left out: who may propose what (``engine.agreement``), and how a change is written.
+Left out: who may propose what, how a change is written (``engine.agreement``), and what a map may
+be called.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ from uuid import UUID
 
 from .partitions import Space, check_spaces
 from .table import PartitionRow
+
+FIRST_NAMESPACE = 16
+"""The id of the first map; a store has namespaces of its own below."""
 
 
 class ChangeError(ValueError):
@@ -78,15 +83,35 @@ class PartitionCopies:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownNamespace:
+    """A map: its name, its codecs with their versions, and the place of its space in the list."""
+
+    id: int
+    name: str
+    key_codec: str
+    key_version: int
+    value_codec: str
+    value_version: int
+    space: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """Members, baseline and partitions as of the decision ``index``; 0: before the first one."""
+    """Members, partitions and maps as of the decision ``index``; 0: before the first one.
+
+    ``store`` and ``history`` are the ids that the manifests of all members have.
+    """
 
     cluster: UUID | None = None
+    store: UUID | None = None
+    history: UUID | None = None
     index: int = 0
     baseline: tuple[UUID, ...] = ()
     members: Mapping[UUID, KnownMember] = field(default_factory=dict)
     spaces: tuple[Space, ...] = ()
     partitions: tuple[PartitionCopies, ...] = ()
+    namespaces: Mapping[int, KnownNamespace] = field(default_factory=dict)
+    next_namespace: int = FIRST_NAMESPACE
 
     def is_present(self, incarnation: Incarnation) -> bool:
         """Tell whether an incarnation is in the topology now."""
@@ -104,6 +129,10 @@ class Topology:
         """Return the baseline, the oldest member first."""
         return sorted(self.baseline, key=lambda member: (self.members[member].since, member))
 
+    def namespace_named(self, name: str) -> KnownNamespace | None:
+        """Return the map of a name; None if there is none."""
+        return _named(self.namespaces, name)
+
     def __repr__(self) -> str:
         present = sum(known.present for known in self.members.values())
         return f"<Topology index={self.index} members={present}/{len(self.members)}>"
@@ -114,9 +143,11 @@ class Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """The first change of all: the cluster, its baseline with addresses, its spaces and rows."""
+    """The first change of all: ids, the baseline with its addresses, spaces and rows."""
 
     cluster: UUID
+    store: UUID
+    history: UUID
     members: tuple[tuple[UUID, str], ...]
     spaces: tuple[Space, ...]
     rows: tuple[tuple[UUID, ...], ...]
@@ -155,7 +186,43 @@ class Touched:
     partition: int
 
 
-TopologyChange: TypeAlias = Begun | Joined | MemberGone | Takeover | Touched
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceMade:
+    """There is a map of this name; one that has it already stays, if its codecs are these."""
+
+    name: str
+    key_codec: str
+    key_version: int
+    value_codec: str
+    value_version: int
+    space: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceRenamed:
+    """A map has another name; its id stays."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceDropped:
+    """A map is gone, with everything in it; one of its name that is made later has another id."""
+
+    name: str
+
+
+TopologyChange: TypeAlias = (
+    Begun
+    | Joined
+    | MemberGone
+    | Takeover
+    | Touched
+    | NamespaceMade
+    | NamespaceRenamed
+    | NamespaceDropped
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +266,14 @@ class _Draft:
     def __init__(self, topology: Topology) -> None:
         self._index = topology.index + 1
         self._cluster = topology.cluster
+        self._store = topology.store
+        self._history = topology.history
         self._baseline = topology.baseline
         self._members = dict(topology.members)
         self._spaces = topology.spaces
         self._partitions = list(topology.partitions)
+        self._namespaces = dict(topology.namespaces)
+        self._next_namespace = topology.next_namespace
 
     def apply(self, change: TopologyChange) -> None:
         _APPLY[type(change)](self, change)
@@ -210,11 +281,15 @@ class _Draft:
     def done(self) -> Topology:
         return Topology(
             cluster=self._cluster,
+            store=self._store,
+            history=self._history,
             index=self._index,
             baseline=self._baseline,
             members=self._members,
             spaces=self._spaces,
             partitions=tuple(self._partitions),
+            namespaces=self._namespaces,
+            next_namespace=self._next_namespace,
         )
 
     def begun(self, change: Begun) -> None:
@@ -231,6 +306,8 @@ class _Draft:
         if not {member for row in change.rows for member in row} <= members.keys():
             raise ChangeError("a row has somebody who is not a member")
         self._cluster = change.cluster
+        self._store = change.store
+        self._history = change.history
         self._baseline = tuple(sorted(members))
         self._spaces = change.spaces
         self._partitions = copies
@@ -290,6 +367,42 @@ class _Draft:
         copies = self._copies(change.partition)
         self._partitions[change.partition] = replace(copies, changed=self._index)
 
+    def made(self, change: NamespaceMade) -> None:
+        known = _named(self._namespaces, change.name)
+        if known is not None:
+            if _codecs(known) != _codecs(change):
+                raise ChangeError(
+                    f"the map {change.name!r} has the codecs {_told(known)}, not {_told(change)}"
+                )
+            return
+        if not 0 <= change.space < len(self._spaces):
+            raise ChangeError(f"there is no space {change.space} for the map {change.name!r}")
+        self._namespaces[self._next_namespace] = KnownNamespace(
+            id=self._next_namespace,
+            name=change.name,
+            key_codec=change.key_codec,
+            key_version=change.key_version,
+            value_codec=change.value_codec,
+            value_version=change.value_version,
+            space=change.space,
+        )
+        self._next_namespace += 1
+
+    def renamed(self, change: NamespaceRenamed) -> None:
+        known = self._named(change.old)
+        if _named(self._namespaces, change.new) is not None:
+            raise ChangeError(f"there is a map {change.new!r} already")
+        self._namespaces[known.id] = replace(known, name=change.new)
+
+    def dropped(self, change: NamespaceDropped) -> None:
+        del self._namespaces[self._named(change.name).id]
+
+    def _named(self, name: str) -> KnownNamespace:
+        known = _named(self._namespaces, name)
+        if known is None:
+            raise ChangeError(f"there is no map {name!r}")
+        return known
+
     def _present(self, incarnation: Incarnation) -> KnownMember | None:
         known = self._members.get(incarnation.member)
         return known if known and known.present and known.boot == incarnation.boot else None
@@ -306,7 +419,22 @@ _APPLY: Mapping[type, Callable[[_Draft, Any], None]] = {
     MemberGone: _Draft.gone,
     Takeover: _Draft.takeover,
     Touched: _Draft.touched,
+    NamespaceMade: _Draft.made,
+    NamespaceRenamed: _Draft.renamed,
+    NamespaceDropped: _Draft.dropped,
 }
+
+
+def _named(namespaces: Mapping[int, KnownNamespace], name: str) -> KnownNamespace | None:
+    return next((known for known in namespaces.values() if known.name == name), None)
+
+
+def _codecs(map_: KnownNamespace | NamespaceMade) -> tuple[str, int, str, int]:
+    return map_.key_codec, map_.key_version, map_.value_codec, map_.value_version
+
+
+def _told(map_: KnownNamespace | NamespaceMade) -> str:
+    return f"{map_.key_codec} {map_.key_version} and {map_.value_codec} {map_.value_version}"
 
 
 def _first_copies(partition: int, row: Sequence[UUID]) -> PartitionCopies:

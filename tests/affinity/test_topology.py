@@ -9,12 +9,17 @@ import pytest
 
 from tidelog.affinity.partitions import Space
 from tidelog.affinity.topology import (
+    FIRST_NAMESPACE,
     Begun,
     ChangeError,
     Decision,
     Incarnation,
     Joined,
+    KnownNamespace,
     MemberGone,
+    NamespaceDropped,
+    NamespaceMade,
+    NamespaceRenamed,
     Takeover,
     Topology,
     TopologyChange,
@@ -23,11 +28,14 @@ from tidelog.affinity.topology import (
     takeovers_due,
     verdicts,
 )
+from tidelog.checkpoints import replay
 
 ADA, BOB, CID, EVE = (UUID(int=number) for number in (1, 2, 3, 4))
 ADA_1, BOB_1, CID_1 = (Incarnation(member, 1) for member in (ADA, BOB, CID))
 BEGUN = Begun(
     cluster=UUID(int=9),
+    store=UUID(int=10),
+    history=UUID(int=11),
     members=((ADA, "a:1"), (BOB, "b:1"), (CID, "c:1")),
     spaces=(Space(0, 2, 2),),
     rows=((ADA, BOB, CID), (BOB, CID, ADA)),
@@ -40,6 +48,29 @@ def joined(incarnation: Incarnation) -> Joined:
 
 def takeover(partition: int, epoch: int, *listed: Incarnation) -> Takeover:
     return Takeover(partition=partition, epoch=epoch, author=listed[0], in_sync=listed)
+
+
+def made(name: str, value: str = "msgpack", version: int = 1, space: int = 0) -> NamespaceMade:
+    return NamespaceMade(
+        name=name,
+        key_codec="str",
+        key_version=1,
+        value_codec=value,
+        value_version=version,
+        space=space,
+    )
+
+
+def known(number: int, name: str) -> KnownNamespace:
+    return KnownNamespace(
+        id=number,
+        name=name,
+        key_codec="str",
+        key_version=1,
+        value_codec="msgpack",
+        value_version=1,
+        space=0,
+    )
 
 
 def decided(*decisions: tuple[TopologyChange, ...]) -> Topology:
@@ -63,6 +94,8 @@ def test_a_cluster_that_runs() -> None:
     assert [copies.author for copies in topology.partitions] == [ADA_1, BOB_1]
     assert str(ADA_1) == "00000000.1"
     assert takeovers_due(topology) == []
+    ids = topology.cluster, topology.store, topology.history
+    assert ids == (BEGUN.cluster, BEGUN.store, BEGUN.history)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +113,10 @@ def test_a_cluster_that_runs() -> None:
         (takeover(0, 2, Incarnation(EVE, 1)), "not of the last in-sync set"),
         (takeover(0, 2, Incarnation(ADA, 2)), "is not in the topology"),
         (Touched(partition=2), "there is no partition 2"),
+        (made("users", space=1), "there is no space 1 for the map 'users'"),
+        (made("users", space=-1), "there is no space -1 for the map 'users'"),
+        (NamespaceRenamed(old="users", new="people"), "there is no map 'users'"),
+        (NamespaceDropped(name="users"), "there is no map 'users'"),
     ],
 )
 def test_what_cannot_follow_is_refused_and_changes_nothing(
@@ -158,3 +195,59 @@ def test_who_serves_is_the_first_of_the_row_and_else_of_the_set() -> None:
     elsewhere = replace(copies, row=replace(copies.row, replicas=(EVE,)))
     found = takeovers_due(replace(topology, partitions=(elsewhere,)))
     assert [due.author for due in found] == [CID_1]
+
+
+# ------------------------------------------------------------------ maps
+
+
+def after(topology: Topology, *changes: TopologyChange) -> Topology:
+    return applied(topology, Decision(topology.index + 1, changes))
+
+
+def test_maps_are_numbered_like_those_of_a_store_that_nobody_shares() -> None:
+    assert FIRST_NAMESPACE == replay.FIRST_NAMESPACE
+    topology = after(running(), made("users"), made("orders"))
+    assert topology.namespaces == {16: known(16, "users"), 17: known(17, "orders")}
+    assert topology.next_namespace == 18
+    assert topology.namespace_named("orders") == known(17, "orders")
+    assert topology.namespace_named("people") is None
+
+
+def test_a_map_that_is_made_again_is_the_one_that_there_is() -> None:
+    topology = after(running(), made("users"))
+    again = after(topology, made("users"))
+    assert again == replace(topology, index=again.index)
+
+
+@pytest.mark.parametrize("other", [made("users", "bytes"), made("users", version=2)])
+def test_a_map_has_the_codecs_that_it_was_made_with(other: NamespaceMade) -> None:
+    topology = after(running(), made("users"))
+    reason = "the map 'users' has the codecs str 1 and msgpack 1, not str 1 and "
+    with pytest.raises(ChangeError, match=reason):
+        after(topology, other)
+
+
+def test_a_map_keeps_its_id_under_another_name() -> None:
+    topology = after(running(), made("users"), made("orders"))
+    topology = after(topology, NamespaceRenamed(old="users", new="people"), made("users"))
+    assert {number: one.name for number, one in topology.namespaces.items()} == {
+        16: "people",
+        17: "orders",
+        18: "users",
+    }
+    for taken in ("orders", "people"):
+        with pytest.raises(ChangeError, match=f"there is a map '{taken}' already"):
+            after(topology, NamespaceRenamed(old="people", new=taken))
+
+
+def test_the_id_of_a_map_that_was_dropped_is_not_given_again() -> None:
+    topology = after(running(), made("users"))
+    topology = after(topology, NamespaceDropped(name="users"), made("users", "bytes"))
+    assert list(topology.namespaces) == [17]
+    assert topology.next_namespace == 18
+
+
+def test_what_one_decision_changes_is_not_seen_in_the_topology_before() -> None:
+    topology = after(running(), made("users"))
+    after(topology, NamespaceDropped(name="users"))
+    assert list(topology.namespaces) == [16]

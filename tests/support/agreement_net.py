@@ -39,7 +39,7 @@ from tidelog.engine.agreement.messages import (
 from tidelog.engine.agreement.timing import Timing
 from tidelog.engine.agreement.voter import Voter
 
-CLUSTER = UUID(int=0xC1)
+CLUSTER, STORE, HISTORY = UUID(int=0xC1), UUID(int=0xC2), UUID(int=0xC3)
 
 TICK_MIN, TICK_MAX = 0.005, 0.05
 """Seconds between two ticks of a member."""
@@ -62,6 +62,8 @@ def begun(members: int, partitions: int, backups: int = 0) -> Decision:
     )
     first = Begun(
         cluster=CLUSTER,
+        store=STORE,
+        history=HISTORY,
         members=tuple((one, f"host{place}:7400") for place, one in enumerate(ids, 1)),
         spaces=(Space(0, partitions, backups),),
         rows=rows,
