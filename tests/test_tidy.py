@@ -151,12 +151,7 @@ CIRCLES: list[list[str]] = []
 
 # Modules that nothing in the product needs yet, and what will.
 AWAITED = {
-    "engine/agreement/journal.py": "the members of a cluster",
-    "engine/agreement/machine.py": "the members of a cluster",
-    "engine/agreement/noting.py": "the nodes of a cluster",
-    "engine/agreement/wire.py": "the nodes of a cluster",
-    "engine/net/addresses.py": "the options of a server",
-    "engine/net/transport.py": "the nodes of a cluster",
+    "engine/node/server.py": "the commands of a server",
     "engine/store/partition_cuts.py": "full copies of partitions",
     "wal/history.py": "the supply of a copy by history",
 }
