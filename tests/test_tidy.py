@@ -174,6 +174,8 @@ SHARED = {
             "Map",
             "Snapshot",
             "Transaction",
+            "connect",
+            "connect_with",
             "memory",
             "open",
             "open_with",

@@ -33,7 +33,7 @@ from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.items import Items
 from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.api.open import open_with
-from tidelog.engine.client import blocking
+from tidelog.engine.client import blocking, tasks as tasks_of_clusters
 from tidelog.engine.data.driving import drive, taken
 from tidelog.engine.data.requests import (
     Compute,
@@ -398,6 +398,32 @@ async def clustered(
             yield world
 
 
+@asynccontextmanager
+async def clustered_tasks(
+    disk: FaultyDisk, count: int, partitions: int, transaction: bool = False
+) -> AsyncIterator[World]:
+    environment = simulated(2, disk)
+    with of_members(disk, count, partitions) as url, connect(url) as beside:
+        async with tasks_of_clusters.connect_with(environment, url) as db:
+            world = World(
+                maps={},
+                environment=environment,
+                drop=beside.drop,
+                close=db.aclose,
+                block=db.transaction,
+                path=url,
+            )
+            found = {name: db.map(name) for name in CODECS}
+            if transaction:
+                async with db.transaction(plain_writes=True, deadline=DEADLINE) as tx:
+                    world.commit = tx.commit
+                    await use(world, {name: tx[found[name]] for name in found})
+                    yield world
+            else:
+                await use(world, found)
+                yield world
+
+
 # ------------------------------------------------------------------ all of them
 
 
@@ -452,6 +478,11 @@ FACES: dict[str, Face] = {
     "a store for reading": face(READ_ONLY, threads, read_only=True),
     "a snapshot of a store for reading": face(SNAPSHOT, threads, snapshot=True, read_only=True),
     **{name: face(opened=clustered, **options) for name, options in IN_A_CLUSTER.items()},
+    **{
+        f"{title}: {name}": face(opened=clustered_tasks, loop=loop, **options)
+        for title, loop in (("Trio", "trio"), ("asyncio", "asyncio"))
+        for name, options in IN_A_CLUSTER.items()
+    },
     **{f"Trio: {name}": made(loop="trio") for name, made in OF_TASKS.items()},
     **{f"asyncio: {name}": made(loop="asyncio") for name, made in OF_TASKS.items()},
 }
