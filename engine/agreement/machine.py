@@ -161,9 +161,9 @@ class Agreement:
     def may_serve(self, partition: int, now: float) -> bool:
         """Tell whether this incarnation may answer for a partition: asked behind the work (L5)."""
         copies = self.topology.partitions[partition]
-        return now < self.lease.end and self._is_author(copies)
+        return now < self.lease.end and self.is_author(copies)
 
-    def _is_author(self, copies: PartitionCopies) -> bool:
+    def is_author(self, copies: PartitionCopies) -> bool:
         """Tell whether the log gives a partition to this incarnation, and it was not released."""
         return (
             copies.author == self.me
@@ -480,7 +480,10 @@ class Agreement:
         if topology is not None and topology.index > self.topology.index:
             self._note(topology)
             self._take(topology, now)
+        before = self.topology.index
         self._learn(message.decisions, now)
+        if before < self.topology.index < envelope.decided:
+            self._fetch(envelope, now)  # there was more than one message holds
         self._lead_if_won(now)
 
     def _learn(self, decisions: Sequence[Decision], now: float) -> None:

@@ -20,7 +20,7 @@ an array of them, with ``?`` one of them or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -81,30 +81,33 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     # Every connection.
     (1, "introduction", EVERY,
      "magic:bytes version_min:int version_max:int role:text channel:text cluster:bytes"
-     " member:bytes boot:int number:int decided:int"),
+     " member:bytes boot:int number:int decided:int nonce:bytes"
+     " wanted:bytes"),
     (2, "refusal", EVERY, "code:text reason:text"),
     (3, "known", EVERY, "decided:int"),
-    # Agreement and leases.  A term is (number, member), what was accepted (index, term, change).
-    (10, "ask-promise", CONTROL, "term:list"),
+    # Agreement and leases (``engine.agreement.wire``).  A term is (number, member), credentials are
+    # (member, boot, last nonce, fresh nonce, end), what was accepted (term, decision).  Decisions,
+    # topologies and changes are as in the configuration log; a change is a decision of index 0.
+    (10, "ask-promise", CONTROL, "term:list sure:flag"),
     (11, "promise", CONTROL,
-     "term:list granted:flag boot:int nonces:bytes* decided:int accepted:list*"),
-    (12, "propose", CONTROL, "term:list index:int change:any"),
-    (13, "accepted", CONTROL, "term:list index:int"),
-    (14, "decided", CONTROL, "index:int change:any"),
-    (15, "ping", CONTROL, "term:list send_id:int"),
-    (16, "pong", CONTROL, "send_id:int wants_lease:flag health:map"),
-    (17, "lease", CONTROL, "send_id:int remaining_us:int"),
-    (18, "release", CONTROL, "partitions:int* epochs:int*"),
+     "term:list sure:flag granted:flag promised:list credentials:list accepted:list?"),
+    (12, "propose", CONTROL, "term:list decision:bytes"),
+    (13, "accepted", CONTROL, "term:list index:int promised:list"),
+    (14, "decided", CONTROL, "decisions:bytes* topology:bytes?"),
+    (15, "ping", CONTROL, "term:list round:int"),
+    (16, "pong", CONTROL, "term:list round:int votes:flag promised:list end:int"),
+    (17, "lease", CONTROL, "term:list round:int lease_us:int"),
+    (18, "release", CONTROL, "partition:int epoch:int"),
     (19, "confirm-epoch", CONTROL, "ask:int partitions:int* epochs:int*"),
     (20, "epoch-confirmed", CONTROL, "ask:int partitions:int* epochs:int*"),
-    (21, "join", CONTROL, "identity:map boot:int nonces:bytes*"),
+    (21, "join", CONTROL, "credentials:list address:text"),
     (22, "leave", CONTROL, "member:bytes boot:int"),
     (23, "ready", CONTROL, "boot:int"),
-    (24, "fetch", CONTROL, "from_index:int"),
-    (25, "decisions", CONTROL, "from_index:int decisions:list* snapshot:any"),
-    (26, "propose-change", CONTROL, "partitions:int* epochs:int* cvs:int* changes:any*"),
-    (27, "ask-election", CONTROL, "term:list"),
-    (28, "would-promise", CONTROL, "term:list granted:flag"),
+    (24, "fetch", CONTROL, "after:int"),
+    (25, "join-refused", CONTROL, "member:bytes boot:int reason:text"),
+    (26, "propose-change", CONTROL,
+     "request:int change:bytes partitions:int* epochs:int* changed:int*"),
+    (27, "change-refused", CONTROL, "request:int reason:text"),
     # Transactions.  ``tx`` is an id; the columns are of one transaction at one primary.
     (40, "read", DATA, "ask:int partitions:int* keys:any* ranges:any* snapshot:any"),
     (41, "value", DATA,
@@ -163,6 +166,11 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
 )  # fmt: skip
 
 
+def typed_fields(text: str) -> tuple[Field, ...]:
+    """Return the fields in a text such as ``id:int keys:bytes* tag:text?``."""
+    return tuple(map(_field_of, text.split()))
+
+
 def _field_of(text: str) -> Field:
     name, _, type_name = text.partition(":")
     types = TYPES[type_name.rstrip("*?")]
@@ -173,7 +181,7 @@ def _field_of(text: str) -> Field:
 
 
 KINDS: tuple[MessageKind, ...] = tuple(
-    MessageKind(number, name, channel, tuple(map(_field_of, fields.split())))
+    MessageKind(number, name, channel, typed_fields(fields))
     for number, name, channel, fields in TABLE
 )
 BY_NAME: Mapping[str, MessageKind] = {kind.name: kind for kind in KINDS}
@@ -195,15 +203,22 @@ def checked_message(message: Message, channel: Channel) -> Message:
     fields = kind.fields
     if len(message) <= len(fields):
         raise FrameError(f"{kind.name} has {len(message) - 1} fields, not {len(fields)}")
-    for at, field in enumerate(fields, 1):
-        value = message[at]
-        if type(value) not in field.types or (
-            field.items is not None and not field.items.issuperset(map(type, value))
-        ):
-            raise FrameError(
-                f"{kind.name}: {field.name} has to be {field.type_name}, not {_told(value)}"
-            )
+    wrong = wrong_field(fields, message[1:])
+    if wrong is not None:
+        raise FrameError(f"{kind.name}: {wrong}")
     return message if len(message) == len(fields) + 1 else message[: len(fields) + 1]
+
+
+def wrong_field(fields: Sequence[Field], values: Sequence[object]) -> str | None:
+    """Return which field is not of its type, and what it is; None if all are right."""
+    for field, value in zip(fields, values, strict=False):
+        right = type(value) in field.types
+        if right and field.items is not None:
+            assert isinstance(value, list)
+            right = field.items.issuperset(map(type, value))
+        if not right:
+            return f"{field.name} has to be {field.type_name}, not {_told(value)}"
+    return None
 
 
 def _told(value: object) -> str:
