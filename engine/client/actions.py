@@ -119,7 +119,15 @@ def popped_first(
         alone = cluster.view is not None and len(cluster.view.members) == 1
         if alone:
             page = yield from paged(
-                cluster, namespace.id, numbers, b"", None, reverse=False, limit=1, until=until
+                cluster,
+                namespace.id,
+                numbers,
+                b"",
+                None,
+                reverse=False,
+                limit=1,
+                versions=True,
+                until=until,
             )
             pair = (page.keys[0], page.values[0]) if page.keys else None
         else:

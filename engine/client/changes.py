@@ -157,7 +157,7 @@ class TransactionContent:
             self._asked += 1
             page = yield from paged(
                 self._cluster, namespace.id, partitions, low, high,
-                reverse=seen.reverse, limit=min(size, PAGE_MAX), until=until,
+                reverse=seen.reverse, limit=min(size, PAGE_MAX), versions=True, until=until,
             )  # fmt: skip
             if seen not in self._ranges:
                 self._ranges.append(seen)

@@ -123,7 +123,7 @@ class ClusterSession:
                 steps = committing(cluster, commit, None, new_id, lines.until(), begun)
                 return actions.about(namespace, steps)
 
-            arguments = (tx_id, False, None, (), (), ((number, (key,), (value,)),))
+            arguments = (tx_id, 1, False, None, (), (), ((number, (key,), (value,)),))
             asked(partition, "commit", arguments, otherwise)
 
         return put
