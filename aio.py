@@ -1,4 +1,4 @@
-"""The store for the tasks of a loop: the public name of ``tidelog.engine.aio.database``."""
+"""The store, or a cluster, for the tasks of a loop: the public name of ``tidelog.engine.aio``."""
 
 from __future__ import annotations
 
@@ -15,3 +15,4 @@ from .engine.aio.database import (
     open as open,
     open_with as open_with,
 )
+from .engine.client.tasks import ClusterTasksDatabase as ClusterTasksDatabase, connect as connect

@@ -172,6 +172,8 @@ SHARED = {
             "Map",
             "Snapshot",
             "Transaction",
+            "connect",
+            "connect_with",
             "memory",
             "open",
             "open_with",

@@ -5,13 +5,15 @@ Left out: how an attempt is made and whether another one follows, which is ``api
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
+from typing import Protocol, Unpack
 
 from ...affinity.errors import TidelogError
-from ..api.attempts import Retries
+from ..api.attempts import ADVICE, Chance, Retries
 from ..api.choices import TransactionOptions
-from .transactions import Store, Transaction
+from .loops import Loop
+from .transactions import Transaction
 
 
 class Attempt:
@@ -42,14 +44,48 @@ class Attempt:
         return error is not None and self._retries.again(error)
 
 
+class Writer(Protocol):
+    """Time and chance of a store that can be written."""
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """Seconds that never run backwards."""
+
+    @property
+    def random(self) -> Chance:
+        """Where the length of a pause comes from."""
+
+
+class AttemptPlace(Protocol):
+    """What attempts are made in: a store here, or a cluster."""
+
+    @property
+    def loop(self) -> Loop:
+        """The loop of the tasks."""
+
+    def writer(self) -> Writer:
+        """Return what can be written, else raise ``ReadOnlyError``."""
+
+    def transaction(
+        self, *, deadline: float | None, **options: Unpack[TransactionOptions]
+    ) -> Transaction:
+        """Return a transaction for an ``async with`` block."""
+
+
 class Attempts(AsyncIterator[Attempt]):
     """The attempts of one loop: ends after the one that commits; the last one raises."""
 
     def __init__(
-        self, store: Store, count: int, deadline: float | None, options: TransactionOptions
+        self,
+        store: AttemptPlace,
+        count: int,
+        deadline: float | None,
+        options: TransactionOptions,
+        advice: str = ADVICE,
     ) -> None:
         self._store = store
-        self._retries = Retries("async with", count, deadline, options, store.writer().now)
+        now = store.writer().now
+        self._retries = Retries("async with", count, deadline, options, now, advice)
         self._pause = 0.0
 
     async def __anext__(self) -> Attempt:

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
 
 from ...affinity.errors import ClosedError, ForkedError, UsageError
 from ..api import snapshots
@@ -310,6 +310,41 @@ class TransactionPlace:
         return await self._workers.run_waiting(work, self._inner.interrupt)
 
 
+class KnownTransaction(Protocol):
+    """What is known of a transaction; its ``repr`` is what it is doing."""
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What the commit left behind."""
+
+    @property
+    def tx_id(self) -> bytes | None:
+        """The id that the caller gave, or the one of the commit."""
+
+
+class Place(Protocol):
+    """What is behind a transaction: of a store here, or of a cluster."""
+
+    @property
+    def session(self) -> KnownTransaction:
+        """What is known of it."""
+
+    def map_inside(self, mapping: Map[K, V]) -> Map[K, V]:
+        """Return a map as it is inside."""
+
+    async def begin(self) -> None:
+        """Begin."""
+
+    async def end(self, *, failed: bool) -> None:
+        """Commit, or roll back if the block raised."""
+
+    async def commit(self) -> Receipt:
+        """Make it take effect."""
+
+    async def rollback(self) -> None:
+        """End it without any effect."""
+
+
 class Transaction:
     """One attempt at a change of many keys; made by ``db.transaction``, used in ``async with``.
 
@@ -319,7 +354,7 @@ class Transaction:
 
     __slots__ = ("__weakref__", "_place")
 
-    def __init__(self, place: TransactionPlace) -> None:
+    def __init__(self, place: Place) -> None:
         self._place = place
 
     __reduce_ex__ = not_copied
@@ -369,5 +404,5 @@ class Transaction:
 
 
 def place_behind(transaction: Transaction) -> TransactionPlace:
-    """Return what is behind a transaction, for the parts of Tidelog that work in it."""
-    return transaction._place
+    """Return what is behind a transaction of a store, for the parts of it that work in it."""
+    return cast(TransactionPlace, transaction._place)

@@ -9,9 +9,9 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from ...affinity.errors import ConflictError
+from ...affinity.errors import ConflictError, NotFoundError
 from ...affinity.partitions import partition_of, partitions_of
 from ..data.decisions import KEEP, Decide
 from ..data.digests import range_digest
@@ -25,7 +25,18 @@ from .unsupported import check_one_group
 DECIDE_PAUSE_S_MAX = 0.05
 """The longest pause of who has lost a race for a key; it tries as long as its call may take."""
 
+T = TypeVar("T")
 NewId = Callable[[], bytes]
+
+
+def about(namespace: Namespace, steps: Steps[T]) -> Steps[T]:
+    """Carry out steps about a map: that it was dropped is said as by the map itself."""
+    try:
+        return (yield from steps)
+    except NotFoundError as error:
+        refused = error
+    namespace.check_alive()
+    raise refused
 
 
 def put_many(
@@ -108,7 +119,15 @@ def popped_first(
         alone = cluster.view is not None and len(cluster.view.members) == 1
         if alone:
             page = yield from paged(
-                cluster, namespace.id, numbers, b"", None, reverse=False, limit=1, until=until
+                cluster,
+                namespace.id,
+                numbers,
+                b"",
+                None,
+                reverse=False,
+                limit=1,
+                versions=True,
+                until=until,
             )
             pair = (page.keys[0], page.values[0]) if page.keys else None
         else:

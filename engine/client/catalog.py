@@ -81,7 +81,7 @@ class ClusterCatalog:
     def names(self, until: float) -> Steps[list[str]]:
         """Return all names, sorted."""
         yield from self._refreshed(until)
-        return self._names()
+        return self.known_names()
 
     def drop(self, name: str, until: float) -> Steps[None]:
         """Remove a map; ``NotFoundError`` if there is none."""
@@ -136,11 +136,12 @@ class ClusterCatalog:
         view = self._cluster.view
         return None if view is None else view.names.get(name)
 
-    def _names(self) -> list[str]:
+    def known_names(self) -> list[str]:
+        """Return all names that the newest view has, sorted."""
         return [] if self._cluster.view is None else sorted(self._cluster.view.names)
 
     def _existing(self, name: str) -> NamespaceRecord:
         record = self._record(name)
         if record is None:
-            raise no_map(name, self._names())
+            raise no_map(name, self.known_names())
         return record

@@ -102,14 +102,6 @@ class TransactionContent:
         updates = sum(map(len, self._writes.values()))
         return f"updates={updates} reads={len(self._reads)} ranges={len(self._ranges)}"
 
-    @property
-    def used(self) -> set[int]:
-        """The ids of the maps that it has read or written."""
-        return {
-            *self._writes, *(namespace for namespace, _ in self._reads),
-            *(seen.namespace.id for seen in self._ranges),
-        }  # fmt: skip
-
     def known(self, namespace: Namespace, key: bytes) -> tuple[bytes | None] | None:
         """Return the value of a key that need not be asked for, in a tuple; None otherwise."""
         written = self._writes.get(namespace.id, {})
@@ -165,7 +157,7 @@ class TransactionContent:
             self._asked += 1
             page = yield from paged(
                 self._cluster, namespace.id, partitions, low, high,
-                reverse=seen.reverse, limit=min(size, PAGE_MAX), until=until,
+                reverse=seen.reverse, limit=min(size, PAGE_MAX), versions=True, until=until,
             )  # fmt: skip
             if seen not in self._ranges:
                 self._ranges.append(seen)

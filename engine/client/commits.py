@@ -2,7 +2,10 @@
 
 Invariants:
 
-- A commit that never took effect is sent again under a new id, unless its id was given.
+- A commit that never took effect is sent again under a new id; under one that was given as a new
+  attempt.
+- An attempt under a given id that was refused because somebody else asked for its outcome is an
+  error; the next attempt of this client has a higher number.
 - ``CommitUnknownError`` is raised only if nobody could be asked in time, or nobody knows any more.
 """
 
@@ -11,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ...affinity.errors import ClusterError, CommitUnknownError, DeadlineError
+from ...affinity.errors import ClusterError, CommitUnknownError, DeadlineError, RolledBackError
 from ..commit.entries import Receipt
 from ..commit.outcomes import home_of
 from .routing import AnswerLostError, Cluster, Job, Steps, Tried, question, served
@@ -36,9 +39,9 @@ class CommitRequest(NamedTuple):
     ranges: RangeColumns
     writes: WriteColumns
 
-    def arguments(self, tx_id: bytes, given: bool) -> tuple[object, ...]:
+    def arguments(self, tx_id: bytes, attempt: int, given: bool) -> tuple[object, ...]:
         """Return what is sent."""
-        return tx_id, given, self.tag, self.reads, self.ranges, self.writes
+        return tx_id, attempt, given, self.tag, self.reads, self.ranges, self.writes
 
 
 def put_of(namespace: int, partition: int, key: bytes, value: bytes | None) -> CommitRequest:
@@ -66,21 +69,34 @@ def committing(
 ) -> Steps[Receipt]:
     """Return the receipt of a commit; ``first`` is an attempt that was made, with its id."""
     given = given_id is not None
+    attempt, asked = 1 if given_id is None else cluster.next_attempt(given_id), False
     while True:
         tx_id = first[0] if first else given_id or new_id()
         once = commit.written is not None
-        job = Job(commit.partitions, "commit", commit.arguments(tx_id, given), until, once=once)
-        lost = None
+        arguments = commit.arguments(tx_id, attempt, given)
+        job = Job(commit.partitions, "commit", arguments, until, once=once)
+        lost = refused = None
         try:
             answer = yield from served(cluster, job, first[1] if first else None)
         except AnswerLostError as error:
             lost = error
+        except RolledBackError as error:
+            refused = error
         first = None
         home = _home(cluster, commit, given_id)
-        if lost is None:
+        if refused is not None:
+            if given_id is not None and refused.attempt:
+                attempt = cluster.refused(given_id, refused.attempt)
+            if not (asked and refused.attempt):
+                raise refused
+        elif lost is None:
             return Receipt(tx_id, 0, answer[0], home)
-        if (yield from _took_effect(cluster, tx_id, given, home, until, lost)):
-            return Receipt(tx_id, 0, 0, home)
+        else:
+            asked = True
+            if (yield from _took_effect(cluster, tx_id, given, home, until, lost)):
+                return Receipt(tx_id, 0, 0, home)
+            if given_id is not None:
+                attempt = cluster.refused(given_id, attempt)
 
 
 def _home(cluster: Cluster, commit: CommitRequest, given_id: bytes | None) -> int:

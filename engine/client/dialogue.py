@@ -55,6 +55,7 @@ class Dialogue:
             cluster=cluster.id,
             number=number,
             decided=self._told,
+            wanted=expected or b"",
         )
         self._decoder = FrameDecoder()
         self._next = 0

@@ -18,6 +18,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ..net.failures import Failure
@@ -136,7 +137,7 @@ class Line:
 
     def _broke(self, connection: LineConnection, error: Exception) -> Broke:
         self.drop(connection.member)
-        return Broke(_told(error), self._now())
+        return Broke(reason_of(error), self._now())
 
     def _connected(self, member: bytes) -> LineConnection | Unreached:
         address = self._cluster.address_of(member)
@@ -150,7 +151,7 @@ class Line:
         try:
             connection = connected(address, dialogue)
         except (OSError, ValueError, FrameError, NotWelcomeError) as error:
-            return Unreached(_told(error), self._now())
+            return Unreached(reason_of(error), self._now())
         self.drop(connection.member)
         self.connections[connection.member] = connection
         return connection
@@ -192,13 +193,29 @@ class LineConnection:
 
     def answer(self, patience: float) -> Message:
         """Wait for the answer to the newest request; ``BlockingIOError`` if that takes longer."""
-        if patience != self._patience:
-            self._patience = patience
-            _set_timeout(self._socket, socket.SO_RCVTIMEO, max(patience, 0.001))
+        self.limit(patience)
         while True:
             for answer in self.dialogue.feed(self.receive()):
                 if answer[1] == self._wanted:
                     return answer
+
+    def limit(self, seconds: float) -> None:
+        """Let ``receive`` wait for so long from now on."""
+        if seconds != self._patience:
+            self._patience = seconds
+            _set_timeout(self._socket, socket.SO_RCVTIMEO, max(seconds, 0.001))
+
+    def send_now(self, data: bytes) -> int:
+        """Send what the system takes at once; return how many bytes that was."""
+        try:
+            return self._socket.send(data, socket.MSG_DONTWAIT)
+        except OSError:  # it is full; or it has ended, as whoever receives will hear
+            return 0
+
+    def shut(self) -> None:
+        """End it for both directions; who receives hears of that."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def receive(self) -> bytes:
         """Wait for bytes."""
@@ -264,7 +281,8 @@ def _set_timeout(made: socket.socket, option: int, seconds: float) -> None:
     made.setsockopt(socket.SOL_SOCKET, option, timeval)
 
 
-def _told(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return why there is no connection, as errors tell it."""
     text = error.strerror if isinstance(error, OSError) else None
     return text or str(error) or type(error).__name__
 

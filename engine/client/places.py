@@ -20,26 +20,26 @@ _FORMS = (
 )
 
 
-class Place(NamedTuple):
+class ClusterPlace(NamedTuple):
     """A cluster as users name it."""
 
     shown: str
     addresses: tuple[str, ...]
 
 
-def place_of_cluster(where: str | os.PathLike[str]) -> Place:
+def place_of_cluster(where: str | os.PathLike[str]) -> ClusterPlace:
     """Return the addresses of a cluster; ``UsageError`` for what cannot name one."""
     given = os.fspath(where) if isinstance(where, os.PathLike) else where
     if not isinstance(given, str):
         raise UsageError(f"a cluster is named by text, not by {given!r}", hint=_FORMS)
     if given.startswith(UNIX):
-        return Place(given, (_checked(given.removeprefix(UNIX)),))
+        return ClusterPlace(given, (_checked(given.removeprefix(UNIX)),))
     if given.startswith(TCP):
         parts = given.removeprefix(TCP).rstrip("/").split(",")
-        return Place(given, tuple(_checked(part.strip()) for part in parts))
+        return ClusterPlace(given, tuple(_checked(part.strip()) for part in parts))
     if "://" in given:
         raise UsageError(f"{given!r} is not the address of a cluster", hint=_FORMS)
-    return Place(os.path.abspath(given), _in_directory(given))
+    return ClusterPlace(os.path.abspath(given), _in_directory(given))
 
 
 def is_path(address: str) -> bool:

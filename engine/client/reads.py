@@ -66,7 +66,7 @@ def _divided(cluster: Cluster, items: list[int], partitions: list[int]) -> list[
 
 @dataclass(slots=True)
 class Page:
-    """One page of a scan."""
+    """One page of a scan; without versions, if they were not wanted."""
 
     keys: list[bytes]
     values: list[bytes]
@@ -127,7 +127,7 @@ class PagedScan:
             source = waiting.pop()
             asked = paged(
                 self._cluster, self._namespace, source.partitions, source.low, source.high,
-                reverse=self._reverse, limit=self._size, until=until,
+                reverse=self._reverse, limit=self._size, versions=False, until=until,
             )  # fmt: skip
             try:
                 page = yield from asked
@@ -177,11 +177,12 @@ def paged(
     *,
     reverse: bool,
     limit: int,
+    versions: bool,
     until: float,
 ) -> Steps[Page]:
     """Return the next pairs of partitions that one member serves; ``SplitError`` if more do."""
     if high is not None and high <= low:
         return Page([], [], [], [], False)
-    arguments = (namespace, partitions, low, high, reverse, limit)
+    arguments = (namespace, partitions, low, high, reverse, limit, versions)
     answer: list[Any] = yield from served(cluster, Job(partitions, "scan", arguments, until))
     return Page(*answer[:5])

@@ -32,6 +32,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from ...affinity.errors import (
+    CommitUnknownError,
     DeadlineError,
     NotEnoughMembersError,
     PartitionUnavailableError,
@@ -49,6 +50,8 @@ PATIENCE_S = 1.0
 """Seconds without an answer after which others are asked what is new."""
 PAUSE_S, PAUSE_S_MAX = 0.0005, 0.25
 """The longest pause before the second attempt, and before any."""
+ATTEMPTS_KEPT_MAX = 4096
+"""Ids whose refused attempts are remembered."""
 TRIED_SHOWN_MAX = 8
 """Addresses that an error names."""
 
@@ -172,6 +175,7 @@ class Cluster:
         self.view: ClusterView | None = None
         self.decided = 0
         """How many decisions are known."""
+        self._attempts: dict[bytes, int] = {}
         self.changed: Callable[[ClusterView], None] = lambda view: None
         """Called with each newer view, in the thread that has heard of it."""
 
@@ -191,6 +195,17 @@ class Cluster:
             self.view = view
             self.decided = view.decided
             self.changed(view)
+
+    def next_attempt(self, tx_id: bytes) -> int:
+        """Return the number of the next attempt under an id that was given."""
+        return self._attempts.get(tx_id, 1)
+
+    def refused(self, tx_id: bytes, attempt: int) -> int:
+        """Note that an attempt was refused; return the number of the next one."""
+        self._attempts[tx_id] = attempt + 1
+        if len(self._attempts) > ATTEMPTS_KEPT_MAX:
+            del self._attempts[next(iter(self._attempts))]
+        return attempt + 1
 
     def address_of(self, member: bytes) -> str | None:
         """Return where a member can be reached; None if it has left the cluster."""
@@ -306,6 +321,8 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
         if isinstance(event, Failed):
             search.fresh = True
             search.reason = event.message or event.code
+            if job.once and event.code == CommitUnknownError.code:
+                raise AnswerLostError(search.reason, event.now)
             if event.code == NotEnoughMembersError.code:
                 now = yield from search.looked(event.now, member.id)
                 if not search.fresh or _still(cluster, job, member):

@@ -29,7 +29,7 @@ from .catalog import ClusterCatalog, GivenCodec
 from .commits import committing, put_of
 from .ids import Ids
 from .lines import Lines
-from .places import Place
+from .places import ClusterPlace
 from .reads import PagedScan
 from .routing import Cluster, Job, Steps, Tried, served
 from .transactions import run_inside
@@ -44,7 +44,11 @@ class ClusterSession:
     """A client of a cluster; shared by threads."""
 
     def __init__(
-        self, place: Place, environment: Environment, timeout: float, given: Sequence[GivenCodec]
+        self,
+        place: ClusterPlace,
+        environment: Environment,
+        timeout: float,
+        given: Sequence[GivenCodec],
     ) -> None:
         self.path = place.shown
         self.cluster = Cluster(place.addresses)
@@ -63,6 +67,9 @@ class ClusterSession:
         """Carry out steps that are made with the time at which they have to end."""
         self.open_state.check()
         return self.lines.carry(steps(self.lines.until()))
+
+    def _run_about(self, namespace: Namespace, steps: Callable[[float], Steps[T]]) -> T:
+        return self.run(lambda until: actions.about(namespace, steps(until)))
 
     def check(self, namespace: Namespace) -> None:
         """Raise unless a map can be asked for something."""
@@ -91,7 +98,7 @@ class ClusterSession:
 
             def otherwise(tried: Tried | None) -> Steps[Any]:
                 job = Job((partition,), "get", arguments, lines.until())
-                return served(cluster, job, tried)
+                return actions.about(namespace, served(cluster, job, tried))
 
             value: bytes | None = asked(partition, "get", arguments, otherwise)[0][0]
             return value
@@ -113,9 +120,10 @@ class ClusterSession:
             def otherwise(tried: Tried | None) -> Steps[Receipt]:
                 commit = put_of(number, partition, key, value)
                 begun = None if tried is None else (tx_id, tried)
-                return committing(cluster, commit, None, new_id, lines.until(), begun)
+                steps = committing(cluster, commit, None, new_id, lines.until(), begun)
+                return actions.about(namespace, steps)
 
-            arguments = (tx_id, False, None, (), (), ((number, (key,), (value,)),))
+            arguments = (tx_id, 1, False, None, (), (), ((number, (key,), (value,)),))
             asked(partition, "commit", arguments, otherwise)
 
         return put
@@ -123,22 +131,28 @@ class ClusterSession:
     def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
         """Return the encoded values of encoded keys: one request for each member."""
         self.check(namespace)
-        return self.run(lambda until: actions.values_of(self.cluster, namespace, keys, until))
+        return self._run_about(
+            namespace, lambda until: actions.values_of(self.cluster, namespace, keys, until)
+        )
 
     def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Set or delete many encoded keys in one transaction."""
         self.check_outside(namespace)
-        self.run(lambda until: actions.put_many(self.cluster, namespace, pairs, self.new_id, until))
+        self._run_about(
+            namespace,
+            lambda until: actions.put_many(self.cluster, namespace, pairs, self.new_id, until),
+        )
 
     def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
         """Return a function that carries out a decision about an encoded key, in one step."""
 
         def rewrite(key: bytes, decide: Decide) -> Any:
             self.check_outside(namespace)
-            return self.run(
+            return self._run_about(
+                namespace,
                 lambda until: actions.decided_on(
                     self.cluster, namespace, key, decide, self.new_id, until
-                )
+                ),
             )
 
         return rewrite
@@ -146,8 +160,9 @@ class ClusterSession:
     def pop_first(self, namespace: Namespace) -> Pair | None:
         """Delete the first key and return the encoded pair, None if there is none."""
         self.check_outside(namespace)
-        return self.run(
-            lambda until: actions.popped_first(self.cluster, namespace, self.new_id, until)
+        return self._run_about(
+            namespace,
+            lambda until: actions.popped_first(self.cluster, namespace, self.new_id, until),
         )
 
     def atomically(self, namespace: Namespace, work: Callable[[Map[Any, Any]], T]) -> T:
@@ -164,7 +179,7 @@ class ClusterSession:
             self.cluster, namespace.id, namespace.space.numbers, start, stop,
             reverse=reverse, size=size,
         )  # fmt: skip
-        while block := self.run(scan.block):
+        while block := self._run_about(namespace, scan.block):
             yield block
             self.check(namespace)
 

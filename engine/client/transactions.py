@@ -24,6 +24,7 @@ from ..data.decisions import KEEP, Decide
 from ..data.namespaces import Home, Namespace, namespace_at
 from ..data.scan import Pair
 from ..store.open_state import OpenState
+from .actions import about
 from .changes import TransactionContent
 from .lines import Lines
 from .routing import Cluster, Steps
@@ -197,6 +198,9 @@ class ClusterTransaction:
         self._check_open()
         namespace.check_alive()
 
+    def _run_about(self, namespace: Namespace, steps: Callable[[float], Steps[T]]) -> T:
+        return self._run(lambda until: about(namespace, steps(until)))
+
     def _run(self, steps: Callable[[float], Steps[T]]) -> T:
         lines = self._session.lines
         until = lines.until()
@@ -215,7 +219,9 @@ class ClusterTransaction:
     def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
         """Return the encoded values of encoded keys."""
         self._check(namespace)
-        return self._run(lambda until: self._content.values(namespace, keys, until))
+        return self._run_about(
+            namespace, lambda until: self._content.values(namespace, keys, until)
+        )
 
     def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Set or delete many encoded keys."""
@@ -253,7 +259,9 @@ class ClusterTransaction:
         """Yield blocks of encoded pairs, in order, with this transaction's own writes."""
         self._check(namespace)
         seen = self._content.range(namespace, start, stop, reverse=reverse)
-        while block := self._run(lambda until: self._content.block(seen, size, until)):
+        while block := self._run_about(
+            namespace, lambda until: self._content.block(seen, size, until)
+        ):
             yield block
             self._check(namespace)
 

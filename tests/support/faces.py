@@ -12,18 +12,20 @@ from collections.abc import (
     Callable,
     Generator,
     ItemsView,
+    Iterator,
     KeysView,
     ValuesView,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
 from typing import Any
 
 from support import tasks
+from support.members import members
 from support.stores import PATH
-from tidelog import aio
+from tidelog import aio, connect
 from tidelog.codecs import I64, Bytes, Msgpack, Str, Tuple
 from tidelog.engine.api import answering, maps
 from tidelog.engine.api.choices import Mode
@@ -31,6 +33,7 @@ from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.items import Items
 from tidelog.engine.api.maps import namespace_of
 from tidelog.engine.api.open import open_with
+from tidelog.engine.client import blocking, tasks as tasks_of_clusters
 from tidelog.engine.data.driving import drive, taken
 from tidelog.engine.data.requests import (
     Compute,
@@ -82,6 +85,8 @@ class World:
     close: Callable[[], Awaitable[Any]]
     block: Block
     """A transaction block of this thread or task, around plain maps."""
+    path: str = PATH
+    """What errors call the store."""
     commit: Callable[[], Awaitable[Any]] | None = None
     """Ends the transaction that the maps are in."""
 
@@ -98,6 +103,8 @@ class Face:
     """``plain``, ``transaction``, or what is said when a write is refused."""
     loop: str = "trio"
     """What the test runs in."""
+    refuses: frozenset[str] = frozenset()
+    """Scenarios of which something is ``UnsupportedError`` there."""
 
     @property
     def writes(self) -> bool:
@@ -159,7 +166,7 @@ class OfTasks:
 # ------------------------------------------------------------------ threads
 
 
-def in_block(db: Database) -> Block:
+def in_block(db: Database | blocking.ClusterDatabase) -> Block:
     @asynccontextmanager
     async def block() -> AsyncIterator[Any]:
         with db.transaction() as tx:
@@ -217,6 +224,11 @@ async def memory(disk: FaultyDisk) -> AsyncIterator[World]:
             block=in_block(db),
         )
         left = {name: dict(db.map(name)) for name in db.maps()}
+    write_back(disk, left)
+
+
+def write_back(disk: FaultyDisk, left: dict[str, dict[Any, Any]]) -> None:
+    """Let the store on a disk hold what another one held in the end."""
     with open_with(simulated(3, disk), PATH) as db:
         for name, pairs in left.items():
             db.map(name).clear()
@@ -341,15 +353,109 @@ async def wire(disk: FaultyDisk) -> AsyncIterator[World]:
         yield world
 
 
+# ------------------------------------------------------------------ in a cluster
+
+
+@contextmanager
+def of_members(disk: FaultyDisk, count: int, partitions: int) -> Iterator[str]:
+    """Members filled alike; what they hold in the end goes to the disk."""
+    with members(count, partitions) as cluster:
+        with connect(cluster.url) as db:
+            for name, (key, value) in CODECS.items():
+                mapping = db.map(name, key=key, value=value)
+                for pair in CONTENTS[name].items():
+                    mapping[pair[0]] = pair[1]
+        yield cluster.url
+        with connect(cluster.url) as db:
+            left = {name: dict(db.map(name)) for name in db.maps()}
+    write_back(disk, left)
+
+
+@asynccontextmanager
+async def clustered(
+    disk: FaultyDisk, count: int, partitions: int, transaction: bool = False
+) -> AsyncIterator[World]:
+    environment = simulated(2, disk)
+    with (
+        of_members(disk, count, partitions) as url,
+        blocking.connect_with(environment, url) as db,
+    ):
+        found = {name: db.map(name) for name in CODECS}
+        world = World(
+            maps={name: OfThreads(mapping) for name, mapping in found.items()},
+            environment=environment,
+            drop=db.drop,
+            close=awaited(db.close),
+            block=in_block(db),
+            path=url,
+        )
+        if transaction:
+            with db.transaction(plain_writes=True, deadline=DEADLINE) as tx:
+                world.maps = {name: OfThreads(tx[found[name]]) for name in found}
+                world.commit = awaited(tx.commit)
+                yield world
+        else:
+            yield world
+
+
+@asynccontextmanager
+async def clustered_tasks(
+    disk: FaultyDisk, count: int, partitions: int, transaction: bool = False
+) -> AsyncIterator[World]:
+    environment = simulated(2, disk)
+    with of_members(disk, count, partitions) as url, connect(url) as beside:
+        async with tasks_of_clusters.connect_with(environment, url) as db:
+            world = World(
+                maps={},
+                environment=environment,
+                drop=beside.drop,
+                close=db.aclose,
+                block=db.transaction,
+                path=url,
+            )
+            found = {name: db.map(name) for name in CODECS}
+            if transaction:
+                async with db.transaction(plain_writes=True, deadline=DEADLINE) as tx:
+                    world.commit = tx.commit
+                    await use(world, {name: tx[found[name]] for name in found})
+                    yield world
+            else:
+                await use(world, found)
+                yield world
+
+
 # ------------------------------------------------------------------ all of them
 
+
+SEVERAL_PARTITIONS = frozenset(
+    ("clears", "deletes_of_ranges", "loads", "many_at_once", "many_deletes")
+)
+"""Scenarios with a transaction over keys of several partitions."""
+IN_A_CLUSTER: dict[str, dict[str, Any]] = {
+    "a cluster of one": {"kind": "plain", "count": 1, "partitions": 3},
+    "a cluster of three": {
+        "kind": "plain", "count": 3, "partitions": 3, "refuses": SEVERAL_PARTITIONS,
+    },
+    "a transaction in a cluster of one": {
+        "kind": "transaction", "count": 1, "partitions": 3, "transaction": True,
+    },
+    "a transaction in one partition of a cluster": {
+        "kind": "transaction", "count": 3, "partitions": 1, "transaction": True,
+    },
+}  # fmt: skip
 
 SNAPSHOT = "a snapshot cannot be written"
 READ_ONLY = f"{PATH} is open for reading only"
 
 
-def face(kind: str, opened: Any, loop: str = "trio", **options: Any) -> Face:
-    return Face(kind=kind, opened=partial(opened, **options), loop=loop)
+def face(
+    kind: str,
+    opened: Any,
+    loop: str = "trio",
+    refuses: frozenset[str] = frozenset(),
+    **options: Any,
+) -> Face:
+    return Face(kind=kind, opened=partial(opened, **options), loop=loop, refuses=refuses)
 
 
 OF_TASKS: dict[str, Callable[..., Face]] = {
@@ -371,6 +477,12 @@ FACES: dict[str, Face] = {
     "a snapshot": face(SNAPSHOT, threads, snapshot=True),
     "a store for reading": face(READ_ONLY, threads, read_only=True),
     "a snapshot of a store for reading": face(SNAPSHOT, threads, snapshot=True, read_only=True),
+    **{name: face(opened=clustered, **options) for name, options in IN_A_CLUSTER.items()},
+    **{
+        f"{title}: {name}": face(opened=clustered_tasks, loop=loop, **options)
+        for title, loop in (("Trio", "trio"), ("asyncio", "asyncio"))
+        for name, options in IN_A_CLUSTER.items()
+    },
     **{f"Trio: {name}": made(loop="trio") for name, made in OF_TASKS.items()},
     **{f"asyncio: {name}": made(loop="asyncio") for name, made in OF_TASKS.items()},
 }

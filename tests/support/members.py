@@ -27,6 +27,7 @@ from tidelog.engine.net.frames import (
 )
 from tidelog.engine.net.handshake import Introduction, Refusal, heard
 from tidelog.engine.net.kinds import BY_NAME, CLIENT
+from tidelog.engine.net.operations import check_arguments
 
 CLUSTER, STORE = b"c" * 16, b"s" * 16
 
@@ -83,6 +84,7 @@ class Members:
     # -------------------------------------------------------------- what members answer
 
     def answer(self, member: Member, operation: str, arguments: list[Any]) -> Any:
+        check_arguments(operation, arguments)
         return getattr(self, f"_{operation}")(member, *arguments)
 
     def check_served(self, member: Member, partitions: list[int]) -> None:
@@ -130,6 +132,7 @@ class Members:
         high: bytes | None,
         reverse: bool,
         limit: int,
+        versions: bool,
     ) -> Any:
         self.check_map(number)
         self.check_served(member, partitions)
@@ -139,7 +142,8 @@ class Members:
         shown = rows[:limit]
         return [
             [key for key, _ in shown],
-            *([found[place] for _, found in shown] for place in range(3)),
+            [found[0] for _, found in shown],
+            *([found[place] for _, found in shown if versions] for place in (1, 2)),
             len(rows) > limit,
         ]
 
@@ -147,6 +151,7 @@ class Members:
         self,
         member: Member,
         tx_id: bytes,
+        attempt: int,
         given: bool,
         tag: str | None,
         reads: list[Any],

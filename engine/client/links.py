@@ -1,0 +1,354 @@
+"""Carrying out a client's steps for the tasks of a loop: many requests on one connection.
+
+All tasks of a client share one line: to each member there is one connection, made when it is first
+needed.  A thread connects and then receives; everything else happens in the loop.
+
+Invariants:
+
+- A read that is cancelled is taken back: the member is told that nobody waits.  What may change
+  something and was sent is waited for; its task learns the outcome, and is cancelled behind it.
+- Sending never waits in the loop: what the system does not take at once a thread sends.
+- What a connection that has ended owed is told to every task that waited for it.
+
+Left out: what is asked of whom (``routing``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from ..aio.loops import Loop, never
+from ..aio.waiting import Once
+from ..net.failures import Failure
+from ..net.frames import FrameError
+from ..system.environment import Environment
+from .dialogue import RESPONSE, Dialogue, NotWelcomeError
+from .lines import GRACE_S, LineConnection, connected, reason_of
+from .routing import (
+    PATIENCE_S,
+    Ask,
+    Broke,
+    ClientEvent,
+    ClientStep,
+    Cluster,
+    Drop,
+    Failed,
+    Greet,
+    Listen,
+    Pause,
+    Quiet,
+    StepDone,
+    Steps,
+    Unreached,
+    Value,
+)
+
+T = TypeVar("T")
+
+TICK_S = 0.25
+"""Seconds after which a connection that is silent looks for requests that have waited too long."""
+TAKEN_BACK = frozenset(("get", "scan", "status", "outcome"))
+"""Operations that change nothing."""
+
+
+class WaitingTask:
+    """A task that waits for an answer."""
+
+    def __init__(self, number: int, since: float, until: float) -> None:
+        self.number = number
+        self.until = until
+        self.look_at = min(since + PATIENCE_S, until)
+        self.event: ClientEvent | None = None
+        self.sleeper: Any = None
+
+
+class Link:
+    """One connection, from the attempt to make it to its end."""
+
+    def __init__(
+        self, loop: Loop, now: Callable[[], float], address: str, dialogue: Dialogue
+    ) -> None:
+        self.made = Once(loop)
+        """Comes when the attempt to connect has ended."""
+        self.ended = Once(loop)
+        self.reason: str | None = None
+        """Why it is not up; None while it is."""
+        self.waiting: dict[int, WaitingTask] = {}
+        self._loop = loop
+        self._now = now
+        self._address = address
+        self._dialogue = dialogue
+        self._connection: LineConnection | None = None
+        self._unsent: deque[bytes] = deque()
+        self._sending = False
+        self._closed = False
+        loop.start(self._live)
+
+    @property
+    def member(self) -> bytes:
+        """Who is at the other end."""
+        return self._dialogue.member
+
+    # -------------------------------------------------------------- in a thread
+
+    def _live(self) -> None:
+        """Connect, and receive to the end."""
+        try:
+            connection = connected(self._address, self._dialogue)
+        except (OSError, ValueError, FrameError, NotWelcomeError) as error:
+            self._loop.soon(self._not_made, reason_of(error))
+            return
+        reason = "the member has closed the connection"
+        try:
+            if self._loop.soon(self._is_made, connection):
+                self._receive(connection)
+        except OSError as error:
+            reason = reason_of(error)
+        finally:
+            connection.close()
+            self._loop.soon(self._end, reason)
+
+    def _receive(self, connection: LineConnection) -> None:
+        connection.limit(TICK_S)
+        while True:
+            try:
+                data = connection.receive()
+            except BlockingIOError:
+                if self.waiting and not self._loop.soon(self._look):
+                    return
+                continue
+            if not self._loop.soon(self._arrived, data):
+                return
+
+    def _send_rest(self) -> None:
+        """Send what the system did not take at once."""
+        connection = self._connection
+        try:
+            while self._unsent and connection is not None:
+                connection.send(self._unsent[0])
+                self._unsent.popleft()
+        except OSError:
+            self._unsent.clear()  # the end is told by who receives
+        self._loop.soon(self._sent)
+
+    # -------------------------------------------------------------- in the loop
+
+    def _is_made(self, connection: LineConnection) -> None:
+        self._connection = connection
+        if self._closed:
+            connection.shut()
+        self.made.come()
+
+    def _not_made(self, reason: str) -> None:
+        self.reason = reason
+        self.made.come()
+        self.ended.come()
+
+    def _arrived(self, data: bytes) -> None:
+        try:
+            answers = self._dialogue.feed(data)
+        except FrameError as error:
+            self.close(str(error))
+            return
+        now = self._now()
+        for answer in answers:
+            waiting = self.waiting.pop(answer[1], None)
+            if waiting is None:
+                continue
+            if answer[0] == RESPONSE:
+                self._tell(waiting, Value(answer[2], now))
+            else:
+                self._tell(waiting, Failed(*Failure(*answer[2:5]), now))
+        self._look()
+
+    def _look(self) -> None:
+        now = self._now()
+        for waiting in list(self.waiting.values()):
+            if now >= waiting.look_at:
+                waiting.look_at = now + PATIENCE_S
+                self._tell(waiting, Quiet(now))
+
+    def _tell(self, waiting: WaitingTask, event: ClientEvent) -> None:
+        waiting.event = event
+        sleeper, waiting.sleeper = waiting.sleeper, None
+        if sleeper is not None:
+            self._loop.wake(sleeper)
+
+    def _sent(self) -> None:
+        self._sending = False
+        if self._unsent:
+            self._send_later()
+
+    def _send_later(self) -> None:
+        if not self._sending:
+            self._sending = True
+            self._loop.start(self._send_rest)
+
+    def _end(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        now = self._now()
+        while self.waiting:
+            _, waiting = self.waiting.popitem()
+            self._tell(waiting, Broke(self.reason, now))
+        self.made.come()
+        self.ended.come()
+
+    def send(self, data: bytes) -> None:
+        """Send bytes, or have them sent."""
+        connection = self._connection
+        assert connection is not None, "it is made"
+        if not self._unsent:
+            data = data[connection.send_now(data) :]
+        if data:
+            self._unsent.append(data)
+            self._send_later()
+
+    def ask(self, operation: str, arguments: Sequence[object], until: float) -> WaitingTask:
+        """Send a request; ``UsageError`` if it is too large."""
+        now = self._now()
+        left_us = max(int((until - now) * 1_000_000), 0)
+        number, data = self._dialogue.request(operation, arguments, left_us)
+        waiting = self.waiting[number] = WaitingTask(number, now, until + GRACE_S)
+        self.send(data)
+        return waiting
+
+    async def answer(self, waiting: WaitingTask, *, taken_back: bool) -> ClientEvent:
+        """Sleep until there is an answer, or nothing for a while."""
+        if waiting.event is None:
+            if self.reason is not None and waiting.number not in self.waiting:
+                return Broke(self.reason, self._now())
+            waiting.sleeper = sleeper = self._loop.sleeper()
+            if taken_back:
+                await self._loop.wait(sleeper, self._take_back, waiting)
+            else:
+                await self._loop.wait(sleeper, never)
+        event, waiting.event = waiting.event, None
+        assert event is not None
+        return event
+
+    def _take_back(self, waiting: WaitingTask) -> bool:
+        if waiting.event is not None:
+            return False
+        if self.waiting.pop(waiting.number, None) is not None and self.reason is None:
+            self.send(self._dialogue.cancel(waiting.number))
+        return True
+
+    def close(self, reason: str = "the connection was closed") -> None:
+        """End it; who waits for an answer hears so."""
+        self.reason = self.reason or reason
+        self._closed = True
+        if self._connection is not None:
+            self._connection.shut()
+
+    def leave(self) -> None:
+        """In the child of a fork: let go of it, and leave it to the parent."""
+        if self._connection is not None:
+            self._connection.close()
+
+
+class LoopLinks:
+    """The connections of one client; used in one loop."""
+
+    def __init__(
+        self, cluster: Cluster, environment: Environment, loop: Loop, timeout: float
+    ) -> None:
+        self._cluster = cluster
+        self._loop = loop
+        self._now = environment.monotonic
+        self._uniform = environment.random.uniform
+        self._id = environment.new_id()
+        self._number = 0
+        self._links: dict[bytes, Link] = {}
+        self._making: dict[str, Link] = {}
+        self._all: set[Link] = set()
+        self.timeout = timeout
+        """Seconds that a call may take."""
+
+    def until(self) -> float:
+        """Return when a call that begins now has to end."""
+        return self._now() + self.timeout
+
+    async def carry(self, steps: Steps[T]) -> T:
+        """Carry out steps to their end, and return the result."""
+        asked: dict[bytes, tuple[Link, WaitingTask, bool]] = {}
+        try:
+            step = next(steps)
+            while True:
+                step = steps.send(await self._event(step, asked))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            for link, waiting, _ in asked.values():
+                link.waiting.pop(waiting.number, None)
+
+    async def _event(
+        self, step: ClientStep, asked: dict[bytes, tuple[Link, WaitingTask, bool]]
+    ) -> ClientEvent:
+        match step:
+            case Ask(member, operation, arguments, until):
+                link = self._links.get(member)
+                if link is None or link.reason is not None:
+                    address = self._cluster.address_of(member)
+                    if address is None:
+                        return Unreached("it has left the cluster", self._now())
+                    link = await self._linked(address, member)
+                if link.reason is not None:
+                    return Unreached(link.reason, self._now())
+                asked[member] = (
+                    link,
+                    link.ask(operation, arguments, until),
+                    operation in TAKEN_BACK,
+                )
+                return await self._answer(asked[member])
+            case Listen(member):
+                return await self._answer(asked[member])
+            case Drop(member):
+                link = self._links.pop(member, None)
+                if link is not None:
+                    link.close()
+            case Greet(address):
+                link = await self._linked(address, None)
+                if link.reason is not None:
+                    return Unreached(link.reason, self._now())
+            case Pause(seconds):
+                if seconds:
+                    await self._loop.sleep(self._uniform(0.0, seconds))
+        return StepDone(self._now())
+
+    async def _answer(self, asked: tuple[Link, WaitingTask, bool]) -> ClientEvent:
+        link, waiting, taken_back = asked
+        return await link.answer(waiting, taken_back=taken_back)
+
+    async def _linked(self, address: str, member: bytes | None) -> Link:
+        """Return a connection that is up, or one that tells why it is not; shared by who waits."""
+        link = self._making.get(address)
+        if link is None:
+            self._number += 1
+            dialogue = Dialogue(self._cluster, self._id, self._number, member)
+            link = self._making[address] = Link(self._loop, self._now, address, dialogue)
+            self._all.add(link)
+        await link.made.wait()
+        if self._making.get(address) is link:
+            del self._making[address]
+            self._all = {one for one in self._all if one.reason is None}
+            if link.reason is None:
+                old = self._links.get(link.member)
+                self._links[link.member] = link
+                if old is not None:
+                    old.close()
+        return link
+
+    async def close(self) -> None:
+        """End all connections, and wait for that."""
+        for link in list(self._all):
+            link.close()
+        for link in list(self._all):
+            await link.ended.wait()
+
+    def leave(self) -> None:
+        """In the child of a fork: leave the connections to the parent."""
+        for link in list(self._all):
+            link.leave()
