@@ -147,6 +147,9 @@ AWAITED = {
     "engine/net/failures.py": "the members of a cluster and their clients",
     "engine/net/transport.py": "the nodes of a cluster",
     "engine/store/partition_cuts.py": "full copies of partitions",
+    "tools/cluster/processes.py": "the command `tidelog cluster`",
+    "tools/cluster/questions.py": "the command `tidelog cluster`",
+    "tools/cluster/standing.py": "the command `tidelog cluster`",
     "wal/history.py": "the supply of a copy by history",
 }
 

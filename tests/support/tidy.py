@@ -55,8 +55,8 @@ ROOMS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("shell",),
         ("wal",),
         ("db",),
-        ("kv", "spark"),
-        ("demo",),
+        ("kv", "spark", "server"),
+        ("demo", "cluster"),
         ("",),
     ),
 }
