@@ -143,6 +143,7 @@ AWAITED = {
     "engine/data/digests.py": "the members of a cluster and their clients",
     "engine/agreement/journal.py": "the members of a cluster",
     "engine/agreement/machine.py": "the members of a cluster",
+    "engine/agreement/noting.py": "the nodes of a cluster",
     "engine/net/addresses.py": "the options of a server",
     "engine/net/failures.py": "the members of a cluster and their clients",
     "engine/net/transport.py": "the nodes of a cluster",

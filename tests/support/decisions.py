@@ -1,0 +1,96 @@
+"""Random decisions that follow on one another: histories of a cluster for tests."""
+
+from __future__ import annotations
+
+from random import Random
+from uuid import UUID
+
+from tidelog.affinity.partitions import Space
+from tidelog.affinity.topology import (
+    Begun,
+    Decision,
+    Incarnation,
+    Joined,
+    MemberGone,
+    NamespaceDropped,
+    NamespaceMade,
+    NamespaceRenamed,
+    Topology,
+    TopologyChange,
+    Touched,
+    applied,
+    takeovers_due,
+    verdicts,
+)
+
+MEMBERS = [UUID(int=number) for number in range(1, 6)]
+NAMES = ["users", "orders", "Zürich"]
+
+
+def first_of(random: Random, partitions: int = 6) -> Begun:
+    count = random.randint(1, 4)
+    members = random.sample(MEMBERS[:4], count)
+    cut = random.randrange(1, partitions)
+    return Begun(
+        cluster=UUID(int=random.getrandbits(128)),
+        store=UUID(int=random.getrandbits(128)),
+        history=UUID(int=random.getrandbits(128)),
+        members=tuple((one, f"host{one.int}:7400") for one in members),
+        spaces=(Space(0, cut), Space(cut, partitions - cut, 1)),
+        rows=tuple(
+            tuple(random.sample(members, random.randint(1, count))) for _ in range(partitions)
+        ),
+    )
+
+
+def change_of(random: Random, topology: Topology) -> TopologyChange:
+    """Some change; it need not be one that can follow."""
+    known = topology.members.get(member := random.choice(MEMBERS))
+    boot = 0 if known is None else known.boot
+    match random.randrange(9):
+        case 0 | 1 | 2:
+            nonce = random.randbytes(8)
+            return Joined(
+                incarnation=Incarnation(member, boot + 1), nonce=nonce, address=f"at{boot}:7400"
+            )
+        case 3:
+            return MemberGone(incarnation=Incarnation(member, boot))
+        case 4:
+            return Touched(partition=random.randrange(len(topology.partitions)))
+        case 5:
+            return NamespaceRenamed(old=random.choice(NAMES), new=random.choice(NAMES))
+        case 6:
+            return NamespaceDropped(name=random.choice(NAMES))
+        case _:
+            return NamespaceMade(
+                name=random.choice(NAMES),
+                key_codec="str",
+                key_version=1,
+                value_codec="msgpack",
+                value_version=random.randint(1, 2),
+                space=random.randrange(2),
+            )
+
+
+def following(random: Random, topology: Topology) -> Decision:
+    """A decision that can follow on a topology."""
+    if not topology.index:
+        return Decision(1, (first_of(random),))
+    wanted = [change_of(random, topology) for _ in range(random.randint(1, 4))]
+    if random.random() < 0.5:
+        wanted += takeovers_due(topology)
+    reasons = verdicts(topology, wanted)
+    fine = tuple(change for change, reason in zip(wanted, reasons, strict=True) if reason is None)
+    return Decision(topology.index + 1, fine)
+
+
+def history_of(seed: int, length: int) -> tuple[list[Decision], list[Topology]]:
+    """Decisions from the first one on, and the topology before each, and behind the last one."""
+    random = Random(seed)
+    decisions: list[Decision] = []
+    topologies = [Topology()]
+    for _ in range(length):
+        decision = following(random, topologies[-1])
+        decisions.append(decision)
+        topologies.append(applied(topologies[-1], decision))
+    return decisions, topologies
