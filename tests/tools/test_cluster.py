@@ -246,9 +246,9 @@ def view(decided: int, primaries: list[int], epochs: list[int], present: str = "
     return [decided, members, [], [], primaries, epochs]
 
 
-def said(of: UUID, partitions: list[int], **more: Any) -> dict[str, Any]:
+def said(of: UUID, mine: list[int], **more: Any) -> dict[str, Any]:
     """The answer of a member that serves these partitions in epoch 1."""
-    count = len(partitions)
+    count = len(mine)
     return {
         "member": of.bytes,
         "boot": 1,
@@ -258,7 +258,7 @@ def said(of: UUID, partitions: list[int], **more: Any) -> dict[str, Any]:
         "decided": 4,
         "members": view(4, [], [])[1],
         "lease_us": 900_000,
-        "partitions": partitions,
+        "partitions": mine,
         "epochs": [1] * count,
         "open": [True] * count,
         "leased": [True] * count,
@@ -352,7 +352,7 @@ def test_nobody_answers() -> None:
         (VIEW, said(N1, [0], boot="1")),
         (VIEW, said(N1, [0], open=[])),
         (VIEW, said(N1, [0], member=b"short")),
-        (VIEW, said(N1, ["x"])),
+        (VIEW, said(N1, [0], partitions=["x"])),
         ([], said(N1, [0])),
         (view(4, [7], [1]), said(N1, [0])),
         (view(4, [0], []), said(N1, [0])),

@@ -66,8 +66,8 @@ class MemberStatus:
 
     @property
     def serves_all(self) -> bool:
-        """Whether it serves all that it shall."""
-        return self.served == len(self.partitions)
+        """Whether it serves all that is its own, of an earlier start of it, too."""
+        return self.served == sum(member == self.member for member, _ in self.primaries)
 
 
 def status_of(view: Any, answer: Any) -> MemberStatus:
