@@ -23,20 +23,24 @@ if TYPE_CHECKING:
     from .engine.api.read_only import ReadOnlyDatabase as ReadOnlyDatabase
     from .engine.api.snapshots import Snapshot as Snapshot
     from .engine.api.transactions import Transaction as Transaction
+    from .engine.client.blocking import ClusterDatabase as ClusterDatabase, connect as connect
 
 _MODULES = ("aio", "codecs", "errors")
 _OWNERS = {
+    "ClusterDatabase": "tidelog.engine.client.blocking",
     "Database": "tidelog.engine.api.database",
     "Map": "tidelog.engine.api.maps",
     "ReadOnlyDatabase": "tidelog.engine.api.read_only",
     "Snapshot": "tidelog.engine.api.snapshots",
     "TidelogError": "tidelog.affinity.errors",
     "Transaction": "tidelog.engine.api.transactions",
+    "connect": "tidelog.engine.client.blocking",
     "memory": "tidelog.engine.api.open",
     "open": "tidelog.engine.api.open",
 }
 
 __all__ = [
+    "ClusterDatabase",
     "Database",
     "Map",
     "ReadOnlyDatabase",
@@ -46,6 +50,7 @@ __all__ = [
     "__version__",
     "aio",
     "codecs",
+    "connect",
     "errors",
     "memory",
     "open",

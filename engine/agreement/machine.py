@@ -480,7 +480,10 @@ class Agreement:
         if topology is not None and topology.index > self.topology.index:
             self._note(topology)
             self._take(topology, now)
+        before = self.topology.index
         self._learn(message.decisions, now)
+        if before < self.topology.index < envelope.decided:
+            self._fetch(envelope, now)  # there was more than one message holds
         self._lead_if_won(now)
 
     def _learn(self, decisions: Sequence[Decision], now: float) -> None:

@@ -27,6 +27,11 @@ T = TypeVar("T")
 ATTEMPTS = 16
 OPTIMISTIC_ATTEMPTS = 2
 """Attempts without locks, if the mode was not chosen."""
+ADVICE = (
+    'Give `mode="pessimistic"`, which waits for others instead of failing, allow '
+    "more attempts, or let fewer write the same keys at once."
+)
+"""For who has lost every attempt."""
 PAUSE_FIRST = 0.0005
 PAUSE_MAX = 0.25
 
@@ -100,6 +105,7 @@ class Retries:
         deadline: float | None,
         options: TransactionOptions,
         now: Callable[[], float],
+        advice: str = ADVICE,
     ) -> None:
         if type(count) is not int or count < 1:
             raise UsageError(f"attempts={count!r} is not a positive number")
@@ -112,6 +118,7 @@ class Retries:
         self._count = count
         self._options = options
         self._now = now
+        self._advice = advice
         self._end = None if deadline is None else now() + checked_seconds("deadline", deadline)
 
     def next(self) -> Plan:
@@ -128,7 +135,7 @@ class Retries:
         if not isinstance(error, TidelogError) or not error.retryable:
             return False
         if self._plan.last:
-            _tell_attempts(error, self.number)
+            _tell_attempts(error, self.number, self._advice)
             return False
         self._done = False
         return True
@@ -144,14 +151,11 @@ class Retries:
         return not self._done
 
 
-def _tell_attempts(error: TidelogError, number: int) -> None:
+def _tell_attempts(error: TidelogError, number: int, advice: str) -> None:
     """Let the error of the last attempt tell how many there were, and what helps."""
     error.args = (f"{error}; that was after {number} attempt{'s' if number > 1 else ''}",)
     if isinstance(error, ConflictError):
-        error.advise(
-            'Give `mode="pessimistic"`, which waits for others instead of failing, allow '
-            "more attempts, or let fewer write the same keys at once."
-        )
+        error.advise(advice)
 
 
 class Attempt:

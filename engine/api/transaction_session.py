@@ -150,8 +150,8 @@ class TransactionSession:
         elif durability != "always":
             choice("durability", durability, Durability)
         self._durable = durability == "always"
-        self._tag = None if tag is None else _checked_tag(tag)
-        self._given_id = None if id is None else _checked_id(id)
+        self._tag = None if tag is None else checked_tag(tag)
+        self._given_id = None if id is None else checked_tx_id(id)
         self._deadline = (
             None if deadline is None else database.now() + checked_seconds("deadline", deadline)
         )
@@ -571,7 +571,8 @@ class TransactionSession:
         return first_common(self._writes.keys(), changed)
 
 
-def _checked_id(tx_id: object) -> bytes:
+def checked_tx_id(tx_id: object) -> bytes:
+    """Return the id of a transaction, or raise ``UsageError`` for what cannot be one."""
     if type(tx_id) is not bytes or len(tx_id) != TX_ID_SIZE:
         raise UsageError(
             f"the id of a transaction is {TX_ID_SIZE} bytes, not {tx_id!r}",
@@ -583,7 +584,8 @@ def _checked_id(tx_id: object) -> bytes:
     return tx_id
 
 
-def _checked_tag(tag: object) -> str:
+def checked_tag(tag: object) -> str:
+    """Return a tag, or raise ``UsageError`` for what cannot be one."""
     try:
         if isinstance(tag, str) and len(tag.encode()) <= TAG_BYTES_MAX:
             return tag

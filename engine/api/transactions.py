@@ -7,7 +7,7 @@ Left out: what it reads, writes and locks (``transaction_session``), how it is r
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TypeVar
+from typing import Protocol, TypeVar, cast
 
 from ..commit.entries import Receipt
 from ..data.namespaces import not_copied
@@ -16,6 +16,38 @@ from .transaction_session import TransactionSession
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+class Behind(Protocol):
+    """What stands behind a transaction: of a store here, or of a cluster."""
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What the commit gave."""
+
+    @property
+    def tx_id(self) -> bytes | None:
+        """The id that the caller gave, or the one of the commit."""
+
+    def map_inside(self, mapping: Map[K, V]) -> Map[K, V]:
+        """Return a map as it is inside."""
+
+    def commit(self) -> Receipt:
+        """Make it take effect."""
+
+    def rollback(self) -> None:
+        """End it without any effect."""
+
+    def __enter__(self) -> object:
+        """Begin its block."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End its block."""
 
 
 class Transaction:
@@ -27,7 +59,7 @@ class Transaction:
 
     __slots__ = ("__weakref__", "_session")
 
-    def __init__(self, session: TransactionSession) -> None:
+    def __init__(self, session: Behind) -> None:
         self._session = session
 
     __reduce_ex__ = not_copied
@@ -79,5 +111,5 @@ class Transaction:
 
 
 def behind(transaction: Transaction) -> TransactionSession:
-    """Return what stands behind a transaction, for the parts of Tidelog that work in it."""
-    return transaction._session
+    """Return what stands behind a transaction of a store, for the parts of it that work in it."""
+    return cast(TransactionSession, transaction._session)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, cast, get_args
 
+from ...wal.records.shapes import ID_SIZE
 from .frames import FrameError, Message
 from .kinds import BY_NAME, CHANNELS, CLIENT, Channel, checked_message
 from .links import Links
@@ -52,6 +53,10 @@ class Introduction:
     """Of this connection; the answer repeats it."""
     decided: int = 0
     """How many decisions are known there."""
+    nonce: bytes = b""
+    """The fresh nonce of a member's disk; clients and tools have none."""
+    wanted: bytes = b""
+    """The member that is to be reached; empty if whoever is there is right."""
     version_min: int = VERSION_MIN
     version_max: int = VERSION_MAX
 
@@ -59,7 +64,7 @@ class Introduction:
         """Return the message that says so."""
         return INTRODUCTION.message(
             MAGIC, self.version_min, self.version_max, self.role, self.channel, self.cluster,
-            self.member, self.boot, self.number, self.decided,
+            self.member, self.boot, self.number, self.decided, self.nonce, self.wanted,
         )  # fmt: skip
 
 
@@ -83,9 +88,12 @@ def heard(message: Message) -> Introduction | Refusal:
         return Refusal(*known[1:])
     if known[0] != INTRODUCTION.number or known[1] != MAGIC:
         raise FrameError("the first message is not an introduction of tidelog")
-    _, _, version_min, version_max, role, channel, cluster, member, boot, number, decided = known
+    _, _, version_min, version_max, role, channel, cluster, member, *numbers, nonce, wanted = known
+    boot, number, decided = numbers
     if role not in ROLES or channel not in CHANNELS:
         raise FrameError("an introduction with a role or a class of connection that is not known")
+    if len(member) != ID_SIZE or len(cluster) not in (0, ID_SIZE) or min(numbers) < 0:
+        raise FrameError("an introduction with an id or a number that cannot be")
     return Introduction(
         role=cast(Role, role),
         channel=cast(Channel, channel),
@@ -94,6 +102,8 @@ def heard(message: Message) -> Introduction | Refusal:
         boot=boot,
         number=number,
         decided=decided,
+        nonce=nonce,
+        wanted=wanted,
         version_min=version_min,
         version_max=version_max,
     )
@@ -105,6 +115,8 @@ def judge_caller(
     """Return why a connection that someone else made may not be; None if it may."""
     if (other.role == "member") == (other.channel == CLIENT):
         return Refusal("role", f"a {other.role} does not make {other.channel} connections")
+    if other.wanted not in (b"", mine.member):
+        return Refusal("member", "another member is at this address")
     refusal = _strangers(mine, other) or _gone(other, gone)
     if refusal or other.role != "member":
         return refusal

@@ -92,6 +92,7 @@ class Transport:
         *,
         member: bytes,
         boot: int,
+        nonce: bytes,
         cluster: bytes = b"",
         gone: Gone,
         outbox_bytes: int = OUTBOX_BYTES,
@@ -104,6 +105,7 @@ class Transport:
         self._events = events
         self._member = member
         self._boot = boot
+        self._nonce = nonce
         self._gone = gone
         self._outbox_bytes = outbox_bytes
         self._links = Links()
@@ -203,7 +205,7 @@ class Transport:
     ) -> tuple[Stream, FrameDecoder, Introduction, Introduction]:
         with trio.move_on_after(HANDSHAKE_S_MAX):
             self._number += 1
-            mine = self._introduction(role, channel, self._number)
+            mine = self._introduction(role, channel, self._number, expected or b"")
             stream = await self._environment.network.connect(address)
             try:
                 await say(stream, mine)
@@ -313,7 +315,9 @@ class Transport:
 
     # ---------------------------------------------------------------- both
 
-    def _introduction(self, role: Role, channel: Channel, number: int) -> Introduction:
+    def _introduction(
+        self, role: Role, channel: Channel, number: int, wanted: bytes = b""
+    ) -> Introduction:
         return Introduction(
             role=role,
             channel=channel,
@@ -322,6 +326,8 @@ class Transport:
             boot=self._boot,
             number=number,
             decided=self.decided,
+            nonce=self._nonce,
+            wanted=wanted,
         )
 
     def _connection(

@@ -23,7 +23,15 @@ OURS, THEIRS = b"1" * 16, b"2" * 16
 
 HERE = Introduction(role="member", channel="control", member=A, cluster=OURS, boot=3)
 THERE = Introduction(
-    role="member", channel="control", member=B, cluster=OURS, boot=5, number=9, decided=40
+    role="member",
+    channel="control",
+    member=B,
+    cluster=OURS,
+    boot=5,
+    number=9,
+    decided=40,
+    nonce=b"fresh",
+    wanted=A,
 )
 TOOL = Introduction(role="tool", channel="client", member=C)
 
@@ -46,6 +54,8 @@ CALLERS: list[tuple[str, Introduction, str | None]] = [
     ("a newer boot counts from the beginning", replace(THERE, boot=7, number=1), None),
     ("a member that is new", replace(THERE, member=C, boot=1, number=1), None),
     ("a member without a cluster", replace(THERE, cluster=b""), None),
+    ("a member that takes whoever is there", replace(THERE, wanted=b""), None),
+    ("a member that is to reach another one", replace(THERE, wanted=C), "member"),
     ("a tool", TOOL, None),
     ("a client that knows the cluster", replace(TOOL, role="client", cluster=OURS), None),
     ("later versions, and this one", replace(THERE, version_max=7), None),
@@ -118,8 +128,11 @@ def test_the_first_message_is_heard_as_it_was_said(what: Introduction | Refusal)
 
 @pytest.mark.parametrize(
     ("at", "value"),
-    [(0, 15), (0, 3), (1, b"another"), (4, "friend"), (5, "every"), (6, 1), (8, None)],
-)
+    [
+        (0, 15), (0, 3), (1, b"another"), (4, "friend"), (5, "every"), (6, 1), (6, b"short"),
+        (7, b""), (7, b"short"), (8, None), (8, -1), (9, -1), (10, -1), (11, "text"), (12, None),
+    ],
+)  # fmt: skip
 def test_a_first_message_that_is_something_else_is_refused(at: int, value: object) -> None:
     message = THERE.message()
     message[at] = value

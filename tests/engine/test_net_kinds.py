@@ -101,9 +101,9 @@ def test_a_field_of_another_type_is_refused_by_name(kind: MessageKind) -> None:
         ([[1], 0], CONTROL, "a message of the kind list of int, which is not known here"),
         ([15, 1, 2], DATA, "ping on a data connection; it belongs to control"),
         ([50], CLIENT, "prepare on a client connection; it belongs to data"),
-        ([13, [1, b""], True], CONTROL, "accepted: index has to be int, not bool"),
-        ([18, [1], [1, "x", b"y"]], CONTROL,
-         "release: epochs has to be int*, not list of bytes and int and str"),
+        ([13, [1, b""], True, []], CONTROL, "accepted: index has to be int, not bool"),
+        ([19, 1, [1], [1, "x", b"y"]], CONTROL,
+         "confirm-epoch: epochs has to be int*, not list of bytes and int and str"),
         ([102, 1, "soon", "get", []], CLIENT, "request: left_us has to be int?, not str"),
     ],
 )  # fmt: skip
@@ -120,6 +120,6 @@ def test_a_field_that_may_be_nothing_may_be() -> None:
 
 
 def test_a_message_is_made_with_all_its_fields() -> None:
-    assert BY_NAME["accepted"].message([1, b""], 7) == [13, [1, b""], 7]
-    with pytest.raises(TypeError, match=r"^accepted has 2 fields, not 1$"):
+    assert BY_NAME["accepted"].message([1, b""], 7, []) == [13, [1, b""], 7, []]
+    with pytest.raises(TypeError, match=r"^accepted has 3 fields, not 1$"):
         BY_NAME["accepted"].message(7)

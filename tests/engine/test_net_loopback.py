@@ -24,6 +24,7 @@ class Ends(Owner):
             self,
             member=id_of(name),
             boot=1,
+            nonce=b"nonce of " + name.encode(),
             cluster=cluster,
             gone=lambda _member, _boot: False,
         )

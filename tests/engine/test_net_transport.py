@@ -19,6 +19,7 @@ from support.peers import (
     idle,
     introduction,
     members,
+    nonce_of,
     ping,
     read_to_end,
     stored,
@@ -322,6 +323,7 @@ def test_another_member_at_the_address_of_a_peer_is_not_taken_for_it() -> None:
         a.transport.meet(id_of("b"), ("b", PORT))
         await trio.sleep(5)
         assert a.send("b", "control", ping(2)) == "queued"
+        assert len(a.of("up", "b", "control")) == 1  # what is meant for another ends nothing
         await trio.sleep(1)
         a.transport.part(id_of("b"))
         await trio.sleep(1)
@@ -438,6 +440,7 @@ def test_a_client_is_answered_over_its_own_connection() -> None:
         stream, answer = await call(node.environment.network, ("b", PORT), said)
         assert isinstance(answer, Introduction)
         assert (answer.member, answer.boot, len(answer.cluster)) == (id_of("b"), 1, 16)
+        assert answer.nonce == nonce_of("b", 1)
         await stream.send(framed(request, request))
         wanted, found = framed(response, response), b""
         while len(found) < len(wanted):

@@ -32,6 +32,11 @@ def name_of(member: bytes) -> str:
     return member.rstrip(b"-").decode()
 
 
+def nonce_of(name: str, boot: int) -> bytes:
+    """The fresh nonce of the disk of that member, started so often."""
+    return f"{name} {boot}".encode()
+
+
 def ping(number: int) -> Message:
     """A control message that has a number."""
     return BY_NAME["ping"].message([], number)
@@ -124,6 +129,7 @@ class Member(Owner):
             self,
             member=id_of(self.name),
             boot=node.starts,
+            nonce=nonce_of(self.name, node.starts),
             cluster=self._cluster,
             gone=lambda member, boot: (name_of(member), boot) in self.gone,
             outbox_bytes=self._outbox_bytes,

@@ -1,0 +1,111 @@
+"""Commits of a client: one request, and the question for its outcome if the answer was lost.
+
+Invariants:
+
+- A commit that never took effect is sent again under a new id, unless its id was given.
+- ``CommitUnknownError`` is raised only if nobody could be asked in time, or nobody knows any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from ...affinity.errors import ClusterError, CommitUnknownError, DeadlineError
+from ..commit.entries import Receipt
+from ..commit.outcomes import home_of
+from .routing import AnswerLostError, Cluster, Job, Steps, Tried, question, served
+
+ReadColumns = list[tuple[int, list[bytes], list[int], list[int]]]
+"""Namespace, keys, epochs, counters: versions that have to be so still."""
+RangeColumns = list[tuple[int, list[int], bytes, bytes | None, int, bytes]]
+"""Namespace, partitions, bounds, count and digest: what a scan has to find still."""
+WriteColumns = list[tuple[int, list[bytes], list[bytes | None]]]
+"""Namespace, keys, values; None for a delete."""
+
+
+class CommitRequest(NamedTuple):
+    """What a commit is about, but for its id."""
+
+    partitions: Sequence[int]
+    """All that it reads and writes, ascending."""
+    written: int | None
+    """The lowest partition that it writes; None if it only confirms what was read."""
+    tag: str | None
+    reads: ReadColumns
+    ranges: RangeColumns
+    writes: WriteColumns
+
+    def arguments(self, tx_id: bytes, given: bool) -> tuple[object, ...]:
+        """Return what is sent."""
+        return tx_id, given, self.tag, self.reads, self.ranges, self.writes
+
+
+def put_of(namespace: int, partition: int, key: bytes, value: bytes | None) -> CommitRequest:
+    """Return the commit of one key."""
+    return CommitRequest((partition,), partition, None, [], [], [(namespace, [key], [value])])
+
+
+def puts_of(
+    namespace: int, partitions: Iterable[int], pairs: dict[bytes, bytes | None]
+) -> CommitRequest:
+    """Return the commit of some keys of one map."""
+    touched = sorted(set(partitions))
+    return CommitRequest(
+        touched, touched[0], None, [], [], [(namespace, [*pairs], [*pairs.values()])]
+    )
+
+
+def committing(
+    cluster: Cluster,
+    commit: CommitRequest,
+    given_id: bytes | None,
+    new_id: Callable[[], bytes],
+    until: float,
+    first: tuple[bytes, Tried] | None = None,
+) -> Steps[Receipt]:
+    """Return the receipt of a commit; ``first`` is an attempt that was made, with its id."""
+    given = given_id is not None
+    while True:
+        tx_id = first[0] if first else given_id or new_id()
+        once = commit.written is not None
+        job = Job(commit.partitions, "commit", commit.arguments(tx_id, given), until, once=once)
+        lost = None
+        try:
+            answer = yield from served(cluster, job, first[1] if first else None)
+        except AnswerLostError as error:
+            lost = error
+        first = None
+        home = _home(cluster, commit, given_id)
+        if lost is None:
+            return Receipt(tx_id, 0, answer[0], home)
+        if (yield from _took_effect(cluster, tx_id, given, home, until, lost)):
+            return Receipt(tx_id, 0, 0, home)
+
+
+def _home(cluster: Cluster, commit: CommitRequest, given_id: bytes | None) -> int:
+    if given_id is not None and cluster.view is not None:
+        return home_of(given_id, cluster.view.spaces[0].partitions)
+    return commit.partitions[0] if commit.written is None else commit.written
+
+
+def _took_effect(
+    cluster: Cluster, tx_id: bytes, given: bool, home: int, until: float, lost: AnswerLostError
+) -> Steps[bool]:
+    """Tell what became of a commit whose answer was lost."""
+    why = None
+    if lost.now < until:
+        try:
+            outcome = yield from question(cluster, tx_id, given, home, until)
+        except (ClusterError, DeadlineError) as error:
+            why = error
+        else:
+            if outcome in ("committed", "rolled_back"):
+                return outcome == "committed"
+    told = str(lost) if why is None else f"{lost}; then {why}"
+    raise CommitUnknownError(
+        f"a commit was sent, and its answer was lost ({told}); it may have taken effect or not",
+        tx_id=tx_id,
+        home=home,
+        hint="Ask `db.outcome(tx_id)`, with `home=` unless the id was given.",
+    )

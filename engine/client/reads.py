@@ -1,0 +1,187 @@
+"""Reads of a client: keys, pages, and iterations over what several members serve.
+
+Invariants:
+
+- What one member answers to one request is of one moment; two requests are two moments.
+- An iteration gives each key once, in order, also if partitions move meanwhile.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple
+
+from ..data.scan import Pair
+from .routing import Cluster, Job, SplitError, Steps, served
+
+PAGE_MAX = 2048
+"""Pairs that are asked for at once, at most; the first page has fewer."""
+
+
+class FoundColumns(NamedTuple):
+    """What is at some keys, as columns: value or None, epoch and counter."""
+
+    values: list[bytes | None]
+    epochs: list[int]
+    counters: list[int]
+
+
+def got(
+    cluster: Cluster, namespace: int, keys: Sequence[bytes], partitions: Sequence[int], until: float
+) -> Steps[FoundColumns]:
+    """Return what is at keys, which lie in these partitions: one request for each member."""
+    if len(set(partitions)) == 1:
+        job = Job(partitions[:1], "get", (namespace, keys), until)
+        return FoundColumns(*(yield from served(cluster, job)))
+    found = FoundColumns([None] * len(keys), [0] * len(keys), [0] * len(keys))
+    left: list[list[int]] = [list(range(len(keys)))]
+    while left:
+        places = left.pop()
+        about = sorted({partitions[place] for place in places})
+        asked = [keys[place] for place in places]
+        job = Job(about, "get", (namespace, asked), until)
+        try:
+            answer = yield from served(cluster, job)
+        except SplitError:
+            left += _divided(cluster, places, [partitions[place] for place in places])
+            continue
+        for place, value, epoch, counter in zip(places, *answer, strict=True):
+            found.values[place] = value
+            found.epochs[place] = epoch
+            found.counters[place] = counter
+    return found
+
+
+def _divided(cluster: Cluster, items: list[int], partitions: list[int]) -> list[list[int]]:
+    """Divide items among the members that serve their partitions now."""
+    assert cluster.view is not None
+    groups: dict[int, list[int]] = {}
+    for item, partition in zip(items, partitions, strict=True):
+        groups.setdefault(cluster.view.primaries[partition], []).append(item)
+    return [groups[place] for place in sorted(groups)]
+
+
+@dataclass(slots=True)
+class Page:
+    """One page of a scan."""
+
+    keys: list[bytes]
+    values: list[bytes]
+    epochs: list[int]
+    counters: list[int]
+    more: bool
+
+
+@dataclass(slots=True)
+class _Source:
+    """What one member has of an iteration: pairs that have come, and where the next ones begin."""
+
+    partitions: list[int]
+    low: bytes
+    high: bytes | None
+    keys: list[bytes] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+    more: bool = True
+
+
+class PagedScan:
+    """An iteration over keys from ``low`` to below ``high``, block by block."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: int,
+        partitions: Iterable[int],
+        low: bytes,
+        high: bytes | None,
+        *,
+        reverse: bool,
+        size: int,
+    ) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._reverse = reverse
+        self._size = min(max(size, 1), PAGE_MAX)
+        self._sources = [_Source(list(partitions), low, high)]
+
+    def block(self, until: float) -> Steps[list[Pair]]:
+        """Return the next pairs, in order; none at the end."""
+        while True:
+            yield from self._fill(until)
+            self._size = min(4 * self._size, PAGE_MAX)
+            sources = self._sources
+            self._sources = [source for source in sources if source.more or source.keys]
+            if not self._sources:
+                return []
+            pairs = self._taken()
+            if pairs:
+                return pairs
+
+    def _fill(self, until: float) -> Steps[None]:
+        """Fetch a page from each source that has given all it had."""
+        waiting = [source for source in self._sources if source.more and not source.keys]
+        while waiting:
+            source = waiting.pop()
+            asked = paged(
+                self._cluster, self._namespace, source.partitions, source.low, source.high,
+                reverse=self._reverse, limit=self._size, until=until,
+            )  # fmt: skip
+            try:
+                page = yield from asked
+            except SplitError:
+                parts = _divided(self._cluster, source.partitions, source.partitions)
+                made = [_Source(part, source.low, source.high) for part in parts]
+                self._sources.remove(source)
+                self._sources += made
+                waiting += made
+                continue
+            source.keys, source.values, source.more = page.keys, page.values, page.more
+            if page.keys and self._reverse:
+                source.high = page.keys[-1]
+            elif page.keys:
+                source.low = page.keys[-1] + b"\0"
+
+    def _taken(self) -> list[Pair]:
+        """Take what is certainly next: nothing behind the last key of a source that has more."""
+        if len(self._sources) == 1:
+            (source,) = self._sources
+            pairs = list(zip(source.keys, source.values, strict=True))
+            source.keys, source.values = [], []
+            return pairs
+        ends = [source.keys[-1] for source in self._sources if source.more]
+        bound = (max if self._reverse else min)(ends) if ends else None
+        parts = []
+        for source in self._sources:
+            count = self._count(source.keys, bound)
+            parts.append(zip(source.keys[:count], source.values[:count], strict=True))
+            source.keys, source.values = source.keys[count:], source.values[count:]
+        return sorted(chain.from_iterable(parts), reverse=self._reverse)
+
+    def _count(self, keys: list[bytes], bound: bytes | None) -> int:
+        if bound is None:
+            return len(keys)
+        if self._reverse:
+            return len(keys) - bisect_left(keys[::-1], bound)
+        return bisect_right(keys, bound)
+
+
+def paged(
+    cluster: Cluster,
+    namespace: int,
+    partitions: Sequence[int],
+    low: bytes,
+    high: bytes | None,
+    *,
+    reverse: bool,
+    limit: int,
+    until: float,
+) -> Steps[Page]:
+    """Return the next pairs of partitions that one member serves; ``SplitError`` if more do."""
+    if high is not None and high <= low:
+        return Page([], [], [], [], False)
+    arguments = (namespace, partitions, low, high, reverse, limit)
+    answer: list[Any] = yield from served(cluster, Job(partitions, "scan", arguments, until))
+    return Page(*answer[:5])

@@ -1,0 +1,63 @@
+"""What a cluster cannot do yet, in one table, and the error that says so.
+
+``docs/cluster-client.md`` has the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...affinity.errors import UnsupportedError
+from .views import ClusterView
+
+NOT_YET: dict[str, tuple[str, str]] = {
+    "pessimistic": (
+        "transactions that lock what they touch",
+        "Leave `mode` out: `db.run` runs an optimistic one again.",
+    ),
+    "isolation": (
+        "isolation levels other than serializable",
+        "Leave `isolation` out.",
+    ),
+    "durability": (
+        "commits that are answered before they are durable",
+        "Leave `durability` out, or give `always`.",
+    ),
+    "groups": (
+        "transactions that touch several partitions of a cluster of several members",
+        "Put what belongs together into one partition, or write one key at a time.",
+    ),
+    "snapshot": (
+        "snapshots of a whole cluster",
+        "Read in a transaction, which confirms at its end what it has read.",
+    ),
+    "attach": ("attaching a load", "Write the rows with `map.load`."),
+    "backup": ("backups through a client", "Back up each member's store when it is stopped."),
+    "checkpoint": ("checkpoints on demand", "Each member takes its own when they are due."),
+    "sync": ("syncs on demand", "Every commit is durable when it is answered."),
+}
+"""By what a user asks for: what it is, and what to do instead."""
+
+
+def not_yet(what: str) -> UnsupportedError:
+    """Return the error for something that a cluster cannot do yet."""
+    told, hint = NOT_YET[what]
+    return UnsupportedError(f"a cluster does not have {told} for now", hint=hint)
+
+
+def check_one_group(view: ClusterView | None, partitions: Iterable[int]) -> None:
+    """Raise unless a transaction may touch all of these partitions."""
+    if view is None or len(view.members) == 1:
+        return
+    if len(set(partitions)) > 1:
+        raise not_yet("groups")
+
+
+def check_choices(mode: str, isolation: str, durability: str | None) -> None:
+    """Raise unless a cluster has what a transaction asks for."""
+    if mode != "optimistic":
+        raise not_yet("pessimistic")
+    if isolation != "serializable":
+        raise not_yet("isolation")
+    if durability not in (None, "always"):
+        raise not_yet("durability")

@@ -1,0 +1,86 @@
+"""A cluster as one of its members shows it: who is there, who serves what, which maps there are.
+
+Invariants:
+
+- A view that was made of what arrived is whole: every partition has its member and its epoch.
+- A view never changes; a newer one takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ...affinity.partitions import Space, check_spaces
+from ...wal.records import NamespaceRecord
+from ..net.frames import FrameError
+
+
+class MemberView(NamedTuple):
+    """A member as a view shows it."""
+
+    id: bytes
+    boot: int
+    present: bool
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What one decision after another has made of a cluster."""
+
+    decided: int
+    """How many decisions it rests on."""
+    members: tuple[MemberView, ...]
+    spaces: tuple[Space, ...]
+    namespaces: Mapping[int, NamespaceRecord]
+    """By id."""
+    names: Mapping[str, NamespaceRecord]
+    primaries: Sequence[int]
+    """For each partition the place in ``members`` of who serves it."""
+    epochs: Sequence[int]
+
+    def serving(self, partition: int) -> MemberView:
+        """Return the member that serves a partition."""
+        return self.members[self.primaries[partition]]
+
+
+def view_of(fields: Sequence[Any]) -> ClusterView:
+    """Return the view that arrived; ``FrameError`` if it cannot be one.
+
+    A later version may have appended to it, to its members and to its namespaces.
+    """
+    try:
+        decided, members, spaces, namespaces, primaries, epochs = fields[:6]
+        told = tuple(MemberView(*row[:4]) for row in members)
+        records = [
+            NamespaceRecord(
+                id=row[0],
+                name=row[1],
+                key_codec=row[2],
+                key_version=row[3],
+                value_codec=row[4],
+                value_version=row[5],
+                space=row[6],
+            )
+            for row in namespaces
+        ]
+        divided = tuple(Space(*row[:3]) for row in spaces)
+        check_spaces(divided, len(primaries))
+        wrong = [
+            *(f"member {member!r}" for member in told if not _is_member(member)),
+            *(f"partition of {place!r}" for place in primaries if place not in range(len(told))),
+            *(f"map {record!r}" for record in records if record.space not in range(len(divided))),
+        ]
+        if wrong or len(epochs) != len(primaries) or type(decided) is not int:
+            raise ValueError(wrong[0] if wrong else "columns of different lengths")
+    except (ValueError, TypeError, IndexError) as error:
+        raise FrameError(f"a view that cannot be right: {error}") from None
+    by_id = {record.id: record for record in records}
+    by_name = {record.name: record for record in records if not record.hidden}
+    return ClusterView(decided, told, divided, by_id, by_name, primaries, epochs)
+
+
+def _is_member(member: MemberView) -> bool:
+    return tuple(map(type, member)) == (bytes, int, bool, str)
