@@ -216,8 +216,12 @@ class DeadlineError(TransactionError):
 
 
 class RolledBackError(TransactionError):
-    """The transaction was rolled back, for the reason in the text; it had no effect."""
+    """The transaction was rolled back, for the reason in the text; it had no effect.
 
+    ``attempt`` is the newest attempt of a given id that a cluster has refused, 0 if it is not that.
+    """
+
+    attempt: int = 0
     code = "TL-TX-006"
     retryable = True
     hint = "Run the transaction again."

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -95,7 +96,7 @@ class KnownNamespace:
     space: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Topology:
     """Members, partitions and maps as of the decision ``index``; 0: before the first one.
 
@@ -112,6 +113,15 @@ class Topology:
     partitions: tuple[PartitionCopies, ...] = ()
     namespaces: Mapping[int, KnownNamespace] = field(default_factory=dict)
     next_namespace: int = FIRST_NAMESPACE
+
+    @cached_property
+    def orphaned(self) -> tuple[int, ...]:
+        """The partitions whose author has gone; a topology looks for them once."""
+        return tuple(
+            partition
+            for partition, copies in enumerate(self.partitions)
+            if not self.is_present(copies.author)
+        )
 
     def is_present(self, incarnation: Incarnation) -> bool:
         """Tell whether an incarnation is in the topology now."""
@@ -465,8 +475,8 @@ def takeovers_due(
     ``may_move`` tells whether the author's lease has surely ended.
     """
     due = []
-    for copies in topology.partitions:
-        if topology.is_present(copies.author) or not may_move(copies):
+    for copies in map(topology.partitions.__getitem__, topology.orphaned):
+        if not may_move(copies):
             continue
         stayed = [listed for listed in copies.in_sync if topology.is_present(listed)]
         able = stayed or [

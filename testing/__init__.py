@@ -11,6 +11,7 @@
 ``History``          what clients did at the same time, and what they were told
 ``check``            whether a history is linearizable; the models are ``REGISTER`` and ``COUNTER``
 ``register_clients``  clients that use a map and record a history; so do ``counter_clients``
+``SimCluster``       a cluster of real members in such a world, with faults on demand
 ``World``            several nodes under Trio, with a network between them, decided by one seed
 """
 
@@ -32,6 +33,7 @@ from .plan import SimulatedCrash
 from .workloads import counter_clients, register_clients
 
 if TYPE_CHECKING:
+    from .cluster import SimCluster
     from .world import World
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "FaultyDisk",
     "History",
     "MemoryKv",
+    "SimCluster",
     "SimulatedCrash",
     "UndecidedError",
     "World",
@@ -62,6 +65,10 @@ if not TYPE_CHECKING:  # a checker that saw it would accept any misspelt name
             from .world import World
 
             return World
+        if name == "SimCluster":
+            from .cluster import SimCluster
+
+            return SimCluster
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -201,7 +201,8 @@ class Coordinator:
         ]
         changes = [change for change, reason in zip(wanted, reasons, strict=True) if not reason]
         decision = Decision(topology.index + 1, tuple(changes))
-        takeovers = self._takeovers(applied(topology, decision), now)
+        following = applied(topology, decision) if changes else topology
+        takeovers = self._takeovers(following, now)
         decision = Decision(decision.index, (*changes, *takeovers))
         return (decision if decision.changes else None), refused
 

@@ -161,9 +161,9 @@ class Agreement:
     def may_serve(self, partition: int, now: float) -> bool:
         """Tell whether this incarnation may answer for a partition: asked behind the work (L5)."""
         copies = self.topology.partitions[partition]
-        return now < self.lease.end and self._is_author(copies)
+        return now < self.lease.end and self.is_author(copies)
 
-    def _is_author(self, copies: PartitionCopies) -> bool:
+    def is_author(self, copies: PartitionCopies) -> bool:
         """Tell whether the log gives a partition to this incarnation, and it was not released."""
         return (
             copies.author == self.me

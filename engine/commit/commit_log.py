@@ -44,15 +44,21 @@ class CommitLog:
 
     def append(self, payload: bytes) -> None:
         """Append a frame, in a new segment if it does not fit; it closes all gaps."""
-        if self.gaps:
-            payload = self._closing() + payload
-        if not self.writer.append(payload):
+        if not self.try_append(payload):
             self.frame_at = _NOWHERE
             self.rotate()
             self.frame_at = self.writer.position
-            self.writer.append(payload)
+            self.try_append(payload)
+
+    def try_append(self, payload: bytes) -> bool:
+        """Append a frame, which closes all gaps; False, and nothing done, if it does not fit."""
+        if self.gaps:
+            payload = self._closing() + payload
+        if not self.writer.append(payload):
+            return False
         if self.gaps:
             self.close_gaps()
+        return True
 
     def _closing(self) -> bytes:
         return encode_record(

@@ -113,6 +113,16 @@ class Commit:
         self._runs: Sequence[int] = ()
         self._time = 0
 
+    @property
+    def runs(self) -> Sequence[int]:
+        """Partition, epoch, first number and count of each run, flat; known once it is prepared."""
+        return self._runs
+
+    @property
+    def time(self) -> int:
+        """Its time in microseconds, known once it is prepared."""
+        return self._time
+
     def prepare(self, context: CommitContext, group: Sequence[Entry], time: int) -> bytes | None:
         """Check it against all before it, reserve its numbers and return its record."""
         standing = context.standing

@@ -142,24 +142,27 @@ def read_view(
 
     ``namespace``, that of the key, is for errors.
     """
-    for layer in view.layers:
-        part = layer.parts.get(partition)
-        if part is not None:
-            stored = part.get(full_key)
-            if stored is not None:
-                return None if stored[FLAGS] else stored[VALUE]
+    try:
+        stored = read_stored(view, partition, full_key)
+    except CorruptDataError as error:
+        raise error if namespace is None else named(error, namespace) from error.__cause__
+    return None if stored is None else stored[VALUE]
+
+
+def read_stored(view: View, partition: int, full_key: bytes) -> bytes | None:
+    """Return the stored value of a key in a view, checked; None if there is none, or a delete."""
+    stored = view.newer(partition, full_key)
+    if stored is not None:
+        return None if stored[FLAGS] else stored
     try:
         stored = view.txn.get(full_key)
     except KvReadError as error:
         raise read_error(error) from None
-    try:
-        if stored is None:
-            check_neighbours(view.txn, full_key)
-            return None
-        check_pair(full_key, stored)
-    except CorruptDataError as error:
-        raise error if namespace is None else named(error, namespace) from error.__cause__
-    return user_value(full_key, stored)
+    if stored is None:
+        check_neighbours(view.txn, full_key)
+        return None
+    check_pair(full_key, stored)
+    return None if user_value(full_key, stored) is None else stored
 
 
 def get_many(

@@ -102,7 +102,7 @@ def after_prefix(prefix: bytes) -> bytes | None:
 
 def scan(
     view: View,
-    partitions: range,
+    partitions: Sequence[int],
     wanted: Range,
     *,
     reverse: bool = False,

@@ -15,15 +15,28 @@ from ...wal.segments import open_segment, segment_numbers
 from .manifest import Manifest
 
 
-def check_features(path: str, manifest: Manifest, wal: ReadableDirectory, *, write: bool) -> None:
+def check_features(
+    path: str,
+    manifest: Manifest,
+    wal: ReadableDirectory,
+    *,
+    write: bool,
+    as_member: bool = False,
+) -> None:
     """Raise if a store at ``path`` must not be opened for reading, or for writing.
 
-    ``UsageError`` for the store of a cluster's member, which alone may have several spaces;
-    ``FormatVersionError`` for features with which this version may read only, if it is to write, or
-    that it must refuse.
+    ``UsageError`` for the store of a cluster's member, which alone may have several spaces, unless
+    it is opened ``as_member``, and for any other store then; ``FormatVersionError`` for features
+    with which this version may read only, if it is to write, or that it must refuse.
     """
     header = newest_header(wal)
-    check_own(path, manifest, header)
+    if not as_member:
+        check_own(path, manifest, header)
+    elif manifest.cluster is None or manifest.member is None:
+        raise UsageError(
+            f"{path} is a store of its own, no cluster's member",
+            hint="Make a member's directory with `tidelog server init`.",
+        )
     if write:
         check_writable(path, manifest.format, manifest.read_only)
         if header is not None:

@@ -35,7 +35,9 @@ class Manifest:
     ``logs`` lists (log id, first position) of logs that this one continues, oldest first,
     its own entry last.  ``clean_end`` is the end of the log at a clean close, or None while the
     store is open or after a crash.  ``copied`` marks a hot copy that nobody has opened for
-    writing yet, ``rebuild`` a data file that a failed sync made doubtful.
+    writing yet, ``rebuild`` a data file that a failed sync made doubtful.  A cluster's member has
+    its id, its boot, its last and its fresh nonce, the cluster, and up to where its configuration
+    log is known to be durable.
     """
 
     store_id: str
@@ -52,6 +54,7 @@ class Manifest:
     boot: int = 0
     nonces: list[str] | None = None
     cluster: str | None = None
+    config_durable: int = 0
     format: int = STORE_FORMAT
     compatible: int = 0
     read_only: int = 0

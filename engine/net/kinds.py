@@ -20,7 +20,7 @@ an array of them, with ``?`` one of them or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -166,6 +166,11 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
 )  # fmt: skip
 
 
+def typed_fields(text: str) -> tuple[Field, ...]:
+    """Return the fields in a text such as ``id:int keys:bytes* tag:text?``."""
+    return tuple(map(_field_of, text.split()))
+
+
 def _field_of(text: str) -> Field:
     name, _, type_name = text.partition(":")
     types = TYPES[type_name.rstrip("*?")]
@@ -176,7 +181,7 @@ def _field_of(text: str) -> Field:
 
 
 KINDS: tuple[MessageKind, ...] = tuple(
-    MessageKind(number, name, channel, tuple(map(_field_of, fields.split())))
+    MessageKind(number, name, channel, typed_fields(fields))
     for number, name, channel, fields in TABLE
 )
 BY_NAME: Mapping[str, MessageKind] = {kind.name: kind for kind in KINDS}
@@ -198,15 +203,22 @@ def checked_message(message: Message, channel: Channel) -> Message:
     fields = kind.fields
     if len(message) <= len(fields):
         raise FrameError(f"{kind.name} has {len(message) - 1} fields, not {len(fields)}")
-    for at, field in enumerate(fields, 1):
-        value = message[at]
-        if type(value) not in field.types or (
-            field.items is not None and not field.items.issuperset(map(type, value))
-        ):
-            raise FrameError(
-                f"{kind.name}: {field.name} has to be {field.type_name}, not {_told(value)}"
-            )
+    wrong = wrong_field(fields, message[1:])
+    if wrong is not None:
+        raise FrameError(f"{kind.name}: {wrong}")
     return message if len(message) == len(fields) + 1 else message[: len(fields) + 1]
+
+
+def wrong_field(fields: Sequence[Field], values: Sequence[object]) -> str | None:
+    """Return which field is not of its type, and what it is; None if all are right."""
+    for field, value in zip(fields, values, strict=False):
+        right = type(value) in field.types
+        if right and field.items is not None:
+            assert isinstance(value, list)
+            right = field.items.issuperset(map(type, value))
+        if not right:
+            return f"{field.name} has to be {field.type_name}, not {_told(value)}"
+    return None
 
 
 def _told(value: object) -> str:

@@ -43,11 +43,17 @@ class Claim:
 
 
 def claim_store(
-    environment: Environment, path: str, *, partitions: int | None, create: bool
+    environment: Environment,
+    path: str,
+    *,
+    partitions: int | None,
+    create: bool,
+    as_member: bool = False,
 ) -> Claim:
     """Lock the store at ``path``, and make it if there is none and ``create`` allows.
 
-    ``partitions`` is for a new store, and has to agree with that of an old one.
+    ``partitions`` is for a new store, and has to agree with that of an old one.  The store of a
+    cluster's member is claimed ``as_member``, and only that.
     """
     check_place(environment, path)
     disk = environment.disk
@@ -70,7 +76,9 @@ def claim_store(
         lock.write(b"%d\n" % environment.pid())
         if new:
             create_store(environment, path, PARTITIONS if partitions is None else partitions)
-        return _checked(environment, path, lock, partitions, new=new, made=made)
+        return _checked(
+            environment, path, lock, partitions, new=new, made=made, as_member=as_member
+        )
     except BaseException:
         _leave(environment, path, lock, new=new, made=made)
         raise
@@ -84,6 +92,7 @@ def _checked(
     *,
     new: bool,
     made: bool,
+    as_member: bool,
 ) -> Claim:
     """Return the claim of a store that is locked, unless it must not be written."""
     manifest = read_manifest(environment, path)
@@ -93,7 +102,8 @@ def _checked(
             hint="The number is fixed when a store is made; leave it out to open one.",
         )
     folder, disk = os.path.join(path, WAL_NAME), environment.disk
-    check_features(path, manifest, disk.directory(folder, read_only=True), write=True)
+    segments = disk.directory(folder, read_only=True)
+    check_features(path, manifest, segments, write=True, as_member=as_member)
     directory = disk.directory(path)
     return Claim(
         environment=environment,

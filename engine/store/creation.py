@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
+from uuid import UUID
 
 from ...affinity.errors import NotFoundError, UsageError
 from ...affinity.partitions import PARTITIONS_MAX, one_space
 from ...checkpoints.replay import State
-from ...wal.format import SegmentHeader
+from ...wal.format import CLUSTER, PREVIEW, SegmentHeader
 from ...wal.records import encode_record
 from ...wal.writer import create_segment
 from ..files import manifest as manifests
@@ -39,7 +41,19 @@ def check_partition_count(partitions: object) -> None:
         raise UsageError(f"partitions={partitions!r} is not a number from 1 to {PARTITIONS_MAX}")
 
 
-def create_store(environment: Environment, path: str, partitions: int) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """Which cluster a new store belongs to, as which member; all members have these ids but one."""
+
+    cluster: UUID
+    store: UUID
+    history: UUID
+    member: UUID
+
+
+def create_store(
+    environment: Environment, path: str, partitions: int, membership: Membership | None = None
+) -> None:
     """Lay out a new, empty store; the manifest comes last and makes it one."""
     disk = environment.disk
     # The first one is there, but maybe not durably: whoever made it may have died at once. Nobody
@@ -49,8 +63,17 @@ def create_store(environment: Environment, path: str, partitions: int) -> None:
     for name in STORE_FOLDERS:
         disk.make_directory(os.path.join(path, name))
     log_id, store_id, history_id = (environment.new_id() for _ in range(3))
+    required = 0
+    if membership is not None:
+        store_id, history_id = membership.store.bytes, membership.history.bytes
+        required = CLUSTER | PREVIEW
     header = SegmentHeader(
-        log_id=log_id, store_id=store_id, history_id=history_id, number=1, first_position=0
+        log_id=log_id,
+        store_id=store_id,
+        history_id=history_id,
+        number=1,
+        first_position=0,
+        required=required,
     )
     wal = disk.directory(os.path.join(path, WAL_NAME))
     for name in wal.names():  # left behind by a creation that crashed before its manifest
@@ -70,6 +93,9 @@ def create_store(environment: Environment, path: str, partitions: int) -> None:
             clean_end=end,
             kv_engine=ENGINE_VERSION,
             spaces=list(spaces),
+            required=required,
+            cluster=None if membership is None else membership.cluster.hex,
+            member=None if membership is None else membership.member.hex,
         ),
     )
 

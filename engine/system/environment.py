@@ -27,7 +27,7 @@ from .limits import LIMITS, Limits
 T = TypeVar("T")
 
 Address = tuple[str, int]
-"""Host and port."""
+"""Host and port; a host that begins with a slash is the path of a Unix socket, with port 0."""
 
 
 class LockHandle(Protocol):

@@ -1,4 +1,4 @@
-"""The real network: TCP, by Trio's sockets.
+"""The real network: TCP and Unix sockets, by Trio's.
 
 Invariants:
 
@@ -6,6 +6,7 @@ Invariants:
 - Every socket that a call has made and does not return is closed.
 - What is sent leaves at once, as Trio asks the system to, and a connection whose other end does not
   answer ends after ``SILENCE_S_MAX``, also if nothing is sent.
+- A Unix socket is its owner's alone, mode 0600, before anybody can connect.
 
 Left out: encryption, other limits of time (a caller puts a deadline around), and closing one
 direction.
@@ -13,8 +14,11 @@ direction.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import cast
 
 import trio
 from trio import SocketListener, SocketStream, socket
@@ -28,10 +32,16 @@ SILENCE_S_MAX = 20
 
 
 class RealNetwork:
-    """TCP on this machine."""
+    """TCP and Unix sockets on this machine."""
 
     async def listen(self, address: Address) -> RealListener:
-        """Listen at the first address that a host's name stands for."""
+        """Listen at the first address that a host's name stands for, or at a path.
+
+        A socket that a dead process has left at the path is replaced; whoever listens there is for
+        the caller to have ruled out.
+        """
+        if _is_path(address):
+            return await _listen_at_path(address[0])
         found = await socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, place = found[0]
         listening = socket.socket(family, kind, protocol)
@@ -45,9 +55,12 @@ class RealNetwork:
             raise
 
     async def connect(self, address: Address) -> RealStream:
-        """Connect to the first address of a host that answers."""
+        """Connect to the first address of a host that answers, or at a path."""
         try:
-            stream = await trio.open_tcp_stream(*address)
+            if _is_path(address):
+                stream = await trio.open_unix_socket(address[0])
+            else:
+                stream = await trio.open_tcp_stream(*address)
         except OSError as error:
             raise _first_attempt(error) from None
         try:
@@ -57,12 +70,37 @@ class RealNetwork:
             raise
 
 
+def _is_path(address: Address) -> bool:
+    """Tell whether an address is the path of a Unix socket."""
+    return address[0].startswith("/")
+
+
+async def _listen_at_path(path: str) -> RealListener:
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.lstat(path).st_mode):
+            os.unlink(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        await listening.bind(path)
+        os.chmod(path, 0o600)
+        listening.listen(BACKLOG_MAX)
+        return RealListener(SocketListener(listening))
+    except BaseException:
+        listening.close()
+        raise
+
+
+def _place_of(name: object) -> Address:
+    """Return an address as the system tells it: a tuple, or the path of a Unix socket."""
+    return (name, 0) if isinstance(name, str) else cast("tuple[str, int]", name)[:2]
+
+
 class RealListener:
     """A port at which connections arrive."""
 
     def __init__(self, listener: SocketListener) -> None:
         self._listener = listener
-        self.address: Address = listener.socket.getsockname()[:2]
+        self.address: Address = _place_of(listener.socket.getsockname())
         """Where it listens."""
 
     def __repr__(self) -> str:
@@ -79,6 +117,9 @@ class RealListener:
 
     def close(self) -> None:
         """Take no more connections; closing twice is fine."""
+        if _is_path(self.address) and self._listener.socket.fileno() >= 0:
+            with suppress(OSError):
+                os.unlink(self.address[0])
         self._listener.socket.close()
 
 
@@ -87,8 +128,9 @@ class RealStream:
 
     def __init__(self, stream: SocketStream) -> None:
         self._stream = stream
-        _limit_silence(stream)
-        self.peer: Address = stream.socket.getpeername()[:2]
+        if stream.socket.family != socket.AF_UNIX:
+            _limit_silence(stream)
+        self.peer: Address = _place_of(stream.socket.getpeername())
         """The address of the other end."""
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from support.decisions import history_of
 from tidelog.affinity.partitions import Space
 from tidelog.affinity.topology import (
     FIRST_NAMESPACE,
@@ -195,6 +196,27 @@ def test_who_serves_is_the_first_of_the_row_and_else_of_the_set() -> None:
     elsewhere = replace(copies, row=replace(copies.row, replicas=(EVE,)))
     found = takeovers_due(replace(topology, partitions=(elsewhere,)))
     assert [due.author for due in found] == [CID_1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_partitions_whose_author_has_gone_are_known(seed: int) -> None:
+    for topology in history_of(seed, 20)[1]:
+        gone = {
+            partition
+            for partition, copies in enumerate(topology.partitions)
+            if not topology.is_present(copies.author)
+        }
+        assert set(topology.orphaned) == gone
+        assert {due.partition for due in takeovers_due(topology)} <= gone
+
+
+def test_a_topology_looks_once_for_partitions_whose_author_has_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topology = running()
+    assert takeovers_due(topology) == []
+    monkeypatch.setattr(Topology, "is_present", None)
+    assert takeovers_due(topology) == []
 
 
 # ------------------------------------------------------------------ maps

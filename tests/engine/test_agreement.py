@@ -129,6 +129,15 @@ def test_a_member_far_behind_is_told_the_topology() -> None:
     assert net.machine(behind).topology == net.machine(leader(net)).topology
 
 
+def test_a_coordinator_with_nothing_to_decide_makes_no_topology(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = settled()
+    monkeypatch.setattr(coordinator, "applied", None)
+    net.run(1)
+    assert net.settled()
+
+
 # ------------------------------------------------------------------ storms
 
 

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from support.decisions import MEMBERS, following, history_of
-from support.journals import CLUSTER, new_journal, reopened
+from support.journals import CLUSTER, new_journal, put, reopened, write
 from tidelog.affinity.topology import Decision, Topology, applied
 from tidelog.engine.agreement.encoding import decision_bytes, topology_bytes
-from tidelog.engine.agreement.journal import Journal, Recovered
+from tidelog.engine.agreement.journal import Recovered
 from tidelog.engine.agreement.journal_format import (
     NO_TERM,
     AcceptedRecord,
     DecidedRecord,
-    NoteRecord,
     PromisedRecord,
     SnapshotRecord,
     Term,
@@ -29,7 +28,6 @@ from tidelog.testing import FaultyDisk
 T3, T4 = Term(3, MEMBERS[0]), Term(4, MEMBERS[1])
 (FIRST, SECOND, THIRD), TOPOLOGIES = history_of(1, 3)
 OTHER = replace(SECOND, changes=())
-KEPT = NoteRecord(1, b"seal")
 
 
 @dataclass(frozen=True)
@@ -65,20 +63,6 @@ def held_in(found: Restored) -> Held:
     assert found.damage is None
     assert found.voter.may_vote
     return Held(found.topology, found.decisions, found.voter.promised, found.voter.accepted)
-
-
-def write(journal: Journal, notes: list[Note], accepted: Acceptance | None) -> Acceptance | None:
-    """Write a batch as a node does."""
-    written = noted_records(notes, accepted)
-    if written.snapshot is not None:
-        put(journal, written.snapshot)
-    journal.append(written.records)
-    journal.sync()
-    return written.accepted
-
-
-def put(journal: Journal, snapshot: SnapshotRecord) -> None:
-    journal.snapshot(snapshot.index, snapshot.term, snapshot.data, [KEPT])
 
 
 def some_notes(random: Random, held: Held) -> list[Note]:

@@ -9,8 +9,9 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from support.agreement_net import begun
+from support.agreement_net import Disk, Net, begun, storm
 from support.decisions import MEMBERS, change_of, history_of
+from support.journals import new_journal, reopened, write
 from support.messages import messages_of, values
 from tidelog.affinity.partitions import PARTITIONS_MAX
 from tidelog.affinity.topology import (
@@ -22,6 +23,7 @@ from tidelog.affinity.topology import (
     applied,
     takeovers_due,
 )
+from tidelog.engine.agreement import machine
 from tidelog.engine.agreement.encoding import decision_bytes
 from tidelog.engine.agreement.identity import DiskIdentity
 from tidelog.engine.agreement.journal_format import BATCH_MAX, DecidedRecord, encode_records
@@ -48,13 +50,14 @@ from tidelog.engine.agreement.messages import (
     Telling,
     Term,
 )
-from tidelog.engine.agreement.noting import noted_records, snapshot_of
+from tidelog.engine.agreement.noting import noted_records, restored, snapshot_of
 from tidelog.engine.agreement.timing import Timing
 from tidelog.engine.agreement.voter import Voter
 from tidelog.engine.agreement.wire import DECIDED_BYTES, envelope_of, message_of, telling_of
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
 from tidelog.engine.net.handshake import Introduction
 from tidelog.engine.net.kinds import BY_NAME, CONTROL, checked_message
+from tidelog.testing import FaultyDisk
 
 ADA = MEMBERS[0]
 ADA_2 = Incarnation(ADA, 2)
@@ -109,6 +112,35 @@ def test_a_lease_never_gets_longer(seconds: float) -> None:
     found = telling_of(carried(message_of(Lease(term=TERM, round=1, seconds=seconds))))
     assert isinstance(found, Lease)
     assert seconds - 2e-6 < found.seconds <= seconds
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_members_agree_through_a_storm_over_the_wire_and_from_their_journals(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As bytes both ways: what is told, and what a disk holds when its member is started."""
+    real = Net._post
+    snapshots: list[Topology] = []
+
+    def post(self: Net, target: UUID, envelope: Envelope) -> None:
+        message = telling_of(carried(message_of(envelope.message)))
+        real(self, target, replace(envelope, message=message))
+
+    def read(self: Disk) -> tuple[Topology, list[Decision], Term, Acceptance | None]:
+        disk = FaultyDisk()
+        journal, accepted = new_journal(disk), None
+        for note in self.notes:
+            accepted = write(journal, [note], accepted)
+        snapshots.extend(note for note in self.notes if isinstance(note, Topology))
+        found = restored(reopened(disk)[1])
+        assert found.damage is None
+        return found.topology, [*found.decisions], found.voter.promised, found.voter.accepted
+
+    monkeypatch.setattr(Net, "_post", post)
+    monkeypatch.setattr(Disk, "read", read)
+    monkeypatch.setattr(machine, "DECISIONS_MAX", 2)
+    storm(seed)
+    assert snapshots
 
 
 # ------------------------------------------------------------------ nonsense

@@ -17,6 +17,8 @@ from tidelog.engine.agreement.journal_format import (
     SnapshotRecord,
     Term,
 )
+from tidelog.engine.agreement.messages import Acceptance, Note
+from tidelog.engine.agreement.noting import noted_records
 from tidelog.testing import FaultyDisk
 
 IDENTITY = b"config log, 16 b"
@@ -98,7 +100,7 @@ def do(journal: Journal, step: Step) -> None:
     if step is None:
         journal.sync()
     elif isinstance(step, SnapshotRecord):
-        journal.snapshot(step.index, step.term, step.data, [])
+        put(journal, step)
     else:
         journal.append(step)
 
@@ -112,6 +114,22 @@ def reopened(disk: FaultyDisk, durable: int = 0) -> tuple[Journal, Recovered]:
     journal, found = Journal.open(disk.directory("/"), identity=IDENTITY, durable=durable)
     assert journal is not None, found.damage
     return journal, found
+
+
+def write(
+    journal: Journal, notes: Iterable[Note], accepted: Acceptance | None
+) -> Acceptance | None:
+    """Write what a machine noted as a node does, durably; return what was accepted last."""
+    written = noted_records(notes, accepted)
+    if written.snapshot is not None:
+        put(journal, written.snapshot)
+    journal.append(written.records)
+    journal.sync()
+    return written.accepted
+
+
+def put(journal: Journal, snapshot: SnapshotRecord) -> None:
+    journal.snapshot(snapshot.index, snapshot.term, snapshot.data, [])
 
 
 def scenario(disk: FaultyDisk, acknowledge: Callable[[object], None]) -> None:

@@ -1,0 +1,76 @@
+"""What the arguments of requests are: the operations of ``docs/client-protocol.md``, with types.
+
+Types are those of ``kinds``.  Columns that belong together have one length.
+
+Left out: what the operations do, which is a member's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .kinds import Field, typed_fields, wrong_field
+
+OPERATIONS: Mapping[str, tuple[Field, ...]] = {
+    "get": typed_fields("namespace:int keys:bytes*"),
+    "scan": typed_fields(
+        "namespace:int partitions:int* low:bytes high:bytes? reverse:flag limit:int versions:flag"
+    ),
+    "commit": typed_fields(
+        "id:bytes attempt:int given:flag tag:text? reads:list* ranges:list* writes:list*"
+    ),
+    "outcome": typed_fields("id:bytes given:flag home:int"),
+    "map": typed_fields(
+        "name:text key_codec:text key_version:int value_codec:text value_version:int"
+    ),
+    "drop": typed_fields("name:text"),
+    "rename": typed_fields("old:text new:text"),
+    "status": (),
+}
+READS = typed_fields("namespace:int keys:bytes* epochs:int* counters:int*")
+RANGES = typed_fields("namespace:int partitions:int* low:bytes high:bytes? count:int digest:bytes")
+WRITES = typed_fields("namespace:int keys:bytes* values:any*")
+
+_COLUMNS = frozenset({"keys", "epochs", "counters", "values"})
+
+
+class MisunderstoodError(ValueError):
+    """A request is not one of this version; the text says what of it."""
+
+
+def check_arguments(operation: str, arguments: Sequence[object]) -> None:
+    """Raise ``MisunderstoodError`` unless an operation is known, and these can be its arguments."""
+    fields = OPERATIONS.get(operation)
+    if fields is None:
+        raise MisunderstoodError(f"there is no operation {operation!r}")
+    _check(operation, fields, arguments)
+    if operation == "commit":
+        reads, ranges, writes = arguments[4:7]
+        for name, rows, row_fields in (
+            ("a read", reads, READS),
+            ("a range", ranges, RANGES),
+            ("a write", writes, WRITES),
+        ):
+            for row in _rows(rows):
+                _check(name, row_fields, row)
+
+
+def _rows(rows: object) -> Iterator[list[Any]]:
+    assert isinstance(rows, list)
+    return iter(rows)
+
+
+def _check(what: str, fields: Sequence[Field], values: Sequence[object]) -> None:
+    if len(values) != len(fields):
+        raise MisunderstoodError(f"{what} has {len(values)} fields, not {len(fields)}")
+    wrong = wrong_field(fields, values)
+    if wrong is not None:
+        raise MisunderstoodError(f"{what}: {wrong}")
+    lengths = {
+        len(value)
+        for field, value in zip(fields, values, strict=True)
+        if field.name in _COLUMNS and isinstance(value, list)
+    }
+    if len(lengths) > 1:
+        raise MisunderstoodError(f"{what} has columns of different lengths")

@@ -1,0 +1,174 @@
+"""The driver of the agreement: the only one who does what its ``Ready`` says.
+
+    note, send, sync in a thread of its own, send what waited for the sync, go on
+
+Invariants:
+
+- Nothing that rests on a note leaves before the note is durable.
+- What was decided is told to the member only once it is durable here: a seal (K2).
+- Time is a clock that goes on during suspend (L1); Trio's own clock only wakes.
+
+Left out: decisions (``agreement.machine``), connections (``net.transport``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from uuid import UUID
+
+import trio
+
+from ...affinity.topology import Incarnation, Topology, TopologyChange
+from ..agreement.journal import Journal
+from ..agreement.journal_format import SnapshotRecord
+from ..agreement.machine import Agreement, Outgoing, Ready
+from ..agreement.messages import ChangeRefused, Envelope, Guard
+from ..agreement.noting import noted_records, snapshot_of
+from ..agreement.wire import message_of, telling_of
+from ..net.connection import Connection
+from ..net.frames import Message
+from ..net.kinds import CONTROL
+from ..net.transport import Transport
+from ..system.environment import Environment
+
+ASK_AGAIN_S = 0.5
+"""Seconds after which a change that nobody has decided is asked for again."""
+WAIT_S_MIN, WAIT_S_MAX = 0.001, 60.0
+"""Seconds between two ticks; clocks differ in their last digits, and so must not be met exactly."""
+
+
+class Council:
+    """What one incarnation says to the others about who is there and who serves what."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        agreement: Agreement,
+        journal: Journal,
+        transport: Transport,
+        *,
+        changed: Callable[[Topology], None],
+    ) -> None:
+        self.agreement = agreement
+        self._environment = environment
+        self._journal = journal
+        self._transport = transport
+        self._changed = changed
+        self._accepted = agreement.voter.accepted
+        self._told = -1
+        self._wake = trio.Event()
+        self._refusals: dict[int, str] = {}
+        self._requests = 0
+        self._waiting: dict[int, trio.Event] = {}
+
+    @property
+    def now(self) -> float:
+        """The time of leases."""
+        return self._environment.boottime()
+
+    # -------------------------------------------------------------- what arrives
+
+    def arrived(self, connection: Connection, messages: list[Message]) -> None:
+        """Take what another member says, in order."""
+        other = connection.other
+        cluster = UUID(bytes=other.cluster) if other.cluster else None
+        for message in messages:
+            envelope = Envelope(
+                sender=Incarnation(UUID(bytes=other.member), other.boot),
+                nonce=other.nonce,
+                cluster=cluster,
+                decided=connection.decided,
+                message=telling_of(message),
+            )
+            self.agreement.step(envelope, self.now)
+        self._wake.set()
+
+    def unreachable(self, member: UUID) -> None:
+        """Hear that nothing listens where a member was."""
+        self.agreement.unreachable(member)
+        self._wake.set()
+
+    # -------------------------------------------------------------- what is asked for
+
+    async def propose(self, change: TopologyChange, guards: tuple[Guard, ...] = ()) -> str:
+        """Ask for a change until it is refused, for the reason that is returned, or decided.
+
+        Whether it is decided is for the caller to see: it cancels this then.
+        """
+        self._requests += 1
+        request = self._requests
+        refused = self._waiting[request] = trio.Event()
+        try:
+            while not refused.is_set():
+                self.agreement.propose(request, change, guards)
+                self._wake.set()
+                with trio.move_on_after(ASK_AGAIN_S):
+                    await refused.wait()
+            return self._refusals.pop(request)
+        finally:
+            del self._waiting[request]
+            self._refusals.pop(request, None)
+
+    def release(self, partitions: list[int]) -> None:
+        """Serve some partitions no more in their epochs."""
+        for partition in partitions:
+            self.agreement.release(partition)
+        self._wake.set()
+
+    # -------------------------------------------------------------- the loop
+
+    async def run(self) -> None:
+        """Do what the agreement says, until cancelled."""
+        self._tell()
+        while True:
+            self.agreement.tick(self.now)
+            while (ready := self.agreement.ready()) is not None:
+                await self._execute(ready)
+                self._tell()
+            if self._journal.wants_snapshot:
+                snapshot = snapshot_of(self.agreement.topology)
+                await self._environment.run("sync", partial(self._begin_again, snapshot))
+            wait = self.agreement.next_tick() - self.now
+            with trio.move_on_after(min(max(wait, WAIT_S_MIN), WAIT_S_MAX)):
+                await self._wake.wait()
+            self._wake = trio.Event()
+
+    async def _execute(self, ready: Ready) -> None:
+        written = noted_records(ready.notes, self._accepted)
+        self._accepted = written.accepted
+        run = self._environment.run
+        if written.snapshot is not None:
+            await run("sync", partial(self._begin_again, written.snapshot))
+        if written.records:
+            self._journal.append(written.records)
+        self._send(ready.send)
+        if written.records:
+            await run("sync", self._journal.sync)
+            self._environment.reached("config.after_accept")
+        self._send(ready.send_durable)
+        for refusal in ready.refused:
+            self._take_refusal(refusal)
+        self.agreement.advance(self.now)
+
+    def _begin_again(self, snapshot: SnapshotRecord) -> None:
+        self._journal.snapshot(snapshot.index, snapshot.term, snapshot.data, ())
+
+    def _send(self, outgoing: tuple[Outgoing, ...]) -> None:
+        for one in outgoing:
+            self._transport.decided = max(self._transport.decided, one.envelope.decided)
+            self._transport.send(one.target.bytes, CONTROL, message_of(one.envelope.message))
+
+    def _take_refusal(self, refusal: ChangeRefused) -> None:
+        waiting = self._waiting.get(refusal.request)
+        if waiting is not None:
+            self._refusals[refusal.request] = refusal.reason
+            waiting.set()
+
+    def _tell(self) -> None:
+        topology = self.agreement.topology
+        if topology.index != self._told:
+            self._told = topology.index
+            self._transport.decided = topology.index
+            self._environment.reached("config.after_decide")
+            self._changed(topology)

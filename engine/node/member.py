@@ -1,0 +1,433 @@
+"""A member of a cluster: what one incarnation of it runs, in one nursery.
+
+    connections -> council (who is there, who serves what) -> partitions (what is open here)
+                -> requests of clients -> log (a group after the other) -> answers
+
+Everything but blocking work runs in the loop, so nothing here needs a lock of its own.  What was
+decided reaches the log first: maps and epochs are records, and only behind them this member counts
+the decision as known, and lets clients hear of it.
+
+Left out: the files (``member_files``), and starting again as a new incarnation (``server``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import trio
+
+from ...affinity.errors import (
+    ClusterError,
+    HistoryTruncatedError,
+    NotEnoughMembersError,
+    TidelogError,
+    UsageError,
+)
+from ...affinity.topology import (
+    MemberGone,
+    NamespaceDropped,
+    NamespaceMade,
+    NamespaceRenamed,
+    Topology,
+    TopologyChange,
+)
+from ...wal.records import DropNamespaceRecord, NamespaceRecord, Record, TxRecord
+from ..agreement.machine import Agreement
+from ..agreement.timing import Timing
+from ..commit import outcomes
+from ..commit.outcomes import Outcome
+from ..net.connection import Connection
+from ..net.frames import Message
+from ..net.kinds import BY_NAME, CONTROL, Channel
+from ..net.transport import Transport
+from ..store.maintenance import CHECKPOINT_PAUSE
+from ..system.disk_errors import translated_disk
+from ..system.environment import Address
+from .council import Council
+from .log import NodeLog
+from .member_files import OpenMember
+from .partitions import Partitions
+from .requests import Requests
+from .views import members_of, told_view
+
+TICK_S = 0.05
+"""Seconds between looks at what waits for a lease, and at whether a checkpoint is due."""
+ANNOUNCE_S = 1.0
+"""Seconds after which an idle log says how far it is durable."""
+LEAVE_S_MAX = 2.0
+"""Seconds that a member that stops waits for the others to take note of it."""
+REFUSED_S = 0.5
+"""Seconds in which a change that was refused may prove to have been decided already."""
+
+WELCOME, TOPOLOGY = BY_NAME["welcome"], BY_NAME["topology"]
+
+log = logging.getLogger("tidelog.node")
+
+
+class RunningMember:
+    """One incarnation of a member; ``run`` it once."""
+
+    def __init__(self, opened: OpenMember, *, address: str, timing: Timing) -> None:
+        environment = opened.files.environment
+        self._opened = opened
+        self._environment = environment
+        self._files = opened.files
+        self.agreement = Agreement(
+            disk=opened.disk,
+            address=address,
+            topology=opened.known.topology,
+            voter=opened.known.voter,
+            timing=timing,
+            uniform=environment.random.random,
+            now=environment.boottime(),
+            decisions=opened.known.decisions,
+        )
+        self.transport = Transport(
+            environment,
+            self,
+            member=opened.disk.member.bytes,
+            boot=opened.disk.boot,
+            nonce=opened.disk.fresh,
+            cluster=opened.cluster.bytes,
+            gone=self._is_gone,
+        )
+        self.council = Council(
+            environment,
+            self.agreement,
+            opened.journal,
+            self.transport,
+            changed=self._changed,
+        )
+        self.log = NodeLog(opened.files)
+        self.partitions = Partitions(self.agreement, opened.files.state)
+        self.requests = Requests(self.log, self.partitions, self)
+        opened.files.keeper.follow(self.log)
+        opened.files.adopt(self.log)
+        self._lines: dict[bytes, Connection] = {}
+        self._clients: set[Connection] = set()
+        self._effective = Topology()
+        self._effects = trio.Event()
+        self._unapplied = 0
+        self._ended = trio.Event()
+        self._nursery: trio.Nursery
+
+    # -------------------------------------------------------------- its life
+
+    async def run(self, *, listen: Address, ready: Callable[[Address], object]) -> None:
+        """Take part in the cluster until ``leave`` or the end of this incarnation.
+
+        Returns if it has gone, so that the member may come back under a new boot.  Raises
+        ``ClusterError`` if the cluster will not have this disk.
+        """
+        async with trio.open_nursery() as self._nursery:
+            await self._nursery.start(self.transport.run)
+            ready(await self.transport.listen(listen))
+            for work in (self.log.run, self.council.run, self._look_after):
+                self._nursery.start_soon(work)
+            await self._ended.wait()
+            self._nursery.cancel_scope.cancel()
+        if self.agreement.refusal is not None:
+            raise ClusterError(
+                f"the cluster will not have the disk of this member: {self.agreement.refusal}",
+                hint="Keep the directory aside; it is not the newest state of this member.",
+            )
+
+    async def leave(self) -> None:
+        """Answer what is under way, serve nothing any more, and tell the others."""
+        self.partitions.draining = True
+        await self.log.written()
+        self.council.release([copies.row.partition for copies in self.partitions.authored()])
+        with trio.move_on_after(LEAVE_S_MAX):
+            await self.council.propose(MemberGone(incarnation=self.agreement.me))
+        self._ended.set()
+
+    async def close(self) -> None:
+        """Take a checkpoint, note that the log ends cleanly, and let go of all files."""
+        environment, files = self._environment, self._files
+        with trio.CancelScope(shield=True):
+            try:
+                if self.log.failure is None:
+                    await self.checkpoint("close")
+                    end = files.writer.position
+                    await environment.run("sync", partial(self.log.sync, end))
+                    manifests = files.manifests
+                    durable = self._opened.journal.synced
+                    await environment.run(
+                        "close",
+                        lambda: manifests.put(
+                            replace(manifests.manifest, clean_end=end, config_durable=durable)
+                        ),
+                    )
+            finally:
+                self._opened.close()
+
+    async def checkpoint(self, reason: str) -> None:
+        """Take a checkpoint, piece by piece."""
+        steps = self._files.checkpointer.steps(lambda: True, reason)
+        ended = object()
+        try:
+            while await self._environment.run("checkpoint", partial(next, steps, ended)) is None:
+                self._environment.reached("checkpoint.between_pieces")
+                self.log.pass_turn()
+        finally:
+            steps.close()
+        self._environment.reached("checkpoint.after_mark")
+
+    async def _look_after(self) -> None:
+        files, now = self._files, self._environment.boottime
+        policy = files.options.checkpoint_policy()
+        last = again = announced = now()
+        while True:
+            await trio.sleep(TICK_S)
+            self.requests.tick()
+            if now() >= announced + ANNOUNCE_S:
+                self.log.tell_durable()
+                announced = now()
+            reason = policy.due(
+                overlay_bytes=files.overlay.bytes,
+                log_bytes=files.writer.position - files.checkpointer.position,
+                seconds=now() - last,
+            )
+            if reason is None or now() < again or self.log.failure is not None:
+                continue
+            last = now()
+            try:
+                await self.checkpoint(reason)
+            except TidelogError:  # logged there, and tried again
+                again = now() + CHECKPOINT_PAUSE
+
+    # -------------------------------------------------------------- what was decided
+
+    def _is_gone(self, member: bytes, boot: int) -> bool:
+        known = self.agreement.topology.members.get(UUID(bytes=member))
+        return known is not None and (
+            boot < known.boot or (boot == known.boot and not known.present)
+        )
+
+    def _changed(self, topology: Topology) -> None:
+        """Take over what was decided, durably here; it takes effect behind its records."""
+        if self.agreement.gone or self.agreement.refusal is not None:
+            self._ended.set()
+            return
+        for member, known in topology.members.items():
+            if member != self.agreement.me.member:
+                self.transport.meet(member.bytes, address_of(known.address))
+        records = [*self._maps_of(topology), *self.partitions.to_open()]
+        if records or self._unapplied:
+            self._unapplied += 1
+            self.log.put_records(records, partial(self._applied, topology, records))
+        else:
+            self._take_effect(topology)
+
+    def _applied(self, topology: Topology, records: list[Record]) -> None:
+        self._unapplied -= 1
+        self.partitions.opened(records)
+        self._take_effect(topology)
+
+    def _take_effect(self, topology: Topology) -> None:
+        self._effective = topology
+        message = TOPOLOGY.message(told_view(topology))
+        for client in self._clients:
+            client.send(message)
+        effects, self._effects = self._effects, trio.Event()
+        effects.set()
+        self.requests.decided()
+
+    def _maps_of(self, topology: Topology) -> list[Record]:
+        """Return the records that make the maps of this store those of the topology."""
+        known, time = self._files.state.namespaces, self._environment.clock()
+        found: list[Record] = []
+        for number, one in sorted(topology.namespaces.items()):
+            record = NamespaceRecord(
+                id=number,
+                name=one.name,
+                key_codec=one.key_codec,
+                key_version=one.key_version,
+                value_codec=one.value_codec,
+                value_version=one.value_version,
+                space=one.space,
+            )
+            if known.get(number) != record:
+                found.append(record)
+        for number, record in known.items():
+            if number not in topology.namespaces:
+                self.log.context.dropped[number] = record.name
+                found.append(DropNamespaceRecord(id=number, time=time))
+        return found
+
+    # -------------------------------------------------------------- what requests ask for
+
+    @property
+    def now(self) -> float:
+        """The time of leases."""
+        return self._environment.boottime()
+
+    @property
+    def decided(self) -> int:
+        """How many decisions have taken effect here."""
+        return self._effective.index
+
+    def change(self, change: TopologyChange, done: Callable[[Exception | None], None]) -> None:
+        """Have a change of maps decided; ``done`` hears None behind its effect, or why not."""
+        self._nursery.start_soon(self._change, change, done)
+
+    async def _change(
+        self, change: TopologyChange, done: Callable[[Exception | None], None]
+    ) -> None:
+        refused: list[str] = []
+        if not self.agreement.reaches_majority(self.now):
+            done(self._too_few())
+            return
+        before = self._effective
+
+        async def ask() -> None:
+            refused.append(await self.council.propose(change))
+            with trio.move_on_after(REFUSED_S):
+                await trio.sleep_forever()
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            while not _is_effective(change, before, self._effective):
+                await self._effects.wait()
+            refused.clear()
+            nursery.cancel_scope.cancel()
+        done(UsageError(refused[0]) if refused else None)
+
+    def _too_few(self) -> NotEnoughMembersError:
+        return NotEnoughMembersError(
+            f"this member reaches no majority of the {len(self._effective.baseline)} members: "
+            "nothing can be decided",
+            hint="Start the others, or mend the network between them.",
+        )
+
+    def find_outcome(self, tx_id: bytes, done: Callable[[Outcome | Exception], None]) -> None:
+        """Look in the log for what became of a transaction under an id that a client made."""
+
+        async def look() -> None:
+            try:
+                done(await self._environment.run("outcome", partial(self._outcome, tx_id)))
+            except TidelogError as error:
+                done(error)
+
+        self._nursery.start_soon(look)
+
+    def _outcome(self, tx_id: bytes) -> Outcome:
+        keeper = self._files.keeper
+        with translated_disk("reading the log"):
+            for _ in range(outcomes.LOOK_ATTEMPTS):
+                with suppress(HistoryTruncatedError):
+                    found = keeper.find_transaction(tx_id, self._files.manifest.log_ids)
+                    break
+            else:
+                found = keeper.find_transaction(tx_id, self._files.manifest.log_ids)
+        if found is not None:
+            return "committed" if isinstance(found[1], TxRecord) else "rolled_back"
+        since = outcomes.born(tx_id, self._files.state.store_id)
+        surely = since is not None and since > keeper.known_since()
+        return "rolled_back" if surely or keeper.first_position == 0 else "too_old"
+
+    def status(self) -> Mapping[str, Any]:
+        """Return what ``status`` shows of this member."""
+        agreement, now = self.agreement, self.now
+        topology, partitions = agreement.topology, self.partitions
+        mine = [copies for copies in topology.partitions if copies.author == agreement.me]
+        numbers = [copies.row.partition for copies in mine]
+        term = agreement.coordinator
+        return {
+            "member": agreement.me.member.bytes,
+            "boot": agreement.me.boot,
+            "term": term.number,
+            "coordinator": term.member.bytes if term.number else None,
+            "majority": agreement.reaches_majority(now),
+            "decided": topology.index,
+            "members": members_of(topology),
+            "lease_us": max(int((agreement.lease.end - now) * 1e6), 0)
+            if agreement.lease.end > now
+            else 0,
+            "partitions": numbers,
+            "epochs": [copies.epoch for copies in mine],
+            "open": [partitions.is_open(number) for number in numbers],
+            "leased": [agreement.may_serve(number, now) for number in numbers],
+            "counts": {
+                "clients": len(self._clients),
+                "requests": self.requests.count,
+                "commits": self.log.commits,
+                "log_bytes": self.log.position,
+            },
+        }
+
+    # -------------------------------------------------------------- events of the transport
+
+    def arrived(self, connection: Connection, messages: list[Message]) -> None:
+        """Take messages, in order."""
+        if connection.other.role == "member":
+            if connection.channel == CONTROL:
+                self.council.arrived(connection, messages)
+        else:
+            self.requests.arrived(connection, messages)
+
+    def up(self, connection: Connection) -> None:
+        """Greet a client; what is on an older connection of its line counts no more."""
+        other = connection.other
+        if other.role == "member":
+            return
+        older = self._lines.get(other.member)
+        if older is not None and older.other.number < other.number:
+            older.end()
+        self._lines[other.member] = connection
+        self._clients.add(connection)
+        topology = self._effective
+        store, history = (
+            known.bytes if known is not None else b""
+            for known in (topology.store, topology.history)
+        )
+        cluster = self._opened.cluster.bytes
+        connection.send(WELCOME.message(cluster, store, history, told_view(topology)))
+
+    def down(self, connection: Connection) -> None:
+        """Forget a client."""
+        self._clients.discard(connection)
+        if self._lines.get(connection.other.member) is connection:
+            del self._lines[connection.other.member]
+
+    def failed(self, member: bytes, channel: Channel, error: Exception) -> None:
+        """Hear that a member could not be reached: nothing listens there, so it is dead (C10)."""
+        if isinstance(error, ConnectionRefusedError):
+            self.council.unreachable(UUID(bytes=member))
+
+    def room(self, connection: Connection) -> None:
+        """Nothing waits for room: what a member says fits, or its connection ends."""
+
+
+def _is_effective(change: TopologyChange, before: Topology, topology: Topology) -> bool:
+    """Tell whether a change of maps can be seen in a topology, and was not there before."""
+    names = {one.name: one for one in topology.namespaces.values()}
+    match change:
+        case NamespaceMade(name=name):
+            made = names.get(name)
+            return made is not None and (made.key_codec, made.value_codec) == (
+                change.key_codec, change.value_codec,
+            )  # fmt: skip
+        case NamespaceRenamed(old=old, new=new):
+            return new in names and old not in names
+        case NamespaceDropped(name=name):
+            gone = [one.id for one in before.namespaces.values() if one.name == name]
+            return bool(gone) and not set(gone) & topology.namespaces.keys()
+    raise AssertionError(change)
+
+
+def address_of(text: str) -> Address:
+    """Return the address in ``host:port``; a path is that of a Unix socket, with port 0."""
+    if text.startswith("/"):
+        return text, 0
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(f"{text!r} is not an address", hint="Give HOST:PORT.")
+    return host.strip("[]"), int(port)

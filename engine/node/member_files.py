@@ -1,0 +1,200 @@
+"""The directory of a member: made once by ``server init``, opened at each start.
+
+Beside the files of every store there is the configuration log.  Each start counts the boot up and
+writes a fresh nonce, durably, before anything is said (C7).
+
+What a crash leaves: in ``init_member`` a directory without a manifest, which is made anew; in
+``open_member`` a boot that nobody has heard of, which does no harm.
+
+Left out: what runs on these files (``member``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID, uuid5
+
+from ...affinity.assignment import assign
+from ...affinity.errors import CorruptLogError, UsageError
+from ...affinity.partitions import one_space
+from ...affinity.topology import Begun, Decision
+from ..agreement.identity import DiskIdentity
+from ..agreement.journal import Journal
+from ..agreement.noting import Restored, noted_records, restored
+from ..store.claim import Claim, claim_store
+from ..store.creation import Membership, check_partition_count, create_store
+from ..store.options import Options
+from ..store.place import check_place, make_place, take_lock
+from ..store.store_files import StoreFiles, open_files
+from ..system.disk_errors import translated_disk
+from ..system.environment import Environment
+from ..system.layout import CONFIG_LOG_NAME, MANIFEST_NAME, NEW_CONFIG_LOG_NAME
+
+REMAINS = frozenset((CONFIG_LOG_NAME, NEW_CONFIG_LOG_NAME))
+"""What an ``init_member`` that was interrupted leaves beside the files of a store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenMember:
+    """A member's directory that is open: its store, its configuration log, who it is now."""
+
+    files: StoreFiles
+    journal: Journal
+    disk: DiskIdentity
+    known: Restored
+    cluster: UUID
+
+    def close(self) -> None:
+        """Let go of all files, whatever state they are in."""
+        self.journal.close()
+        self.files.release()
+
+
+def first_decision(cluster: UUID, members: Sequence[tuple[UUID, str]], partitions: int) -> Decision:
+    """Return what begins a cluster: each of its members makes the same by itself (C9)."""
+    rows = assign([member for member, _ in members], partitions, 0)
+    return Decision(
+        1,
+        (
+            Begun(
+                cluster=cluster,
+                store=uuid5(cluster, "store"),
+                history=uuid5(cluster, "history"),
+                members=tuple(sorted(members)),
+                spaces=one_space(partitions),
+                rows=tuple(map(tuple, rows)),
+            ),
+        ),
+    )
+
+
+def init_member(
+    environment: Environment,
+    directory: str,
+    *,
+    cluster: UUID,
+    member: UUID,
+    members: Sequence[tuple[UUID, str]],
+    partitions: int,
+) -> None:
+    """Make the directory of a member that begins a cluster together with ``members``.
+
+    ``members`` are ids and addresses, of this one, too.  Raises ``UsageError`` for a directory that
+    has something in it, ``DiskError``, ``DiskFullError``.
+    """
+    check_partition_count(partitions)
+    if member not in dict(members):
+        raise UsageError(f"member {member} is not among the members of its cluster")
+    check_place(environment, directory)
+    disk = environment.disk
+    if disk.kind(directory) is None:
+        make_place(environment, directory)
+    lock = take_lock(environment, directory)
+    try:
+        with translated_disk("making a member's directory"):
+            root = disk.directory(directory)
+            _clear_remains(environment, directory)
+            decision = first_decision(cluster, members, partitions)
+            journal = Journal.create(root, identity=member.bytes, cluster=cluster.bytes)
+            try:
+                journal.append(noted_records([decision], None).records)
+                journal.sync()
+            finally:
+                journal.close()
+            [begun] = decision.changes
+            assert isinstance(begun, Begun)
+            create_store(
+                environment,
+                directory,
+                partitions,
+                Membership(
+                    cluster=cluster, store=begun.store, history=begun.history, member=member
+                ),
+            )
+    finally:
+        lock.release()
+
+
+def _clear_remains(environment: Environment, directory: str) -> None:
+    """Remove what an interrupted ``init_member`` left; raise for anything else."""
+    disk = environment.disk
+    root = disk.directory(directory)
+    names = set(root.names())
+    strangers = names - REMAINS - {"lock", "wal", "data", "readers"}
+    if MANIFEST_NAME in names or strangers:
+        what = "holds a store already" if MANIFEST_NAME in names else "is not empty"
+        raise UsageError(
+            f"{directory} {what}: it cannot become a member's directory",
+            hint="Name an empty directory, or one that does not exist yet.",
+        )
+    for name in sorted(names & REMAINS):
+        root.unlink(name)
+    root.sync()
+
+
+def open_member(environment: Environment, path: str, options: Options) -> OpenMember:
+    """Open a member's directory for a new start of it.
+
+    Raises ``UsageError`` for a directory that is not a member's, ``CorruptLogError`` if the
+    configuration log is damaged, and as ``open_files`` does.
+    """
+    claim = claim_store(environment, path, partitions=None, create=False, as_member=True)
+    try:
+        files = open_files(claim, options, mapped=False)
+        try:
+            return _started(claim, files)
+        except BaseException:
+            files.close()
+            raise
+    except BaseException:
+        claim.give_up()
+        raise
+
+
+def _started(claim: Claim, files: StoreFiles) -> OpenMember:
+    manifest = files.manifest
+    assert manifest.member is not None
+    assert manifest.cluster is not None
+    member, cluster = UUID(manifest.member), UUID(manifest.cluster)
+    journal, recovered = Journal.open(
+        claim.directory, identity=member.bytes, durable=manifest.config_durable
+    )
+    if journal is None:
+        raise _damaged(claim, recovered.damage)
+    try:
+        known = restored(recovered)
+        if known.damage is not None:
+            raise _damaged(claim, known.damage)
+        if known.topology.cluster != cluster:
+            raise UsageError(
+                f"the configuration log at {claim.path} is that of cluster "
+                f"{known.topology.cluster}, and its store that of {cluster}",
+                hint="Put the files of one member into one directory.",
+            )
+        last, fresh = (bytes.fromhex(text) for text in manifest.nonces or ("", ""))
+        disk = DiskIdentity(member=member, boot=manifest.boot, last=last, fresh=fresh)
+        disk = disk.started(known.topology, claim.environment.new_id())
+        files.manifests.put(
+            replace(
+                files.manifest,
+                boot=disk.boot,
+                nonces=[disk.last.hex(), disk.fresh.hex()],
+                config_durable=journal.synced,
+            )
+        )
+        return OpenMember(files=files, journal=journal, disk=disk, known=known, cluster=cluster)
+    except BaseException:
+        journal.close()
+        raise
+
+
+def _damaged(claim: Claim, damage: str | None) -> CorruptLogError:
+    return CorruptLogError(
+        f"the configuration log of the member at {claim.path} is damaged: {damage}",
+        kind="damaged",
+        segment=0,
+        offset=0,
+        hint="This member votes for nothing, as what it promised may be lost. Its data is whole: "
+        "keep the directory, and let the other members run.",
+    )

@@ -1,0 +1,164 @@
+"""Which partitions this member serves just now, and what whoever asks for another one is told.
+
+A partition is served by the author of its newest epoch, once that epoch is open here and while this
+member has a lease.  The lease is asked for behind the work, just before the answer leaves (L5).
+
+Invariants:
+
+- What is opened was sealed: the decision that gave the epoch is durable here (K2), and the records
+  that open it are durable, too.
+- Nothing of an epoch that the log has given to somebody else is answered.
+
+Left out: reads and commits themselves (``requests``), leases (``agreement``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from ...affinity.errors import NotEnoughMembersError, PartitionUnavailableError
+from ...affinity.topology import PartitionCopies, Topology
+from ...checkpoints.marks import epoch_of
+from ...checkpoints.replay import State
+from ...wal.records import Closed, Opened, OpenRecord, Record, SettleRecord
+
+GAP = "gap"
+
+
+class Leases(Protocol):
+    """Who knows of the decisions and leases of a member: its agreement."""
+
+    @property
+    def topology(self) -> Topology:
+        """The newest decisions."""
+
+    def may_serve(self, partition: int, now: float) -> bool:
+        """Tell whether this incarnation may answer for a partition now."""
+
+    def is_author(self, copies: PartitionCopies) -> bool:
+        """Tell whether the log gives a partition to this incarnation, and it was not released."""
+
+    def reaches_majority(self, now: float) -> bool:
+        """Tell whether this member is on the side that can decide."""
+
+
+class RoutedError(Exception):
+    """A request is for somebody else, or comes too early: a client asks again."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        """``remap`` or ``wait``."""
+
+
+class Partitions:
+    """What one incarnation of a member serves."""
+
+    def __init__(self, leases: Leases, state: State) -> None:
+        self._leases = leases
+        self._state = state
+        self._opened: dict[int, int] = {}
+        self._opening: dict[int, int] = {}
+        self.draining = False
+        """Whether this member is about to leave: it takes nothing new."""
+
+    def check(self, partitions: Iterable[int], now: float) -> None:
+        """Raise unless all of some partitions may be answered for now.
+
+        ``RoutedError``, ``PartitionUnavailableError`` or ``NotEnoughMembersError``.
+        """
+        for partition in partitions:
+            if not self.serves(partition, now):
+                raise self._refusal(partition, now)
+
+    def serves(self, partition: int, now: float) -> bool:
+        """Tell whether a partition may be answered for now."""
+        copies = self._leases.topology.partitions[partition]
+        opened = self._opened.get(partition) == copies.epoch
+        return opened and self._leases.may_serve(partition, now)
+
+    def is_open(self, partition: int) -> bool:
+        """Tell whether the newest epoch of a partition is open here."""
+        copies = self._leases.topology.partitions[partition]
+        return self._opened.get(partition) == copies.epoch and self._leases.is_author(copies)
+
+    def authored(self) -> list[PartitionCopies]:
+        """Return the partitions that the log gives to this incarnation."""
+        leases = self._leases
+        return [copies for copies in leases.topology.partitions if leases.is_author(copies)]
+
+    def _refusal(self, partition: int, now: float) -> Exception:
+        topology = self._leases.topology
+        copies = topology.partitions[partition]
+        if not self._leases.reaches_majority(now):
+            return NotEnoughMembersError(
+                f"the member that was asked for partition {partition} reaches no majority of the "
+                f"{len(topology.baseline)} members",
+                hint="It serves again as soon as a majority of the members run and reach each "
+                "other.",
+            )
+        if self.draining:
+            return RoutedError("wait", "this member is about to stop")
+        if self._leases.is_author(copies):
+            return RoutedError("wait", f"partition {partition} is about to be served here")
+        if not topology.is_present(copies.author):
+            return unavailable(partition, copies, topology)
+        return RoutedError("remap", f"partition {partition} is served by {copies.author}")
+
+    # -------------------------------------------------------------- epochs
+
+    def to_open(self) -> list[Record]:
+        """Return the records that open every epoch which was given to this member and is not open.
+
+        These are sets of one: what the log of this member has is all there is, so the list of the
+        author (K4) has no transaction, and closes what is missing below the first number.
+        """
+        records: list[Record] = []
+        opened: list[Opened] = []
+        for copies in self.authored():
+            partition, epoch = copies.row.partition, copies.epoch
+            known = max(self._opened.get(partition, 0), self._opening.get(partition, 0))
+            if known < epoch:
+                records.append(self._settling(partition, epoch))
+                opened.append(Opened(partition, epoch))
+        if not opened:
+            return []
+        self._opening.update(opened)
+        return [*records, OpenRecord(rows=tuple(opened))]
+
+    def opened(self, records: Iterable[Record]) -> None:
+        """Take it that these records are durable."""
+        for record in records:
+            if isinstance(record, OpenRecord):
+                for partition, epoch in record.rows:
+                    self._opened[partition] = max(epoch, self._opened.get(partition, 0))
+
+    def _settling(self, partition: int, epoch: int) -> SettleRecord:
+        counter, table = self._state.counters[partition], self._state.epoch_tables[partition]
+        return SettleRecord(
+            partition=partition,
+            epoch=epoch,
+            start=counter.highest_applied + 1,
+            transactions=(),
+            closed=tuple(
+                Closed(epoch_of(table, first), first, last - first + 1, GAP)
+                for first, last in counter.missing
+                if last <= counter.highest_applied
+            ),
+        )
+
+
+def unavailable(
+    partition: int, copies: PartitionCopies, topology: Topology
+) -> PartitionUnavailableError:
+    """Return the error for a partition that no member with its data is there for."""
+    names = [
+        f"{known.address} ({str(known.member)[:8]})"
+        for known in (topology.members[listed.member] for listed in copies.in_sync)
+    ]
+    return PartitionUnavailableError(
+        f"partition {partition} is unavailable: its data is at {', '.join(names)}, which is away",
+        partition=partition,
+        hint="Start that member again: everything that was acknowledged is on its disk.",
+    )

@@ -1,0 +1,404 @@
+"""What members do for clients: one function per operation of ``docs/client-protocol.md``.
+
+A request is answered once: at once, or behind what it waits for.  Whatever goes wrong in one is its
+own failure, and ends nothing else.
+
+Invariants:
+
+- An answer is computed first, then the lease is looked at, then it leaves (L5).
+- A commit is answered behind its sync, and only while the partitions that it wrote are served; one
+  whose lease has ended meanwhile waits for the next lease of the same epoch, or is unknown.
+- A client that knows more decisions than this member waits until it knows them, too.
+
+Left out: connections (``net.transport``), the log (``log``), epochs (``partitions``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...affinity.errors import CommitUnknownError, DeadlineError, TidelogError, UsageError
+from ...affinity.topology import NamespaceDropped, NamespaceMade, NamespaceRenamed, TopologyChange
+from ..commit import outcomes
+from ..commit.entries import Commit
+from ..commit.outcomes import Outcome
+from ..data.namespaces import OUTCOMES, check_name
+from ..data.scan import Range
+from ..data.updates import FewUpdates, Writes
+from ..net.connection import Connection
+from ..net.failures import Failure, failure_of
+from ..net.frames import Message
+from ..net.kinds import BY_NAME
+from ..net.operations import MisunderstoodError, check_arguments
+from . import reads
+from .commits import (
+    WantedCommit,
+    check_id,
+    commit_of,
+    map_record,
+    not_understood,
+    places_of,
+    wanted_of,
+)
+from .log import NodeLog
+from .partitions import Partitions, RoutedError
+
+REQUEST, RESPONSE, FAILURE = BY_NAME["request"], BY_NAME["response"], BY_NAME["failure"]
+CANCEL = BY_NAME["cancel"]
+CODEC_NAME_MAX = 255
+VERSIONS_END = 1 << 31
+HELD_MAX = 4096
+"""Requests that wait for decisions; of more than that the oldest are told to come again."""
+
+
+class Surroundings(Protocol):
+    """What requests ask of the member beside its log and its partitions."""
+
+    @property
+    def now(self) -> float:
+        """The time of leases."""
+
+    @property
+    def decided(self) -> int:
+        """How many decisions are known here, durably."""
+
+    def change(self, change: TopologyChange, done: Callable[[Exception | None], None]) -> None:
+        """Have a change decided; ``done`` hears None behind its effect, or why it is refused."""
+
+    def find_outcome(self, tx_id: bytes, done: Callable[[Outcome | Exception], None]) -> None:
+        """Look in the log for what became of a transaction."""
+
+    def status(self) -> Mapping[str, Any]:
+        """Return what ``status`` shows."""
+
+
+@dataclass(slots=True)
+class ClientRequest:
+    """A request that is not answered yet."""
+
+    connection: Connection
+    number: int
+    deadline: float
+    operation: str
+    arguments: list[Any]
+
+    def answer(self, value: object) -> None:
+        """Answer it."""
+        self.connection.send(RESPONSE.message(self.number, value))
+
+    def fail(self, error: Exception) -> None:
+        """Answer it with an error."""
+        if isinstance(error, RoutedError):
+            failure = Failure(error.code, str(error), {})
+        else:
+            failure = failure_of(error)
+        self.connection.send(FAILURE.message(self.number, *failure))
+
+
+@dataclass(slots=True)
+class PendingCommit:
+    """A commit that is not answered yet, with all partitions that it is about."""
+
+    request: ClientRequest
+    commit: Commit
+    tx_id: bytes
+    partitions: frozenset[int]
+
+
+class Requests:
+    """The requests of all clients of one member."""
+
+    def __init__(self, log: NodeLog, partitions: Partitions, around: Surroundings) -> None:
+        self._log = log
+        self._partitions = partitions
+        self._around = around
+        self._held: list[tuple[int, ClientRequest]] = []
+        self._unconfirmed: list[PendingCommit] = []
+        self._questions: list[ClientRequest] = []
+        self._ids: set[bytes] = set()
+        self._recent: dict[bytes, None] = {}
+        self.count = 0
+        """Requests that arrived."""
+
+    # -------------------------------------------------------------- what arrives
+
+    def arrived(self, connection: Connection, messages: list[Message]) -> None:
+        """Take what a client says, in order."""
+        for message in messages:
+            if message[0] != REQUEST.number:
+                continue  # a cancel: whatever it is about is answered all the same
+            _, number, left_us, operation, arguments = message
+            self.count += 1
+            left = float("inf") if left_us is None else left_us / 1e6
+            request = ClientRequest(
+                connection, number, self._around.now + left, operation, arguments
+            )
+            if connection.decided > self._around.decided and operation != "status":
+                self._hold(connection.decided, request)
+            else:
+                self._carry_out(request)
+
+    def _hold(self, decided: int, request: ClientRequest) -> None:
+        self._held.append((decided, request))
+        if len(self._held) > HELD_MAX:
+            _, oldest = self._held.pop(0)
+            oldest.fail(RoutedError("wait", "this member knows too little of the cluster yet"))
+
+    def _carry_out(self, request: ClientRequest) -> None:
+        try:
+            check_arguments(request.operation, request.arguments)
+            _HANDLERS[request.operation](self, request)
+        except (TidelogError, RoutedError) as error:
+            request.fail(error)
+        except MisunderstoodError as error:
+            request.fail(not_understood(str(error)))
+
+    # -------------------------------------------------------------- what happened
+
+    def decided(self) -> None:
+        """Go on with those that wait for decisions, as far as they are known now."""
+        held, self._held = self._held, []
+        for decided, request in held:
+            if not request.connection.up:
+                continue
+            if decided > self._around.decided:
+                self._held.append((decided, request))
+            else:
+                self._carry_out(request)
+
+    def tick(self) -> None:
+        """Confirm commits that wait for a lease, and give up what waits too long."""
+        now = self._around.now
+        waiting, self._unconfirmed = self._unconfirmed, []
+        for pending in waiting:
+            self._confirm(pending)
+        late = [pair for pair in self._held if pair[1].deadline < now]
+        if late:
+            self._held = [pair for pair in self._held if pair[1].deadline >= now]
+            for _, request in late:
+                request.fail(DeadlineError("the deadline passed before the request was begun"))
+
+    # -------------------------------------------------------------- operations that read
+
+    def _get(self, request: ClientRequest) -> None:
+        number, keys = request.arguments
+        state, now = self._log.state, self._around.now
+        places = places_of(state, number, keys)
+        found = reads.get(self._log.overlay.view, number, keys, places)
+        self._partitions.check(set(places), now)
+        request.answer(found)
+
+    def _scan(self, request: ClientRequest) -> None:
+        number, partitions, low, high, reverse, limit, versions = request.arguments
+        if limit < 1:
+            raise not_understood(f"a scan of {limit} pairs")
+        state = self._log.state
+        space = state.space_of(map_record(state, number))
+        if not set(partitions) <= set(space.numbers):
+            raise not_understood("a scan of partitions that its map has not")
+        found = reads.page(
+            self._log.overlay.view,
+            state,
+            Range(namespace=number, start=low, stop=high),
+            partitions,
+            reverse=bool(reverse),
+            limit=limit,
+            versions=bool(versions),
+        )
+        self._partitions.check(partitions, self._around.now)
+        request.answer(found)
+
+    def _status(self, request: ClientRequest) -> None:
+        request.answer(dict(self._around.status()))
+
+    # -------------------------------------------------------------- commits
+
+    def _commit(self, request: ClientRequest) -> None:
+        wanted = wanted_of(request.arguments, self._log.state)
+        self._partitions.check(wanted.partitions(), self._around.now)
+        if wanted.tx_id in self._ids:
+            raise RoutedError("wait", "a commit under this id is on its way")
+        if not wanted.writes:
+            self._only_reads(request, wanted)
+            return
+        commit = commit_of(wanted, self._log.context, lambda: self._ended(pending))
+        pending = PendingCommit(request, commit, wanted.tx_id, frozenset(wanted.partitions()))
+        if request.deadline != float("inf"):
+            commit.deadline = request.deadline
+        self._ids.add(wanted.tx_id)
+        self._log.put(commit)
+
+    def _only_reads(self, request: ClientRequest, wanted: WantedCommit) -> None:
+        """Confirm what was read; nothing is written for that."""
+        context = self._log.context
+        commit = commit_of(wanted, context, lambda: None)
+        assert commit.check is not None
+        # What is on its way is not applied: a read that it changes is not confirmed either.
+        commit.check(commit, self._log.waiting)
+        self._partitions.check(wanted.partitions(), self._around.now)
+        request.answer((context.state.time, [], [], [], []))
+
+    def _ended(self, pending: PendingCommit) -> None:
+        """Answer a commit that was applied, or failed; called under the mutex if it was applied."""
+        commit = pending.commit
+        if commit.error is not None:
+            self._ids.discard(pending.tx_id)
+            assert isinstance(commit.error, Exception)
+            pending.request.fail(commit.error)
+        else:
+            self._confirm(pending)
+        self._ask_again()
+
+    def _confirm(self, pending: PendingCommit) -> None:
+        """Answer a commit that is in the log, if its partitions are served, else later."""
+        commit, request = pending.commit, pending.request
+        partitions, now = self._partitions, self._around.now
+        if all(partitions.serves(partition, now) for partition in pending.partitions):
+            self._end(pending)
+            runs = commit.runs
+            time = commit.time if commit.receipt is None else commit.receipt.time
+            request.answer((time, runs[::4], runs[1::4], runs[2::4], runs[3::4]))
+        elif now < request.deadline and all(map(partitions.is_open, pending.partitions)):
+            self._unconfirmed.append(pending)
+        else:
+            self._end(pending)
+            request.fail(
+                CommitUnknownError(
+                    f"transaction {pending.tx_id.hex()} was written, but this member may not "
+                    "answer for it any more",
+                    tx_id=pending.tx_id,
+                    home=min(pending.partitions),
+                )
+            )
+
+    def _end(self, pending: PendingCommit) -> None:
+        self._ids.discard(pending.tx_id)
+        recent = self._recent
+        recent[pending.tx_id] = None
+        if len(recent) > RECENT_MAX:
+            del recent[next(iter(recent))]
+
+    # -------------------------------------------------------------- outcomes
+
+    def _outcome(self, request: ClientRequest) -> None:
+        tx_id, given, home = request.arguments
+        check_id(tx_id)
+        if given:
+            home = outcomes.home_of(tx_id, self._log.state.spaces[0].partitions)
+        if not 0 <= home < self._log.state.partitions:
+            raise not_understood("a home that is not a partition")
+        self._partitions.check((home,), self._around.now)
+        if tx_id in self._ids:
+            self._questions.append(request)
+        elif tx_id in self._recent:
+            request.answer("committed")
+        elif given:
+            self._outcome_given(request, tx_id, home)
+        else:
+            self._around.find_outcome(tx_id, lambda found: self._tell(request, home, found))
+
+    def _tell(self, request: ClientRequest, home: int, found: Outcome | Exception) -> None:
+        try:
+            self._partitions.check((home,), self._around.now)
+        except (TidelogError, RoutedError) as error:
+            request.fail(error)
+            return
+        if isinstance(found, Exception):
+            request.fail(found)
+        else:
+            request.answer(found)
+
+    def _ask_again(self) -> None:
+        if self._questions:
+            questions, self._questions = self._questions, []
+            for request in questions:
+                self._carry_out(request)
+
+    def _outcome_given(self, request: ClientRequest, tx_id: bytes, home: int) -> None:
+        """Answer from the entry; if there is none, refuse the id first, durably (T19)."""
+        state = self._log.state
+        full_key = outcomes.outcome_key(tx_id, state.spaces[0].partitions)
+        [stored], _, _ = reads.get(self._log.overlay.view, OUTCOMES, [tx_id], [home])
+        entry = None if stored is None else outcomes.decode_outcome(stored)
+        if entry is not None and entry.kind is outcomes.Kind.COMMITTED:
+            request.answer("committed")
+            return
+        # Whoever uses a higher attempt than the next one was told of that one's refusal.
+        attempt = 1 if entry is None else entry.attempt + 1
+        refusal = outcomes.OutcomeEntry(outcomes.Kind.REFUSED, state.time, attempt)
+        writes: Writes = {full_key: (home, OUTCOMES, tx_id, outcomes.encode_outcome(refusal))}
+        commit = Commit(FewUpdates(writes), durable=True, tx_id=self._log.new_id())
+
+        def done() -> None:
+            self._ids.discard(tx_id)
+            if commit.error is not None:
+                assert isinstance(commit.error, Exception)
+                request.fail(commit.error)
+            else:
+                self._tell(request, home, "rolled_back")
+            self._ask_again()
+
+        commit.then = commit.undo = done
+        self._ids.add(tx_id)
+        self._log.put(commit)
+
+    # -------------------------------------------------------------- maps
+
+    def _map(self, request: ClientRequest) -> None:
+        name, key, key_version, value, value_version = request.arguments
+        check_name(name)
+        for codec, version in ((key, key_version), (value, value_version)):
+            if not 0 < len(codec) <= CODEC_NAME_MAX or not 0 <= version < VERSIONS_END:
+                raise not_understood(f"a codec {codec[:CODEC_NAME_MAX]!r} of version {version}")
+        made = NamespaceMade(
+            name=name,
+            key_codec=key,
+            key_version=key_version,
+            value_codec=value,
+            value_version=value_version,
+            space=0,
+        )
+
+        def done(refused: Exception | None) -> None:
+            known = [one for one in self._log.state.namespaces.values() if one.name == name]
+            if refused is None and known:
+                request.answer(known[0].id)
+            else:
+                request.fail(refused or UsageError(f"the map {name!r} was dropped meanwhile"))
+
+        self._around.change(made, done)
+
+    def _drop(self, request: ClientRequest) -> None:
+        [name] = request.arguments
+        self._around.change(
+            NamespaceDropped(name=check_name(name)), lambda refused: _done(request, refused)
+        )
+
+    def _rename(self, request: ClientRequest) -> None:
+        old, new = request.arguments
+        change = NamespaceRenamed(old=check_name(old), new=check_name(new))
+        self._around.change(change, lambda refused: _done(request, refused))
+
+
+def _done(request: ClientRequest, refused: Exception | None) -> None:
+    if refused is None:
+        request.answer(None)
+    else:
+        request.fail(refused)
+
+
+RECENT_MAX = 65_536
+"""Ids whose commits are known without a look into the log."""
+
+_HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
+    "get": Requests._get,
+    "scan": Requests._scan,
+    "commit": Requests._commit,
+    "outcome": Requests._outcome,
+    "map": Requests._map,
+    "drop": Requests._drop,
+    "rename": Requests._rename,
+    "status": Requests._status,
+}

@@ -1,0 +1,75 @@
+"""A member as a program: one incarnation after the other, until it is told to stop.
+
+An incarnation that the others have declared gone never comes back (W1): the member lets go of its
+files, and starts again under a new boot.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from ..agreement.timing import Timing
+from ..net.addresses import check_address
+from ..store.options import Options
+from ..system.environment import Address, Environment
+from .member import RunningMember, address_of
+from .member_files import OpenMember, open_member
+
+log = logging.getLogger("tidelog.node")
+
+DEFAULT_TIMING = Timing()
+DEFAULT_OPTIONS = Options()
+
+
+async def run_member(
+    environment: Environment,
+    directory: str,
+    *,
+    listen: Address | None = None,
+    insecure: bool = False,
+    ready: Callable[[Address], object],
+    stop: trio.Event,
+    timing: Timing = DEFAULT_TIMING,
+    options: Options = DEFAULT_OPTIONS,
+    started: Callable[[RunningMember], object] | None = None,
+) -> None:
+    """Run the member whose directory this is until ``stop`` is set; then it drains and ends.
+
+    ``listen`` is where it accepts connections, if not at the address by which the others know it;
+    a path and port 0 is a Unix socket.  ``ready`` hears where it listens, ``started`` of each
+    incarnation.  Raises ``UsageError`` for an address off loopback without ``insecure``, and what
+    ``open_member`` raises; ``ClusterError`` if the cluster will not have this disk.
+    """
+    while not stop.is_set():
+        opened = await environment.run("open", lambda: open_member(environment, directory, options))
+        member = RunningMember(opened, address=_address(opened), timing=timing)
+        try:
+            where = listen or address_of(_address(opened))
+            if not where[0].startswith("/"):
+                check_address(where[0], insecure=insecure)
+            if started is not None:
+                started(member)
+            await _run_until(member, where, ready, stop)
+        finally:
+            await member.close()
+
+
+def _address(opened: OpenMember) -> str:
+    address: str = opened.known.topology.members[opened.disk.member].address
+    return address
+
+
+async def _run_until(
+    member: RunningMember, listen: Address, ready: Callable[[Address], object], stop: trio.Event
+) -> None:
+    async def leave() -> None:
+        await stop.wait()
+        await member.leave()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(leave)
+        await member.run(listen=listen, ready=ready)
+        nursery.cancel_scope.cancel()

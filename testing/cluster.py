@@ -1,0 +1,326 @@
+"""A cluster in a simulated world: real members, one seed, faults on demand.
+
+    async def scenario(cluster):
+        cluster.start()
+        await cluster.settled()
+        await cluster.kill("n1")
+        ...
+
+    SimCluster(seed=7, nodes=3, partitions=16).run(scenario)
+
+The members are those of production, on simulated disks, clocks and connections.  Everything that
+happens follows from the seed.
+
+While a scenario runs three things are looked at every ``CHECK_S`` of simulated time, and at its
+end: an index of the configuration log has one decision (5), two members never serve one partition
+at one moment (6), and what a client was told is kept (the scenarios check that, by histories).
+
+Left out: what a user's program does on a machine of its own (``world`` has that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from typing import TypeVar
+from uuid import UUID, uuid5
+
+import trio
+
+from ..affinity.partitions import partition_of
+from ..affinity.topology import Decision, Topology
+from ..engine.agreement.timing import Timing
+from ..engine.net.kinds import KINDS as WIRE_KINDS
+from ..engine.node.member import RunningMember
+from ..engine.node.member_files import init_member
+from ..engine.node.server import run_member
+from ..engine.store.options import Options
+from .holds import HeldNetwork, Holds
+from .node import Node
+from .world import World
+
+T = TypeVar("T")
+
+PORT = 7400
+DIRECTORY = "/member"
+CHECK_S = 0.02
+SETTLE_S_MAX = 60.0
+
+KINDS = tuple(kind.name for kind in WIRE_KINDS if kind.channel in ("control", "data"))
+"""Messages between members that can be held."""
+
+POINTS = (
+    "config.after_accept", "config.after_decide",
+    "tx.after_lock", "tx.after_confirm", "tx.before_prepare_log", "tx.after_prepare_log",
+    "tx.after_prepare_sync", "tx.after_prepared_sent", "tx.before_commit_log",
+    "tx.after_commit_log",
+    "takeover.after_seal", "takeover.after_report", "takeover.after_list_logged",
+    "takeover.after_list_stored", "takeover.after_open",
+    "admit.sent", "admit.logged",
+    "supply.first", "supply.middle", "supply.last",
+    "join.sent", "add.proposed", "add.decided",
+    "checkpoint.between_pieces", "checkpoint.before_mark", "checkpoint.after_mark",
+    "rotate.after_new_segment",
+)  # fmt: skip
+"""Points of the program at which a member can be killed; those of copies and of transactions over
+several groups are reached once there are such."""
+
+
+class BrokenPromiseError(AssertionError):
+    """Something happened in a cluster that must never happen; the text says what, and when."""
+
+
+class SimCluster:
+    """Members ``n1``, ``n2``, ... in a world; ``run`` a scenario with it, once."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        nodes: int = 3,
+        partitions: int = 16,
+        timing: Timing | None = None,
+        options: Options | None = None,
+    ) -> None:
+        self.world = World(seed)
+        self.names = [f"n{number}" for number in range(1, nodes + 1)]
+        self.partitions = partitions
+        self.holds = Holds()
+        self._id = UUID(int=self.world.random("cluster").getrandbits(128), version=4)
+        self._members = [(self.member_id(name), f"{name}:{PORT}") for name in self.names]
+        self._timing = timing or Timing()
+        self._options = options or Options()
+        self._running: dict[str, RunningMember] = {}
+        self._stops: dict[str, trio.Event] = {}
+        self._decided: dict[int, Decision] = {}
+        self.nodes = {name: self.world.add(name, self._program) for name in self.names}
+
+    def __repr__(self) -> str:
+        return f"<SimCluster seed={self.world.seed} of {len(self.names)}>"
+
+    def member_id(self, name: str) -> UUID:
+        """Return the id of a member."""
+        return uuid5(self._id, name)
+
+    def run(self, scenario: Callable[[SimCluster], Awaitable[T]]) -> T:
+        """Return ``await scenario(self)``; the world ends behind it."""
+
+        async def watched() -> T:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch)
+                result = await scenario(self)
+                self.check()
+                nursery.cancel_scope.cancel()
+            return result
+
+        return self.world.run(watched)
+
+    async def _program(self, node: Node) -> None:
+        environment = node.environment
+        held = HeldNetwork(environment.network, node.name, self.holds)
+        environment = replace(environment, network=held)
+        if environment.disk.kind(DIRECTORY) is None or "manifest" not in (
+            environment.disk.directory(DIRECTORY).names()
+        ):
+            init_member(
+                environment,
+                DIRECTORY,
+                cluster=self._id,
+                member=self.member_id(node.name),
+                members=self._members,
+                partitions=self.partitions,
+            )
+        stop = self._stops[node.name] = trio.Event()
+
+        def started(member: RunningMember) -> None:
+            self._running[node.name] = member
+
+        await run_member(
+            environment,
+            DIRECTORY,
+            insecure=True,
+            ready=lambda _address: None,
+            stop=stop,
+            timing=self._timing,
+            options=self._options,
+            started=started,
+        )
+
+    # -------------------------------------------------------------- life and death
+
+    def start(self, names: Iterable[str] | None = None) -> None:
+        """Start members, all if none are named."""
+        for name in self.names if names is None else names:
+            self._running.pop(name, None)
+            self.nodes[name].start()
+
+    async def kill(self, name: str, at: str | None = None, outcome: str | None = None) -> None:
+        """End a member at once, or arm a point at which it will end: see ``killed``."""
+        if at is None:
+            self.nodes[name].kill(outcome)
+            await self.killed(name)
+        else:
+            self.nodes[name].kill_at(at)
+
+    async def killed(self, name: str) -> None:
+        """Wait until a member has ended."""
+        await self.nodes[name].wait_ended()
+
+    async def restart(self, name: str) -> None:
+        """Start a member again, and kill it before if it runs."""
+        self.nodes[name].kill()
+        await self.killed(name)
+        self.start([name])
+
+    async def stop(self, name: str) -> None:
+        """Let a member drain and end, as SIGTERM does."""
+        self._stops[name].set()
+        await self.killed(name)
+
+    async def power_cut(self) -> None:
+        """End all members at once, as if the power of their machines was cut."""
+        for node in self.nodes.values():
+            node.kill("lost")
+        for node in self.nodes.values():
+            await node.wait_ended()
+
+    # -------------------------------------------------------------- the network
+
+    def cut(self, some: Iterable[str], others: Iterable[str]) -> None:
+        """Let nothing pass between two sets of hosts, either way."""
+        for one in sorted(some):
+            for other in sorted(others):
+                self.world.network.cut(one, other)
+                self.world.network.cut(other, one)
+
+    def heal(self) -> None:
+        """Let everything pass again."""
+        self.world.network.heal()
+
+    def hold(self, kind: str, *, src: str, dst: str) -> None:
+        """Let a connection wait from the next message of a kind on, until it is released."""
+        if kind.partition(".")[0] not in KINDS:
+            raise ValueError(f"there is no kind {kind!r} of messages between members")
+        self.holds.hold(kind, src, dst)
+
+    def release(self, kind: str, *, src: str, dst: str) -> None:
+        """Let go on what was held."""
+        self.holds.release(kind, src, dst)
+
+    # -------------------------------------------------------------- what is looked at
+
+    def member(self, name: str) -> RunningMember:
+        """Return the running incarnation of a member."""
+        if not self.nodes[name].running:
+            raise RuntimeError(f"{name} does not run")
+        return self._running[name]
+
+    def running(self) -> dict[str, RunningMember]:
+        """Return the incarnations that run and have not been declared gone."""
+        return {name: member for name, member in self._running.items() if self.nodes[name].running}
+
+    def topology(self) -> Topology:
+        """Return the newest topology that any running member knows."""
+        return max(
+            (member.agreement.topology for member in self.running().values()),
+            key=lambda topology: topology.index,
+        )
+
+    def coordinator(self) -> str | None:
+        """Return who leads, as far as it knows itself; None if nobody does."""
+        leading = [name for name, member in self.running().items() if member.agreement.leads]
+        return leading[0] if len(leading) == 1 else None
+
+    def primary(self, partition: int) -> str:
+        """Return who serves a partition, by the newest topology."""
+        author = self.topology().partitions[partition].author
+        return next(name for name in self.names if self.member_id(name) == author.member)
+
+    def counters(self, name: str, partition: int) -> tuple[int, int]:
+        """Return LWM and HWM of a partition at a member."""
+        counter = self.member(name).log.state.counters[partition]
+        return counter.lwm, counter.hwm
+
+    def decided(self) -> dict[int, Decision]:
+        """Return the decisions that were seen, by index."""
+        return dict(self._decided)
+
+    def key(self, partition: int, i: int) -> bytes:
+        """Return the i-th key of a partition."""
+        space = self.topology().spaces[0]
+        found, number = -1, 0
+        while True:
+            key = b"key%d" % number
+            if partition_of(key, space) == partition:
+                found += 1
+                if found == i:
+                    return key
+            number += 1
+
+    async def checkpoint(self, name: str) -> None:
+        """Let a member take a checkpoint."""
+        await self.member(name).checkpoint("asked for")
+
+    async def settled(self, names: Iterable[str] | None = None) -> None:
+        """Wait until every partition of the named members is served, by all members if none are.
+
+        ``BrokenPromiseError`` if that takes more than a minute: with faults off everything
+        settles (8).
+        """
+        wanted = set(self.names if names is None else names)
+        with trio.move_on_after(SETTLE_S_MAX):
+            while not self._is_settled(wanted):
+                await trio.sleep(CHECK_S)
+            return
+        raise BrokenPromiseError(
+            f"at {self.world.now():.3f} s: not everything of {sorted(wanted)} is served "
+            f"{SETTLE_S_MAX} s after the last fault: {self._told()}"
+        )
+
+    def _is_settled(self, wanted: set[str]) -> bool:
+        running = self.running()
+        if not wanted <= running.keys():
+            return False
+        known = {member.agreement.topology.index for member in running.values()}
+        if len(known) != 1:
+            return False
+        return all(
+            running[name].partitions.serves(partition, running[name].now)
+            for partition in range(self.partitions)
+            if (name := self.primary(partition)) in wanted
+        )
+
+    def _told(self) -> str:
+        return "; ".join(
+            f"{name}: boot {member.agreement.me.boot}, decision {member.agreement.topology.index}"
+            for name, member in sorted(self.running().items())
+        )
+
+    # -------------------------------------------------------------- checks
+
+    async def _watch(self) -> None:
+        while True:
+            self.check()
+            await trio.sleep(CHECK_S)
+
+    def check(self) -> None:
+        """Raise ``BrokenPromiseError`` for what must never be."""
+        serving: dict[int, str] = {}
+        for name, member in sorted(self.running().items()):
+            for decision in member.agreement.decisions_kept():
+                known = self._decided.setdefault(decision.index, decision)
+                if known != decision:
+                    raise BrokenPromiseError(
+                        f"at {self.world.now():.3f} s: {decision.index} was decided twice: "
+                        f"{known}, and at {name} {decision}"
+                    )
+            now = member.now
+            for copies in member.partitions.authored():
+                partition = copies.row.partition
+                if member.partitions.serves(partition, now):
+                    other = serving.setdefault(partition, name)
+                    if other != name:
+                        raise BrokenPromiseError(
+                            f"at {self.world.now():.3f} s: {other} and {name} both serve "
+                            f"partition {partition}"
+                        )

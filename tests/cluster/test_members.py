@@ -1,0 +1,309 @@
+"""Members that agree and serve, in a simulated world: restarts, cuts, leases, and what is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from support.raw_client import FailureError, RawClient, connected
+from tidelog.testing import SimCluster
+from tidelog.testing.cluster import PORT
+
+PARTITIONS = 8
+
+
+def cluster(seed: int, **options: Any) -> SimCluster:
+    return SimCluster(seed=seed, partitions=PARTITIONS, **options)
+
+
+class Clients:
+    """Raw clients of all members, on a machine of their own."""
+
+    def __init__(self, at: SimCluster) -> None:
+        self._cluster = at
+        self._node = at.world.add("client", lambda _node: trio.sleep_forever())
+        self._numbers = 0
+
+    def start(self) -> None:
+        self._node.start()
+
+    async def to(self, name: str, line: bytes = b"") -> RawClient:
+        self._numbers += 1
+        own = line or b"%016d" % self._numbers
+        return await connected(
+            self._node.environment.network, (name, PORT), line=own, number=self._numbers
+        )
+
+
+async def made_map(client: RawClient) -> int:
+    number: int = await client.ask("map", "m", "bytes", 1, "bytes", 1)
+    return number
+
+
+async def serving(at: SimCluster, clients: Clients) -> tuple[RawClient, int]:
+    at.start()
+    clients.start()
+    await at.settled()
+    first = await clients.to("n1")
+    return first, await made_map(first)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_acknowledged_is_there_behind_every_kind_of_end(seed: int) -> None:
+    at = cluster(seed)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        written: dict[bytes, bytes] = {}
+        for partition in range(PARTITIONS):
+            key = at.key(partition, 0)
+            client = await clients.to(at.primary(partition))
+            await client.put(b"%016d" % partition, number, {key: b"%d" % partition})
+            written[key] = b"%d" % partition
+        await at.power_cut()
+        at.start()
+        await at.settled()
+        for name in at.names:
+            await at.kill(name)
+            at.start([name])
+            await at.settled()
+        await at.checkpoint("n2")
+        await at.stop("n2")
+        at.start(["n2"])
+        await at.settled()
+        for partition in range(PARTITIONS):
+            key = at.key(partition, 0)
+            client = await clients.to(at.primary(partition))
+            values, epochs, counters = await client.ask("get", number, [key])
+            assert values == [written[key]]
+            assert (epochs, counters) == ([1], [1])
+
+    at.run(scenario)
+
+
+def test_a_partition_whose_member_is_away_says_so_at_once_and_the_others_go_on() -> None:
+    at = cluster(4)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        mine = [p for p in range(PARTITIONS) if at.primary(p) == "n3"]
+        others = [p for p in range(PARTITIONS) if at.primary(p) == "n1"]
+        await at.kill("n3", outcome="kept")
+        client = await clients.to("n1")
+        while at.topology().is_present(at.topology().partitions[mine[0]].author):
+            await trio.sleep(0.1)
+        before = at.world.now()
+        with pytest.raises(FailureError) as refused:
+            await client.ask("get", number, [at.key(mine[0], 0)])
+        assert refused.value.code == "TL-CLU-003"
+        assert "n3:7400" in refused.value.message
+        assert at.world.now() - before < 0.1
+        assert (await client.ask("get", number, [at.key(others[0], 0)]))[0] == [None]
+
+    at.run(scenario)
+
+
+def test_a_member_that_is_cut_off_serves_nothing_and_says_why() -> None:
+    at = cluster(5)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        mine = next(p for p in range(PARTITIONS) if at.primary(p) == "n1")
+        key = at.key(mine, 0)
+        client = await clients.to("n1")
+        await client.put(b"1" * 16, number, {key: b"before"})
+        at.cut({"n1"}, {"n2", "n3"})
+        codes = []
+        with trio.move_on_after(4):
+            while True:
+                await trio.sleep(0.05)
+                try:
+                    assert (await client.ask("get", number, [key]))[0] == [b"before"]
+                except FailureError as refused:
+                    codes.append(refused.code)
+        assert set(codes) <= {"wait", "TL-CLU-004"}
+        assert codes[-1] == "TL-CLU-004"
+        at.heal()
+        await at.settled()
+        client = await clients.to("n1")
+        assert (await client.ask("get", number, [key]))[0] == [b"before"]
+
+    at.run(scenario)
+
+
+def test_a_member_asked_for_what_another_one_serves_says_remap() -> None:
+    at = cluster(6)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        other = next(p for p in range(PARTITIONS) if at.primary(p) != "n1")
+        with pytest.raises(FailureError) as refused:
+            await client.ask("get", number, [at.key(other, 0)])
+        assert refused.value.code == "remap"
+        with pytest.raises(FailureError) as refused:
+            await client.put(b"1" * 16, number, {at.key(other, 0): b"x"})
+        assert refused.value.code == "remap"
+
+    at.run(scenario)
+
+
+def test_two_commits_on_one_version_conflict_and_a_range_that_changed_does() -> None:
+    at = cluster(7, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        keys = [b"a", b"b", b"c"]
+        await client.put(b"0" * 16, number, dict.fromkeys(keys, b"0"))
+        values, epochs, counters = await client.ask("get", number, keys)
+        assert values == [b"0"] * 3
+        read = [[number, keys, epochs, counters]]
+        one = await client.begin(
+            "commit", b"1" * 16, 1, False, None, read, [], [[number, [b"a"], [b"1"]]]
+        )
+        two = await client.begin(
+            "commit", b"2" * 16, 1, False, None, read, [], [[number, [b"b"], [b"2"]]]
+        )
+        await client.answer(one)
+        with pytest.raises(FailureError) as refused:
+            await client.answer(two)
+        assert refused.value.code == "TL-TX-002"
+        assert refused.value.fields["key"] == b"a"
+        found = await client.ask("get", number, keys)
+        assert found[0] == [b"1", b"0", b"0"]
+
+    at.run(scenario)
+
+
+def test_an_id_that_was_given_commits_once_and_one_that_was_refused_never() -> None:
+    at = cluster(8, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        write = [[number, [b"a"], [b"1"]]]
+        again = [[number, [b"a"], [b"2"]]]
+        first = await client.ask("commit", b"1" * 16, 1, True, None, [], [], write)
+        assert await client.ask("outcome", b"1" * 16, True, 0) == "committed"
+        second = await client.ask("commit", b"1" * 16, 1, True, None, [], [], again)
+        assert second[1:] == [[], [], [], []]
+        assert first[1:] != second[1:]
+        assert (await client.ask("get", number, [b"a"]))[0] == [b"1"]
+
+        assert await client.ask("outcome", b"2" * 16, True, 0) == "rolled_back"
+        with pytest.raises(FailureError) as refused:
+            await client.ask("commit", b"2" * 16, 1, True, None, [], [], again)
+        assert refused.value.code == "TL-TX-006"
+        assert refused.value.fields["attempt"] == 1
+        await client.ask("commit", b"2" * 16, 2, True, None, [], [], again)
+        assert await client.ask("outcome", b"2" * 16, True, 0) == "committed"
+        await at.restart("n1")
+        await at.settled()
+        client = await clients.to("n1")
+        assert await client.ask("outcome", b"2" * 16, True, 0) == "committed"
+        assert (await client.ask("get", number, [b"a"]))[0] == [b"2"]
+
+    at.run(scenario)
+
+
+def test_the_outcome_of_a_commit_whose_answer_was_lost_is_known_behind_a_restart() -> None:
+    at = cluster(9, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        home = 0
+        key = at.key(home, 0)
+        client = await clients.to("n1", line=b"one line of ours")
+        await client.begin("commit", b"1" * 16, 1, False, None, [], [], [[number, [key], [b"1"]]])
+        again = await clients.to("n1", line=b"one line of ours")
+        told = await again.ask("outcome", b"1" * 16, False, home)
+        found = (await again.ask("get", number, [key]))[0]
+        assert (told == "committed") == (found == [b"1"])
+        await at.restart("n1")
+        await at.settled()
+        again = await clients.to("n1")
+        assert await again.ask("outcome", b"1" * 16, False, home) == told
+        assert await again.ask("outcome", b"3" * 16, False, home) == "rolled_back"
+
+    at.run(scenario)
+
+
+def test_a_map_that_one_member_made_is_known_to_all_and_a_dropped_one_to_nobody() -> None:
+    at = cluster(10)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        others = [await clients.to(name) for name in ("n2", "n3")]
+        assert [await made_map(one) for one in others] == [number, number]
+        with pytest.raises(FailureError) as refused:
+            await others[0].ask("map", "m", "str", 1, "bytes", 1)
+        assert refused.value.code.startswith("TL-USE")
+        await others[0].ask("rename", "m", "other")
+        assert [row[1] for row in others[0].view[3]] == ["other"]
+        await others[1].ask("drop", "other")
+        assert others[1].view[3] == []
+        with pytest.raises(FailureError) as refused:
+            await others[1].ask("get", number, [at.key(0, 0)])
+        assert refused.value.code == "TL-USE-006"
+        assert await made_map(others[0]) == number + 1
+        await at.power_cut()
+        at.start()
+        await at.settled()
+        client = await clients.to("n3")
+        assert [row[:2] for row in client.view[3]] == [[number + 1, "m"]]
+
+    at.run(scenario)
+
+
+def test_a_request_that_makes_no_sense_is_answered_and_ends_nothing() -> None:
+    at = cluster(11, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        nonsense: list[tuple[str, list[object]]] = [
+            ("nothing", []),
+            ("get", []),
+            ("get", [number]),
+            ("get", [number, ["text"]]),
+            ("get", [number, [b"x" * 481]]),
+            ("get", [999, [b"a"]]),
+            ("get", [None, [b"a"]]),
+            ("scan", [number, [PARTITIONS], b"", None, False, 10, False]),
+            ("scan", [number, [-1], b"", None, False, 10, False]),
+            ("scan", [number, ["a"], b"", None, False, 10, False]),
+            ("scan", [number, [0], 7, None, False, 10, False]),
+            ("scan", [number, [0], b"", None, False, None, False]),
+            ("commit", [b"short", 1, False, None, [], [], []]),
+            ("commit", [b"1" * 16, 1, False, None, [], [], [[number, [b"a"], [7]]]]),
+            ("commit", [b"1" * 16, 1, False, None, [], [], [[number, [b"a"], []]]]),
+            ("commit", [b"1" * 16, 1, False, 7, [], [], [[number, [b"a"], [b"b"]]]]),
+            ("commit", [b"1" * 16, 1, False, None, [[number, [b"a"], [1], []]], [], []]),
+            ("commit", [b"1" * 16, "x", True, None, [], [], [[number, [b"a"], [b"b"]]]]),
+            ("commit", [b"1" * 16, 1, False, None, [], [[number, [0], b"", None, -1, b""]], []]),
+            ("commit", [b"1" * 16, 1, False, None, [], [], [[1, [b"1" * 16], [b"b"]]]]),
+            ("outcome", [b"1" * 16, False, PARTITIONS]),
+            ("outcome", [b"1" * 16, False, None]),
+            ("map", ["", "bytes", 1, "bytes", 1]),
+            ("map", ["n", 7, 1, "bytes", 1]),
+            ("map", ["n", "bytes", -1, "bytes", 1]),
+            ("drop", ["nobody"]),
+            ("drop", []),
+            ("rename", ["m"]),
+        ]
+        for operation, arguments in nonsense:
+            with pytest.raises(FailureError) as refused:
+                await client.ask(operation, *arguments)
+            assert refused.value.code.startswith("TL-"), (operation, arguments)
+        await client.put(b"2" * 16, number, {b"a": b"b"})
+        assert (await client.ask("get", number, [b"a"]))[0] == [b"b"]
+
+    at.run(scenario)

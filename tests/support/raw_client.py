@@ -1,0 +1,114 @@
+"""A client of a member that decides nothing: it sends requests as they are, and shows answers.
+
+Tests of members speak to them with it, so that no rule of the real client hides what is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog.engine.net.frames import KNOWN, FrameDecoder, Message, frame, pack_message
+from tidelog.engine.net.handshake import Introduction, Refusal, heard
+from tidelog.engine.net.kinds import BY_NAME, BY_NUMBER
+from tidelog.engine.system.environment import Address, Network, Stream
+
+
+class FailureError(Exception):
+    """A request was answered by a failure."""
+
+    def __init__(self, code: str, message: str, fields: dict[str, Any]) -> None:
+        super().__init__(code, message, fields)
+        self.code = code
+        self.message = message
+        self.fields = fields
+
+
+class RawClient:
+    """One connection to a member, with its newest view."""
+
+    def __init__(self, stream: Stream, welcome: Message, decoder: FrameDecoder) -> None:
+        self.view: list[Any] = welcome[4]
+        self.stream = stream
+        self._decoder = decoder
+        self._inbox: list[Message] = []
+        self._ids = 0
+
+    @property
+    def decided(self) -> int:
+        """How many decisions the newest view knows."""
+        found: int = self.view[0]
+        return found
+
+    def primary(self, partition: int) -> str:
+        """The address of who serves a partition."""
+        address: str = self.view[1][self.view[4][partition]][3]
+        return address
+
+    async def send(self, kind: str, *fields: object) -> None:
+        """Send a message."""
+        await self.stream.send(frame([pack_message(BY_NAME[kind].message(*fields))]))
+
+    async def begin(self, operation: str, *arguments: object, left_us: int | None = None) -> int:
+        """Send a request; return its id."""
+        self._ids += 1
+        await self.send("request", self._ids, left_us, operation, list(arguments))
+        return self._ids
+
+    async def answer(self, number: int) -> Any:
+        """Return the value of a request's answer; ``FailureError`` if it is a failure."""
+        while True:
+            while not self._inbox:
+                self._inbox += await _more(self.stream, self._decoder)
+            message = self._inbox.pop(0)
+            name = BY_NUMBER[message[0]].name
+            if name == "topology":
+                self.view = message[1]
+            elif name == "response" and message[1] == number:
+                return message[2]
+            elif name == "failure" and message[1] == number:
+                raise FailureError(*message[2:])
+
+    async def ask(self, operation: str, *arguments: object) -> Any:
+        """Return the value of a request."""
+        return await self.answer(await self.begin(operation, *arguments))
+
+    async def put(self, tx_id: bytes, number: int, pairs: dict[bytes, bytes | None]) -> Any:
+        """Commit some writes of a map."""
+        writes = [[number, list(pairs), list(pairs.values())]]
+        return await self.ask("commit", tx_id, 1, False, None, [], [], writes)
+
+    def close(self) -> None:
+        """End the connection."""
+        self.stream.close()
+
+
+async def connected(
+    network: Network, address: Address, *, line: bytes = b"a line of a test", number: int = 1
+) -> RawClient:
+    """Return a client that is connected and was welcomed."""
+    stream = await network.connect(address)
+    mine = Introduction(role="client", channel="client", member=line, number=number)
+    await stream.send(frame([pack_message(mine.message())]))
+    decoder = FrameDecoder()
+    found: list[Message] = []
+    while not found:  # not a byte of the next frame, which may be longer than strangers' may
+        found = await _more(stream, decoder, decoder.missing)
+    other = heard(found[0])
+    assert not isinstance(other, Refusal), other
+    decoder.limits = KNOWN
+    client = RawClient(stream, [0, b"", b"", b"", [0]], decoder)
+    welcome: Sequence[Message] = []
+    while not welcome:
+        welcome = await _more(stream, decoder)
+    assert BY_NUMBER[welcome[0][0]].name == "welcome"
+    client.view = welcome[0][4]
+    client._inbox = list(welcome[1:])
+    return client
+
+
+async def _more(stream: Stream, decoder: FrameDecoder, bytes_max: int = 65_536) -> list[Message]:
+    data = await stream.receive(bytes_max)
+    if not data:
+        raise ConnectionResetError("the member closed the connection")
+    return decoder.feed(data)
