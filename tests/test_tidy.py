@@ -151,11 +151,7 @@ CIRCLES: list[list[str]] = []
 
 # Modules that nothing in the product needs yet, and what will.
 AWAITED = {
-    "engine/node/server.py": "the commands of a server",
     "engine/store/partition_cuts.py": "full copies of partitions",
-    "tools/cluster/processes.py": "the command `tidelog cluster`",
-    "tools/cluster/questions.py": "the command `tidelog cluster`",
-    "tools/cluster/standing.py": "the command `tidelog cluster`",
     "wal/history.py": "the supply of a copy by history",
 }
 

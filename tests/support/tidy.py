@@ -73,7 +73,7 @@ DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
     "msgpack": ("wal", "checkpoints", "engine", "tools"),
     "rich": ("tools",),
     "sortedcontainers": ("tx", "engine", "testing"),
-    "trio": ("engine", "testing"),
+    "trio": ("engine", "testing", "tools/server"),
 }
 
 EVENT_LOOP = frozenset({"asyncio", "trio"})

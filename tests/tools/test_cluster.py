@@ -42,11 +42,11 @@ from tidelog.tools.cluster.standing import (
     summary_of,
 )
 from tidelog.tools.server.members import (
-    address_of,
     address_text,
     identified,
     member_id,
     named_members,
+    parsed_address,
 )
 
 CLUSTER = UUID(int=9)
@@ -101,7 +101,7 @@ def test_members_that_cannot_be_are_refused(text: str, problem: str) -> None:
 
 @pytest.mark.parametrize("text", ["127.0.0.1:7400", "localhost:1", "[::1]:65535"])
 def test_an_address_is_written_as_it_was_read(text: str) -> None:
-    assert address_text(address_of(text)) == text
+    assert address_text(parsed_address(text)) == text
 
 
 # ------------------------------------------------------------------ cluster.toml

@@ -30,7 +30,7 @@ from uuid import UUID
 
 from ...affinity.errors import ClusterError, NotFoundError, UsageError
 from ...affinity.partitions import PARTITIONS_MAX
-from ..server.members import address_of, check_member_name
+from ..server.members import check_member_name, parsed_address
 
 FILE_NAME = "cluster.toml"
 NEW_FILE_NAME = "cluster.tmp"
@@ -111,7 +111,7 @@ def cluster_of_toml(text: str) -> LocalCluster:
 def _member_of(row: dict[str, Any]) -> LocalMember:
     name = check_member_name(_typed(str, row, "name"))
     address = _typed(str, row, "address")
-    address_of(address)
+    parsed_address(address)
     return LocalMember(
         name=name,
         id=UUID(_typed(str, row, "id")),

@@ -21,7 +21,7 @@ PORT_MAX = 65_535
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
-def address_of(text: str) -> Address:
+def parsed_address(text: str) -> Address:
     """Return host and port of ``HOST:PORT``; an IPv6 address stands in brackets."""
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
@@ -35,7 +35,7 @@ def address_of(text: str) -> Address:
 
 
 def address_text(address: Address) -> str:
-    """Return an address as ``address_of`` takes it."""
+    """Return an address as ``parsed_address`` takes it."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -59,7 +59,7 @@ def named_members(text: str) -> dict[str, str]:
             raise UsageError(f"{part!r} is not NAME=HOST:PORT", hint="As in n1=127.0.0.1:7400.")
         if check_member_name(name) in found:
             raise UsageError(f"the member {name!r} is named twice", hint="Give each its own name.")
-        address = address_text(address_of(address))
+        address = address_text(parsed_address(address))
         if address in found.values():
             raise UsageError(f"two members have the address {address}", hint="Give each its own.")
         found[name] = address
