@@ -310,7 +310,7 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
             if cluster.view is None:
                 yield from _met(search)
             member = _chosen(cluster, job.partitions, search.tried)
-            if not member.present:
+            if job.partitions and not member.present:
                 yield from _awaited(search, job, member)
                 continue
             event = yield Ask(member.id, job.operation, job.arguments, job.until)
