@@ -50,6 +50,7 @@ mutate: .venv/.ready
 
 bench: .venv/.bench
 	$(BIN)/python benchmarks/run.py --write
+	$(BIN)/python benchmarks/cluster.py --write
 
 bench-spark: .venv/.ready
 	$(BIN)/python benchmarks/spark.py --write

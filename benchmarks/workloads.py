@@ -158,10 +158,10 @@ def durable_transactions(job: Job) -> Sequence[float]:
 
 def _alone(put: Callable[[bytes, bytes], object], pairs: list[Pair], job: Job) -> float:
     begin = perf_counter()
-    return _puts_until(begin + job.scale.seconds, put, pairs) / (perf_counter() - begin)
+    return puts_until(begin + job.scale.seconds, put, pairs) / (perf_counter() - begin)
 
 
-def _puts_until(end: float, put: Callable[[bytes, bytes], object], pairs: list[Pair]) -> int:
+def puts_until(end: float, put: Callable[[bytes, bytes], object], pairs: list[Pair]) -> int:
     done = 0
     for key, value in cycle(pairs):
         put(key, value)
@@ -177,7 +177,7 @@ def _from_threads(put: Callable[[bytes, bytes], object], pairs: list[Pair], job:
 
     def work(share: list[Pair]) -> int:
         ready.wait()
-        return _puts_until(perf_counter() + job.scale.seconds, put, share)
+        return puts_until(perf_counter() + job.scale.seconds, put, share)
 
     with ThreadPoolExecutor(job.writers) as pool:
         counts = [pool.submit(work, share) for share in shares]

@@ -44,6 +44,7 @@ T = TypeVar("T")
 PORT = 7400
 DIRECTORY = "/member"
 CHECK_S = 0.02
+SEGMENT_BYTES = 256 << 10
 SETTLE_S_MAX = 60.0
 
 KINDS = tuple(kind.name for kind in WIRE_KINDS if kind.channel in ("control", "data"))
@@ -89,7 +90,7 @@ class SimCluster:
         self._id = UUID(int=self.world.random("cluster").getrandbits(128), version=4)
         self._members = [(self.member_id(name), f"{name}:{PORT}") for name in self.names]
         self._timing = timing or Timing()
-        self._options = options or Options()
+        self._options = options or Options(segment_bytes=SEGMENT_BYTES)
         self._running: dict[str, RunningMember] = {}
         self._stops: dict[str, trio.Event] = {}
         self._decided: dict[int, Decision] = {}

@@ -85,6 +85,9 @@ class _HeldStream:
             await self._passed(data)
         await self._stream.send(data)
 
+    def send_nowait(self, data: bytes) -> int:
+        return 0  # it may have to wait
+
     async def receive(self, bytes_max: int = 65_536) -> bytes:
         return await self._stream.receive(bytes_max)
 

@@ -151,7 +151,6 @@ CIRCLES: list[list[str]] = []
 
 # Modules that nothing in the product needs yet, and what will.
 AWAITED = {
-    "engine/node/server.py": "the commands of a server",
     "engine/store/partition_cuts.py": "full copies of partitions",
     "wal/history.py": "the supply of a copy by history",
 }

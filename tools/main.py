@@ -21,6 +21,11 @@ _COMMANDS = {
         "tidelog.tools.spark.cli:spark",
         "Export, compare and audit stores, here or in Spark.",
     ),
+    "cluster": (
+        "tidelog.tools.cluster.cli:cluster",
+        "Run a cluster on this machine, to try things with.",
+    ),
+    "server": ("tidelog.tools.server.cli:server", "Make and run a member of a cluster."),
     "demo": (
         "tidelog.tools.demo.cli:demo",
         "Load real data, kill a writer, recover, and prove it.",

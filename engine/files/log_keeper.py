@@ -39,6 +39,7 @@ SPARES_MAX = 2
 LOOK_BACK = (64 << 10, 512 << 10, 4 << 20)
 """Bytes of log that are searched for the winner of a conflict, one after the other."""
 SPARE_SUFFIX = ".spare"
+SPARE_PIECE = 1 << 20
 
 log = logging.getLogger("tidelog.log")
 
@@ -239,6 +240,25 @@ class LogKeeper:
     def spare(self) -> str | None:
         """Return the name of a file that the writer may overwrite, or None."""
         return self._spares.pop() if self._spares else None
+
+    def prepare_spare(self, size: int) -> None:
+        """Fill a file with zeros for the next segment, unless there is a spare.
+
+        Writing to it then costs the file system no change of its size.  Raises ``OSError``.
+        """
+        if self._spares:
+            return
+        name = f"{0:016d}{SPARE_SUFFIX}"
+        if name in self._directory.names():
+            self._directory.unlink(name)
+        file, zeros = self._directory.create(name), bytes(SPARE_PIECE)
+        try:
+            for start in range(0, size, SPARE_PIECE):
+                file.write(start, zeros[: size - start])
+            file.sync()
+        finally:
+            file.close()
+        self._spares.append(name)
 
     def after_checkpoint(self, position: int) -> None:
         """Index what is not yet indexed, and let go of segments that nobody needs any more."""

@@ -134,8 +134,11 @@ class Connection:
                 if self._told < decided():
                     self._told = decided()
                     first = [pack_message(KNOWN_DECIDED.message(self._told))]
-                with trio.fail_after(SEND_S_MAX):
-                    await self._stream.send(self._outbox.take(*first))
+                data = self._outbox.take(*first)
+                sent = self._stream.send_nowait(data)  # mostly it is all of it, and no task waits
+                if sent < len(data):
+                    with trio.fail_after(SEND_S_MAX):
+                        await self._stream.send(data[sent:])
                 if self._wanted and self._outbox.roomy:
                     self._wanted = False
                     room()

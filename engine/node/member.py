@@ -188,6 +188,7 @@ class RunningMember:
             self.requests.tick()
             if now() >= announced + ANNOUNCE_S:
                 self.log.tell_durable()
+                await self._fill_ahead()
                 announced = now()
             reason = policy.due(
                 overlay_bytes=files.overlay.bytes,
@@ -201,6 +202,17 @@ class RunningMember:
                 await self.checkpoint(reason)
             except TidelogError:  # logged there, and tried again
                 again = now() + CHECKPOINT_PAUSE
+
+    async def _fill_ahead(self) -> None:
+        """Have a file of zeros for the next segment once this one is half full.
+
+        It is a courtesy: without room on the disk segments grow as they are written.
+        """
+        size, writer = self._files.options.segment_bytes, self._files.writer
+        if writer.position - writer.segment.first_position < size // 2:
+            return
+        with suppress(OSError):
+            await self._environment.run("fill", partial(self._files.keeper.prepare_spare, size))
 
     # -------------------------------------------------------------- what was decided
 

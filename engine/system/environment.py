@@ -217,6 +217,12 @@ class Stream(Protocol):
         That it returns does not mean that anything arrived.  Cancelled, any part may be sent.
         """
 
+    def send_nowait(self, data: bytes) -> int:
+        """Send what can be taken at once; return how many bytes that is, maybe none.
+
+        Like ``send``, but for the waiting: nobody may be in ``send`` meanwhile.
+        """
+
     async def receive(self, bytes_max: int = 65_536) -> bytes:
         """Wait for some bytes; empty if the peer has closed its end."""
 

@@ -141,6 +141,16 @@ class RealStream:
         with _system_errors():
             await self._stream.send_all(data)
 
+    def send_nowait(self, data: bytes) -> int:
+        """Send what can be taken at once; return how many bytes that is, maybe none."""
+        number = self._stream.socket.fileno()
+        if number < 0:
+            raise trio.ClosedResourceError
+        try:
+            return os.write(number, data)
+        except BlockingIOError:
+            return 0
+
     async def receive(self, bytes_max: int = 65_536) -> bytes:
         """Wait for some bytes; empty if the peer has closed its end."""
         with _system_errors():

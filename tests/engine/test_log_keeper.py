@@ -356,3 +356,21 @@ def test_frames_near_the_end_are_those_from_a_place_on_and_no_more_is_read() -> 
         reads.clear()
         assert list(log_keeper._frames_near(noting, start, end)) == expected
         assert reads[0] == end - start
+
+
+def test_a_spare_that_was_prepared_is_the_next_segment_whole_and_full_of_zeros() -> None:
+    with opened(segment_bytes=1) as store:
+        size = 3 << 20
+        store.parts.keeper.prepare_spare(size)
+        store.parts.keeper.prepare_spare(size)  # there is one
+        wal = store.disk.directory("/store/wal")
+        spare = f"{0:016d}{SPARE_SUFFIX}"
+        assert [name for name in wal.names() if name.endswith(SPARE_SUFFIX)] == [spare]
+        before = segments(store)
+        ids = fill(store)
+        assert len(segments(store)) > len(before)
+        assert open_segment(wal, before[-1] + 1).file.size() == size
+    wal.create(spare).close()  # as a crash leaves one
+    with opened(store.disk, segment_bytes=1) as again:
+        assert spare not in again.disk.directory("/store/wal").names()
+        assert all(again.database.outcome(one) == "committed" for one in ids)

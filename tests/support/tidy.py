@@ -55,8 +55,8 @@ ROOMS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("shell",),
         ("wal",),
         ("db",),
-        ("kv", "spark"),
-        ("demo",),
+        ("kv", "spark", "server"),
+        ("demo", "cluster"),
         ("",),
     ),
 }
@@ -73,7 +73,7 @@ DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
     "msgpack": ("wal", "checkpoints", "engine", "tools"),
     "rich": ("tools",),
     "sortedcontainers": ("tx", "engine", "testing"),
-    "trio": ("engine", "testing"),
+    "trio": ("engine", "testing", "tools/server"),
 }
 
 EVENT_LOOP = frozenset({"asyncio", "trio"})

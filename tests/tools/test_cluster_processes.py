@@ -1,0 +1,310 @@
+"""``tidelog cluster`` and ``tidelog server`` on real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from click.testing import Result
+
+from tidelog.tools.cluster.cluster_file import FILE_NAME, LOG_NAME, read_cluster, write_cluster
+from tidelog.tools.cluster.processes import pid_of, process_of
+from tidelog.tools.cluster.running import LOCK_NAME, described
+
+Run = Callable[..., Result]
+
+pytestmark = pytest.mark.slow
+
+ONE = ("-n", 1, "--partitions", 4, "--dir")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """The directory of a cluster whose members have ended when the test has."""
+    folder = tmp_path / "cluster"
+    yield folder
+    for directory in folder.glob("n*"):
+        with process_of(str(directory)) as process:
+            if process:
+                process.send(signal.SIGKILL)
+                assert process.ended(60)
+
+
+def document(done: Result) -> Any:
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def states(run: Run, place: Path) -> list[str]:
+    """The state of each partition."""
+    rows = document(run("cluster", "partitions", place, "--json"))["partitions"]
+    return [row["state"] for row in rows]
+
+
+# ------------------------------------------------------------------ a cluster's life
+
+
+def test_a_cluster_comes_up_loses_a_member_gets_it_back_and_ends(run: Run, place: Path) -> None:
+    up = ("cluster", "up", "-n", 3, "--dir", place, "--partitions", 8, "--base-port", free_port())
+    first = run(*up)
+    assert first.exit_code == 0, first.stderr
+    addresses = [member.address for member in read_cluster(str(place)).members]
+    assert first.stdout == f"up: tidelog://{','.join(addresses)}\n"
+    assert states(run, place) == ["served"] * 8
+    before = [member.pid for member in read_cluster(str(place)).members]
+    assert before == [pid_of(str(place / name)) for name in ("n1", "n2", "n3")]
+
+    again = run(*up)
+    assert again.exit_code == 0
+    assert "n1 runs already" in again.stderr
+    assert [member.pid for member in read_cluster(str(place)).members] == before
+    for option, number in (("-n", 5), ("--partitions", 9)):
+        refused = run("cluster", "up", "--dir", place, option, number)
+        assert refused.exit_code == 2
+        assert f"not {number}" in refused.stderr
+
+    killed = run("cluster", "kill", place, "n2")
+    assert killed.stderr == f"killed n2, process {before[1]}\n"
+    assert run("cluster", "kill", place, "n2").stderr == "n2 does not run\n"
+    nodes = document(run("cluster", "nodes", place, "--json"))["nodes"]
+    assert [node["state"] for node in nodes] == ["up", "down", "up"]
+    away = states(run, place).count("away")
+    assert 0 < away < 8
+    status = document(run("cluster", "status", place, "--json"))
+    assert (status["members_up"], status["majority"]) == (2, True)
+    assert status["partitions_served"] == 8 - away
+
+    started = run("cluster", "start", place, "n2")
+    assert started.exit_code == 0, started.stderr
+    assert states(run, place) == ["served"] * 8
+    assert run("cluster", "start", place, "n2").stderr == "n2 runs already\n"
+
+    ended = run("cluster", "down", place)
+    assert (ended.exit_code, ended.stderr) == (0, "ended n1, n2, n3\n")
+    assert run("cluster", "down", place).stderr == "no member runs\n"
+    assert [member.pid for member in read_cluster(str(place)).members] == [0, 0, 0]
+    for name in ("n1", "n2", "n3"):
+        assert "ended in order" in (place / name / LOG_NAME).read_text()
+    assert document(run("cluster", "status", place, "--json"))["members_up"] == 0
+
+    alone = run("cluster", "start", place, "n1")
+    assert (alone.exit_code, alone.stderr) == (0, "1 of 3 members run: nothing is served yet\n")
+    assert run("cluster", "start", place, "n3").exit_code == 0
+    assert "served" in states(run, place)
+    assert run("cluster", "up", "--dir", place).exit_code == 0
+    assert states(run, place) == ["served"] * 8
+
+
+def test_a_cluster_that_was_described_and_not_made_is_gone_on_with(run: Run, place: Path) -> None:
+    place.mkdir()
+    wanted = described(str(place), 1, 4, free_port())
+    assert run("cluster", "up", "--dir", place).exit_code == 0
+    [member] = read_cluster(str(place)).members
+    assert (member.id, member.address) == (wanted.members[0].id, wanted.members[0].address)
+    assert states(run, place) == ["served"] * 4
+
+
+def test_ports_that_are_taken_are_left_out(run: Run, place: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert run("cluster", "up", *ONE, place, "--base-port", port).exit_code == 0
+    [member] = read_cluster(str(place)).members
+    assert int(member.address.rpartition(":")[2]) > port
+
+
+def test_a_member_whose_port_was_taken_meanwhile_shows_its_log(run: Run, place: Path) -> None:
+    place.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        taken.close()
+        described(str(place), 1, 4, port)
+        with socket.create_server(("127.0.0.1", port)):
+            done = run("cluster", "up", "--dir", place)
+    assert done.exit_code == 3
+    assert "n1 ended instead of coming up" in done.stderr
+    assert "cannot listen at its address: Address already in use" in done.stderr
+
+
+def test_if_one_does_not_come_up_the_others_end(run: Run, place: Path) -> None:
+    up = ("cluster", "up", "-n", 3, "--dir", place, "--partitions", 8, "--base-port", free_port())
+    assert run(*up).exit_code == 0
+    assert run("cluster", "down", place).exit_code == 0
+    (place / "n2" / "manifest").write_bytes(b"{}\n")
+    done = run(*up)
+    assert done.exit_code == 3
+    assert "n2 ended instead of coming up" in done.stderr
+    assert f"the end of {place / 'n2' / LOG_NAME}" in done.stderr
+    assert "manifest" in done.stderr
+    assert [pid_of(str(place / name)) for name in ("n1", "n2", "n3")] == [0, 0, 0]
+
+
+# ------------------------------------------------------------------ held wrong
+
+
+def test_nobody_elses_process_is_signalled(run: Run, place: Path) -> None:
+    place.mkdir()
+    cluster = described(str(place), 1, 4, free_port())
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        for command in (("kill", place, "n1"), ("down", place)):
+            write_cluster(str(place), cluster.with_pid("n1", other.pid))
+            assert run("cluster", *command).exit_code == 0
+            assert read_cluster(str(place)).members[0].pid == 0
+        assert other.poll() is None
+        other.kill()
+
+
+COMMANDS = ("status", "nodes", "partitions", "down")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_directory_without_a_cluster_stays_as_it_is(
+    run: Run, tmp_path: Path, command: str
+) -> None:
+    for where in (tmp_path, tmp_path / "none"):
+        done = run("cluster", command, where)
+        assert done.exit_code == 4
+        assert "cluster up" in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_broken_file_is_told_of_by_every_command(run: Run, tmp_path: Path, command: str) -> None:
+    (tmp_path / FILE_NAME).write_text("cluster = 1\n")
+    for arguments in ((command, tmp_path), ("up", "--dir", tmp_path)):
+        done = run("cluster", *arguments)
+        assert done.exit_code == 3
+        assert FILE_NAME in done.stderr
+
+
+def test_a_directory_with_something_else_in_it_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("dear")
+    done = run("cluster", "up", "--dir", tmp_path)
+    assert done.exit_code == 7
+    assert os.listdir(tmp_path) == ["letter"]
+
+
+def test_one_command_at_a_time_changes_a_cluster(run: Run, place: Path) -> None:
+    from tidelog.engine.system.production import production
+
+    place.mkdir()
+    described(str(place), 1, 4, free_port())
+    lock = production().disk.lock(str(place / LOCK_NAME))
+    try:
+        done = run("cluster", "up", "--dir", place)
+    finally:
+        lock.release()
+    assert done.exit_code == 7
+    assert "another command" in done.stderr
+
+
+# ------------------------------------------------------------------ tidelog server
+
+MEMBERS = "n1=127.0.0.1:7400,n2=127.0.0.1:7401"
+CLUSTER = UUID(int=9)
+
+
+def test_each_machine_makes_its_own_member(run: Run, tmp_path: Path) -> None:
+    made = ["server", "init", tmp_path / "one", "--name", "n1", "--members", MEMBERS]
+    first = document(run(*made, "--json"))
+    turned = ",".join(reversed(MEMBERS.split(",")))
+    made = ["server", "init", tmp_path / "two", "--name", "n2", "--members", turned]
+    second = document(run(*made, "--cluster", first["cluster"], "--json"))
+    assert second["cluster"] == first["cluster"]
+    assert second["member"] != first["member"]
+    again = ["server", "init", tmp_path / "again", "--name", "n1", "--members", turned]
+    assert document(run(*again, "--cluster", first["cluster"], "--json")) == first
+    assert run(*made).exit_code == 2  # it is there already
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["init", "{}", "--name", "n3", "--members", MEMBERS], "not one of the members"),
+        (["init", "{}", "--name", "n1", "--members", "n1"], "not NAME=HOST:PORT"),
+        (
+            ["init", "{}", "--name", "n1", "--members", MEMBERS, "--cluster", "x"],
+            "not a valid UUID",
+        ),
+        (["run", "{}", "--solo", "--listen", "127.0.0.1:1"], "--solo excludes"),
+        (["run", "{}", "--socket", "s"], "are for --solo"),
+        (["run", "{}", "--solo", "--socket", "s" * 200], "longer than 107 bytes"),
+        (["run", "{}", "--listen", "7400"], "not HOST:PORT"),
+    ],
+)
+def test_a_server_that_is_asked_for_wrongly_makes_nothing(
+    run: Run, tmp_path: Path, arguments: list[str], problem: str
+) -> None:
+    done = run("server", *(text.format(tmp_path / "member") for text in arguments))
+    assert done.exit_code == 2
+    assert problem in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_server_off_loopback_has_to_be_wanted(run: Run, tmp_path: Path) -> None:
+    made = ["server", "init", tmp_path / "one", "--name", "n1", "--members", "n1=127.0.0.1:7400"]
+    assert run(*made).exit_code == 0
+    done = run("server", "run", tmp_path / "one", "--listen", "192.0.2.1:7400")
+    assert done.exit_code == 2
+    assert "--insecure" in done.stderr
+
+
+def server(*arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tidelog", "server", "run", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_cluster_of_one_listens_on_a_socket_of_its_owner(tmp_path: Path) -> None:
+    for partitions in (["--partitions", 4], []):
+        with server(tmp_path / "store", "--solo", *partitions) as process:
+            assert process.stdout is not None
+            path = tmp_path / "store" / "socket"
+            assert process.stdout.readline() == f"listening at {path}, process {process.pid}\n"
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            process.send_signal(signal.SIGTERM)
+            told = process.communicate(timeout=60)[1]
+        assert (process.returncode, told.splitlines()[-1]) == (0, "the member has ended in order")
+    with server(tmp_path / "store", "--solo", "--partitions", 4) as process:
+        assert "leave --partitions out" in process.communicate(timeout=60)[1].lower()
+    assert process.returncode == 2
+
+
+STUBBORN = """
+import sys, trio
+from tidelog.engine.node import server
+async def run_member(environment, directory, *, ready, stop, **_more):
+    ready(("/stubborn", 0))
+    await stop.wait()
+    print("draining", flush=True)
+    await trio.sleep_forever()
+server.run_member = run_member
+sys.argv = ["tidelog", "server", "run", sys.argv[1]]
+from tidelog.tools.entry import main
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_second_signal_ends_a_server_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-c", STUBBORN, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("listening at /stubborn")
+        process.send_signal(number)
+        assert process.stdout.readline() == "draining\n"
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number

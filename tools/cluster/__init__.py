@@ -1,0 +1,1 @@
+"""``tidelog cluster``: a cluster on this machine, to try things with."""

@@ -1,0 +1,168 @@
+"""``tidelog cluster``: a cluster of real processes on this machine, in one command.
+
+Invariants:
+
+- Each command can be given again: what is so already is told, and the command ends with 0.
+- ``down`` and ``kill`` leave all data; nothing here removes any.
+
+Left out: members on other machines (``tidelog server``).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from ...affinity.errors import UsageError
+from ...affinity.partitions import PARTITIONS_MAX
+from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
+from ..shell.terminal import note, write_fields, write_json, write_rows
+from .cluster_file import read_cluster
+from .running import (
+    changing,
+    described,
+    end_members,
+    kill_member,
+    look,
+    make_members,
+    prepare_folder,
+    start_members,
+)
+from .standing import NODE_COLUMNS, PARTITION_COLUMNS, node_rows, partition_rows, summary_of
+
+SCHEMA = 1
+MEMBERS, MEMBERS_MAX = 3, 32
+PARTITIONS = 64
+BASE_PORT = 7400
+
+
+@click.group(cls=LazyGroup)
+def cluster() -> None:
+    """Run a cluster on this machine, to try things with."""
+
+
+@cluster.command()
+@click.option(
+    "-n", "members", type=click.IntRange(1, MEMBERS_MAX), help=f"Members.  [default: {MEMBERS}]"
+)
+@click.option("--dir", "folder", required=True, type=PATH, help="Directory of the cluster.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, PARTITIONS_MAX),
+    help=f"Partitions, for good.  [default: {PARTITIONS}]",
+)
+@click.option(
+    "--base-port",
+    type=click.IntRange(1, 65_535),
+    default=BASE_PORT,
+    show_default=True,
+    help="The first port to try.",
+)
+@click.pass_context
+def up(
+    ctx: click.Context, members: int | None, folder: str, partitions: int | None, base_port: int
+) -> None:
+    """Make a cluster in a directory, or start again what is there; return when all is served.
+
+    Each member is a process of its own on 127.0.0.1, whose store and log are in its directory.
+    """
+    settings = settings_of(ctx)
+    settings.where = folder
+    prepare_folder(folder)
+    with changing(folder):
+        found = described(folder, members or MEMBERS, partitions or PARTITIONS, base_port)
+        _check_same("members", members, len(found.members))
+        _check_same("partitions", partitions, found.partitions)
+        make_members(folder, found)
+        start_members(folder, [member.name for member in found.members], partial(note, settings))
+    addresses = ",".join(member.address for member in found.members)
+    click.echo(f"up: tidelog://{addresses}")
+    note(settings, f"connect to it with tidelog.connect({folder!r})")
+
+
+def _check_same(what: str, wanted: int | None, there: int) -> None:
+    if wanted not in (None, there):
+        raise UsageError(
+            f"the cluster that is there has {there} {what}, not {wanted}",
+            hint="Leave the option out, or name another directory.",
+        )
+
+
+@cluster.command()
+@store_argument("directory")
+@json_options
+@click.pass_context
+def status(ctx: click.Context, directory: str, form: str) -> None:
+    """Show who is there, who leads, and how much is served."""
+    fields = summary_of(look(directory, read_cluster(directory)))
+    if form == "text":
+        write_fields(settings_of(ctx), fields)
+    else:
+        write_json({"v": SCHEMA, "type": "cluster", **fields})
+
+
+@cluster.command()
+@store_argument("directory")
+@json_options
+@click.pass_context
+def nodes(ctx: click.Context, directory: str, form: str) -> None:
+    """Show each member: its process, its lease, what it serves."""
+    rows = node_rows(look(directory, read_cluster(directory)))
+    if form == "text":
+        write_rows(settings_of(ctx), NODE_COLUMNS, rows)
+    elif form == "json":
+        write_json({"v": SCHEMA, "type": "nodes", "nodes": rows})
+    else:
+        for row in rows:
+            write_json({"v": SCHEMA, "type": "node", **row})
+
+
+@cluster.command()
+@store_argument("directory")
+@json_options
+@click.pass_context
+def partitions(ctx: click.Context, directory: str, form: str) -> None:
+    """Show each partition: whose it is, its epoch, and whether it is served."""
+    rows = partition_rows(look(directory, read_cluster(directory)))
+    if form == "text":
+        write_rows(settings_of(ctx), PARTITION_COLUMNS, rows)
+    elif form == "json":
+        write_json({"v": SCHEMA, "type": "partitions", "partitions": rows})
+    else:
+        for row in rows:
+            write_json({"v": SCHEMA, "type": "partition", **row})
+
+
+@cluster.command()
+@store_argument("directory")
+@click.argument("node")
+@click.pass_context
+def kill(ctx: click.Context, directory: str, node: str) -> None:
+    """End the process of NODE as by `kill -9`; its data stays."""
+    read_cluster(directory).member(node)
+    with changing(directory):
+        kill_member(directory, node, partial(note, settings_of(ctx)))
+
+
+@cluster.command()
+@store_argument("directory")
+@click.argument("node")
+@click.pass_context
+def start(ctx: click.Context, directory: str, node: str) -> None:
+    """Start NODE again; return when it serves, or answers if there is no majority."""
+    found = read_cluster(directory)
+    found.member(node)
+    with changing(directory):
+        make_members(directory, found)
+        start_members(directory, [node], partial(note, settings_of(ctx)))
+
+
+@cluster.command()
+@store_argument("directory")
+@click.pass_context
+def down(ctx: click.Context, directory: str) -> None:
+    """End all members in order, with `kill -9` for whoever does not; all data stays."""
+    read_cluster(directory)
+    with changing(directory):
+        end_members(directory, partial(note, settings_of(ctx)))

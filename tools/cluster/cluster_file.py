@@ -1,0 +1,160 @@
+"""``cluster.toml``: who the members of a cluster on this machine are, and where.
+
+    cluster = "6f9619ff-..."
+    partitions = 64
+
+    [[members]]
+    name = "n1"
+    id = "1b671a64-..."
+    address = "127.0.0.1:7400"
+    directory = "n1"
+    pid = 4711
+
+A directory is that of a member, within that of the file.  ``pid`` is 0 unless the member was
+started and has not been ended by a command; whether it runs is for the operating system to tell.
+
+Invariants:
+
+- The file is replaced whole.
+- What is read is what was written, or a ``ClusterError`` that names the field.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from ...affinity.errors import ClusterError, NotFoundError, UsageError
+from ...affinity.partitions import PARTITIONS_MAX
+from ..server.members import check_member_name, parsed_address
+
+FILE_NAME = "cluster.toml"
+NEW_FILE_NAME = "cluster.tmp"
+LOG_NAME = "server.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalMember:
+    """A member on this machine; ``directory`` is within that of the cluster."""
+
+    name: str
+    id: UUID
+    address: str
+    directory: str
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalCluster:
+    """A cluster on this machine."""
+
+    cluster: UUID
+    partitions: int
+    members: tuple[LocalMember, ...]
+
+    def member(self, name: str) -> LocalMember:
+        """Return the member of that name."""
+        for member in self.members:
+            if member.name == name:
+                return member
+        names = ", ".join(member.name for member in self.members)
+        raise NotFoundError(f"there is no member {name!r}", hint=f"The members are {names}.")
+
+    def with_pid(self, name: str, pid: int) -> LocalCluster:
+        """Return the same with another process of a member."""
+        members = (replace(m, pid=pid) if m.name == name else m for m in self.members)
+        return replace(self, members=tuple(members))
+
+
+def toml_of(cluster: LocalCluster) -> str:
+    """Return the text of the file."""
+    lines = [f'cluster = "{cluster.cluster}"', f"partitions = {cluster.partitions}"]
+    for member in cluster.members:
+        lines += [
+            "",
+            "[[members]]",
+            f'name = "{member.name}"',
+            f'id = "{member.id}"',
+            f'address = "{member.address}"',
+            f'directory = "{member.directory}"',
+            f"pid = {member.pid}",
+        ]
+    return "\n".join([*lines, ""])
+
+
+def cluster_of_toml(text: str) -> LocalCluster:
+    """Return what the text of a file says; ``ClusterError`` if it cannot be right."""
+    try:
+        fields = tomllib.loads(text)
+        rows = [dict(row) for row in fields["members"]]
+        members = tuple(_member_of(row) for row in rows)
+        found = LocalCluster(
+            cluster=UUID(_typed(str, fields, "cluster")),
+            partitions=_typed(int, fields, "partitions"),
+            members=members,
+        )
+    except KeyError as error:
+        raise _broken(f"it has no field {error.args[0]!r}") from None
+    except (TypeError, ValueError, UsageError) as error:
+        raise _broken(str(error)) from None
+    if not members or len({member.name for member in members}) != len(members):
+        raise _broken("it names no member, or one twice")
+    if not 1 <= found.partitions <= PARTITIONS_MAX:
+        raise _broken(f"{found.partitions} is not a number of partitions")
+    return found
+
+
+def _member_of(row: dict[str, Any]) -> LocalMember:
+    name = check_member_name(_typed(str, row, "name"))
+    address = _typed(str, row, "address")
+    parsed_address(address)
+    return LocalMember(
+        name=name,
+        id=UUID(_typed(str, row, "id")),
+        address=address,
+        directory=check_member_name(_typed(str, row, "directory")),
+        pid=_typed(int, row, "pid"),
+    )
+
+
+def _typed(kind: Callable[..., Any], fields: dict[str, Any], name: str) -> Any:
+    value = fields[name]
+    if type(value) is not kind:
+        raise TypeError(f"{name!r} is {value!r}, which is not {kind.__name__}")
+    return value
+
+
+def _broken(why: str) -> ClusterError:
+    return ClusterError(
+        f"{FILE_NAME} cannot be right: {why}",
+        hint="Correct the file; or remove the directory, with all data in it, and begin anew.",
+    )
+
+
+def read_cluster(folder: str) -> LocalCluster:
+    """Return what the file in a directory says."""
+    try:
+        with open(os.path.join(folder, FILE_NAME), "rb") as file:
+            text = file.read().decode()
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(
+            f"there is no {FILE_NAME} in {folder}",
+            hint=f"Name another one, or make a cluster there: `tidelog cluster up --dir {folder}`.",
+        ) from None
+    except UnicodeDecodeError:
+        raise _broken("it is not text") from None
+    return cluster_of_toml(text)
+
+
+def write_cluster(folder: str, cluster: LocalCluster) -> None:
+    """Replace the file in a directory."""
+    beside = os.path.join(folder, NEW_FILE_NAME)
+    with open(beside, "w", encoding="utf-8") as file:
+        file.write(toml_of(cluster))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, os.path.join(folder, FILE_NAME))

@@ -1,0 +1,287 @@
+"""Brings a cluster on this machine up and down, and asks it how it is.
+
+    up      describe (cluster.toml) -> make each member -> start its process -> wait until served
+    down    SIGTERM to all -> wait -> SIGKILL to whoever is left
+
+Invariants:
+
+- ``cluster.toml`` comes first and says all that a member is made of, so that a command that was
+  interrupted is gone on with by the next one.
+- One command at a time changes a cluster: it holds the lock of the directory.
+- If a start fails, the processes that it has started have ended; their data and logs stay.
+
+Left out: one process (``processes``), one question (``questions``), what answers mean
+(``standing``).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from uuid import uuid4
+
+from ...affinity.errors import ClusterError, UsageError
+from ...engine.system.layout import MANIFEST_NAME
+from ...engine.system.production import production
+from ..server.members import address_text, identified, member_id, parsed_address
+from ..shell.exits import NotServedError, RefusedError
+from ..shell.terminal import tell_beside
+from .cluster_file import (
+    FILE_NAME,
+    LOG_NAME,
+    NEW_FILE_NAME,
+    LocalCluster,
+    LocalMember,
+    read_cluster,
+    write_cluster,
+)
+from .processes import MemberProcess, end_of_log, pid_of, process_of, start_process
+from .questions import ask_status
+from .standing import MemberAnswer, Picture, picture_of, status_of
+
+HOST = "127.0.0.1"
+LOCK_NAME = "cluster.lock"
+PORTS_TRIED = 1000
+PAUSE_S = 0.05
+ANSWER_S_MAX = 2.0
+"""Seconds for one answer."""
+UP_S_MAX = 60.0
+"""Seconds until everything is served."""
+DOWN_S_MAX = 30.0
+"""Seconds for members to end in order."""
+KILLED_S_MAX = 10.0
+
+_LOG_HINT = f"The end of its log is shown above; all of it is in {LOG_NAME} of the member."
+
+TellUser = Callable[[str], None]
+
+
+@contextmanager
+def changing(folder: str) -> Iterator[None]:
+    """Hold the lock of the cluster in a directory."""
+    try:
+        lock = production().disk.lock(os.path.join(folder, LOCK_NAME))
+    except BlockingIOError:
+        raise RefusedError(
+            "another command is at work on this cluster", hint="Wait for its end."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+# ------------------------------------------------------------------ a new one
+
+
+def prepare_folder(folder: str) -> None:
+    """Make the directory of a cluster; ``RefusedError`` for one that has something else in it."""
+    os.makedirs(folder, exist_ok=True)
+    names = set(os.listdir(folder)) - {LOCK_NAME, NEW_FILE_NAME}
+    if names and FILE_NAME not in names:
+        raise RefusedError(
+            f"{folder} has no {FILE_NAME}, and is not empty: {', '.join(sorted(names)[:3])}",
+            hint="Name a directory that is empty, or not there yet.",
+        )
+
+
+def described(folder: str, count: int, partitions: int, base_port: int) -> LocalCluster:
+    """Return the cluster in a directory; a new one, which is written down, if there is none."""
+    if os.path.exists(os.path.join(folder, FILE_NAME)):
+        return read_cluster(folder)
+    cluster = uuid4()
+    members = []
+    for number, port in enumerate(free_ports(base_port, count), 1):
+        name = f"n{number}"
+        members.append(
+            LocalMember(
+                name=name,
+                id=member_id(cluster, name),
+                address=address_text((HOST, port)),
+                directory=name,
+            )
+        )
+    new = LocalCluster(cluster=cluster, partitions=partitions, members=tuple(members))
+    write_cluster(folder, new)
+    return new
+
+
+def free_ports(first: int, count: int) -> list[int]:
+    """Return so many ports on loopback that nobody listens at, the first one if it is free."""
+    found: list[int] = []
+    for port in range(first, min(first + PORTS_TRIED, 1 << 16)):
+        with socket.socket() as attempt:
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                attempt.bind((HOST, port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise UsageError(
+        f"{HOST} has fewer than {count} free ports from {first} on",
+        hint="Give another --base-port.",
+    )
+
+
+def make_members(folder: str, cluster: LocalCluster) -> None:
+    """Make the stores of members that are not there yet."""
+    from ...engine.node.member_files import init_member
+
+    addresses = {member.name: member.address for member in cluster.members}
+    for member in cluster.members:
+        directory = os.path.join(folder, member.directory)
+        if not os.path.exists(os.path.join(directory, MANIFEST_NAME)):
+            init_member(
+                production(),
+                os.path.abspath(directory),
+                cluster=cluster.cluster,
+                member=member.id,
+                members=identified(cluster.cluster, addresses),
+                partitions=cluster.partitions,
+            )
+
+
+# ------------------------------------------------------------------ up
+
+
+def start_members(folder: str, names: Iterable[str], tell: TellUser) -> None:
+    """Start members that do not run, and wait until what they shall serve is served.
+
+    Without a majority that cannot be: then it is enough that they answer.
+    """
+    cluster = read_cluster(folder)
+    started: list[str] = []
+    try:
+        for name in names:
+            directory = os.path.join(folder, cluster.member(name).directory)
+            if pid_of(directory):
+                tell(f"{name} runs already")
+                continue
+            pid = start_process(directory)
+            started.append(name)
+            write_cluster(folder, cluster := cluster.with_pid(name, pid))
+        _wait_until_served(folder, cluster, started, tell)
+    except BaseException:
+        _end_all(folder, cluster, started, KILLED_S_MAX, tell)
+        raise
+
+
+def _wait_until_served(
+    folder: str, cluster: LocalCluster, started: list[str], tell: TellUser
+) -> None:
+    deadline = time.monotonic() + UP_S_MAX
+    while True:
+        picture = look(folder, cluster)
+        of_started = [picture.answers[name] for name in started]
+        if ended := [name for name in started if not picture.answers[name].pid]:
+            _show_logs(folder, cluster, ended)
+            raise ClusterError(
+                f"{', '.join(ended)} ended instead of coming up",
+                hint=_LOG_HINT,
+            )
+        running = sum(answer.pid > 0 for answer in picture.answers.values())
+        if running <= len(cluster.members) // 2:
+            if all(answer.status for answer in of_started):
+                tell(f"{running} of {len(cluster.members)} members run: nothing is served yet")
+                return
+        elif picture.whole if running == len(cluster.members) else all(map(_serves, of_started)):
+            return
+        if time.monotonic() > deadline:
+            late = [name for name, answer in picture.answers.items() if not _serves(answer)]
+            _show_logs(folder, cluster, late)
+            raise NotServedError(
+                f"after {UP_S_MAX:.0f} s {picture.partitions_served} of {cluster.partitions} "
+                f"partitions are served; not ready: {', '.join(late)}",
+                hint=_LOG_HINT,
+            )
+        time.sleep(PAUSE_S)
+
+
+def _serves(answer: MemberAnswer) -> bool:
+    return answer.status is not None and answer.status.serves_all
+
+
+def _show_logs(folder: str, cluster: LocalCluster, names: list[str]) -> None:
+    for name in names:
+        directory = os.path.join(folder, cluster.member(name).directory)
+        tell_beside(f"{name}: the end of {os.path.join(directory, LOG_NAME)}:")
+        for line in end_of_log(directory) or ["(empty)"]:
+            tell_beside(f"  {line}")
+
+
+# ------------------------------------------------------------------ down
+
+
+def kill_member(folder: str, name: str, tell: TellUser) -> None:
+    """End a member as by ``kill -9``."""
+    cluster = read_cluster(folder)
+    with process_of(os.path.join(folder, cluster.member(name).directory)) as process:
+        if process is None:
+            tell(f"{name} does not run")
+        else:
+            process.send(signal.SIGKILL)
+            process.ended(KILLED_S_MAX)
+            tell(f"killed {name}, process {process.pid}")
+    write_cluster(folder, cluster.with_pid(name, 0))
+
+
+def end_members(folder: str, tell: TellUser) -> None:
+    """Let all members end in order, and kill whoever does not."""
+    cluster = read_cluster(folder)
+    names = [member.name for member in cluster.members]
+    ended = _end_all(folder, cluster, names, DOWN_S_MAX, tell)
+    tell(f"ended {', '.join(ended)}" if ended else "no member runs")
+
+
+def _end_all(
+    folder: str, cluster: LocalCluster, names: list[str], seconds: float, tell: TellUser
+) -> list[str]:
+    """End members, and return the names of those who ran."""
+    with ExitStack() as held:
+        found: dict[str, MemberProcess] = {}
+        for name in names:
+            directory = os.path.join(folder, cluster.member(name).directory)
+            if process := held.enter_context(process_of(directory)):
+                found[name] = process
+                process.send(signal.SIGTERM)
+        deadline = time.monotonic() + seconds
+        for name, process in found.items():
+            if not process.ended(max(0.0, deadline - time.monotonic())):
+                process.send(signal.SIGKILL)
+                process.ended(KILLED_S_MAX)
+                tell(f"{name} did not end within {seconds:.0f} s and was killed")
+    for name in names:
+        cluster = cluster.with_pid(name, 0)
+    write_cluster(folder, cluster)
+    return list(found)
+
+
+# ------------------------------------------------------------------ how it is
+
+
+def look(folder: str, cluster: LocalCluster) -> Picture:
+    """Ask all members at once."""
+
+    def answer_of(member: LocalMember) -> MemberAnswer:
+        pid = pid_of(os.path.join(folder, member.directory))
+        if not pid:
+            return MemberAnswer(pid=0)
+        try:
+            address = parsed_address(member.address)
+            status = status_of(*ask_status(address, cluster.cluster.bytes, ANSWER_S_MAX))
+        except OSError as error:
+            return MemberAnswer(pid=pid, problem=error.strerror or str(error))
+        if status.member != member.id:
+            return MemberAnswer(pid=pid, problem=f"member {status.member} answers there")
+        return MemberAnswer(pid=pid, status=status)
+
+    with ThreadPoolExecutor(len(cluster.members)) as pool:
+        answers = list(pool.map(answer_of, cluster.members))
+    return picture_of(cluster, dict(zip([m.name for m in cluster.members], answers, strict=True)))

@@ -1,0 +1,1 @@
+"""``tidelog server``: a member of a cluster, as a process."""

@@ -1,0 +1,208 @@
+"""``tidelog server``: makes a member of a cluster, and runs it until it is told to end.
+
+Invariants:
+
+- SIGTERM and Ctrl-C let the member end in order: it gives its leases back, answers what is under
+  way, and takes a checkpoint; that ends with 0.  A second one ends the process at once.
+- Nothing is written but lines to stdout and stderr, and what the store itself writes.
+
+Left out: what a member does (``engine.node``), and several of them at once (``tools.cluster``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from types import FrameType
+from uuid import UUID, uuid4
+
+import click
+
+from ...affinity.errors import UsageError
+from ...affinity.partitions import PARTITIONS_MAX
+from ...engine.system.environment import Address
+from ...engine.system.layout import MANIFEST_NAME
+from ...engine.system.production import production
+from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
+from ..shell.terminal import Settings, note, write_fields, write_json
+from .members import address_text, identified, member_id, named_members, parsed_address
+
+SCHEMA = 1
+PARTITIONS = 1024
+SOLO_PARTITIONS = 16
+SOLO_NAME = "solo"
+SOCKET_NAME = "socket"
+SOCKET_BYTES_MAX = 107
+"""What Linux takes for the path of a Unix socket."""
+
+_NO_LISTENING = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+
+_partitions = click.IntRange(1, PARTITIONS_MAX)
+
+
+@click.group(cls=LazyGroup)
+def server() -> None:
+    """Make and run a member of a cluster."""
+
+
+@server.command()
+@store_argument("directory")
+@click.option("--members", required=True, help="All members, as NAME=HOST:PORT,... of each.")
+@click.option("--name", required=True, help="Which of them this one is.")
+@click.option("--cluster", type=click.UUID, help="Id of the cluster; made if it is left out.")
+@click.option(
+    "--partitions", type=_partitions, default=PARTITIONS, show_default=True, help="For good."
+)
+@json_options
+@click.pass_context
+def init(
+    ctx: click.Context,
+    directory: str,
+    members: str,
+    name: str,
+    cluster: UUID | None,
+    partitions: int,
+    form: str,
+) -> None:
+    """Make the member NAME of a new cluster in DIRECTORY.
+
+    Each member is made on its own machine with the same --members, --partitions and --cluster.
+    The first one may leave --cluster out: it prints the id for the others.
+    """
+    from ...engine.node.member_files import init_member
+
+    known = named_members(members)
+    if name not in known:
+        raise UsageError(
+            f"{name!r} is not one of the members", hint=f"--name is one of {', '.join(known)}."
+        )
+    cluster = cluster or uuid4()
+    member = member_id(cluster, name)
+    init_member(
+        production(),
+        os.path.abspath(directory),
+        cluster=cluster,
+        member=member,
+        members=identified(cluster, known),
+        partitions=partitions,
+    )
+    fields = {"name": name, "cluster": str(cluster), "member": str(member), "address": known[name]}
+    if form == "text":
+        write_fields(settings_of(ctx), fields)
+    else:
+        write_json({"v": SCHEMA, "type": "member", **fields})
+
+
+@server.command()
+@store_argument("directory")
+@click.option("--listen", help="HOST:PORT, if it is not the one of --members.")
+@click.option("--insecure", is_flag=True, help="Listen off loopback, without encryption.")
+@click.option("--solo", is_flag=True, help="A cluster of one, on a socket; made if need be.")
+@click.option(
+    "--socket", type=PATH, help=f"Path of that socket.  [default: DIRECTORY/{SOCKET_NAME}]"
+)
+@click.option("--partitions", type=_partitions, help="Of a cluster of one that is made.")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    directory: str,
+    listen: str | None,
+    insecure: bool,
+    solo: bool,
+    socket: str | None,
+    partitions: int | None,
+) -> None:
+    """Run the member in DIRECTORY until SIGTERM or Ctrl-C.
+
+    Prints a line once it listens. The first signal lets it end in order, the second one at once.
+    """
+    if solo and (listen or insecure):
+        raise UsageError("--solo excludes --listen and --insecure", hint="It has a socket.")
+    if not solo and (socket or partitions):
+        raise UsageError("--socket and --partitions are for --solo", hint="Give --solo, too.")
+    directory = os.path.abspath(directory)
+    address = parsed_address(listen) if listen else None
+    if solo:
+        address = _solo(directory, socket, partitions), 0
+    _run(settings_of(ctx), directory, address, insecure)
+
+
+def _solo(directory: str, socket: str | None, partitions: int | None) -> str:
+    """Make a cluster of one if there is none yet; return the path of its socket."""
+    from ...engine.node.member_files import init_member
+
+    path = os.path.abspath(socket or os.path.join(directory, SOCKET_NAME))
+    if len(os.fsencode(path)) > SOCKET_BYTES_MAX:
+        raise UsageError(
+            f"the path of the socket, {path}, is longer than {SOCKET_BYTES_MAX} bytes",
+            hint="Give a shorter one with --socket.",
+        )
+    if not os.path.exists(os.path.join(directory, MANIFEST_NAME)):
+        cluster = uuid4()
+        init_member(
+            production(),
+            directory,
+            cluster=cluster,
+            member=member_id(cluster, SOLO_NAME),
+            members=identified(cluster, {SOLO_NAME: path}),
+            partitions=partitions or SOLO_PARTITIONS,
+        )
+    elif partitions:
+        raise UsageError(
+            f"there is a store in {directory} already; its number of partitions stays",
+            hint="Leave --partitions out.",
+        )
+    return path
+
+
+def _run(settings: Settings, directory: str, listen: Address | None, insecure: bool) -> None:
+    import trio
+
+    from ...engine.node.server import run_member
+
+    def ready(where: Address) -> None:
+        host, port = where
+        shown = address_text(where) if port else host
+        click.echo(f"listening at {shown}, process {os.getpid()}")
+        sys.stdout.flush()
+
+    async def serve() -> None:
+        stop = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+
+        def end(number: int, _frame: FrameType | None) -> None:
+            if asked:
+                os._exit(128 + number)
+            asked.append(number)
+            token.run_sync_soon(stop.set)
+
+        asked: list[int] = []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, end)
+        await run_member(
+            production(), directory, listen=listen, insecure=insecure, ready=ready, stop=stop
+        )
+
+    failed: BaseException | None = None
+    try:
+        trio.run(serve)
+    except BaseExceptionGroup as group:
+        failed = _told(group)
+    if failed:
+        raise failed
+    note(settings, "the member has ended in order")
+
+
+def _told(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error to tell of those that ended the tasks of a member."""
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    if isinstance(first, OSError) and first.errno in _NO_LISTENING:
+        return UsageError(
+            f"the member cannot listen at its address: {first.strerror}",
+            hint="End whoever listens there, or give another address with --listen.",
+        )
+    return first

@@ -1,0 +1,76 @@
+"""The members of a new cluster, as the command line names them: names, addresses, ids.
+
+Invariants:
+
+- Names, ids and addresses follow from the arguments alone, in whatever order they are given: each
+  machine makes its own member by itself, and all of them begin the same cluster.
+
+Left out: whether an address may be used (``engine.net.addresses``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from uuid import UUID, uuid5
+
+from ...affinity.errors import UsageError
+from ...engine.system.environment import Address
+
+PORT_MAX = 65_535
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def parsed_address(text: str) -> Address:
+    """Return host and port of ``HOST:PORT``; an IPv6 address stands in brackets."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not host or (":" in host and not bracketed):
+        raise UsageError(f"{text!r} is not HOST:PORT", hint="Give it as 127.0.0.1:7400.")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+        raise UsageError(
+            f"{port!r} of {text!r} is not a port", hint=f"Give one of 1 to {PORT_MAX}."
+        )
+    return host.strip("[]"), int(port)
+
+
+def address_text(address: Address) -> str:
+    """Return an address as ``parsed_address`` takes it."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def check_member_name(name: str) -> str:
+    """Return a name that can be that of a member, and of a folder."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is not a name of a member",
+            hint="Use letters, digits, and - _ . between them, as in n1.",
+        )
+    return name
+
+
+def named_members(text: str) -> dict[str, str]:
+    """Return name and address of each member of ``NAME=HOST:PORT,...``, by name."""
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, address = part.strip().partition("=")
+        if not equals:
+            raise UsageError(f"{part!r} is not NAME=HOST:PORT", hint="As in n1=127.0.0.1:7400.")
+        if check_member_name(name) in found:
+            raise UsageError(f"the member {name!r} is named twice", hint="Give each its own name.")
+        address = address_text(parsed_address(address))
+        if address in found.values():
+            raise UsageError(f"two members have the address {address}", hint="Give each its own.")
+        found[name] = address
+    return dict(sorted(found.items()))
+
+
+def member_id(cluster: UUID, name: str) -> UUID:
+    """Return the id of a member: the same wherever it is asked for."""
+    return uuid5(cluster, name)
+
+
+def identified(cluster: UUID, members: Mapping[str, str]) -> list[tuple[UUID, str]]:
+    """Return id and address of each member."""
+    return [(member_id(cluster, name), address) for name, address in members.items()]
