@@ -33,3 +33,9 @@ if not TYPE_CHECKING:  # a checker that saw it would accept any misspelt name
 
             return getattr(tasks, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    names = [name for name in globals() if not name.startswith("_")]
+    lazy = {"ClusterTasksDatabase", "connect"}
+    return sorted({*names, *lazy} - {"annotations", "TYPE_CHECKING"})

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
+from ..net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, only_message, pack_message
 from ..net.handshake import Introduction, Refusal, heard, judge_answer
 from ..net.kinds import BY_NAME, CLIENT, checked_message
 from ..net.links import Links
@@ -27,8 +27,9 @@ TOPOLOGY = BY_NAME["topology"].number
 CANCEL = BY_NAME["cancel"].number
 KNOWN_DECIDED = BY_NAME["known"].number
 
-RECEIVE_BYTES = 1 << 18
-"""Bytes that are received at once."""
+RECEIVE_BYTES = 1 << 16
+"""Bytes that are received at once: more would have memory mapped for each answer."""
+RESPONSE_LENGTH = 3
 
 
 class NotWelcomeError(Exception):
@@ -90,6 +91,11 @@ class Dialogue:
 
         ``FrameError`` or ``UnwelcomeError`` end the connection.
         """
+        if self.welcome and self._decoder.is_empty:
+            only = only_message(data)
+            # All that a response has; what its value is, whoever asked finds out.
+            if only is not None and len(only) == RESPONSE_LENGTH and only[0] == RESPONSE:
+                return [only]
         answers = []
         for message in self._decoder.feed(data):
             if not self.member:

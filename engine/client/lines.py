@@ -48,8 +48,8 @@ from .routing import (
 
 T = TypeVar("T")
 
-CONNECT_S_MAX = 3.0
-"""Seconds in which a member has to take a connection and to say who it is."""
+CONNECT_S_MIN, CONNECT_S_MAX = 0.1, 3.0
+"""Seconds in which a member has to take a connection and to say who it is, if time is short too."""
 SEND_S_MAX = 20.0
 """Seconds in which a member has to take a part of a request."""
 SILENCE_S_MAX = 20
@@ -83,7 +83,7 @@ class Line:
     def _event(self, step: ClientStep) -> ClientEvent:
         match step:
             case Ask(member, operation, arguments, until):
-                to = self.connections.get(member) or self._connected(member)
+                to = self.connections.get(member) or self._connected(member, until)
                 if isinstance(to, Unreached):
                     return to
                 return self.asked(to, operation, arguments, until - self._now())
@@ -94,8 +94,8 @@ class Line:
                 return self._listened(self.connections[member], left)
             case Drop(member):
                 self.drop(member)
-            case Greet(address):
-                found = self._greeted(address, None)
+            case Greet(address, until):
+                found = self._greeted(address, None, until)
                 if isinstance(found, Unreached):
                     return found
             case Pause(seconds):
@@ -139,17 +139,19 @@ class Line:
         self.drop(connection.member)
         return Broke(reason_of(error), self._now())
 
-    def _connected(self, member: bytes) -> LineConnection | Unreached:
+    def _connected(self, member: bytes, until: float) -> LineConnection | Unreached:
         address = self._cluster.address_of(member)
         if address is None:
             return Unreached("it has left the cluster", self._now())
-        return self._greeted(address, member)
+        return self._greeted(address, member, until)
 
-    def _greeted(self, address: str, member: bytes | None) -> LineConnection | Unreached:
+    def _greeted(
+        self, address: str, member: bytes | None, until: float
+    ) -> LineConnection | Unreached:
         self._number += 1
         dialogue = Dialogue(self._cluster, self._id, self._number, member)
         try:
-            connection = connected(address, dialogue)
+            connection = connected(address, dialogue, until - self._now())
         except (OSError, ValueError, FrameError, NotWelcomeError) as error:
             return Unreached(reason_of(error), self._now())
         self.drop(connection.member)
@@ -229,11 +231,12 @@ class LineConnection:
         self._socket.close()
 
 
-def connected(address: str, dialogue: Dialogue) -> LineConnection:
-    """Connect, and shake hands; the first request may follow."""
-    made = socket_to(address)
+def connected(address: str, dialogue: Dialogue, left: float) -> LineConnection:
+    """Connect within ``left`` seconds, and shake hands; the first request may follow."""
+    seconds = max(min(CONNECT_S_MAX, left), CONNECT_S_MIN)
+    made = socket_to(address, seconds)
     try:
-        _set_timeout(made, socket.SO_RCVTIMEO, CONNECT_S_MAX)
+        _set_timeout(made, socket.SO_RCVTIMEO, seconds)
         connection = LineConnection(made, dialogue)
         connection.send(dialogue.introduction())
         while not dialogue.welcome:
@@ -241,24 +244,24 @@ def connected(address: str, dialogue: Dialogue) -> LineConnection:
         return connection
     except BlockingIOError:
         made.close()
-        raise TimeoutError(f"it has not said who it is for {CONNECT_S_MAX:g} s") from None
+        raise TimeoutError(f"it has not said who it is for {seconds:g} s") from None
     except BaseException:
         made.close()
         raise
 
 
-def socket_to(address: str) -> socket.socket:
-    """Return a socket that is connected, and blocks."""
+def socket_to(address: str, seconds: float) -> socket.socket:
+    """Return a socket that is connected within so many seconds, and blocks."""
     if is_path(address):
         made = socket.socket(socket.AF_UNIX)
         try:
-            made.settimeout(CONNECT_S_MAX)
+            made.settimeout(seconds)
             made.connect(address)
         except BaseException:
             made.close()
             raise
     else:
-        made = socket.create_connection(host_and_port(address), CONNECT_S_MAX)
+        made = socket.create_connection(host_and_port(address), seconds)
     try:
         if not is_path(address):
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -68,7 +68,12 @@ class Link:
     """One connection, from the attempt to make it to its end."""
 
     def __init__(
-        self, loop: Loop, now: Callable[[], float], address: str, dialogue: Dialogue
+        self,
+        loop: Loop,
+        now: Callable[[], float],
+        address: str,
+        dialogue: Dialogue,
+        left: float,
     ) -> None:
         self.made = Once(loop)
         """Comes when the attempt to connect has ended."""
@@ -79,6 +84,7 @@ class Link:
         self._loop = loop
         self._now = now
         self._address = address
+        self._left = left
         self._dialogue = dialogue
         self._connection: LineConnection | None = None
         self._unsent: deque[bytes] = deque()
@@ -96,7 +102,7 @@ class Link:
     def _live(self) -> None:
         """Connect, and receive to the end."""
         try:
-            connection = connected(self._address, self._dialogue)
+            connection = connected(self._address, self._dialogue, self._left)
         except (OSError, ValueError, FrameError, NotWelcomeError) as error:
             self._loop.soon(self._not_made, reason_of(error))
             return
@@ -294,7 +300,7 @@ class LoopLinks:
                     address = self._cluster.address_of(member)
                     if address is None:
                         return Unreached("it has left the cluster", self._now())
-                    link = await self._linked(address, member)
+                    link = await self._linked(address, member, until)
                 if link.reason is not None:
                     return Unreached(link.reason, self._now())
                 asked[member] = (
@@ -309,8 +315,8 @@ class LoopLinks:
                 link = self._links.pop(member, None)
                 if link is not None:
                     link.close()
-            case Greet(address):
-                link = await self._linked(address, None)
+            case Greet(address, until):
+                link = await self._linked(address, None, until)
                 if link.reason is not None:
                     return Unreached(link.reason, self._now())
             case Pause(seconds):
@@ -322,13 +328,15 @@ class LoopLinks:
         link, waiting, taken_back = asked
         return await link.answer(waiting, taken_back=taken_back)
 
-    async def _linked(self, address: str, member: bytes | None) -> Link:
+    async def _linked(self, address: str, member: bytes | None, until: float) -> Link:
         """Return a connection that is up, or one that tells why it is not; shared by who waits."""
         link = self._making.get(address)
         if link is None:
             self._number += 1
             dialogue = Dialogue(self._cluster, self._id, self._number, member)
-            link = self._making[address] = Link(self._loop, self._now, address, dialogue)
+            link = self._making[address] = Link(
+                self._loop, self._now, address, dialogue, until - self._now()
+            )
             self._all.add(link)
         await link.made.wait()
         if self._making.get(address) is link:

@@ -86,6 +86,7 @@ class Greet(NamedTuple):
     """Connect to whoever is at an address, and hear its view."""
 
     address: str
+    until: float
 
 
 class Pause(NamedTuple):
@@ -260,8 +261,12 @@ class _Search:
         more = f"; and {len(shown) - TRIED_SHOWN_MAX} others" * (len(shown) > TRIED_SHOWN_MAX)
         return NotEnoughMembersError(f"no member of the cluster was reached ({places}{more})")
 
-    def looked(self, now: float, avoided: bytes = b"") -> Steps[float]:
-        """Ask others what is new; ``fresh`` tells whether anybody has answered."""
+    def looked(self, now: float, avoided: bytes = b"", *, greet: bool = True) -> Steps[float]:
+        """Ask others what is new; ``fresh`` tells whether anybody has answered.
+
+        ``greet`` goes back to the addresses that the user gave, if nobody else does.  One of them
+        may be that of a member by another name, whose older connection ends thereby.
+        """
         self.fresh = False
         view = self.cluster.view
         members = () if view is None else view.members
@@ -275,10 +280,10 @@ class _Search:
                 return now
             self._missed(member.address, event)
         known = {member.address for member in members if member.present or member.id == avoided}
-        for address in self.cluster.seeds:
+        for address in self.cluster.seeds if greet else ():
             if address in known:
                 continue
-            event = yield Greet(address)
+            event = yield Greet(address, self.until)
             now = event.now
             if isinstance(event, StepDone):
                 self.fresh = True
@@ -366,7 +371,7 @@ def _awaited(search: _Search, job: Job, member: MemberView) -> Steps[None]:
 def _heard_of(search: _Search, job: Job, member: MemberView, now: float) -> Steps[ClientEvent]:
     """Return what becomes of a request that is not answered: others are asked about its member."""
     if now < job.until:
-        now = yield from search.looked(now, member.id)
+        now = yield from search.looked(now, member.id, greet=False)
         if _still(search.cluster, job, member):
             return (yield Listen(member.id, job.until))
         reason = f"the member at {member.address} does not serve this any more"

@@ -55,6 +55,8 @@ from .routing import Cluster, Job, Steps, question, served
 from .transactions import ADVICE
 from .unsupported import check_choices, not_yet
 
+__all__ = ["ClusterTasksDatabase", "connect"]
+
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")

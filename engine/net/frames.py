@@ -29,6 +29,10 @@ Message = list[Any]
 
 LENGTH_BYTES = 4
 CONTAINERS = frozenset({dict, list})
+ONE = msgpack.packb([None])[:1]
+"""The head of an array of one item."""
+SMALL_BYTES = 8192
+"""Frames up to here cost so little memory, whatever is in them, that ``only_message`` is quick."""
 
 
 class FrameError(Exception):
@@ -71,9 +75,30 @@ def pack_message(message: Sequence[object]) -> bytes:
 
 def frame(packed: Sequence[bytes]) -> bytes:
     """Return the frame of messages that are packed already."""
-    head: bytes = msgpack.Packer().pack_array_header(len(packed))
+    count = len(packed)
+    head: bytes = ONE if count == 1 else msgpack.Packer().pack_array_header(count)
     length = len(head) + sum(map(len, packed))
     return b"".join((length.to_bytes(LENGTH_BYTES, "big"), head, *packed))
+
+
+def only_message(data: bytes) -> Message | None:
+    """Return the message of a small frame of one, which is all that arrived; None for all else.
+
+    For a client, which trusts its members more than they do it: structure and depth are not gone
+    over first.  What is in the message is not checked either.
+    """
+    size = len(data)
+    if not LENGTH_BYTES < size <= SMALL_BYTES or data[LENGTH_BYTES] != ONE[0]:
+        return None
+    if int.from_bytes(data[:LENGTH_BYTES], "big") != size - LENGTH_BYTES:
+        return None
+    try:
+        (message,) = msgpack.unpackb(
+            data[LENGTH_BYTES:], max_array_len=size, max_map_len=size, max_ext_len=0
+        )
+    except (ValueError, msgpack.UnpackException):
+        return None  # whoever goes over it tells what is wrong
+    return message if type(message) is list else None
 
 
 class FrameDecoder:
@@ -86,6 +111,11 @@ class FrameDecoder:
 
     def __repr__(self) -> str:
         return f"<FrameDecoder {len(self._arrived)} bytes of the next frame>"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that arrived was whole frames."""
+        return not self._arrived
 
     @property
     def missing(self) -> int:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from support.faces import CONTENTS, DEADLINE, FACES, Face, World, contents, filled
+from support.faces import CONTENTS, DEADLINE, FACES, REAL_FACES, Face, World, contents, filled
+from support.real_members import end_shared_members
 from tidelog.engine.data import operations
 from tidelog.engine.data.namespaces import Namespace
 from tidelog.engine.data.requests import Operation, PutMany, Request
@@ -405,6 +406,25 @@ async def test_what_is_written_is_the_same_on_every_face(face: Face, scenario: A
         for name, content in expected.items():
             assert dict(await world[name].items()) == content
     assert contents(disk) == {**CONTENTS, **expected}
+
+
+@pytest.fixture(scope="module")
+def real_clusters() -> Iterator[None]:
+    yield
+    end_shared_members()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("real_clusters")
+@pytest.mark.parametrize("scenario", [*READING, *WRITING])
+@pytest.mark.parametrize("face", REAL_FACES.values(), ids=REAL_FACES)
+async def test_members_that_are_the_real_thing_do_what_all_faces_do(
+    face: Face, scenario: Any
+) -> None:
+    if scenario in WRITING:
+        await test_what_is_written_is_the_same_on_every_face(face, scenario)
+    else:
+        await test_what_is_read_is_the_same_on_every_face(face, scenario)
 
 
 @faces(lambda face: not face.writes)

@@ -12,12 +12,15 @@ from hypothesis import given, strategies as st
 from support.messages import values
 from tidelog.engine.net.frames import (
     KNOWN,
+    LENGTH_BYTES,
+    SMALL_BYTES,
     STRANGER,
     FrameDecoder,
     FrameError,
     FrameLimits,
     Message,
     frame,
+    only_message,
     pack_message,
 )
 from tidelog.errors import UsageError
@@ -202,3 +205,23 @@ def test_a_message_that_would_be_refused_for_its_size_is_not_packed(
 def test_the_largest_messages_are_packed_and_arrive() -> None:
     for message in ([71, bytes(63 << 20)], [71, [0] * ((1 << 20) - 100)]):
         assert FrameDecoder(KNOWN).feed(framed(message)) == [message]
+
+
+def test_the_only_message_of_a_small_frame_is_the_same_as_for_a_decoder() -> None:
+    for message in ([103, 1, None], [103, 2, {"a": [b"x", 1.5]}], []):
+        data = frame([pack_message(message)])
+        assert only_message(data) == message == FrameDecoder(KNOWN).feed(data)[0]
+
+
+def test_what_is_not_one_small_whole_frame_is_left_to_the_decoder() -> None:
+    packed = pack_message([103, 1, b"x"])
+    whole = frame([packed])
+    extension = frame([pack_message([1])])[:-1] + b"\xd4\x00\x00"
+    extension = (len(extension) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big") + extension[4:]
+    not_a_list = b"\0\0\0\2\x91\x07"
+    for data in (
+        b"", whole[:3], whole[:-1], whole + b"\0", whole + whole, frame([packed, packed]),
+        frame([pack_message([103, 1, b"x" * SMALL_BYTES])]), extension, not_a_list,
+        b"\0\0\0\1\x91", b"\0\0\0\7\x91\xdd\xff\xff\xff\xff\xc0",
+    ):  # fmt: skip
+        assert only_message(data) is None

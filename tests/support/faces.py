@@ -16,7 +16,12 @@ from collections.abc import (
     KeysView,
     ValuesView,
 )
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice
@@ -24,6 +29,7 @@ from typing import Any
 
 from support import tasks
 from support.members import members
+from support.real_members import shared_members
 from support.stores import PATH
 from tidelog import aio, connect
 from tidelog.codecs import I64, Bytes, Msgpack, Str, Tuple
@@ -357,27 +363,37 @@ async def wire(disk: FaultyDisk) -> AsyncIterator[World]:
 
 
 @contextmanager
-def of_members(disk: FaultyDisk, count: int, partitions: int) -> Iterator[str]:
+def of_members(disk: FaultyDisk, count: int, partitions: int, real: bool) -> Iterator[str]:
     """Members filled alike; what they hold in the end goes to the disk."""
-    with members(count, partitions) as cluster:
-        with connect(cluster.url) as db:
+    with ExitStack() as ends:
+        url = (
+            shared_members(count, partitions)
+            if real
+            else ends.enter_context(members(count, partitions)).url
+        )
+        with connect(url) as db:
+            for name in db.maps():
+                db.drop(name)
             for name, (key, value) in CODECS.items():
                 mapping = db.map(name, key=key, value=value)
-                for pair in CONTENTS[name].items():
-                    mapping[pair[0]] = pair[1]
-        yield cluster.url
-        with connect(cluster.url) as db:
+                if count == 1:
+                    mapping.update(CONTENTS[name])
+                else:
+                    for pair in CONTENTS[name].items():
+                        mapping[pair[0]] = pair[1]
+        yield url
+        with connect(url) as db:
             left = {name: dict(db.map(name)) for name in db.maps()}
     write_back(disk, left)
 
 
 @asynccontextmanager
 async def clustered(
-    disk: FaultyDisk, count: int, partitions: int, transaction: bool = False
+    disk: FaultyDisk, count: int, partitions: int, transaction: bool = False, real: bool = False
 ) -> AsyncIterator[World]:
     environment = simulated(2, disk)
     with (
-        of_members(disk, count, partitions) as url,
+        of_members(disk, count, partitions, real) as url,
         blocking.connect_with(environment, url) as db,
     ):
         found = {name: db.map(name) for name in CODECS}
@@ -400,10 +416,10 @@ async def clustered(
 
 @asynccontextmanager
 async def clustered_tasks(
-    disk: FaultyDisk, count: int, partitions: int, transaction: bool = False
+    disk: FaultyDisk, count: int, partitions: int, transaction: bool = False, real: bool = False
 ) -> AsyncIterator[World]:
     environment = simulated(2, disk)
-    with of_members(disk, count, partitions) as url, connect(url) as beside:
+    with of_members(disk, count, partitions, real) as url, connect(url) as beside:
         async with tasks_of_clusters.connect_with(environment, url) as db:
             world = World(
                 maps={},
@@ -486,6 +502,19 @@ FACES: dict[str, Face] = {
     **{f"Trio: {name}": made(loop="trio") for name, made in OF_TASKS.items()},
     **{f"asyncio: {name}": made(loop="asyncio") for name, made in OF_TASKS.items()},
 }
+
+
+REAL_FACES: dict[str, Face] = {
+    **{
+        f"threads: {name}": face(opened=clustered, real=True, **options)
+        for name, options in IN_A_CLUSTER.items()
+    },
+    **{
+        f"{loop}: {name}": face(opened=clustered_tasks, loop=loop, real=True, **IN_A_CLUSTER[name])
+        for loop, name in (("trio", "a cluster of one"), ("asyncio", "a cluster of three"))
+    },
+}
+"""Faces of clusters once more, of members that are the real thing."""
 
 
 @cache

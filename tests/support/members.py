@@ -31,9 +31,10 @@ from tidelog.engine.net.operations import check_arguments
 
 CLUSTER, STORE = b"c" * 16, b"s" * 16
 
-Fault = Literal["break_before", "break_after", "remap", "wait", "silent", "pending"]
+Fault = Literal["break_before", "break_after", "remap", "wait", "silent", "pending", "held"]
 """What a member does to a request: end the connection before or behind it, refuse it, say nothing;
-``pending`` breaks the connection of a commit, and carries it out when it is asked about it."""
+``pending`` breaks the connection of a commit, and carries it out when it is asked about it; a
+``held`` answer goes its way when it is released."""
 
 
 class FailedError(Exception):
@@ -57,6 +58,8 @@ class Members:
         self.primaries = [partition % count for partition in range(partitions)]
         self.commits: dict[bytes, list[Any]] = {}
         self.pending: dict[bytes, Any] = {}
+        self.held: list[tuple[Served, Message]] = []
+        self.cancelled: list[int] = []
         self.asked: list[tuple[int, str]] = []
         """Members and operations, in the order in which requests came."""
         self.members = [
@@ -70,6 +73,13 @@ class Members:
 
     def decide(self) -> None:
         self.decided += 1
+
+    def release(self) -> None:
+        """Let held answers go."""
+        with self.lock:
+            while self.held:
+                served, answer = self.held.pop()
+                served.say(answer)
 
     @property
     def url(self) -> str:
@@ -335,6 +345,8 @@ class Served:
             raise BrokenError
         elif message[0] == BY_NAME["request"].number:
             self.request(message)
+        elif message[0] == BY_NAME["cancel"].number:
+            self.cluster.cancelled.append(message[1])
 
     def greet(self, message: Message) -> None:
         other = heard(message)
@@ -369,6 +381,9 @@ class Served:
         answer = self.answer(number, operation, arguments, fault)
         if fault == "break_after":
             raise BrokenError
+        if fault == "held":
+            self.cluster.held.append((self, answer))
+            return
         news = []
         if self.told != self.cluster.decided:
             self.told = self.cluster.decided

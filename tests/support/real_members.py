@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import trio
 
+from tidelog.engine.client.blocking import connect
 from tidelog.engine.node.member_files import init_member
 from tidelog.engine.node.server import run_member
 from tidelog.engine.system.environment import Address
@@ -101,3 +104,31 @@ def real_members(directory: Path, count: int, partitions: int) -> Iterator[list[
 
 def url_of(running: list[RealMember]) -> str:
     return "tidelog://" + ",".join(f"127.0.0.1:{member.address[1]}" for member in running)
+
+
+_shared: dict[tuple[int, int], list[RealMember]] = {}
+_ends = ExitStack()
+
+
+def shared_members(count: int, partitions: int) -> str:
+    """The address of a cluster that several tests use, one after the other; it serves."""
+    found = _shared.get((count, partitions))
+    if found is None:
+        directory = Path(_ends.enter_context(tempfile.TemporaryDirectory()))
+        found = _ends.enter_context(real_members(directory, count, partitions))
+        _shared[count, partitions] = found
+        with connect(url_of(found)) as db:
+            while not serves(db.statistics()):
+                pass
+    return url_of(found)
+
+
+def serves(status: dict[str, Any]) -> bool:
+    """Whether all members are there, as one of them says."""
+    return bool(status["majority"] and all(present for _, _, present, _ in status["members"]))
+
+
+def end_shared_members() -> None:
+    """End the clusters that several tests have used."""
+    _shared.clear()
+    _ends.close()

@@ -1,0 +1,486 @@
+"""A client of a cluster for threads, against members that break, refuse, leave and come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidelog
+from support.members import Fault, Members, members
+from tidelog.affinity.partitions import Space, partition_of
+from tidelog.codecs import I64, Str
+from tidelog.engine.client.blocking import ClusterDatabase, connect, connect_with
+from tidelog.engine.client.places import place_of_cluster
+from tidelog.engine.client.unsupported import NOT_YET
+from tidelog.errors import (
+    ClosedError,
+    CodecError,
+    CommitUnknownError,
+    ConflictError,
+    ForkedError,
+    NotEnoughMembersError,
+    NotFoundError,
+    PartitionUnavailableError,
+    UnsupportedError,
+    UsageError,
+)
+from tidelog.testing import FaultyDisk, simulated
+
+PARTITIONS = 6
+Counters = tidelog.Map[str, int]
+
+
+@pytest.fixture
+def alone() -> Iterator[Members]:
+    with members(1, PARTITIONS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def three() -> Iterator[Members]:
+    with members(3, PARTITIONS) as cluster:
+        yield cluster
+
+
+def counters(db: ClusterDatabase) -> Counters:
+    return db.map("counters", key=Str, value=I64)
+
+
+def key_of(member: int, count: int = 3) -> str:
+    """A key that a member of so many serves."""
+    names = (f"k{n}" for n in range(1000))
+    space = Space(0, PARTITIONS)
+    return next(k for k in names if partition_of(k.encode(), space) % count == member)
+
+
+# ------------------------------------------------------------------ what breaks
+
+
+@pytest.mark.parametrize("fault", ["break_before", "break_after", "pending", "remap", "wait"])
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (lambda m, key: m.set(key, 5), 5),
+        (lambda m, key: m.incr(key), 2),
+        (lambda m, key: m.pop(key), None),
+        (lambda m, key: m.update_many({key: 5}), 5),
+        (lambda m, key: m.compare_and_set(key, 1, 7), 7),
+    ],
+)
+def test_a_change_takes_effect_once_whatever_breaks(
+    three: Members, fault: Fault, change: Callable[..., Any], left: int | None
+) -> None:
+    with connect(three.url) as db:
+        m, key = counters(db), key_of(1)
+        m[key] = 1
+        before = sum(three.counters)
+        three.members[1].faults += [fault, fault]
+        change(m, key)
+        three.members[1].faults.clear()
+        assert m.get(key) == left
+        assert sum(three.counters) == before + 1
+
+
+@pytest.mark.parametrize("fault", ["break_before", "break_after", "remap", "wait"])
+def test_a_read_is_asked_again_whatever_breaks(three: Members, fault: Fault) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        for member in range(3):
+            m[key_of(member)] = member
+        asks: list[Callable[[], list[int]]] = [
+            lambda: [m[key_of(member)] for member in range(3)],
+            lambda: sorted(m.get_many([key_of(member) for member in range(3)]).values()),
+            lambda: sorted(m.values()),
+        ]
+        for ask in asks:
+            for one in three.members:
+                one.faults.append(fault)
+            assert ask() == [0, 1, 2]
+
+
+def test_a_transaction_whose_answer_was_lost_is_not_run_again(alone: Members) -> None:
+    runs = 0
+
+    def work(tx: tidelog.Transaction) -> None:
+        nonlocal runs
+        runs += 1
+        alone.members[0].faults.append("wait")
+        tx[m]["a"] = tx[m]["a"] + 1
+        alone.members[0].faults.append("break_after")
+
+    with connect(alone.url) as db:
+        m = counters(db)
+        m["a"] = 1
+        db.run(work)
+        assert (m["a"], runs) == (2, 1)
+
+
+def test_a_commit_that_nobody_can_tell_of_is_unknown_and_is_asked_for_later(
+    three: Members,
+) -> None:
+    disk = FaultyDisk()
+    with connect_with(simulated(1, disk), three.url, timeout=2) as db:
+        m, key = counters(db), key_of(1)
+        m[key] = 1
+        three.members[1].faults.append("break_after")
+        three.members[1].faults += ["wait"] * 1000
+        with pytest.raises(CommitUnknownError) as caught:
+            m[key] = 2
+        three.members[1].faults.clear()
+        error = caught.value
+        assert error.home == partition_of(key.encode(), Space(0, PARTITIONS))
+        assert db.outcome(error.tx_id, home=error.home) == "committed"
+        assert m[key] == 2
+
+
+# ------------------------------------------------------------------ who is away
+
+
+def test_a_member_that_is_away_is_not_waited_for_and_the_others_serve(three: Members) -> None:
+    with connect(three.url, timeout=60) as db:
+        m = counters(db)
+        for member in range(3):
+            m[key_of(member)] = member
+        three.members[1].leave(told=True)
+        with pytest.raises(PartitionUnavailableError) as caught:
+            m.get(key_of(1))
+        assert caught.value.partition == partition_of(key_of(1).encode(), Space(0, PARTITIONS))
+        with pytest.raises(PartitionUnavailableError):
+            m[key_of(1)] = 5
+        with pytest.raises(PartitionUnavailableError):
+            list(m)
+        assert (m[key_of(0)], m[key_of(2)]) == (0, 2)
+        three.members[1].come_back()
+        assert m[key_of(1)] == 1
+
+
+def test_a_partition_is_found_where_it_is_now(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        for number in range(100):
+            m[f"n{number:02}"] = number
+        for turn in range(3):
+            with three.lock:
+                three.primaries = [(place + 1) % 3 for place in three.primaries]
+                three.decide()
+            assert m["n00"] == 0
+            m["n99"] = turn
+            assert list(m) == [f"n{number:02}" for number in range(100)]
+            assert len(m.get_many([f"n{number:02}" for number in range(100)])) == 100
+
+
+def test_an_iteration_goes_on_when_partitions_move(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        for number in range(200):
+            m[f"n{number:03}"] = number
+        for reverse in (False, True):
+            seen = []
+            for key, _ in m.range(reverse=reverse):
+                seen.append(key)
+                if len(seen) in (1, 70, 130):
+                    with three.lock:
+                        three.primaries = [*three.primaries[1:], three.primaries[0]]
+                        three.decide()
+            assert sorted(seen, reverse=reverse) == seen
+            assert len(seen) == len(set(seen)) == 200
+
+
+def test_if_nobody_answers_the_error_says_who_was_tried(alone: Members) -> None:
+    with connect_with(simulated(1, FaultyDisk()), alone.url, timeout=2) as db:
+        m = counters(db)
+        alone.members[0].leave()
+        address = alone.members[0].address
+        with pytest.raises(NotEnoughMembersError, match=f"{address}: .*refused"):
+            m.get("a")
+        with pytest.raises(NotEnoughMembersError, match=address):
+            m["a"] = 1
+        alone.members[0].come_back()
+        assert m.get("a") is None
+    alone.close()
+    with pytest.raises(NotEnoughMembersError, match=address):
+        connect_with(simulated(1, FaultyDisk()), alone.url, timeout=2)
+
+
+# ------------------------------------------------------------------ transactions
+
+
+def test_what_was_read_has_to_be_so_still(alone: Members) -> None:
+    with connect(alone.url) as db:
+        m = counters(db)
+        m.update({"a": 1, "b": 2, "c": 3})
+        reads: list[Callable[[Counters], object]] = [
+            lambda inside: inside["b"],
+            lambda inside: inside.get_many(["a", "b"]),
+            lambda inside: list(inside),
+            lambda inside: list(inside.range("b", "c")),
+            lambda inside: next(iter(inside.range("aa"))),
+            lambda inside: (next(inside.range("aa", reverse=True, limit=2)), len(inside)),
+        ]
+        for read in reads:
+            with pytest.raises(ConflictError), db.transaction(plain_writes=True) as tx:  # noqa: PT012
+                read(tx[m])
+                m["b"] += 1
+                tx[m]["z"] = 1
+        with pytest.raises(ConflictError), db.transaction(plain_writes=True) as tx:  # noqa: PT012
+            list(tx[m].range("b", "c"))
+            m["bb"] = 1  # came into the range
+            tx[m]["z"] = 1
+        with db.transaction(plain_writes=True) as tx:
+            list(tx[m].range("b", "bb"))
+            m["c"] = 9  # outside of it
+            tx[m]["z"] = 1
+        assert m["z"] == 1
+
+
+def test_reads_alone_are_confirmed_too_if_there_were_several(alone: Members) -> None:
+    with connect(alone.url) as db:
+        m = counters(db)
+        m["a"] = 1
+        with db.transaction(plain_writes=True) as tx:
+            assert tx[m]["a"] == 1
+            m["a"] = 2
+            assert tx[m]["a"] == 1  # stays as it was read
+        with pytest.raises(ConflictError), db.transaction(plain_writes=True) as tx:  # noqa: PT012
+            assert tx[m]["a"] == 2
+            m["a"] = 3
+            assert tx[m].get("b") is None
+        commits = [asked for asked in alone.asked if asked[1] == "commit"]
+        with db.transaction() as tx:
+            tx[m].get("a")
+        assert [asked for asked in alone.asked if asked[1] == "commit"] == commits
+
+
+def test_a_transaction_sees_its_own_writes_in_every_read(alone: Members) -> None:
+    with connect(alone.url) as db:
+        m = counters(db)
+        m.update({f"n{number:04}": number for number in range(3000)})
+        with db.transaction() as tx:
+            inside = tx[m]
+            inside["n0000x"] = -1
+            inside["z"] = -2
+            del inside["n0001"]
+            expected = sorted({*m, "n0000x", "z"} - {"n0001"})
+            assert list(inside) == expected
+            assert list(reversed(inside)) == expected[::-1]
+            assert len(inside) == 3001
+            assert inside.last() == ("z", -2)
+        assert list(m) == expected
+
+
+def test_the_tag_and_a_given_id_travel(alone: Members) -> None:
+    with connect(alone.url) as db:
+        m, tx_id = counters(db), db.new_id()
+        with db.transaction(id=tx_id, tag="wedding") as tx:
+            tx[m]["a"] = 1
+        assert (tx.tx_id, tx.receipt and tx.receipt.time) == (tx_id, 7)
+        assert db.outcome(tx_id) == "committed"
+        assert db.outcome(db.new_id()) == "rolled_back"
+        with pytest.raises(UsageError, match="16 bytes"):
+            db.outcome(b"short")
+        with pytest.raises(UsageError, match="not one of the 6 partitions"):
+            db.outcome(tx_id, home=6)
+
+
+def test_threads_share_a_client(three: Members) -> None:
+    with connect(three.url) as db:
+        m, key = counters(db), key_of(2)
+
+        def work() -> None:
+            for _ in range(25):
+                m.incr(key)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert m[key] == 100
+
+
+# ------------------------------------------------------------------ what there is not
+
+
+def test_what_a_cluster_cannot_do_yet_says_so(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        keys = {key_of(0): 0, key_of(1): 1}
+        refused: dict[str, Callable[[], object]] = {
+            "pessimistic": lambda: db.transaction("pessimistic"),
+            "isolation": lambda: db.transaction(isolation="read_committed"),
+            "durability": lambda: db.transaction(durability="interval"),
+            "groups": lambda: m.update(keys),
+            "snapshot": db.snapshot,
+            "attach": lambda: db.attach("/somewhere"),
+            "backup": lambda: db.backup("/somewhere"),
+            "checkpoint": db.checkpoint,
+            "sync": db.sync,
+        }
+        assert refused.keys() == NOT_YET.keys()
+        for what, call in refused.items():
+            with pytest.raises(UnsupportedError) as caught:
+                call()
+            told, hint = NOT_YET[what]
+            assert str(caught.value) == f"a cluster does not have {told} for now"
+            assert caught.value.hint == hint
+        with pytest.raises(UnsupportedError), db.transaction() as tx:  # noqa: PT012
+            tx[m].get(key_of(0))
+            tx[m].get(key_of(1))
+        with pytest.raises(UnsupportedError), db.transaction() as tx:
+            list(tx[m])
+        with db.transaction() as tx:
+            tx[m][key_of(0)] = 1
+            assert tx[m][key_of(0)] == 1
+
+
+def test_documents_have_the_same_table(three: Members) -> None:
+    page = (Path(tidelog.__file__).parent / "docs/cluster-client.md").read_text()
+    for told, _ in NOT_YET.values():
+        assert f"| {told} |" in page
+
+
+# ------------------------------------------------------------------ maps and handles
+
+
+def test_maps_are_made_found_renamed_and_dropped(three: Members) -> None:
+    with connect(three.url) as db, connect(three.url) as other:
+        with pytest.raises(NotFoundError, match="there is no map 'counters'"):
+            db.map("counters", create=False)
+        m = counters(db)
+        assert other.maps() == db.maps() == ["counters"]
+        with pytest.raises(CodecError, match="has codec str 1, not i64 1"):
+            other.map("counters", key=I64)
+        theirs = other.map("counters")
+        theirs["a"] = 1
+        db.rename("counters", "others")
+        assert (m.name, m["a"], db.maps()) == ("others", 1, ["others"])
+        with pytest.raises(UsageError, match="there is a map 'others' already"):
+            db.rename("others", "others")
+        assert other.maps() == [theirs.name] == ["others"]
+        three.members[0].faults.append("break_after")
+        db.drop("others")
+        with pytest.raises(NotFoundError, match="the map 'others' was dropped"):
+            m["a"]
+        with pytest.raises(NotFoundError, match="the map 'others' was dropped"):
+            theirs["a"]
+        with pytest.raises(NotFoundError, match="there is no map 'others'"):
+            db.drop("others")
+        assert db.maps() == []
+
+
+def test_a_map_shows_its_first_rows_in_a_notebook(alone: Members) -> None:
+    with connect(alone.url) as db:
+        m = counters(db)
+        m.update({f"n{number:02}": number for number in range(30)})
+        shown = m._repr_html_()
+        assert "n00" in shown
+        assert "n29" not in shown
+        assert "counters" in db._repr_html_()
+
+
+def test_a_unix_socket_and_the_directory_of_a_test_cluster(tmp_path: Path) -> None:
+    with members(1, PARTITIONS, str(tmp_path)) as cluster:
+        assert cluster.url == f"tidelog+unix://{tmp_path}/0"
+        with connect(cluster.url) as db:
+            counters(db)["a"] = 1
+        (tmp_path / "cluster.toml").write_text(
+            f'[[members]]\nname = "n1"\naddress = "{tmp_path}/0"\npid = 7\n'
+        )
+        with tidelog.connect(tmp_path) as db:
+            assert counters(db)["a"] == 1
+
+
+PLACES = [
+    ("tidelog://h1:7400, h2:7401/", ("h1:7400", "h2:7401")),
+    ("tidelog://[::1]:7400", ("[::1]:7400",)),
+    ("tidelog+unix:///run/t.sock", ("/run/t.sock",)),
+]
+
+
+@pytest.mark.parametrize(("where", "addresses"), PLACES)
+def test_a_cluster_is_named_by_addresses(where: str, addresses: tuple[str, ...]) -> None:
+    assert place_of_cluster(where).addresses == addresses
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("tidelog://", "'' is not the address of a member"),
+        ("tidelog://host", "'host' is not the address of a member"),
+        ("tidelog://host:http", "'host:http' is not the address of a member"),
+        ("tidelog://host:70000", "'host:70000' is not the address of a member"),
+        ("https://host:1", "'https://host:1' is not the address of a cluster"),
+        (5, "a cluster is named by text, not by 5"),
+    ],
+)
+def test_what_cannot_name_a_cluster_is_refused(where: Any, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        place_of_cluster(where)
+    assert str(caught.value) == said
+
+
+def test_a_directory_without_a_cluster_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="there is no cluster at"):
+        place_of_cluster(tmp_path)
+    for text in ("members = 5", "[[members]]\nname = 'x'", "members = []", "="):
+        (tmp_path / "cluster.toml").write_text(text)
+        with pytest.raises(UsageError, match=r"cluster\.toml"):
+            place_of_cluster(tmp_path)
+
+
+# ------------------------------------------------------------------ the process
+
+
+def test_ctrl_c_ends_a_call_and_mixes_nothing_up(alone: Members) -> None:
+    with connect(alone.url) as db:
+        m = counters(db)
+        m.update({"a": 1, "b": 2})
+        alone.members[0].faults.append("silent")
+        main = threading.main_thread().ident
+        assert main is not None
+
+        def interrupt() -> None:
+            while alone.members[0].faults:
+                pass
+            signal.pthread_kill(main, signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            m.get("a")
+        thread.join()
+        assert (m["b"], m["a"]) == (2, 1)
+
+
+def test_a_child_of_a_fork_connects_by_itself(alone: Members) -> None:
+    with connect(alone.url) as db:
+        m = counters(db)
+        m["a"] = 1
+        pid = os.fork()
+        if not pid:
+            try:
+                m["a"]
+            except ForkedError:
+                os._exit(3)
+            finally:
+                os._exit(4)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+        assert m["a"] == 1
+
+
+def test_a_closed_client_says_so_and_cannot_be_pickled(alone: Members) -> None:
+    with connect(alone.url) as db:
+        m = counters(db)
+        with pytest.raises(UsageError, match="cannot be pickled"):
+            m.__reduce_ex__(4)
+    db.close()
+    with pytest.raises(ClosedError):
+        m.get("a")
+    with pytest.raises(ClosedError), db:
+        pass
