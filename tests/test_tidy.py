@@ -130,6 +130,8 @@ OUTSIDE_WORLD = ("engine/system/production.py", "tools/")
 
 # Where every exception is caught on purpose, as path:function, and why.
 BROAD_HANDLERS = {
+    "engine/node/commits.py:commit_of.check": "a commit of one client, not the log of all",
+    "engine/node/requests.py:Requests._carry_out": "a request of one client, not the member of all",
     "engine/codecs/classes.py:_enum_part.from_plain": "an Enum of the user: it refuses the value",
     "engine/codecs/classes.py:_made": "a class of the user: it refuses the document",
     "engine/codecs/registry.py:_registered": "foreign code: the codec is not there",

@@ -169,6 +169,11 @@ class Journal:
         return self._writer.synced
 
     @property
+    def failed(self) -> bool:
+        """Whether nothing is ever written here again."""
+        return self._writer.failure is not None
+
+    @property
     def wants_snapshot(self) -> bool:
         """Whether the frames behind the first one are long enough for a snapshot to pay."""
         first_end = self._current.first_end

@@ -6,6 +6,7 @@ Invariants:
   there at each wake-up, as one frame.
 - What arrives is checked and handed on in order, as many messages at once as one read completed.
 - Whatever the peer does, or leaves, ends this connection only; ``reason`` says what it was.
+- A client is never told ``full``: while it takes no answers none of its requests is taken.
 
 Left out: who the peer may be (``handshake``), and connecting once more (``transport``).
 """
@@ -20,7 +21,7 @@ import trio
 from ..system.environment import Stream
 from .frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
 from .handshake import Introduction, Refusal, heard
-from .kinds import BY_NAME, CONTROL, checked_message
+from .kinds import BY_NAME, CLIENT, DATA, checked_message
 from .outbox import Outbox
 
 SEND_S_MAX = 30.0
@@ -63,6 +64,7 @@ class Connection:
         self._told = mine.decided
         self._outbox = Outbox(outbox_bytes)
         self._wanted = False
+        self._room = trio.Event()
         self._wake = trio.Event()
         decoder.limits = KNOWN
 
@@ -75,13 +77,13 @@ class Connection:
         )
 
     def send(self, message: Message) -> Sent:
-        """Let a message go its way; ``full`` if it has to wait, which control messages never do."""
+        """Let a message go its way; ``full`` if it has to wait, which only data ever does."""
         assert self.outgoing or self.other.role != "member", (
             "members are sent to over own connections"
         )
         if not self.up:
             return "down"
-        if self._outbox.full and self.channel != CONTROL:
+        if self._outbox.full and self.channel == DATA:
             self._wanted = True
             return "full"
         if self._outbox.flooded:
@@ -139,6 +141,8 @@ class Connection:
                 if sent < len(data):
                     with trio.fail_after(SEND_S_MAX):
                         await self._stream.send(data[sent:])
+                if self._outbox.roomy:
+                    self._room.set()
                 if self._wanted and self._outbox.roomy:
                     self._wanted = False
                     room()
@@ -150,7 +154,13 @@ class Connection:
                 for raw in self._decoder.feed(data)
                 if (message := checked_message(raw, self.channel)) and not self._noted(message)
             ]
-            if messages:
+            if self.channel == CLIENT and not self.outgoing:
+                for message in messages:
+                    while self._outbox.full:
+                        self._room = trio.Event()
+                        await self._room.wait()
+                    arrived([message])
+            elif messages:
                 arrived(messages)
 
     def _noted(self, message: Message) -> bool:

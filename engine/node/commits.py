@@ -16,12 +16,20 @@ Left out: which partitions this member serves (``partitions``), the log (``log``
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
-from ...affinity.errors import ConflictError, NotFoundError, RolledBackError, UsageError
+from ...affinity.errors import (
+    ConflictError,
+    NotFoundError,
+    RolledBackError,
+    ServerError,
+    TidelogError,
+    UsageError,
+)
 from ...affinity.partitions import partitions_of
 from ...checkpoints.replay import State
 from ..commit import outcomes
@@ -35,7 +43,10 @@ from ..data.scan import Range, scan
 from ..data.stored import KEY_BYTES_MAX, VALUE, pack_prefix, shown_key, split_key, version_of
 from ..data.updates import FewUpdates, Writes
 
+log = logging.getLogger("tidelog.node")
+
 ID_BYTES = 16
+ATTEMPTS_END = 1 << 62
 ABSENT = (0, 0)
 """The version of a key that is not there."""
 
@@ -90,6 +101,8 @@ def wanted_of(arguments: Sequence[Any], state: State) -> WantedCommit:
     """
     tx_id, attempt, given, tag, reads, ranges, writes = arguments
     check_id(tx_id)
+    if not 0 < attempt < ATTEMPTS_END:
+        raise not_understood(f"attempt {attempt} of a transaction")
     found: Writes = {}
     for number, keys, values in writes:
         places = places_of(state, number, keys)
@@ -138,6 +151,30 @@ def map_record(state: State, number: int) -> Any:
     return record
 
 
+def range_of(number: int, low: bytes, high: bytes | None) -> Range:
+    """Return the range of a map between two bounds, however long these are.
+
+    No key is longer than ``KEY_BYTES_MAX``, so what is behind that in a bound tells nothing more.
+    """
+    return Range(namespace=number, start=_bound(low), stop=None if high is None else _bound(high))
+
+
+def _bound(key: bytes) -> bytes:
+    return key if len(key) <= KEY_BYTES_MAX else key[:KEY_BYTES_MAX] + b"\0"
+
+
+def unexpected(error: Exception) -> TidelogError:
+    """Return what a client is told of an error that is a mistake in the program of the member."""
+    log.error(
+        "node.request_failed: Tidelog: a request failed in a way that it should not: %r",
+        error,
+        exc_info=error,
+        extra={"event": "node.request_failed"},
+    )
+    name = type(error).__name__
+    return ServerError(f"the member failed at this request: {name}: {error}", server_code=name)
+
+
 def not_understood(what: str) -> UsageError:
     """Return the error for a request that no client of this version sends."""
     return UsageError(
@@ -158,9 +195,11 @@ def _range_of(row: Sequence[Any], state: State) -> ReadRange:
     space = state.space_of(map_record(state, number))
     if not set(partitions) <= set(space.numbers):
         raise not_understood("a range over partitions that its map has not")
+    if count < 0:
+        raise not_understood(f"a range of {count} keys")
     return ReadRange(
         partitions=tuple(partitions),
-        wanted=Range(namespace=number, start=low, stop=high),
+        wanted=range_of(number, low, high),
         count=count,
         digest=digest,
     )
@@ -173,6 +212,14 @@ def commit_of(wanted: WantedCommit, context: CommitContext, answer: Callable[[],
     """Return the commit to be queued; ``answer`` is called at its end, whatever that is."""
 
     def check(commit: Commit, group: Sequence[Entry]) -> None:
+        try:
+            judge(commit, group)
+        except TidelogError:
+            raise
+        except Exception as error:  # one client's commit, not the log of all
+            raise unexpected(error) from error
+
+    def judge(commit: Commit, group: Sequence[Entry]) -> None:
         view = context.overlay.view
         if wanted.given:
             _check_id_is_new(wanted, commit, view, group, context)

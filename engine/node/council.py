@@ -19,6 +19,7 @@ from uuid import UUID
 
 import trio
 
+from ...affinity.errors import TidelogError
 from ...affinity.topology import Incarnation, Topology, TopologyChange
 from ..agreement.journal import Journal
 from ..agreement.journal_format import SnapshotRecord
@@ -34,6 +35,8 @@ from ..system.environment import Environment
 
 ASK_AGAIN_S = 0.5
 """Seconds after which a change that nobody has decided is asked for again."""
+SHORTEN_AGAIN_S = 5.0
+"""Seconds after which a journal for whose snapshot there was no space is shortened again."""
 WAIT_S_MIN, WAIT_S_MAX = 0.001, 60.0
 """Seconds between two ticks; clocks differ in their last digits, and so must not be met exactly."""
 
@@ -57,6 +60,7 @@ class Council:
         self._changed = changed
         self._accepted = agreement.voter.accepted
         self._told = -1
+        self._not_before = float("-inf")
         self._wake = trio.Event()
         self._refusals: dict[int, str] = {}
         self._requests = 0
@@ -127,12 +131,23 @@ class Council:
                 await self._execute(ready)
                 self._tell()
             if self._journal.wants_snapshot:
-                snapshot = snapshot_of(self.agreement.topology)
-                await self._environment.run("sync", partial(self._begin_again, snapshot))
+                await self._shorten()
             wait = self.agreement.next_tick() - self.now
             with trio.move_on_after(min(max(wait, WAIT_S_MIN), WAIT_S_MAX)):
                 await self._wake.wait()
             self._wake = trio.Event()
+
+    async def _shorten(self) -> None:
+        """Begin the journal anew; if there is no space for that, the old one goes on for now."""
+        if self.now < self._not_before:
+            return
+        snapshot = snapshot_of(self.agreement.topology)
+        try:
+            await self._environment.run("sync", partial(self._begin_again, snapshot))
+        except TidelogError:
+            if self._journal.failed:
+                raise
+            self._not_before = self.now + SHORTEN_AGAIN_S
 
     async def _execute(self, ready: Ready) -> None:
         written = noted_records(ready.notes, self._accepted)

@@ -72,6 +72,8 @@ class NodeLog:
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
+        self.queued_bytes = 0
+        """Bytes of updates in the queue."""
         self.groups = self.commits = 0
         """Frames that were synced, and what was in them."""
 
@@ -93,7 +95,8 @@ class NodeLog:
             self._end.sync(position)
         except (OSError, LogFailedError) as error:
             with self.mutex:
-                raise self._end.failed(error) from error
+                self.failure = self._end.failed(error)
+                raise self.failure from error
 
     def log(self, records: Iterable[Record]) -> int:
         """Let records go with the next frame, whenever that is; return the end of the log."""
@@ -134,10 +137,21 @@ class NodeLog:
     def put(self, commit: Commit) -> None:
         """Queue a commit; ``commit.then`` is called when it has been applied, else ``undo``."""
         self._queue.append(commit)
+        self.queued_bytes += commit.size
+        if self._idle.is_set():
+            self._idle = trio.Event()
         self._wake.set()
 
-    def put_records(self, records: Iterable[Record], then: Callable[[], object]) -> None:
-        """Queue records that are not a transaction; behind their fold ``then`` is called."""
+    def put_records(
+        self,
+        records: Iterable[Record],
+        then: Callable[[], object],
+        undo: Callable[[], object] | None = None,
+    ) -> None:
+        """Queue records that are not a transaction.
+
+        Behind their fold ``then`` is called, ``undo`` if they did not get into the log.
+        """
         commit = Commit(NoUpdates(), durable=True)
         made = list(records)
         position = 0
@@ -152,7 +166,7 @@ class NodeLog:
                 self.state.apply(position, one)
             then()
 
-        commit.record, commit.then = record, fold
+        commit.record, commit.then, commit.undo = record, fold, undo
         self.put(commit)
 
     async def written(self) -> None:
@@ -164,7 +178,6 @@ class NodeLog:
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
-            self._idle = trio.Event()
             while self._queue:
                 await self._carry(self._next_group())
             self._idle.set()
@@ -186,6 +199,7 @@ class NodeLog:
             size, count = size + commit.size, count + 1
         group = self._queue[:count]
         del self._queue[:count]
+        self.queued_bytes -= size
         return group
 
     async def _carry(self, group: list[Commit]) -> None:

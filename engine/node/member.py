@@ -24,6 +24,7 @@ import trio
 
 from ...affinity.errors import (
     ClusterError,
+    DeadlineError,
     HistoryTruncatedError,
     NotEnoughMembersError,
     TidelogError,
@@ -62,6 +63,10 @@ ANNOUNCE_S = 1.0
 """Seconds after which an idle log says how far it is durable."""
 LEAVE_S_MAX = 2.0
 """Seconds that a member that stops waits for the others to take note of it."""
+CHANGE_S_MAX = 2.0
+"""Seconds without a majority after which nobody waits for a change any more."""
+LINES_MAX = 65_536
+"""Lines of clients whose newest connection is remembered."""
 REFUSED_S = 0.5
 """Seconds in which a change that was refused may prove to have been decided already."""
 
@@ -113,7 +118,9 @@ class RunningMember:
         self._clients: set[Connection] = set()
         self._effective = Topology()
         self._effects = trio.Event()
+        self._numbers: dict[bytes, int] = {}
         self._unapplied = 0
+        self._unwritten = False
         self._ended = trio.Event()
         self._nursery: trio.Nursery
 
@@ -141,31 +148,41 @@ class RunningMember:
     async def leave(self) -> None:
         """Answer what is under way, serve nothing any more, and tell the others."""
         self.partitions.draining = True
-        await self.log.written()
-        self.council.release([copies.row.partition for copies in self.partitions.authored()])
         with trio.move_on_after(LEAVE_S_MAX):
+            await self.log.written()
+            self.council.release([copies.row.partition for copies in self.partitions.authored()])
             await self.council.propose(MemberGone(incarnation=self.agreement.me))
         self._ended.set()
 
     async def close(self) -> None:
-        """Take a checkpoint, note that the log ends cleanly, and let go of all files."""
-        environment, files = self._environment, self._files
+        """Take a checkpoint, note that the log ends cleanly, and let go of all files.
+
+        A disk that does not take that ends nothing else: the next start recovers what the log has.
+        """
         with trio.CancelScope(shield=True):
             try:
                 if self.log.failure is None:
-                    await self.checkpoint("close")
-                    end = files.writer.position
-                    await environment.run("sync", partial(self.log.sync, end))
-                    manifests = files.manifests
-                    durable = self._opened.journal.synced
-                    await environment.run(
-                        "close",
-                        lambda: manifests.put(
-                            replace(manifests.manifest, clean_end=end, config_durable=durable)
-                        ),
-                    )
+                    await self._end_cleanly()
+            except TidelogError as error:
+                log.warning(
+                    "node.end_failed: Tidelog: the log of the member at %s does not end cleanly, "
+                    "its next start recovers it: %s",
+                    self._files.path,
+                    error,
+                    extra={"event": "node.end_failed"},
+                )
             finally:
                 self._opened.close()
+
+    async def _end_cleanly(self) -> None:
+        environment, manifests = self._environment, self._files.manifests
+        await self.checkpoint("close")
+        end = self._files.writer.position
+        await environment.run("sync", partial(self.log.sync, end))
+        clean = replace(
+            manifests.manifest, clean_end=end, config_durable=self._opened.journal.synced
+        )
+        await environment.run("close", lambda: manifests.put(clean))
 
     async def checkpoint(self, reason: str) -> None:
         """Take a checkpoint, piece by piece."""
@@ -186,6 +203,8 @@ class RunningMember:
         while True:
             await trio.sleep(TICK_S)
             self.requests.tick()
+            if self._unwritten and self.log.failure is None:
+                self._changed(self.agreement.topology)
             if now() >= announced + ANNOUNCE_S:
                 self.log.tell_durable()
                 await self._fill_ahead()
@@ -231,9 +250,14 @@ class RunningMember:
             if member != self.agreement.me.member:
                 self.transport.meet(member.bytes, address_of(known.address))
         records = [*self._maps_of(topology), *self.partitions.to_open()]
+        self._unwritten = False
         if records or self._unapplied:
             self._unapplied += 1
-            self.log.put_records(records, partial(self._applied, topology, records))
+            self.log.put_records(
+                records,
+                partial(self._applied, topology, records),
+                partial(self._not_written, records),
+            )
         else:
             self._take_effect(topology)
 
@@ -241,6 +265,12 @@ class RunningMember:
         self._unapplied -= 1
         self.partitions.opened(records)
         self._take_effect(topology)
+
+    def _not_written(self, records: list[Record]) -> None:
+        """Try again soon: the disk may have had no space for them."""
+        self._unapplied -= 1
+        self.partitions.not_opened(records)
+        self._unwritten = True
 
     def _take_effect(self, topology: Topology) -> None:
         self._effective = topology
@@ -285,32 +315,57 @@ class RunningMember:
         """How many decisions have taken effect here."""
         return self._effective.index
 
-    def change(self, change: TopologyChange, done: Callable[[Exception | None], None]) -> None:
+    def change(
+        self,
+        change: TopologyChange,
+        deadline: float,
+        done: Callable[[Exception | None], None],
+    ) -> None:
         """Have a change of maps decided; ``done`` hears None behind its effect, or why not."""
-        self._nursery.start_soon(self._change, change, done)
+        self._nursery.start_soon(self._change, change, deadline, done)
 
     async def _change(
-        self, change: TopologyChange, done: Callable[[Exception | None], None]
+        self,
+        change: TopologyChange,
+        deadline: float,
+        done: Callable[[Exception | None], None],
     ) -> None:
-        refused: list[str] = []
+        refused: list[Exception] = []
         if not self.agreement.reaches_majority(self.now):
             done(self._too_few())
             return
         before = self._effective
 
         async def ask() -> None:
-            refused.append(await self.council.propose(change))
-            with trio.move_on_after(REFUSED_S):
-                await trio.sleep_forever()
+            reason = await self.council.propose(change)
+            await trio.sleep(REFUSED_S)
+            refused.append(UsageError(reason))
+            nursery.cancel_scope.cancel()
+
+        async def give_up() -> None:
+            reached = self.now
+            while self.now < min(reached + CHANGE_S_MAX, deadline) and self.log.failure is None:
+                await trio.sleep(TICK_S)
+                if self.agreement.reaches_majority(self.now):
+                    reached = self.now
+            if self.log.failure is not None:
+                refused.append(self.log.failure)
+            elif self.now >= deadline:
+                refused.append(
+                    DeadlineError("the deadline passed; the change may be decided all the same")
+                )
+            else:
+                refused.append(self._too_few())
             nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
+            nursery.start_soon(give_up)
             while not _is_effective(change, before, self._effective):
                 await self._effects.wait()
             refused.clear()
             nursery.cancel_scope.cancel()
-        done(UsageError(refused[0]) if refused else None)
+        done(refused[0] if refused else None)
 
     def _too_few(self) -> NotEnoughMembersError:
         return NotEnoughMembersError(
@@ -390,10 +445,9 @@ class RunningMember:
         other = connection.other
         if other.role == "member":
             return
-        older = self._lines.get(other.member)
-        if older is not None and older.other.number < other.number:
-            older.end()
-        self._lines[other.member] = connection
+        if other.role == "client" and not self._is_newest(connection):
+            connection.end()
+            return
         self._clients.add(connection)
         topology = self._effective
         store, history = (
@@ -402,6 +456,21 @@ class RunningMember:
         )
         cluster = self._opened.cluster.bytes
         connection.send(WELCOME.message(cluster, store, history, told_view(topology)))
+
+    def _is_newest(self, connection: Connection) -> bool:
+        """End what is older on its line; tell whether there is nothing newer, or was."""
+        line, number = connection.other.member, connection.other.number
+        if number <= self._numbers.get(line, -1):
+            return False
+        self._numbers.pop(line, None)
+        self._numbers[line] = number
+        if len(self._numbers) > LINES_MAX:
+            del self._numbers[next(iter(self._numbers))]
+        older = self._lines.get(line)
+        if older is not None:
+            older.end()
+        self._lines[line] = connection
+        return True
 
     def down(self, connection: Connection) -> None:
         """Forget a client."""
@@ -428,7 +497,8 @@ def _is_effective(change: TopologyChange, before: Topology, topology: Topology) 
                 change.key_codec, change.value_codec,
             )  # fmt: skip
         case NamespaceRenamed(old=old, new=new):
-            return new in names and old not in names
+            renamed = [one.id for one in before.namespaces.values() if one.name == old]
+            return new in names and names[new].id in renamed
         case NamespaceDropped(name=name):
             gone = [one.id for one in before.namespaces.values() if one.name == name]
             return bool(gone) and not set(gone) & topology.namespaces.keys()

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from uuid import UUID, uuid5
 
 from ...affinity.assignment import assign
-from ...affinity.errors import CorruptLogError, UsageError
+from ...affinity.errors import ClusterError, CorruptLogError, UsageError
 from ...affinity.partitions import one_space
 from ...affinity.topology import Begun, Decision
-from ..agreement.identity import DiskIdentity
+from ..agreement.identity import DiskIdentity, misfit
 from ..agreement.journal import Journal
 from ..agreement.noting import Restored, noted_records, restored
 from ..store.claim import Claim, claim_store
@@ -137,7 +137,8 @@ def open_member(environment: Environment, path: str, options: Options) -> OpenMe
     """Open a member's directory for a new start of it.
 
     Raises ``UsageError`` for a directory that is not a member's, ``CorruptLogError`` if the
-    configuration log is damaged, and as ``open_files`` does.
+    configuration log is damaged, ``ClusterError`` if it is newer than the manifest, and as
+    ``open_files`` does.
     """
     claim = claim_store(environment, path, partitions=None, create=False, as_member=True)
     try:
@@ -175,6 +176,13 @@ def _started(claim: Claim, files: StoreFiles) -> OpenMember:
         last, fresh = (bytes.fromhex(text) for text in manifest.nonces or ("", ""))
         disk = DiskIdentity(member=member, boot=manifest.boot, last=last, fresh=fresh)
         disk = disk.started(known.topology, claim.environment.new_id())
+        refusal = misfit(disk.credentials(known.topology.index), known.topology)
+        if refusal is not None:
+            raise ClusterError(
+                f"the manifest at {claim.path} is older than the configuration log beside it: "
+                f"{refusal}",
+                hint="Keep the directory aside; it is not the newest state of this member.",
+            )
         files.manifests.put(
             replace(
                 files.manifest,

@@ -68,6 +68,8 @@ class Partitions:
 
         ``RoutedError``, ``PartitionUnavailableError`` or ``NotEnoughMembersError``.
         """
+        if self.draining:
+            raise RoutedError("wait", "this member is about to stop")
         for partition in partitions:
             if not self.serves(partition, now):
                 raise self._refusal(partition, now)
@@ -98,8 +100,6 @@ class Partitions:
                 hint="It serves again as soon as a majority of the members run and reach each "
                 "other.",
             )
-        if self.draining:
-            return RoutedError("wait", "this member is about to stop")
         if self._leases.is_author(copies):
             return RoutedError("wait", f"partition {partition} is about to be served here")
         if not topology.is_present(copies.author):
@@ -133,6 +133,13 @@ class Partitions:
             if isinstance(record, OpenRecord):
                 for partition, epoch in record.rows:
                     self._opened[partition] = max(epoch, self._opened.get(partition, 0))
+
+    def not_opened(self, records: Iterable[Record]) -> None:
+        """Take it that these records did not get into the log: they are to be made again."""
+        for record in records:
+            if isinstance(record, OpenRecord):
+                for partition, _ in record.rows:
+                    self._opening.pop(partition, None)
 
     def _settling(self, partition: int, epoch: int) -> SettleRecord:
         counter, table = self._state.counters[partition], self._state.epoch_tables[partition]

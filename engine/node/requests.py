@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ...affinity.errors import CommitUnknownError, DeadlineError, TidelogError, UsageError
 from ...affinity.topology import NamespaceDropped, NamespaceMade, NamespaceRenamed, TopologyChange
@@ -25,7 +25,6 @@ from ..commit import outcomes
 from ..commit.entries import Commit
 from ..commit.outcomes import Outcome
 from ..data.namespaces import OUTCOMES, check_name
-from ..data.scan import Range
 from ..data.updates import FewUpdates, Writes
 from ..net.connection import Connection
 from ..net.failures import Failure, failure_of
@@ -40,6 +39,8 @@ from .commits import (
     map_record,
     not_understood,
     places_of,
+    range_of,
+    unexpected,
     wanted_of,
 )
 from .log import NodeLog
@@ -51,6 +52,10 @@ CODEC_NAME_MAX = 255
 VERSIONS_END = 1 << 31
 HELD_MAX = 4096
 """Requests that wait for decisions; of more than that the oldest are told to come again."""
+HELD_S_MAX = 5.0
+"""Seconds that a request waits for decisions before it is told to come again."""
+QUEUED_BYTES_MAX = 256 << 20
+"""Bytes of updates that wait for the log; who brings more is told to come again."""
 
 
 class Surroundings(Protocol):
@@ -64,7 +69,12 @@ class Surroundings(Protocol):
     def decided(self) -> int:
         """How many decisions are known here, durably."""
 
-    def change(self, change: TopologyChange, done: Callable[[Exception | None], None]) -> None:
+    def change(
+        self,
+        change: TopologyChange,
+        deadline: float,
+        done: Callable[[Exception | None], None],
+    ) -> None:
         """Have a change decided; ``done`` hears None behind its effect, or why it is refused."""
 
     def find_outcome(self, tx_id: bytes, done: Callable[[Outcome | Exception], None]) -> None:
@@ -107,6 +117,14 @@ class PendingCommit:
     partitions: frozenset[int]
 
 
+class _Held(NamedTuple):
+    """A request whose client knows more decisions than this member."""
+
+    decided: int
+    until: float
+    request: ClientRequest
+
+
 class Requests:
     """The requests of all clients of one member."""
 
@@ -114,7 +132,7 @@ class Requests:
         self._log = log
         self._partitions = partitions
         self._around = around
-        self._held: list[tuple[int, ClientRequest]] = []
+        self._held: list[_Held] = []
         self._unconfirmed: list[PendingCommit] = []
         self._questions: list[ClientRequest] = []
         self._ids: set[bytes] = set()
@@ -129,6 +147,8 @@ class Requests:
         for message in messages:
             if message[0] != REQUEST.number:
                 continue  # a cancel: whatever it is about is answered all the same
+            if not connection.up:
+                return  # a newer one of its line has been answered: this never arrived
             _, number, left_us, operation, arguments = message
             self.count += 1
             left = float("inf") if left_us is None else left_us / 1e6
@@ -141,10 +161,12 @@ class Requests:
                 self._carry_out(request)
 
     def _hold(self, decided: int, request: ClientRequest) -> None:
-        self._held.append((decided, request))
+        if self._log.failure is not None:
+            request.fail(self._log.failure)  # what is decided takes no effect here any more
+            return
+        self._held.append(_Held(decided, self._around.now + HELD_S_MAX, request))
         if len(self._held) > HELD_MAX:
-            _, oldest = self._held.pop(0)
-            oldest.fail(RoutedError("wait", "this member knows too little of the cluster yet"))
+            self._held.pop(0).request.fail(_knows_too_little())
 
     def _carry_out(self, request: ClientRequest) -> None:
         try:
@@ -154,19 +176,21 @@ class Requests:
             request.fail(error)
         except MisunderstoodError as error:
             request.fail(not_understood(str(error)))
+        except Exception as error:  # one client's request, not the member of all
+            request.fail(unexpected(error))
 
     # -------------------------------------------------------------- what happened
 
     def decided(self) -> None:
         """Go on with those that wait for decisions, as far as they are known now."""
         held, self._held = self._held, []
-        for decided, request in held:
-            if not request.connection.up:
+        for one in held:
+            if not one.request.connection.up:
                 continue
-            if decided > self._around.decided:
-                self._held.append((decided, request))
+            if one.decided > self._around.decided:
+                self._held.append(one)
             else:
-                self._carry_out(request)
+                self._carry_out(one.request)
 
     def tick(self) -> None:
         """Confirm commits that wait for a lease, and give up what waits too long."""
@@ -174,20 +198,22 @@ class Requests:
         waiting, self._unconfirmed = self._unconfirmed, []
         for pending in waiting:
             self._confirm(pending)
-        late = [pair for pair in self._held if pair[1].deadline < now]
-        if late:
-            self._held = [pair for pair in self._held if pair[1].deadline >= now]
-            for _, request in late:
-                request.fail(DeadlineError("the deadline passed before the request was begun"))
+        held, self._held = self._held, []
+        for one in held:
+            if one.request.deadline < now:
+                one.request.fail(DeadlineError("the deadline passed before the request was begun"))
+            elif one.until < now:
+                one.request.fail(self._log.failure or _knows_too_little())
+            elif one.request.connection.up:
+                self._held.append(one)
 
     # -------------------------------------------------------------- operations that read
 
     def _get(self, request: ClientRequest) -> None:
         number, keys = request.arguments
-        state, now = self._log.state, self._around.now
-        places = places_of(state, number, keys)
+        places = places_of(self._log.state, number, keys)
         found = reads.get(self._log.overlay.view, number, keys, places)
-        self._partitions.check(set(places), now)
+        self._partitions.check(set(places), self._around.now)
         request.answer(found)
 
     def _scan(self, request: ClientRequest) -> None:
@@ -201,7 +227,7 @@ class Requests:
         found = reads.page(
             self._log.overlay.view,
             state,
-            Range(namespace=number, start=low, stop=high),
+            range_of(number, low, high),
             partitions,
             reverse=bool(reverse),
             limit=limit,
@@ -223,6 +249,8 @@ class Requests:
         if not wanted.writes:
             self._only_reads(request, wanted)
             return
+        if self._log.queued_bytes > QUEUED_BYTES_MAX:
+            raise RoutedError("wait", "more is to be written here than the disk keeps up with")
         commit = commit_of(wanted, self._log.context, lambda: self._ended(pending))
         pending = PendingCommit(request, commit, wanted.tx_id, frozenset(wanted.partitions()))
         if request.deadline != float("inf"):
@@ -290,6 +318,8 @@ class Requests:
         if not 0 <= home < self._log.state.partitions:
             raise not_understood("a home that is not a partition")
         self._partitions.check((home,), self._around.now)
+        if self._log.failure is not None:
+            raise self._log.failure  # what is in the log may not be there behind a restart
         if tx_id in self._ids:
             self._questions.append(request)
         elif tx_id in self._recent:
@@ -368,18 +398,21 @@ class Requests:
             else:
                 request.fail(refused or UsageError(f"the map {name!r} was dropped meanwhile"))
 
-        self._around.change(made, done)
+        self._around.change(made, request.deadline, done)
 
     def _drop(self, request: ClientRequest) -> None:
         [name] = request.arguments
-        self._around.change(
-            NamespaceDropped(name=check_name(name)), lambda refused: _done(request, refused)
-        )
+        change = NamespaceDropped(name=check_name(name))
+        self._around.change(change, request.deadline, lambda refused: _done(request, refused))
 
     def _rename(self, request: ClientRequest) -> None:
         old, new = request.arguments
         change = NamespaceRenamed(old=check_name(old), new=check_name(new))
-        self._around.change(change, lambda refused: _done(request, refused))
+        self._around.change(change, request.deadline, lambda refused: _done(request, refused))
+
+
+def _knows_too_little() -> RoutedError:
+    return RoutedError("wait", "this member knows too little of the cluster yet")
 
 
 def _done(request: ClientRequest, refused: Exception | None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import trio
 
+from ...affinity.errors import TidelogError
 from ..agreement.timing import Timing
 from ..net.addresses import check_address
 from ..store.options import Options
@@ -53,8 +54,21 @@ async def run_member(
             if started is not None:
                 started(member)
             await _run_until(member, where, ready, stop)
+        except BaseExceptionGroup as group:
+            error = _alone(group)
+            if error is None:
+                raise
+            raise error from error.__cause__
         finally:
             await member.close()
+
+
+def _alone(group: BaseExceptionGroup[BaseException]) -> TidelogError | None:
+    """Return the error for which all tasks of an incarnation ended; None if it is not Tidelog's."""
+    left: BaseException | None = group
+    while isinstance(left, BaseExceptionGroup):
+        left = left.exceptions[0] if len(left.exceptions) == 1 else None
+    return left if isinstance(left, TidelogError) else None
 
 
 def _address(opened: OpenMember) -> str:

@@ -1,0 +1,357 @@
+"""What members withstand: requests that no client sends, full disks, ends at any moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from support.raw_client import FailureError, RawClient
+from support.sim_clients import PARTITIONS, Clients, cluster, serving
+from tidelog.engine.node import reads
+from tidelog.testing import SimCluster
+from tidelog.testing.cluster import DIRECTORY
+
+
+async def refusal(client: RawClient, operation: str, *arguments: object) -> FailureError | None:
+    try:
+        await client.ask(operation, *arguments)
+    except FailureError as refused:
+        return refused
+    return None
+
+
+def test_requests_with_numbers_that_cannot_be_are_answered_and_the_member_goes_on() -> None:
+    at = cluster(20, nodes=1)
+    clients = Clients(at)
+    huge, long = (1 << 64) - 1, b"x" * 5000
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+
+        def commit(given: bool = False, **changed: Any) -> tuple[str, list[object]]:
+            fields: dict[str, object] = {
+                "id": b"%016d" % len(nonsense), "attempt": 1, "given": given, "tag": None,
+                "reads": [], "ranges": [], "writes": [[number, [b"k"], [b"v"]]], **changed,
+            }  # fmt: skip
+            return "commit", list(fields.values())
+
+        nonsense: list[tuple[str, list[object]]] = []
+        for count in (-2, -huge // 2, huge):
+            for writes in ([], [[number, [b"k"], [b"v"]]]):
+                ranges = [[number, [0], b"", None, count, b""]]
+                nonsense.append(commit(ranges=ranges, writes=writes))
+        for low, high in ((long, None), (b"", long), (long, long), (b"b", b"a"), (b"", b"")):
+            ranges = [[number, [0], low, high, 0, b""]]
+            nonsense.append(commit(ranges=ranges))
+            nonsense.append(commit(ranges=ranges, writes=[]))
+            for reverse in (False, True):
+                scan = [number, [0], low, high, reverse, 10, True]
+                nonsense.append(("scan", scan))
+        for value in (-1, huge, -(1 << 63)):
+            nonsense += [
+                commit(given=True, attempt=value),
+                commit(reads=[[number, [b"k"], [value], [value]]]),
+                ("get", [value, [b"k"]]),
+                ("outcome", [b"5" * 16, False, value]),
+                ("scan", [number, [0], b"", None, False, value, True]),
+                ("scan", [value, [0], b"", None, False, 1, True]),
+                ("scan", [number, [value], b"", None, False, 1, True]),
+                ("map", ["new", "bytes", value, "bytes", 1]),
+            ]
+        nonsense += [
+            ("scan", [number, [], b"", None, False, 1, True]),
+            ("scan", [number, [0, 0, 0], b"", None, False, 1, True]),
+            ("scan", [number, [True], b"", None, False, 1, True]),
+            ("get", [number, []]),
+            ("get", [number, [b""]]),
+            ("map", ["a\0b", "bytes", 1, "bytes", 1]),
+            ("map", ["\n" * 300, "bytes", 1, "bytes", 1]),
+            ("rename", ["m", ""]),
+            ("rename", ["", "m"]),
+            commit(given=True, writes=[]),
+            commit(given=True, id=b"tidelog.horizon."),
+            commit(tag="x" * 100_000),
+            commit(writes=[[number, [b""], [b"v"]]]),
+        ]
+        for operation, arguments in nonsense:
+            refused = await refusal(client, operation, *arguments)
+            assert refused is None or refused.code.startswith("TL-"), (operation, arguments)
+        for index in range(len(nonsense)):  # what was written under a given id can be asked for
+            await client.ask("outcome", b"%016d" % index, True, 0)
+        await client.put(b"z" * 16, number, {b"a": b"b"})
+        assert (await client.ask("get", number, [b"a"]))[0] == [b"b"]
+
+    at.run(scenario)
+
+
+def test_the_lease_is_looked_at_behind_the_work_of_a_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = cluster(21)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        partition = next(p for p in range(PARTITIONS) if at.primary(p) == "n1")
+        client = await clients.to("n1")
+        answered = reads.get
+
+        def slowly(*arguments: Any) -> Any:
+            found = answered(*arguments)
+            at.nodes["n1"].clocks.move(30)
+            return found
+
+        monkeypatch.setattr(reads, "get", slowly)
+        with pytest.raises(FailureError) as refused:
+            await client.ask("get", number, [at.key(partition, 0)])
+        assert refused.value.code in ("wait", "TL-CLU-004")
+        monkeypatch.setattr(reads, "get", answered)
+
+    at.run(scenario)
+
+
+def test_whoever_reads_slowly_gets_every_answer() -> None:
+    at = cluster(22, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        await client.put(b"1" * 16, number, {b"a": b"x" * (1 << 20)})
+        begun = [await client.begin("get", number, [b"a"]) for _ in range(40)]
+        await trio.sleep(5)
+        with trio.fail_after(60):
+            for request in begun:
+                [value], _, _ = await client.answer(request)
+                assert len(value) == 1 << 20
+
+    at.run(scenario)
+
+
+def test_an_older_connection_of_a_line_is_not_listened_to_however_late_it_comes() -> None:
+    at = cluster(23, nodes=1)
+    clients = Clients(at)
+    line = b"one line of ours"
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+
+        async def late_commit(newest: int, number: int) -> None:
+            late = await clients.to("n1", line=line)
+            await late.put(b"%016d" % newest, number, {b"a": b"late"})
+
+        for closes in (False, True):
+            newer = await clients.to("n1", line=line)
+            newest = clients._numbers
+            if closes:
+                newer.close()
+                await trio.sleep(1)
+            clients._numbers = newest - 2
+            with pytest.raises(ConnectionResetError):
+                await late_commit(newest, number)
+            clients._numbers = newest
+        assert (await client.ask("get", number, [b"a"]))[0] == [None]
+
+    at.run(scenario)
+
+
+def test_a_map_that_is_not_there_is_not_renamed_and_whoever_asked_hears_so() -> None:
+    at = cluster(24)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, _ = await serving(at, clients)
+        with pytest.raises(FailureError) as refused:
+            await client.ask("rename", "nobody", "m")
+        assert refused.value.code.startswith("TL-USE")
+        await client.ask("rename", "m", "other")
+        assert [row[1] for row in client.view[3]] == ["other"]
+
+    at.run(scenario)
+
+
+def test_a_member_under_load_stops_in_time() -> None:
+    at = cluster(25)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        partition = next(p for p in range(PARTITIONS) if at.primary(p) == "n1")
+        key = at.key(partition, 0)
+
+        async def load(name: int) -> None:
+            client = await clients.to("n1")
+            numbers = 0
+            try:
+                while True:
+                    numbers += 1
+                    tx_id = b"%08d%08d" % (name, numbers)
+                    writes = [[number, [key], [b"%d" % numbers]]]
+                    await client.begin("commit", tx_id, 1, False, None, [], [], writes)
+            except OSError:
+                return
+
+        async with trio.open_nursery() as nursery:
+            for name in range(4):
+                nursery.start_soon(load, name)
+            await trio.sleep(0.5)
+            with trio.fail_after(4):
+                await at.stop("n1")
+            nursery.cancel_scope.cancel()
+        at.start(["n1"])
+        await at.settled()
+
+    at.run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_full_disk_during_a_start_delays_what_is_opened_and_no_more(seed: int) -> None:
+    at = cluster(30 + seed, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        await client.put(b"1" * 16, number, {b"a": b"b"})
+        await at.kill("n1")
+        at.start()
+        while "n1" not in at.running():
+            await trio.sleep(0.001)
+        disk = at.nodes["n1"].disk
+        disk.fail_at(disk.operations + 1, "ENOSPC", for_ever=True, path=f"{DIRECTORY}/wal")
+        await trio.sleep(6)
+        disk.heal()
+        await at.settled()
+        client = await clients.to("n1")
+        assert (await client.ask("get", number, [b"a"]))[0] == [b"b"]
+        await client.put(b"2" * 16, number, {b"a": b"c"})
+
+    at.run(scenario)
+
+
+def test_a_full_disk_while_a_map_is_made_delays_it_and_no_more() -> None:
+    at = cluster(36, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        disk = at.nodes["n1"].disk
+        disk.fail_at(disk.operations + 1, "ENOSPC", for_ever=True, path=f"{DIRECTORY}/wal")
+        begun = await client.begin("map", "other", "bytes", 1, "bytes", 1)
+        with pytest.raises(FailureError) as refused:
+            await client.put(b"1" * 16, number, {b"a": b"b"})
+        assert refused.value.code == "TL-STO-002"
+        await trio.sleep(2)
+        disk.heal()
+        with trio.fail_after(10):
+            assert await client.answer(begun) == number + 1
+        await client.put(b"2" * 16, number + 1, {b"a": b"b"})
+
+    at.run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nobody_is_told_the_outcome_of_a_commit_whose_sync_failed(seed: int) -> None:
+    at = cluster(100 + seed, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        disk = at.nodes["n1"].disk
+        disk.fail_at(disk.operations + 1, "EIO", kind="sync", path=f"{DIRECTORY}/wal")
+        with pytest.raises(FailureError) as refused:
+            await client.put(b"1" * 16, number, {b"a": b"b"})
+        assert refused.value.code == "TL-TX-007"
+        question = b"1" * 16, False, refused.value.fields["home"]
+        with pytest.raises(FailureError, match="sync"):
+            await client.ask("outcome", *question)
+        await at.restart("n1")
+        await at.settled()
+        client = await clients.to("n1")
+        found = (await client.ask("get", number, [b"a"]))[0]
+        told = await client.ask("outcome", *question)
+        assert told == ("committed" if found == [b"b"] else "rolled_back")
+
+    at.run(scenario)
+
+
+def test_a_manifest_that_is_older_than_the_configuration_log_is_refused_in_words() -> None:
+    at = cluster(50, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        await serving(at, clients)
+        await at.kill("n1", outcome="kept")
+        disk = at.nodes["n1"].disk
+        older = disk.read_bytes(f"{DIRECTORY}/manifest")
+        at.start()
+        await at.settled()
+        await at.kill("n1", outcome="kept")
+        at.nodes["n1"].disk.write_bytes(f"{DIRECTORY}/manifest", older)
+        at.start()
+        await at.killed("n1")
+
+    with pytest.raises(Exception, match="old image") as refused:
+        at.run(scenario)
+    assert "ClusterError" in repr(refused.value)
+
+
+def test_whoever_asks_for_a_change_without_a_majority_is_answered_by_the_deadline() -> None:
+    at = cluster(51)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, _ = await serving(at, clients)
+        at.cut({"n1"}, {"n2", "n3"})
+        begun = await client.begin("map", "other", "bytes", 1, "bytes", 1, left_us=3_000_000)
+        endless = await client.begin("drop", "m")
+        with trio.fail_after(10):
+            for request in (begun, endless):
+                with pytest.raises(FailureError) as refused:
+                    await client.answer(request)
+                assert refused.value.code.startswith("TL-")
+
+    at.run(scenario)
+
+
+def test_whoever_claims_to_know_of_decisions_that_are_not_made_is_told_to_come_again() -> None:
+    at = cluster(52, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        await client.send("known", 1 << 62)
+        with trio.fail_after(60):
+            with pytest.raises(FailureError) as refused:
+                await client.ask("get", number, [b"a"])
+            assert refused.value.code == "wait"
+        begun = [await client.begin("get", number, [b"a"]) for _ in range(10)]
+        assert begun
+        await trio.sleep(0.1)
+        member = at.member("n1")
+        assert len(member.requests._held) == 10
+        client.close()
+        await trio.sleep(1)
+        assert not member.requests._held
+
+    at.run(scenario)
+
+
+def test_a_full_disk_at_the_end_ends_no_other_way_than_any() -> None:
+    at = cluster(53)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        partition = next(p for p in range(PARTITIONS) if at.primary(p) == "n1")
+        key = at.key(partition, 0)
+        client = await clients.to("n1")
+        await client.put(b"1" * 16, number, {key: b"b"})
+        disk = at.nodes["n1"].disk
+        disk.fail_at(disk.operations + 1, "ENOSPC", for_ever=True, path=f"{DIRECTORY}/data")
+        disk.fail_at(disk.operations + 1, "ENOSPC", for_ever=True, path=f"{DIRECTORY}/wal")
+        await at.stop("n1")
+        at.start(["n1"])
+        await at.settled()
+        client = await clients.to("n1")
+        assert (await client.ask("get", number, [key]))[0] == [b"b"]
+
+    at.run(scenario)
