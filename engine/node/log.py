@@ -212,6 +212,7 @@ class NodeLog:
             self._finish(group, passed)
             return
         self._in_flight = passed
+        self.environment.reached("tx.before_prepare_log")
         try:
             await self._append(payload)
         except (OSError, LogFailedError) as error:
@@ -222,13 +223,14 @@ class NodeLog:
             self._note_failure()
             self._fail(group, cause)
             return
-        self.environment.reached("tx.before_sync")
+        self.environment.reached("tx.after_prepare_log")
         try:
             end = self._writer.position
             await self.environment.run("sync", lambda: self._end.sync(end))
         except (OSError, LogFailedError) as error:
             self._lose(group, passed, error)
             return
+        self.environment.reached("tx.after_prepare_sync")
         self._finish(group, passed)
 
     def _prepared(self, group: list[Commit]) -> tuple[list[Commit], bytes]:

@@ -249,7 +249,10 @@ class RunningMember:
         for member, known in topology.members.items():
             if member != self.agreement.me.member:
                 self.transport.meet(member.bytes, address_of(known.address))
-        records = [*self._maps_of(topology), *self.partitions.to_open()]
+        opening = self.partitions.to_open()
+        if opening:
+            self._environment.reached("takeover.after_seal")
+        records = [*self._maps_of(topology), *opening]
         self._unwritten = False
         if records or self._unapplied:
             self._unapplied += 1
@@ -263,7 +266,8 @@ class RunningMember:
 
     def _applied(self, topology: Topology, records: list[Record]) -> None:
         self._unapplied -= 1
-        self.partitions.opened(records)
+        if self.partitions.opened(records):
+            self._environment.reached("takeover.after_open")
         self._take_effect(topology)
 
     def _not_written(self, records: list[Record]) -> None:

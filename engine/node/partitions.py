@@ -127,12 +127,12 @@ class Partitions:
         self._opening.update(opened)
         return [*records, OpenRecord(rows=tuple(opened))]
 
-    def opened(self, records: Iterable[Record]) -> None:
-        """Take it that these records are durable."""
-        for record in records:
-            if isinstance(record, OpenRecord):
-                for partition, epoch in record.rows:
-                    self._opened[partition] = max(epoch, self._opened.get(partition, 0))
+    def opened(self, records: Iterable[Record]) -> bool:
+        """Take it that these records are durable; tell whether they open anything."""
+        rows = [row for record in records if isinstance(record, OpenRecord) for row in record.rows]
+        for partition, epoch in rows:
+            self._opened[partition] = max(epoch, self._opened.get(partition, 0))
+        return bool(rows)
 
     def not_opened(self, records: Iterable[Record]) -> None:
         """Take it that these records did not get into the log: they are to be made again."""

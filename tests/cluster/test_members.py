@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 import trio
 
 from support.raw_client import FailureError
 from support.sim_clients import PARTITIONS, Clients, cluster, made_map, serving
-from tidelog.testing import SimCluster
+from tidelog.testing import SimCluster, SimulatedCrash
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -265,5 +267,52 @@ def test_a_request_that_makes_no_sense_is_answered_and_ends_nothing() -> None:
             assert refused.value.code.startswith("TL-"), (operation, arguments)
         await client.put(b"2" * 16, number, {b"a": b"b"})
         assert (await client.ask("get", number, [b"a"]))[0] == [b"b"]
+
+    at.run(scenario)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "config.after_accept", "config.after_decide", "takeover.after_seal",
+        "takeover.after_open", "tx.before_prepare_log", "tx.after_prepare_log",
+        "tx.after_prepare_sync", "checkpoint.between_pieces", "checkpoint.after_mark",
+    ],
+)  # fmt: skip
+def test_a_member_that_ends_at_any_point_comes_back_with_all_that_was_acknowledged(
+    point: str,
+) -> None:
+    at = cluster(12)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        mine = [p for p in range(PARTITIONS) if at.primary(p) == "n2"]
+        client = await clients.to("n2")
+        written: dict[bytes, bytes] = {}
+        await at.kill("n2", at=point)
+
+        async def work() -> None:
+            for i in range(5):
+                key = at.key(mine[i % len(mine)], i)
+                await client.put(b"%016d" % i, number, {key: b"%d" % i})
+                written[key] = b"%d" % i
+            other = await clients.to("n1")
+            await other.ask("map", "another", "bytes", 1, "bytes", 1)
+            if at.nodes["n2"].running:
+                await at.checkpoint("n2")
+                await at.stop("n2")
+                at.start(["n2"])
+                await at.settled()
+
+        with trio.move_on_after(20), suppress(OSError, SimulatedCrash, FailureError):
+            await work()  # a member whose power is cut does not even close its connections
+        with trio.fail_after(20):
+            await at.killed("n2")
+        at.start(["n2"])
+        await at.settled()
+        again = await clients.to("n2")
+        for key, value in written.items():
+            assert (await again.ask("get", number, [key]))[0] == [value]
 
     at.run(scenario)
