@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
-from mmh3 import hash as murmur3
-
 from ...affinity.errors import UsageError
+from ...affinity.partitions import partition_of
 from ..api.inside import Blocks
 from ..api.maps import Map, map_of
 from ..api.pickling import WayBack
@@ -87,13 +86,13 @@ class ClusterSession:
     def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
         """Return a function from encoded key to encoded value."""
         state, lines, cluster = self.open_state, self.lines, self.cluster
-        number, (first, count, _) = namespace.id, namespace.space
+        number, space = namespace.id, namespace.space
         asked = lines.asked
 
         def get(key: bytes) -> bytes | None:
             if state.closed is not None or not namespace.alive:
                 self.check(namespace)
-            partition = first + murmur3(key, 0, False) % count
+            partition = partition_of(key, space)
             arguments = (number, (key,))
 
             def otherwise(tried: Tried | None) -> Steps[Any]:
@@ -108,13 +107,13 @@ class ClusterSession:
     def setter(self, namespace: Namespace) -> Callable[[bytes, bytes | None], None]:
         """Return a function that commits one update."""
         state, lines, cluster = self.open_state, self.lines, self.cluster
-        number, (first, count, _) = namespace.id, namespace.space
+        number, space = namespace.id, namespace.space
         asked, new_id, inside = lines.asked, self.new_id, self.inside
 
         def put(key: bytes, value: bytes | None) -> None:
             if inside or state.closed is not None or not namespace.alive:
                 self.check_outside(namespace)
-            partition = first + murmur3(key, 0, False) % count
+            partition = partition_of(key, space)
             tx_id = new_id()
 
             def otherwise(tried: Tried | None) -> Steps[Receipt]:
