@@ -275,7 +275,7 @@ class NodeLog:
         self._in_flight = []
         self.failure = cause
         log.error(
-            "node.log_failed: Tidelog: the member at %s writes nothing any more: %s",
+            "node.log_failed: Tidelog: the store %s writes nothing any more: %s",
             self._files.path,
             cause,
             extra={"event": "node.log_failed"},
