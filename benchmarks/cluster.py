@@ -2,10 +2,11 @@
 
     .venv/bin/python benchmarks/cluster.py --write
 
-All processes run on this machine.  In each round every peer is started anew, with nothing else
-running, and measured with all numbers of clients in turn; the order of the peers turns from round
-to round, and ratios are taken within a round.  The clients of a row are threads or tasks of one
-process.  `--write` replaces a part of docs/benchmarks.md.
+All processes run on this machine.  In each round every peer is started anew.  A row is measured of
+one peer after the other, in an order that turns from row to row, while the others have nothing to
+do (which costs each less than a hundredth of a core), and ratios are taken within a round.  The
+clients of a row are threads or tasks of one process, each of which has connected and done something
+before time is taken.  `--write` replaces a part of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle
 from math import isnan, nan
 from pathlib import Path
@@ -126,21 +126,35 @@ def rate_of(ask: Ask) -> float:
     if ask.form == "tasks":
         return asyncio.run(_of_tasks(ask, shares))
     client = threads_of(ask.peer, ask.where)
-    barrier = Barrier(ask.clients + 1)
+    operation = client.put if ask.operation == "put" else _get_of(client)
+    done, seconds = from_threads(operation, shares, ask.seconds)
+    client.close()
+    return done / seconds
+
+
+def from_threads(
+    operation: Callable[[bytes, bytes], object],
+    shares: list[list[Pair]],
+    seconds: float,
+    begun: Callable[[], object] = perf_counter,
+) -> tuple[int, float]:
+    """How much threads have done, a share each, and in which time; `begun` is called before."""
+    times: list[float] = []
+
+    def begin() -> None:
+        begun()
+        times.append(perf_counter())
+
+    ready = Barrier(len(shares), begin)
 
     def work(share: list[Pair]) -> int:
-        barrier.wait()
-        operation = client.put if ask.operation == "put" else _get_of(client)
-        return puts_until(perf_counter() + ask.seconds, operation, share)
+        operation(*share[0])
+        ready.wait()
+        return puts_until(times[0] + seconds, operation, share)
 
-    with ThreadPoolExecutor(ask.clients) as pool:
-        counts = [pool.submit(work, share) for share in shares]
-        barrier.wait()
-        begin = perf_counter()
-        done = sum(count.result() for count in counts)
-        rate = done / (perf_counter() - begin)
-    client.close()
-    return rate
+    with ThreadPoolExecutor(len(shares)) as pool:
+        done = sum(pool.map(work, shares))
+    return done, perf_counter() - times[0]
 
 
 def _get_of(client: Blocking) -> Callable[[bytes, bytes], object]:
@@ -165,6 +179,7 @@ async def tasks_of(ask: Ask) -> AsyncIterator[Callable[[bytes, bytes], Awaitable
 async def _of_tasks(ask: Ask, shares: list[list[Pair]]) -> float:
     done = 0
     async with tasks_of(ask) as operation:
+        await asyncio.gather(*(operation(*share[0]) for share in shares))
         begin = perf_counter()
         end = begin + ask.seconds
 
@@ -271,14 +286,16 @@ def stages_of(ask: AskStages) -> dict[str, float]:
     """
     shares = [pairs_of(RECORDS, WRITTEN)[number :: ask.clients] for number in range(ask.clients)]
     client = TidelogThreads(ask.where)
-    client.put(*shares[0][0])
-    quiet = _spent(ask)
-    sleep(ask.seconds)
-    before = _spent(ask)
-    end = perf_counter() + ask.seconds
-    with ThreadPoolExecutor(ask.clients) as pool:
-        puts = sum(pool.map(partial(puts_until, end, client.put), shares))
+    begun: list[Counter[str]] = []
+
+    def begin() -> None:
+        begun.append(_spent(ask))
+        sleep(ask.seconds)
+        begun.append(_spent(ask))
+
+    puts, _ = from_threads(client.put, shares, ask.seconds, begin)
     after = _spent(ask)
+    quiet, before = begun
     client.close()
     length = (after["wall"] - before["wall"]) / (before["wall"] - quiet["wall"])
     per_put = {
@@ -353,16 +370,21 @@ def rows() -> Iterator[tuple[str, str, int, str]]:
                 yield f"{operation}, {clients} {word}", operation, clients, form
 
 
-def one_round(peer: str, folder: Path, seconds: float, figures: Figures) -> None:
-    """Measure one peer of the cluster rows once."""
-    folder.mkdir()
-    os.sync()
+def cluster_round(peers: Sequence[str], folder: Path, seconds: float, figures: Figures) -> None:
+    """Start peers, and measure each with all rows once: a row of all, then the next row."""
     try:
-        with running(peer, folder) as where:
-            in_child(fill, Ask(peer, where, "put", "threads", 32, 0))
-            for name, operation, clients, form in rows():
-                rate = in_child(rate_of, Ask(peer, where, operation, form, clients, seconds))
-                figures.setdefault(name, {}).setdefault(peer, []).append(rate)
+        with ExitStack() as up:
+            places: dict[str, str] = {}
+            for peer in peers:
+                (folder / peer).mkdir(parents=True)
+                places[peer] = up.enter_context(running(peer, folder / peer))
+                in_child(fill, Ask(peer, places[peer], "put", "threads", 32, 0))
+            for number, (name, operation, clients, form) in enumerate(rows()):
+                turn = number % len(peers)
+                for peer in (*peers[turn:], *peers[:turn]):
+                    os.sync()
+                    ask = Ask(peer, places[peer], operation, form, clients, seconds)
+                    figures.setdefault(name, {}).setdefault(peer, []).append(in_child(rate_of, ask))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -386,22 +408,25 @@ def main() -> None:
     if file_system(arguments.dir) in IN_MEMORY:
         sys.exit(f"{arguments.dir} is kept in memory; give --dir a folder on a disk")
     lacking = etcd.missing()
-    alone = (CLUSTER,) if lacking else (*ETCD, CLUSTER)
-    measured = dict.fromkeys(alone, one_round) | dict.fromkeys(SHARED, shared_round)
-    peers = [peer for peer in measured if not arguments.peers or peer in arguments.peers]
+    load = os.getloadavg()[0]
+    together = [CLUSTER] if lacking else [*ETCD, CLUSTER]
+    if arguments.peers:
+        together = [peer for peer in together if peer in arguments.peers]
+    shared = [peer for peer in SHARED if not arguments.peers or peer in arguments.peers]
     figures: Figures = {}
     stages: Figures = {}
-    with tempfile.TemporaryDirectory(prefix="cluster-", dir=arguments.dir) as folder:
+    with tempfile.TemporaryDirectory(prefix="cluster-", dir=arguments.dir) as made:
+        folder = Path(made) / "peers"
         for number in range(-1, arguments.rounds):
-            turn = number % len(peers)
-            taken: Figures = {} if number < 0 else figures
-            for peer in peers[turn:] + peers[:turn]:
-                measured[peer](peer, Path(folder) / peer, arguments.seconds, taken)
-            if CLUSTER in peers:
-                taken = {} if number < 0 else stages
-                stages_round(Path(folder) / "stages", arguments.seconds, taken)
+            counts = number >= 0
+            if together:
+                cluster_round(together, folder, arguments.seconds, figures if counts else {})
+            for peer in reversed(shared) if number % 2 else shared:
+                shared_round(peer, folder, arguments.seconds, figures if counts else {})
+            if CLUSTER in together:
+                stages_round(folder, arguments.seconds, stages if counts else {})
             print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr, flush=True)
-    page = "\n".join(_page(figures, stages, arguments.rounds, lacking))
+    page = "\n".join(_page(figures, stages, arguments.rounds, lacking, load))
     print(page)
     if arguments.write:
         _write(page)
@@ -420,9 +445,12 @@ def _arguments() -> argparse.Namespace:
 # --------------------------------------------------------------------------------------- the page
 
 
-def _page(figures: Figures, stages: Figures, rounds: int, lacking: str | None) -> Iterator[str]:
+def _page(
+    figures: Figures, stages: Figures, rounds: int, lacking: str | None, load: float
+) -> Iterator[str]:
     program = lacking or f"etcd {etcd.version()}"
-    yield f"Taken with `benchmarks/cluster.py`, medians of {rounds} rounds; {program}."
+    yield f"Taken with `benchmarks/cluster.py`, medians of {rounds} rounds; {program}; load of the"
+    yield f"machine when it began: {load:.2f}."
     yield ""
     yield from table(
         ("per second", *ETCD, CLUSTER, *(f"beside {peer}" for peer in ETCD)),
