@@ -165,7 +165,7 @@ class RunningMember:
                     await self._end_cleanly()
             except TidelogError as error:
                 log.warning(
-                    "node.end_failed: Tidelog: the log of the member at %s does not end cleanly, "
+                    "node.end_failed: Tidelog: the log of the store %s does not end cleanly, "
                     "its next start recovers it: %s",
                     self._files.path,
                     error,

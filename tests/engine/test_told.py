@@ -19,7 +19,7 @@ from tidelog.errors import ClosedError, TidelogError
 
 ENGINE = Path(tidelog.__file__).parent / "engine"
 
-WITHOUT_A_PATH = {"store.interrupted", "net.complaint"}
+WITHOUT_A_PATH = {"store.interrupted", "net.complaint", "node.request_failed"}
 """Events of parts that know no path; the call that meets it raises an error that does."""
 
 
