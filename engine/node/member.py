@@ -110,7 +110,8 @@ class RunningMember:
             changed=self._changed,
         )
         self.log = NodeLog(opened.files)
-        self.partitions = Partitions(self.agreement, opened.files.state)
+        patience = timing.lease + timing.member_timeout
+        self.partitions = Partitions(self.agreement, opened.files.state, self.now + patience)
         self.requests = Requests(self.log, self.partitions, self)
         opened.files.keeper.follow(self.log)
         opened.files.adopt(self.log)

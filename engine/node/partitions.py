@@ -55,7 +55,9 @@ class RoutedError(Exception):
 class Partitions:
     """What one incarnation of a member serves."""
 
-    def __init__(self, leases: Leases, state: State) -> None:
+    def __init__(self, leases: Leases, state: State, patient_until: float) -> None:
+        """``patient_until`` is when a member that was just started must have heard of others."""
+        self._patient_until = patient_until
         self._leases = leases
         self._state = state
         self._opened: dict[int, int] = {}
@@ -94,6 +96,8 @@ class Partitions:
         topology = self._leases.topology
         copies = topology.partitions[partition]
         if not self._leases.reaches_majority(now):
+            if now < self._patient_until:
+                return RoutedError("wait", "this member has just started")
             return NotEnoughMembersError(
                 f"the member that was asked for partition {partition} reaches no majority of the "
                 f"{len(topology.baseline)} members",

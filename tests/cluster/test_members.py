@@ -316,3 +316,33 @@ def test_a_member_that_ends_at_any_point_comes_back_with_all_that_was_acknowledg
             assert (await again.ask("get", number, [key]))[0] == [value]
 
     at.run(scenario)
+
+
+def test_a_member_that_has_just_started_asks_for_patience_before_it_says_there_are_too_few() -> (
+    None
+):
+    at = cluster(13)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        mine = next(p for p in range(PARTITIONS) if at.primary(p) == "n1")
+        for name in at.names:
+            await at.kill(name, outcome="kept")
+        at.start(["n1"])
+        codes = []
+        with trio.move_on_after(6):
+            while True:
+                try:
+                    client = await clients.to("n1")
+                    await client.ask("get", number, [at.key(mine, 0)])
+                except FailureError as refused:
+                    codes.append(refused.code)
+                except OSError:
+                    pass
+                await trio.sleep(0.05)
+        turn = codes.index("TL-CLU-004")
+        assert set(codes[:turn]) == {"wait"}
+        assert set(codes[turn:]) == {"TL-CLU-004"}
+
+    at.run(scenario)
