@@ -10,7 +10,7 @@ TESTS_COVERING := $(wildcard $(addprefix tests/,affinity wal tx checkpoints reba
 # Tests start hundreds of processes; each would compile the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test fast check format coverage mutate nightly bench bench-spark wheel-check java strace clean
+.PHONY: demo test fast check format coverage mutate nightly sim bench bench-spark wheel-check java strace clean
 
 demo: .venv/.demo
 	$(BIN)/tidelog demo
@@ -21,7 +21,11 @@ test: .venv/.ready java strace
 fast: .venv/.ready
 	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly and not spark"
 
+sim: .venv/.ready
+	TIDELOG_STORMS=1-200 $(BIN)/python -m pytest -n 2 tests/cluster/test_storms.py
+
 nightly: .venv/.ready
+	TIDELOG_STORMS=1-2000 $(BIN)/python -m pytest -n 2 tests/cluster/test_storms.py
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 -m nightly
 
 # The second run of mypy goes without a cache: read from one, a test that looks names up in a module

@@ -15,7 +15,7 @@ While a scenario runs three things are looked at every ``CHECK_S`` of simulated 
 end: an index of the configuration log has one decision (5), two members never serve one partition
 at one moment (6), and what a client was told is kept (the scenarios check that, by histories).
 
-Left out: what a user's program does on a machine of its own (``world`` has that).
+Left out: faults that a seed decides (``storms``).
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ import trio
 from ..affinity.partitions import partition_of
 from ..affinity.topology import Decision, Topology
 from ..engine.agreement.timing import Timing
+from ..engine.client.tasks import ClusterTasksDatabase
 from ..engine.net.kinds import KINDS as WIRE_KINDS
 from ..engine.node.member import RunningMember
 from ..engine.node.member_files import init_member
 from ..engine.node.server import run_member
 from ..engine.store.options import Options
+from .cluster_clients import ClientMachine
 from .holds import HeldNetwork, Holds
 from .node import Node
 from .world import World
@@ -46,6 +48,8 @@ DIRECTORY = "/member"
 CHECK_S = 0.02
 SEGMENT_BYTES = 256 << 10
 SETTLE_S_MAX = 60.0
+CLIENT_S_MAX = 10.0
+"""Seconds that a call of a client may take."""
 
 KINDS = tuple(kind.name for kind in WIRE_KINDS if kind.channel in ("control", "data"))
 """Messages between members that can be held."""
@@ -94,6 +98,8 @@ class SimCluster:
         self._running: dict[str, RunningMember] = {}
         self._stops: dict[str, trio.Event] = {}
         self._decided: dict[int, Decision] = {}
+        self.machines: list[ClientMachine] = []
+        """The machines of clients."""
         self.nodes = {name: self.world.add(name, self._program) for name in self.names}
 
     def __repr__(self) -> str:
@@ -114,7 +120,11 @@ class SimCluster:
                 nursery.cancel_scope.cancel()
             return result
 
-        return self.world.run(watched)
+        try:
+            return self.world.run(watched)
+        finally:
+            for machine in self.machines:
+                machine.leave()
 
     async def _program(self, node: Node) -> None:
         environment = node.environment
@@ -207,6 +217,24 @@ class SimCluster:
     def release(self, kind: str, *, src: str, dst: str) -> None:
         """Let go on what was held."""
         self.holds.release(kind, src, dst)
+
+    # -------------------------------------------------------------- clients
+
+    def client_machine(self) -> ClientMachine:
+        """Return a new machine ``c1``, ``c2``, ... in this world."""
+        machine = ClientMachine(self.world, f"c{len(self.machines) + 1}")
+        self.machines.append(machine)
+        return machine
+
+    def client(
+        self, name: str | None = None, timeout: float = CLIENT_S_MAX
+    ) -> ClusterTasksDatabase:
+        """Return a database of ``tidelog.aio`` on a machine of its own.
+
+        ``name`` is the member that is asked first.
+        """
+        names = sorted(self.names, key=lambda other: other != name)
+        return self.client_machine().database([f"{one}:{PORT}" for one in names], timeout)
 
     # -------------------------------------------------------------- what is looked at
 

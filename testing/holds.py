@@ -33,6 +33,11 @@ class Holds:
         if held is not None:
             held.set()
 
+    def release_all(self) -> None:
+        """Let go all that is held."""
+        for key in list(self._held):
+            self.release(*key)
+
     async def passed(self, frame: bytes, source: str, target: str) -> None:
         """Wait until nothing in a frame is held."""
         while (event := self._reason(frame, source, target)) is not None:

@@ -197,12 +197,13 @@ class Process:
 def _is_of_the_dead(error: BaseException) -> bool:
     """Whether an error may come from a killed process: all but what is meant for the world."""
     meant_for_the_world = (trio.Cancelled, KeyboardInterrupt, SystemExit)
-    return not any(isinstance(leaf, meant_for_the_world) for leaf in _leaves(error))
+    return not any(isinstance(leaf, meant_for_the_world) for leaf in leaves(error))
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors that a group of groups has at its ends."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _leaves(inner)
+            yield from leaves(inner)
     else:
         yield error

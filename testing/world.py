@@ -49,6 +49,7 @@ class World:
         self.seed = seed
         self.nodes: dict[str, Node] = {}
         self._kv = kv
+        self._nursery: trio.Nursery | None = None
         self._clock = MockClock(autojump_threshold=0)
         self.trace = Trace(self.now)
         self.network = SimulatedNetwork(seed, self.trace, self.now)
@@ -79,6 +80,8 @@ class World:
             trace=self.trace,
         )
         self.nodes[name] = node
+        if self._nursery is not None:
+            node.enter(self._nursery)
         return node
 
     def run(self, scenario: Callable[[], Awaitable[T]], *, seconds_max: float = 3600.0) -> T:
@@ -100,6 +103,7 @@ class World:
     async def _main(self, scenario: Callable[[], Awaitable[T]], seconds_max: float) -> T:
         with trio.fail_after(seconds_max):
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 for node in self.nodes.values():
                     node.enter(nursery)
                 nursery.start_soon(self.network.run)

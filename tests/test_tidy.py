@@ -130,6 +130,7 @@ OUTSIDE_WORLD = ("engine/system/production.py", "tools/")
 
 # Where every exception is caught on purpose, as path:function, and why.
 BROAD_HANDLERS = {
+    "testing/storms.py:run_storm": "whatever goes wrong in a storm is what its seed is told of for",
     "engine/node/commits.py:commit_of.check": "a commit of one client, not the log of all",
     "engine/node/requests.py:Requests._carry_out": "a request of one client, not the member of all",
     "engine/codecs/classes.py:_enum_part.from_plain": "an Enum of the user: it refuses the value",
@@ -159,6 +160,7 @@ AWAITED = {
 
 # Constants of the package that a test changes, as path:NAME, and why.
 CHANGED = {
+    "tests/cluster/test_attacks.py:QUEUED_BYTES_MAX": "a queue of 256 MiB takes too long to fill",
     "tests/engine/test_wire.py:DECISIONS_MAX": "a storm is too short for a member to be far behind",
     "tests/wal/test_format.py:FORMAT_VERSION": "the header of a format that does not exist yet",
 }

@@ -489,10 +489,11 @@ class Agreement:
     def _learn(self, decisions: Sequence[Decision], now: float) -> None:
         for decision in decisions:
             if decision.index == self.topology.index + 1:
+                topology = applied(self.topology, decision)
                 self._decisions.append(decision)
                 del self._decisions[:-DECISIONS_MAX]
                 self._note(decision)
-                self._take(applied(self.topology, decision), now)
+                self._take(topology, now)
 
     def _take(self, topology: Topology, now: float) -> None:
         self.topology = topology
@@ -512,7 +513,11 @@ class Agreement:
     # -------------------------------------------------------------- messages
 
     def step(self, envelope: Envelope, now: float) -> None:
-        """Take a message."""
+        """Take a message.
+
+        Raises ``ChangeError`` for decisions that cannot follow on those that are known here; it
+        has changed nothing then.
+        """
         known = self.topology.cluster
         foreign = None not in (known, envelope.cluster) and known != envelope.cluster
         impostor = is_impostor(envelope.sender, envelope.nonce, self.topology)

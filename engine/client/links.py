@@ -90,7 +90,7 @@ class Link:
         self._unsent: deque[bytes] = deque()
         self._sending = False
         self._closed = False
-        loop.start(self._live)
+        self._begin()
 
     @property
     def member(self) -> bytes:
@@ -98,6 +98,9 @@ class Link:
         return self._dialogue.member
 
     # -------------------------------------------------------------- in a thread
+
+    def _begin(self) -> None:
+        self._loop.start(self._live)
 
     def _live(self) -> None:
         """Connect, and receive to the end."""
@@ -268,7 +271,7 @@ class LoopLinks:
         self._number = 0
         self._links: dict[bytes, Link] = {}
         self._making: dict[str, Link] = {}
-        self._all: set[Link] = set()
+        self._all: list[Link] = []
         self.timeout = timeout
         """Seconds that a call may take."""
 
@@ -334,20 +337,22 @@ class LoopLinks:
         if link is None:
             self._number += 1
             dialogue = Dialogue(self._cluster, self._id, self._number, member)
-            link = self._making[address] = Link(
-                self._loop, self._now, address, dialogue, until - self._now()
-            )
-            self._all.add(link)
+            left = until - self._now()
+            link = self._making[address] = self._begun(address, dialogue, left)
+            self._all.append(link)
         await link.made.wait()
         if self._making.get(address) is link:
             del self._making[address]
-            self._all = {one for one in self._all if one.reason is None}
+            self._all = [one for one in self._all if one.reason is None]
             if link.reason is None:
                 old = self._links.get(link.member)
                 self._links[link.member] = link
                 if old is not None:
                     old.close()
         return link
+
+    def _begun(self, address: str, dialogue: Dialogue, left: float) -> Link:
+        return Link(self._loop, self._now, address, dialogue, left)
 
     async def close(self) -> None:
         """End all connections, and wait for that."""

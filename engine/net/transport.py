@@ -49,9 +49,11 @@ log = logging.getLogger("tidelog.net")
 class UnwelcomeError(Exception):
     """One of both ends refuses the connection."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: Refusal, *, told: bool = False) -> None:
         super().__init__(refusal.reason)
         self.refusal = refusal
+        self.told = told
+        """Whether the other end has refused this one; else it was refused here."""
 
 
 class Events(Protocol):
@@ -224,7 +226,7 @@ class Transport:
         self, mine: Introduction, other: Introduction | Refusal, expected: bytes | None
     ) -> Introduction:
         if isinstance(other, Refusal):
-            raise UnwelcomeError(other)
+            raise UnwelcomeError(other, told=True)
         refusal = judge_answer(mine, other, expected=expected, links=self._links, gone=self._gone)
         if refusal:
             raise UnwelcomeError(refusal)

@@ -20,7 +20,7 @@ from uuid import UUID
 import trio
 
 from ...affinity.errors import TidelogError
-from ...affinity.topology import Incarnation, Topology, TopologyChange
+from ...affinity.topology import ChangeError, Incarnation, Topology, TopologyChange
 from ..agreement.journal import Journal
 from ..agreement.journal_format import SnapshotRecord
 from ..agreement.machine import Agreement, Outgoing, Ready
@@ -28,7 +28,7 @@ from ..agreement.messages import ChangeRefused, Envelope, Guard
 from ..agreement.noting import noted_records, snapshot_of
 from ..agreement.wire import message_of, telling_of
 from ..net.connection import Connection
-from ..net.frames import Message
+from ..net.frames import FrameError, Message
 from ..net.kinds import CONTROL
 from ..net.transport import Transport
 from ..system.environment import Environment
@@ -85,8 +85,12 @@ class Council:
                 decided=connection.decided,
                 message=telling_of(message),
             )
-            self.agreement.step(envelope, self.now)
-        self._wake.set()
+            try:
+                self.agreement.step(envelope, self.now)
+            except ChangeError as error:
+                raise FrameError(f"a decision that does not follow on ours: {error}") from None
+            finally:
+                self._wake.set()
 
     def unreachable(self, member: UUID) -> None:
         """Hear that nothing listens where a member was."""

@@ -46,7 +46,7 @@ from ..commit.outcomes import Outcome
 from ..net.connection import Connection
 from ..net.frames import Message
 from ..net.kinds import BY_NAME, CONTROL, Channel
-from ..net.transport import Transport
+from ..net.transport import Transport, UnwelcomeError
 from ..store.maintenance import CHECKPOINT_PAUSE
 from ..system.disk_errors import translated_disk
 from ..system.environment import Address
@@ -484,9 +484,15 @@ class RunningMember:
             del self._lines[connection.other.member]
 
     def failed(self, member: bytes, channel: Channel, error: Exception) -> None:
-        """Hear that a member could not be reached: nothing listens there, so it is dead (C10)."""
+        """Hear that a member could not be reached.
+
+        If nothing listens there it is dead (C10).  If it says that this incarnation has gone, then
+        nobody will tell it more (W1): it ends, and the member starts again under a new boot.
+        """
         if isinstance(error, ConnectionRefusedError):
             self.council.unreachable(UUID(bytes=member))
+        elif isinstance(error, UnwelcomeError) and error.told and error.refusal.code == "gone":
+            self._ended.set()
 
     def room(self, connection: Connection) -> None:
         """Nothing waits for room: what a member says fits, or its connection ends."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
 
 from support.raw_client import FailureError, RawClient
 from support.sim_clients import PARTITIONS, Clients, cluster, serving
-from tidelog.engine.node import reads
+from tidelog.affinity.topology import Decision, Incarnation, MemberGone
+from tidelog.engine.agreement.messages import Decided
+from tidelog.engine.agreement.wire import message_of
+from tidelog.engine.net.frames import frame, pack_message
+from tidelog.engine.net.handshake import Introduction
+from tidelog.engine.node import reads, requests
 from tidelog.testing import SimCluster
-from tidelog.testing.cluster import DIRECTORY
+from tidelog.testing.cluster import DIRECTORY, PORT
 
 
 async def refusal(client: RawClient, operation: str, *arguments: object) -> FailureError | None:
@@ -119,6 +125,7 @@ def test_whoever_reads_slowly_gets_every_answer() -> None:
         await client.put(b"1" * 16, number, {b"a": b"x" * (1 << 20)})
         begun = [await client.begin("get", number, [b"a"]) for _ in range(40)]
         await trio.sleep(5)
+        assert max(one._outbox.bytes for one in at.member("n1")._clients) < 10 << 20
         with trio.fail_after(60):
             for request in begun:
                 [value], _, _ = await client.answer(request)
@@ -353,5 +360,64 @@ def test_a_full_disk_at_the_end_ends_no_other_way_than_any() -> None:
         await at.settled()
         client = await clients.to("n1")
         assert (await client.ask("get", number, [key]))[0] == [b"b"]
+
+    at.run(scenario)
+
+
+def test_commits_that_the_disk_does_not_keep_up_with_are_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = cluster(54, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        monkeypatch.setattr(requests, "QUEUED_BYTES_MAX", 10_000)
+        begun = {}
+        for index in range(100):
+            writes = [[number, [b"%d" % index], [b"x" * 1000]]]
+            tx_id = b"%016d" % index
+            begun[index] = await client.begin("commit", tx_id, 1, False, None, [], [], writes)
+        told = {index: await answer_of(client, begun[index]) for index in begun}
+        assert set(told.values()) == {None, "wait"}
+        values = (await client.ask("get", number, [b"%d" % index for index in begun]))[0]
+        assert [value is None for value in values] == [told[index] == "wait" for index in begun]
+        assert at.member("n1").log.queued_bytes == 0
+
+    at.run(scenario)
+
+
+async def answer_of(client: RawClient, number: int) -> str | None:
+    try:
+        await client.answer(number)
+    except FailureError as refused:
+        return refused.code
+    return None
+
+
+def test_a_decision_that_does_not_follow_on_ours_ends_its_connection_and_no_more() -> None:
+    at = cluster(55)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        topology = at.topology()
+        known = topology.members[at.member_id("n2")]
+        nobody = MemberGone(incarnation=Incarnation(UUID(int=7), 1))
+        forged = Decided(decisions=(Decision(topology.index + 1, (nobody,)),))
+        stream = await clients.network.connect(("n1", PORT))
+        mine = Introduction(
+            role="member", channel="control", member=known.member.bytes, number=1 << 40,
+            boot=known.boot, nonce=known.nonce, decided=topology.index + 1,
+        )  # fmt: skip
+        await stream.send(frame([pack_message(mine.message())]))
+        await stream.send(frame([pack_message(message_of(forged))]))
+        with trio.fail_after(5):
+            while await stream.receive():
+                pass
+        partition = next(p for p in range(PARTITIONS) if at.primary(p) == "n1")
+        assert (await client.ask("get", number, [at.key(partition, 0)]))[0] == [None]
+        await at.restart("n1")
+        await at.settled()
 
     at.run(scenario)

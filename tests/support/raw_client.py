@@ -32,6 +32,7 @@ class RawClient:
         self.stream = stream
         self._decoder = decoder
         self._inbox: list[Message] = []
+        self._answers: dict[int, Message] = {}
         self._ids = 0
 
     @property
@@ -57,17 +58,19 @@ class RawClient:
 
     async def answer(self, number: int) -> Any:
         """Return the value of a request's answer; ``FailureError`` if it is a failure."""
-        while True:
+        while number not in self._answers:
             while not self._inbox:
                 self._inbox += await _more(self.stream, self._decoder)
             message = self._inbox.pop(0)
             name = BY_NUMBER[message[0]].name
             if name == "topology":
                 self.view = message[1]
-            elif name == "response" and message[1] == number:
-                return message[2]
-            elif name == "failure" and message[1] == number:
-                raise FailureError(*message[2:])
+            elif name in ("response", "failure"):
+                self._answers[message[1]] = message
+        message = self._answers.pop(number)
+        if BY_NUMBER[message[0]].name == "failure":
+            raise FailureError(*message[2:])
+        return message[2]
 
     async def ask(self, operation: str, *arguments: object) -> Any:
         """Return the value of a request."""

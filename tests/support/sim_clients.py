@@ -7,6 +7,7 @@ from typing import Any
 import trio
 
 from support.raw_client import RawClient, connected
+from tidelog.engine.system.environment import Network
 from tidelog.testing import SimCluster
 from tidelog.testing.cluster import PORT
 
@@ -28,12 +29,15 @@ class Clients:
     def start(self) -> None:
         self._node.start()
 
+    @property
+    def network(self) -> Network:
+        """The network as the machine of the clients sees it."""
+        return self._node.environment.network
+
     async def to(self, name: str, line: bytes = b"") -> RawClient:
         self._numbers += 1
         own = line or b"%016d" % self._numbers
-        return await connected(
-            self._node.environment.network, (name, PORT), line=own, number=self._numbers
-        )
+        return await connected(self.network, (name, PORT), line=own, number=self._numbers)
 
 
 async def made_map(client: RawClient) -> int:
