@@ -5,7 +5,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3
 	&& echo $$python && break; done)
 BIN := .venv/bin
 COVERED := affinity=95 wal=95 tx=95 checkpoints=95 rebalance=95 engine=85
-TESTS_COVERING := $(wildcard $(addprefix tests/,affinity wal tx checkpoints rebalance engine))
+TESTS_COVERING := $(wildcard $(addprefix tests/,affinity wal tx checkpoints rebalance engine cluster))
 
 # Tests start hundreds of processes; each would compile the package anew.
 export PYTHONDONTWRITEBYTECODE :=
