@@ -140,6 +140,7 @@ BROAD_HANDLERS = {
     "engine/commit/carrier.py:Carrier._mended": "a bug that comes again stops the store",
     "engine/system/thread_task.py:ThreadTask._done": "what fails once must not end the rest",
     "engine/aio/workers.py:in_thread.job": "the task that waits raises it",
+    "engine/system/blocking.py:_sync_all": "the task that waits raises it",
     "engine/aio/log_thread.py:LogThread._commit": "tasks wait for an outcome: a bug is one",
     "engine/data/namespaces.py:Namespace.check_encoded": "foreign code: any exception refuses",
     "engine/store/relief.py:Relief._beside": "the open raises what this thread meets",

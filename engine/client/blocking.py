@@ -205,7 +205,7 @@ class ClusterDatabase:
         given = home is None
         return self._session.run(lambda until: question(cluster, tx_id, given, place, until))
 
-    def statistics(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """Return the status that the first member answers with (``docs/client-protocol.md``)."""
         cluster = self._session.cluster
         asked = self._session.run(lambda until: served(cluster, Job((), "status", (), until)))
@@ -225,6 +225,10 @@ class ClusterDatabase:
     def backup(self, directory: str | os.PathLike[str], *, verify: bool = True) -> NoReturn:
         """Raise ``UnsupportedError``: a cluster is not backed up through a client yet."""
         raise not_yet("backup")
+
+    def statistics(self) -> NoReturn:
+        """Raise ``UnsupportedError``: ``status`` tells of a member."""
+        raise not_yet("statistics")
 
     def checkpoint(self) -> NoReturn:
         """Raise ``UnsupportedError``: members take their checkpoints themselves."""
@@ -278,7 +282,7 @@ def connect_with(
     session = ClusterSession(place, environment, checked_seconds("timeout", timeout), tuple(codecs))
     database = ClusterDatabase(session)
     try:
-        database.statistics()
+        database.status()
         return database
     except BaseException:
         session.close()

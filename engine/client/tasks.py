@@ -608,7 +608,7 @@ class ClusterTasksDatabase:
             raise UsageError(f"home={home!r} is not a partition of the cluster")
         return await self._session.run(lambda until: question(cluster, tx_id, given, place, until))
 
-    async def statistics(self) -> dict[str, Any]:
+    async def status(self) -> dict[str, Any]:
         """Return the status that the first member answers with (``docs/client-protocol.md``)."""
         cluster = self._session.cluster
         asked = await self._session.run(lambda until: served(cluster, Job((), "status", (), until)))
@@ -628,6 +628,10 @@ class ClusterTasksDatabase:
     async def backup(self, directory: str | os.PathLike[str], *, verify: bool = True) -> NoReturn:
         """Raise ``UnsupportedError``: a cluster is not backed up through a client yet."""
         raise not_yet("backup")
+
+    async def statistics(self) -> NoReturn:
+        """Raise ``UnsupportedError``: ``status`` tells of a member."""
+        raise not_yet("statistics")
 
     async def checkpoint(self) -> NoReturn:
         """Raise ``UnsupportedError``: members take their checkpoints themselves."""
@@ -672,7 +676,7 @@ async def connect_with(
     )
     database = ClusterTasksDatabase(session)
     try:
-        await database.statistics()
+        await database.status()
         yield database
     finally:
         await database.aclose()

@@ -33,6 +33,7 @@ NOT_YET: dict[str, tuple[str, str]] = {
     ),
     "attach": ("attaching a load", "Write the rows with `map.load`."),
     "backup": ("backups through a client", "Back up each member's store when it is stopped."),
+    "statistics": ("the statistics of a store", "`db.status()` tells what a member does."),
     "checkpoint": ("checkpoints on demand", "Each member takes its own when they are due."),
     "sync": ("syncs on demand", "Every commit is durable when it is answered."),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
@@ -114,12 +115,33 @@ async def test_work_that_was_not_begun_is_never_done_once_its_task_is_cancelled(
     run: RunBlocking,
 ) -> None:
     crowd = Crowd()
+    scope = trio.CancelScope()
+
+    async def second() -> None:
+        with scope:
+            await run("sync", lambda: crowd.work(2))
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, "sync", lambda: crowd.work(1))
         await crowd.wait_entered()
-        with trio.move_on_after(0) as scope:
-            await run("sync", lambda: crowd.work(2))
+        nursery.start_soon(second)
+        await trio.testing.wait_all_tasks_blocked()
+        scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
         assert scope.cancelled_caught
+        with trio.move_on_after(0) as at_once:
+            await run("sync", lambda: crowd.work(3))
+        assert at_once.cancelled_caught
         crowd.let_go()
-    assert await run("sync", lambda: 3) == 3
+    assert await run("sync", lambda: 4) == 4
     assert crowd.order == [1]
+
+
+async def test_the_thread_of_syncs_ends_with_its_environment() -> None:
+    environment = production()
+    thread = await environment.run("sync", threading.current_thread)
+    assert await environment.run("sync", threading.current_thread) is thread
+    del environment
+    gc.collect()
+    await trio.to_thread.run_sync(thread.join, WAIT)
+    assert not thread.is_alive()

@@ -319,6 +319,7 @@ def test_what_a_cluster_cannot_do_yet_says_so(three: Members) -> None:
             "snapshot": db.snapshot,
             "attach": lambda: db.attach("/somewhere"),
             "backup": lambda: db.backup("/somewhere"),
+            "statistics": db.statistics,
             "checkpoint": db.checkpoint,
             "sync": db.sync,
         }

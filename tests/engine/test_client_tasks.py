@@ -200,7 +200,7 @@ async def test_what_there_is_not_and_what_is_over_says_so() -> None:
             db.transaction("pessimistic")
         with pytest.raises(UnsupportedError):
             db.snapshot()
-        for call in (db.attach("x"), db.backup("x"), db.checkpoint(), db.sync()):
+        for call in (db.attach("x"), db.backup("x"), db.statistics(), db.checkpoint(), db.sync()):
             with pytest.raises(UnsupportedError):
                 await call
         with pytest.raises(tasks.would_block()):
@@ -213,7 +213,7 @@ async def test_what_there_is_not_and_what_is_over_says_so() -> None:
         await db.drop("others")
         assert db.maps() == []
         assert await db.outcome(db.new_id()) == "rolled_back"
-        assert (await db.statistics())["boot"] == 1
+        assert (await db.status())["boot"] == 1
     with pytest.raises(ClosedError):
         await m.get("a")
     await db.aclose()

@@ -118,7 +118,7 @@ def shared_members(count: int, partitions: int) -> str:
         found = _ends.enter_context(real_members(directory, count, partitions))
         _shared[count, partitions] = found
         with connect(url_of(found)) as db:
-            while not serves(db.statistics()):
+            while not serves(db.status()):
                 pass
     return url_of(found)
 
