@@ -27,6 +27,7 @@ from uuid import UUID, uuid5
 
 import trio
 
+from ..affinity.errors import StorageError
 from ..affinity.partitions import partition_of
 from ..affinity.topology import Decision, Topology
 from ..engine.agreement.timing import Timing
@@ -36,6 +37,7 @@ from ..engine.node.member import RunningMember
 from ..engine.node.member_files import init_member
 from ..engine.node.server import run_member
 from ..engine.store.options import Options
+from ..engine.system.layout import MANIFEST_NAME
 from .cluster_clients import ClientMachine
 from .holds import HeldNetwork, Holds
 from .node import Node
@@ -130,32 +132,35 @@ class SimCluster:
         environment = node.environment
         held = HeldNetwork(environment.network, node.name, self.holds)
         environment = replace(environment, network=held)
-        if environment.disk.kind(DIRECTORY) is None or "manifest" not in (
-            environment.disk.directory(DIRECTORY).names()
-        ):
-            init_member(
-                environment,
-                DIRECTORY,
-                cluster=self._id,
-                member=self.member_id(node.name),
-                members=self._members,
-                partitions=self.partitions,
-            )
         stop = self._stops[node.name] = trio.Event()
 
         def started(member: RunningMember) -> None:
             self._running[node.name] = member
 
-        await run_member(
-            environment,
-            DIRECTORY,
-            insecure=True,
-            ready=lambda _address: None,
-            stop=stop,
-            timing=self._timing,
-            options=self._options,
-            started=started,
-        )
+        try:
+            if f"{DIRECTORY}/{MANIFEST_NAME}" not in node.disk.paths():
+                init_member(
+                    environment,
+                    DIRECTORY,
+                    cluster=self._id,
+                    member=self.member_id(node.name),
+                    members=self._members,
+                    partitions=self.partitions,
+                )
+            await run_member(
+                environment,
+                DIRECTORY,
+                insecure=True,
+                ready=lambda _address: None,
+                stop=stop,
+                timing=self._timing,
+                options=self._options,
+                started=started,
+            )
+        except StorageError as error:
+            if not node.disk.failed:
+                raise
+            self.world.trace.note(node.name, "ended", str(error))
 
     # -------------------------------------------------------------- life and death
 
@@ -311,7 +316,7 @@ class SimCluster:
         if not wanted <= running.keys():
             return False
         known = {member.agreement.topology.index for member in running.values()}
-        if len(known) != 1:
+        if len(known) != 1 or any(running[name].partitions.draining for name in wanted):
             return False
         return all(
             running[name].partitions.serves(partition, running[name].now)

@@ -108,9 +108,10 @@ class _StreamLink(Link):
                         self._arrived(await self._heard(stream))
         except* (OSError, FrameError, NotWelcomeError, trio.TooSlowError) as errors:
             reason = str(_first(errors)) or "no answer in time"
-        if stream is not None:
-            stream.close()
-        self._end(reason)
+        finally:  # the world may end, too
+            if stream is not None:
+                stream.close()
+            self._end(reason)
 
     async def _heard(self, stream: Stream) -> bytes:
         data = await stream.receive(self._dialogue.bytes_max)

@@ -48,6 +48,8 @@ class FaultyDisk:
         self.seed = seed
         self.trace: list[DiskOperation] = []
         self.crashed = False
+        self.failed = False
+        """Whether a planned error has come true."""
         self.network: str | None = None
         self.at_crash: list[Callable[[], None]] = []
         self.at_power_cut: Callable[[], None] = _nothing
@@ -308,6 +310,7 @@ class FaultyDisk:
         fault = next((fault for fault in self._faults if fault.hits(operation)), None)
         if fault is None:
             return
+        self.failed = True
         if not fault.for_ever:
             self._faults.remove(fault)
         if spoil is not None and fault.name == "EIO":

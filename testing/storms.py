@@ -22,24 +22,27 @@ A fault is a line: when it comes, what it is, and what that needs.
     AT suspend NAME SECONDS           the steady clock stands still
     AT jump NAME SECONDS              the wall clock is set
     AT stall SECONDS                  time passes in which nobody does anything
+    AT fail NAME NTH DOWN             the n-th operation of its disk is an I/O error
+    AT full NAME SECONDS              its disk has no space
 
-The end of any cut heals all.
+NAMES are joined by commas.  The end of any cut heals all.
 
-Left out: a machine that stands still alone (the world has none), errors of disks.
+Left out: a machine that stands still alone (the world has none).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import trio
 
 from ..affinity.errors import UsageError
 from ..engine.codecs.registry import Msgpack, Str
 from ..engine.store.options import Options
-from .cluster import POINTS, BrokenPromiseError, SimCluster
+from .cluster import KINDS, POINTS, BrokenPromiseError, SimCluster
 from .histories import Get, History
 from .linear import check
 from .media import CRASH_OUTCOMES
@@ -88,27 +91,73 @@ class StormFault:
         return " ".join((f"{self.at:.3f}", self.kind, *self.needs))
 
 
-_COUNTS = {
-    "kill": 3, "kill_at": 4, "crash_at": 4, "stop": 2, "power_cut": 1, "cut": 2, "cut_way": 3,
-    "hold": 4, "reset": 2, "half_open": 2, "suspend": 2, "jump": 2, "stall": 1,
-}  # fmt: skip
-"""Kind of fault -> how many words it needs."""
+_FORMS: dict[str, tuple[str, ...]] = {
+    "kill": ("member", "outcome", "seconds"),
+    "kill_at": ("member", "count", "seconds", "point"),
+    "crash_at": ("member", "count", "moment", "seconds"),
+    "stop": ("member", "seconds"),
+    "power_cut": ("seconds",),
+    "cut": ("hosts", "seconds"),
+    "cut_way": ("host", "host", "seconds"),
+    "hold": ("kind", "member", "member", "seconds"),
+    "reset": ("host", "host"),
+    "half_open": ("host", "host"),
+    "suspend": ("member", "seconds"),
+    "jump": ("member", "number"),
+    "stall": ("seconds",),
+    "fail": ("member", "count", "seconds"),
+    "full": ("member", "seconds"),
+}
+"""Kind of fault -> what it needs, word by word; a point may be two words."""
 
 
-def parsed_fault(line: str) -> StormFault:
-    """Return the fault that a line tells of; ``UsageError`` if it tells of none."""
-    words = line.split()
-    try:
-        at, kind = float(words[0]), words[1]
-        count = _COUNTS[kind]
-    except (IndexError, KeyError, ValueError):
-        count = -1
-    if count < 0 or len(words) < 2 + count:
-        raise UsageError(
-            f"{line!r} is not a fault", hint="`pydoc tidelog.testing.storms` shows their forms."
-        )
-    needs = words[2 : 1 + count], [" ".join(words[1 + count :])]
-    return StormFault(at, kind, (*needs[0], *needs[1]))
+def parsed_fault(line: str, nodes: int) -> StormFault:
+    """Return the fault that a line tells of; ``UsageError`` if a cluster has no such fault."""
+    at, kind, *needs = [*line.split(), "", ""]
+    needs = needs[:-2]
+    form = _FORMS.get(kind, ())
+    if form and form[-1] == "point":
+        needs[len(form) - 1 :] = [" ".join(needs[len(form) - 1 :])]
+    pairs = zip(form, needs, strict=False)
+    wrong = next((word for name, word in pairs if not _fits(name, word, nodes)), None)
+    if not _fits("seconds", at, nodes) or kind not in _FORMS or len(needs) != len(form):
+        raise UsageError(f"{line!r} is not a fault", hint=_HINT)
+    if wrong is not None:
+        raise UsageError(f"{wrong!r} in the fault {line!r} is not right there", hint=_HINT)
+    return StormFault(float(at), kind, tuple(needs))
+
+
+_HINT = "`python -m pydoc tidelog.testing.storms` shows their forms."
+
+
+def _fits(need: str, word: str, nodes: int) -> bool:
+    members, hosts = _names(nodes)
+    known: dict[str, Container[str]] = {
+        "member": members,
+        "host": hosts,
+        "outcome": CRASH_OUTCOMES,
+        "moment": MOMENTS,
+        "point": (*KILL_POINTS, *POINTS),
+        "kind": KINDS,
+    }
+    match need:
+        case "hosts":
+            return set(word.split(",")) < set(hosts)
+        case "count":
+            return word.isdecimal() and int(word) > 0
+        case "seconds" | "number":
+            try:
+                number = float(word)
+            except ValueError:
+                return False
+            return isfinite(number) and (need == "number" or number >= 0)
+    return word in known[need]
+
+
+def _names(nodes: int) -> tuple[list[str], list[str]]:
+    """Return the names of members, and of all hosts."""
+    members = [f"n{number}" for number in range(1, nodes + 1)]
+    return members, [*members, *(f"c{number}" for number in range(1, MACHINES + 1))]
 
 
 def drawn_faults(seed: int, nodes: int) -> list[StormFault]:
@@ -120,14 +169,13 @@ def drawn_faults(seed: int, nodes: int) -> list[StormFault]:
 
 
 def _drawn(rng: random.Random, at: float, nodes: int) -> StormFault:
-    members = [f"n{number}" for number in range(1, nodes + 1)]
-    hosts = [*members, *(f"c{number}" for number in range(1, MACHINES + 1))]
+    members, hosts = _names(nodes)
     one, other = rng.sample(members, 2)
     host, far = rng.sample(hosts, 2)
     seconds, down = f"{rng.uniform(0.1, 4.0):.3f}", f"{rng.uniform(0.0, 3.0):.3f}"
     kind = rng.choices(
-        list(_COUNTS),
-        [4, 5, 4, 1, 1, 3, 3, 2, 2, 1, 1, 1, 1],
+        list(_FORMS),
+        [4, 5, 4, 1, 1, 3, 3, 2, 2, 1, 1, 1, 1, 3, 1],
     )[0]
     match kind:
         case "kill":
@@ -136,6 +184,10 @@ def _drawn(rng: random.Random, at: float, nodes: int) -> StormFault:
             needs = [one, str(rng.choice([1, 1, 2, 5, 20])), down, rng.choice(KILL_POINTS)]
         case "crash_at":
             needs = [one, str(rng.randint(1, 200)), rng.choice(MOMENTS), down]
+        case "fail":
+            needs = [one, str(rng.randint(1, 200)), down]
+        case "full":
+            needs = [one, seconds]
         case "stop":
             needs = [one, down]
         case "power_cut":
@@ -175,7 +227,11 @@ class StormOutcome:
 
 def run_storm(seed: int, *, nodes: int = 3, faults: Iterable[str] | None = None) -> StormOutcome:
     """Run the storm of a seed, or with other faults than it has, and tell what became of it."""
-    chosen = drawn_faults(seed, nodes) if faults is None else list(map(parsed_fault, faults))
+    chosen = (
+        drawn_faults(seed, nodes)
+        if faults is None
+        else [parsed_fault(line, nodes) for line in faults]
+    )
     storm = _Storm(seed, nodes, chosen)
     failure = None
     try:
@@ -371,6 +427,15 @@ class _Storm:
                 self._down[needs[0]] = float(needs[3])
                 disk = cluster.nodes[needs[0]].disk
                 disk.crash_at(disk.operations + int(needs[1]), needs[2])
+            case "fail":
+                self._down[needs[0]] = float(needs[2])
+                disk = cluster.nodes[needs[0]].disk
+                disk.fail_at(disk.operations + int(needs[1]))
+            case "full":
+                disk = cluster.nodes[needs[0]].disk
+                disk.fail_at(disk.operations + 1, "ENOSPC", for_ever=True)
+                await trio.sleep(float(needs[1]))
+                disk.heal()
             case "stop":
                 if needs[0] in cluster.running():
                     self._down[needs[0]] = float(needs[1])
@@ -415,3 +480,4 @@ class _Storm:
         for node in cluster.nodes.values():
             node.points.planned.clear()
             node.disk.crash_at(0)
+            node.disk.heal()

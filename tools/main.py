@@ -26,6 +26,10 @@ _COMMANDS = {
         "Run a cluster on this machine, to try things with.",
     ),
     "server": ("tidelog.tools.server.cli:server", "Make and run a member of a cluster."),
+    "sim": (
+        "tidelog.tools.sim.cli:sim",
+        "Run simulated clusters under faults, and check them.",
+    ),
     "demo": (
         "tidelog.tools.demo.cli:demo",
         "Load real data, kill a writer, recover, and prove it.",

@@ -131,7 +131,8 @@ class RunningMember:
         """Take part in the cluster until ``leave`` or the end of this incarnation.
 
         Returns if it has gone, so that the member may come back under a new boot.  Raises
-        ``ClusterError`` if the cluster will not have this disk.
+        ``ClusterError`` if the cluster will not have this disk, ``StorageError`` if the log or the
+        journal could not be synced: what is in memory may be more than what is on the disk.
         """
         async with trio.open_nursery() as self._nursery:
             await self._nursery.start(self.transport.run)
@@ -203,8 +204,10 @@ class RunningMember:
         last = again = announced = now()
         while True:
             await trio.sleep(TICK_S)
+            if self.log.failure is not None:
+                raise self.log.failure
             self.requests.tick()
-            if self._unwritten and self.log.failure is None:
+            if self._unwritten:
                 self._changed(self.agreement.topology)
             if now() >= announced + ANNOUNCE_S:
                 self.log.tell_durable()
@@ -215,7 +218,7 @@ class RunningMember:
                 log_bytes=files.writer.position - files.checkpointer.position,
                 seconds=now() - last,
             )
-            if reason is None or now() < again or self.log.failure is not None:
+            if reason is None or now() < again:
                 continue
             last = now()
             try:
@@ -399,11 +402,11 @@ class RunningMember:
                     break
             else:
                 found = keeper.find_transaction(tx_id, self._files.manifest.log_ids)
-        if found is not None:
-            return "committed" if isinstance(found[1], TxRecord) else "rolled_back"
-        since = outcomes.born(tx_id, self._files.state.store_id)
-        surely = since is not None and since > keeper.known_since()
-        return "rolled_back" if surely or keeper.first_position == 0 else "too_old"
+            if found is not None:
+                return "committed" if isinstance(found[1], TxRecord) else "rolled_back"
+            since = outcomes.born(tx_id, self._files.state.store_id)
+            surely = since is not None and since > keeper.known_since()
+            return "rolled_back" if surely or keeper.first_position == 0 else "too_old"
 
     def status(self) -> Mapping[str, Any]:
         """Return what ``status`` shows of this member."""

@@ -140,17 +140,18 @@ def open_member(environment: Environment, path: str, options: Options) -> OpenMe
     configuration log is damaged, ``ClusterError`` if it is newer than the manifest, and as
     ``open_files`` does.
     """
-    claim = claim_store(environment, path, partitions=None, create=False, as_member=True)
-    try:
-        files = open_files(claim, options, mapped=False)
+    with translated_disk(f"opening {path}"):
+        claim = claim_store(environment, path, partitions=None, create=False, as_member=True)
         try:
-            return _started(claim, files)
+            files = open_files(claim, options, mapped=False)
+            try:
+                return _started(claim, files)
+            except BaseException:
+                files.close()
+                raise
         except BaseException:
-            files.close()
+            claim.give_up()
             raise
-    except BaseException:
-        claim.give_up()
-        raise
 
 
 def _started(claim: Claim, files: StoreFiles) -> OpenMember:

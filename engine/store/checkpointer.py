@@ -324,6 +324,7 @@ class Checkpointer:
                 yield
                 batch, size = [], 0
         moved = [flush for flush in moved if flush.partition not in cleared]
+        self._environment.reached("checkpoint.before_mark")
         self._commit([*batch, *_pieces(moved, most)], sealed.mark, lives)
         yield
         with self._source.mutex:

@@ -268,9 +268,11 @@ def test_nobody_is_told_the_outcome_of_a_commit_whose_sync_failed(seed: int) -> 
             await client.put(b"1" * 16, number, {b"a": b"b"})
         assert refused.value.code == "TL-TX-007"
         question = b"1" * 16, False, refused.value.fields["home"]
-        with pytest.raises(FailureError, match="sync"):
+        with pytest.raises((FailureError, ConnectionResetError)):
             await client.ask("outcome", *question)
-        await at.restart("n1")
+        with trio.fail_after(1):
+            await at.killed("n1")  # it ends by itself: its memory is more than its disk
+        at.start()
         await at.settled()
         client = await clients.to("n1")
         found = (await client.ask("get", number, [b"a"]))[0]
@@ -419,5 +421,46 @@ def test_a_decision_that_does_not_follow_on_ours_ends_its_connection_and_no_more
         assert (await client.ask("get", number, [at.key(partition, 0)]))[0] == [None]
         await at.restart("n1")
         await at.settled()
+
+    at.run(scenario)
+
+
+def test_an_error_of_the_disk_while_an_outcome_is_looked_up_is_told_and_ends_nothing() -> None:
+    at = cluster(57, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        await client.put(b"1" * 16, number, {b"k": b"a"})
+        disk = at.nodes["n1"].disk
+        for nth in range(1, 40):
+            disk.fail_at(disk.operations + nth, "EIO", path=f"{DIRECTORY}/wal")
+            failure = await refusal(client, "outcome", b"%016d" % nth, False, 0)
+            assert failure is None or failure.code.startswith("TL-STO")
+            disk.heal()
+        assert (await client.ask("get", number, [b"k"]))[0] == [b"a"]
+
+    at.run(scenario)
+
+
+def test_a_disk_that_cannot_be_read_at_a_start_ends_that_start_with_a_storage_error() -> None:
+    at = cluster(67, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        await client.put(b"1" * 16, number, {b"k": b"a"})
+        await at.kill("n1")
+        for nth in range(1, 40):
+            disk = at.nodes["n1"].disk
+            disk.fail_at(disk.operations + nth)
+            at.start(["n1"])
+            with trio.move_on_after(2):
+                await at.killed("n1")
+            await at.kill("n1")
+        at.start(["n1"])
+        await at.settled()
+        client = await clients.to("n1")
+        assert (await client.ask("get", number, [b"k"]))[0] == [b"a"]
 
     at.run(scenario)

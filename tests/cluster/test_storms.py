@@ -6,6 +6,9 @@ A seed decides the faults, and what the clients do.  ``TIDELOG_STORMS`` gives ot
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -32,3 +35,46 @@ def test_a_storm_that_breaks_a_promise_is_told_of(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(reads, "get", forgetful)
     assert run_storm(1, faults=[]).failure is not None
+
+
+def acknowledges_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    from tidelog.engine.commit.commit_log import CommitLog
+
+    patch.setattr(CommitLog, "sync", lambda _self, _position: None)
+
+
+def forgets_what_it_committed(patch: pytest.MonkeyPatch) -> None:
+    from tidelog.engine.node.member import RunningMember
+
+    patch.setattr(RunningMember, "_outcome", lambda _self, _id: "rolled_back")
+
+
+@pytest.mark.parametrize(
+    ("plant", "seed"), [(acknowledges_before_the_sync, 2), (forgets_what_it_committed, 5)]
+)
+def test_a_mistake_that_is_planted_in_members_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    assert run_storm(seed).failure is not None
+
+
+REPLAY = """
+import logging, sys
+logging.disable(logging.CRITICAL)
+from tidelog.testing.storms import run_storm
+print(run_storm(int(sys.argv[1])))
+"""
+
+
+@pytest.mark.slow
+def test_a_seed_is_the_same_storm_in_every_process() -> None:
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", REPLAY, "4"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True, check=True, text=True,
+        ).stdout
+        for hash_seed in ("0", "1", "77")
+    }  # fmt: skip
+    assert told == {f"{run_storm(4)}\n"}

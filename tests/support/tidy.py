@@ -55,7 +55,7 @@ ROOMS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("shell",),
         ("wal",),
         ("db",),
-        ("kv", "spark", "server"),
+        ("kv", "spark", "server", "sim"),
         ("demo", "cluster"),
         ("",),
     ),

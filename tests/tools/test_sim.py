@@ -1,0 +1,182 @@
+"""``tidelog sim``: storms from the command line, in this process and in several."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from tidelog.affinity.errors import UsageError
+from tidelog.testing.storms import StormOutcome, drawn_faults, parsed_fault, run_storm
+from tidelog.tools.sim import storming
+from tidelog.tools.sim.storming import Verdict, judged, parsed_seeds
+
+Run = Callable[..., Result]
+
+FAILING = 5
+"""A seed that finds the mistake below."""
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members that say of every commit in doubt that it did not happen."""
+    from tidelog.engine.node.member import RunningMember
+
+    monkeypatch.setattr(RunningMember, "_outcome", lambda _self, _id: "rolled_back")
+
+
+def test_seeds_that_pass_are_counted(run: Run) -> None:
+    done = run("sim", "--seeds", "1-2")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "seeds: 2, failed: 0\n", "")
+
+
+def test_several_processes_find_what_one_finds(run: Run) -> None:
+    done = run("sim", "--seeds", "1,2,3", "--jobs", 2, "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == {
+        "v": 1, "type": "storms", "seeds": 3, "failed": 0, "failures": [],
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("planted")
+def test_a_failure_is_told_with_few_faults_and_the_command_that_shows_it_again(run: Run) -> None:
+    done = run("sim", "--seeds", FAILING, "--jsonl")
+    assert done.exit_code == 3
+    failure, summary = map(json.loads, done.stdout.splitlines())
+    assert summary == {"v": 1, "type": "storms", "seeds": 1, "failed": 1}
+    assert failure["seed"] == FAILING
+    assert "not linearizable" in failure["failure"]
+    drawn = [str(fault) for fault in drawn_faults(FAILING, 3)]
+    assert set(failure["faults"]) < set(drawn)
+    for fault in failure["faults"]:
+        fewer = [other for other in failure["faults"] if other != fault]
+        assert run_storm(FAILING, faults=fewer).failure is None, "this one could be left out"
+
+    again = run(*shlex.split(failure["command"])[1:])
+    assert again.exit_code == 3
+    lines = again.stdout.splitlines()
+    assert lines[0].startswith(f"seed {FAILING}: {failure['failure'].splitlines()[0]}")
+    assert [line for line in lines if line.startswith("  fault: ")] == [
+        f"  fault: {fault}" for fault in failure["faults"]
+    ]
+    assert f"  again: {failure['command']}" in lines
+    assert lines[-1] == "seeds: 1, failed: 1"
+
+
+def test_a_failure_that_needs_no_fault_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidelog.engine.node import reads
+
+    genuine = reads.get
+
+    def forgetful(*arguments: object) -> object:
+        values, epochs, counters = genuine(*arguments)  # type: ignore[arg-type]
+        return [None] * len(values), epochs, counters
+
+    monkeypatch.setattr(reads, "get", forgetful)
+    found = judged(1, 3, ("9.000 reset n1 n2",))
+    assert found.failure is not None
+    assert found.faults == ()
+    assert found.command == "tidelog sim --seeds 1 --nodes 3 --no-faults"
+
+
+def test_the_command_of_a_failure_is_quoted_for_a_shell() -> None:
+    verdict = Verdict(seed=7, nodes=5, failure="x", faults=("1.000 kill_at n1 1 2.0 before sync",))
+    assert shlex.split(verdict.command) == [
+        "tidelog", "sim", "--seeds", "7", "--nodes", "5",
+        "--fault", "1.000 kill_at n1 1 2.0 before sync",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(1, 60))
+def test_what_a_seed_draws_is_read_back(seed: int) -> None:
+    for fault in drawn_faults(seed, 5):
+        assert parsed_fault(str(fault), 5) == fault
+
+
+def test_seeds_are_ranges_and_numbers() -> None:
+    assert parsed_seeds("17") == [17]
+    assert parsed_seeds("3,9-12, 10-13") == [3, 9, 10, 11, 12, 13]
+    for wrong in ("", "a", "1-", "-3", "5-1", "1,,2", "\u0661", "1-2-3", "99999999999"):
+        with pytest.raises(UsageError):
+            parsed_seeds(wrong)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "", "kill n1 torn 1", "1 nothing n1", "1 kill n1 torn", "1 kill n1 torn 1 2",
+        "1 kill n4 torn 1", "1 kill n1 burnt 1", "1 kill n1 torn -1", "1 kill n1 torn nan",
+        "x kill n1 torn 1", "-1 kill n1 torn 1", "1 kill_at n1 0 1 before sync",
+        "1 kill_at n1 1 1 before lunch", "1 kill_at n1 1 1", "1 crash_at n1 1 soon 1",
+        "1 cut n1,n9 1", "1 cut n1,n2,n3,c1,c2 1", "1 cut_way n1 c3 1", "1 hold hello n1 n2 1",
+        "1 jump n1 inf",
+    ],
+)  # fmt: skip
+def test_a_line_that_is_no_fault_is_refused(run: Run, line: str) -> None:
+    done = run("sim", "--seeds", "1", "--fault", line)
+    assert done.exit_code == 2
+    assert repr(line) in done.stderr
+    assert "next:" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (), ("--seeds", "x"), ("--seeds", "1", "--jobs", "0"), ("--seeds", "1", "--nodes", "1"),
+        ("--seeds", "1", "--fault", "1 power_cut 1", "--no-faults"),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_refused(run: Run, arguments: tuple[str, ...]) -> None:
+    assert run("sim", *arguments).exit_code == 2
+
+
+def test_an_interrupt_tells_how_many_ran(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+
+    def storm(seed: int, **_more: object) -> StormOutcome:
+        if seed == 3:
+            raise KeyboardInterrupt
+        ran.append(seed)
+        return StormOutcome(
+            seed=seed, nodes=3, faults=(), failure=None, trace="", calls=0, answered=0
+        )
+
+    monkeypatch.setattr(storming, "run_storm", storm)
+    done = run("sim", "--seeds", "1-9")
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert done.stderr.splitlines()[0] == "interrupted: 2 of 9 seeds ran, 0 failed"
+    assert ran == [1, 2]
+
+
+@pytest.mark.slow
+def test_a_signal_ends_all_processes() -> None:
+    command = [sys.executable, "-m", "tidelog", "sim", "--seeds", "1-100000", "--jobs", "2"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 60
+        while sum(map(_works, workers := _children(process.pid))) < 2:
+            assert time.monotonic() < deadline
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (143, "")
+    assert "of 100000 seeds ran, 0 failed" in err
+    assert "Traceback" not in err
+    assert not [pid for pid in workers if Path(f"/proc/{pid}/exe").exists()]
+
+
+def _works(pid: int) -> bool:
+    return "lmdb" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

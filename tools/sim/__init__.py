@@ -1,0 +1,1 @@
+"""``tidelog sim``: storms of faults over simulated clusters."""

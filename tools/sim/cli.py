@@ -1,0 +1,108 @@
+"""``tidelog sim``: simulated clusters through storms of faults, one for each seed.
+
+Left out: what is run, and the search for few faults (``storming``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from ...affinity.errors import UsageError
+from ...testing.storms import parsed_fault
+from ..shell.commands import ToolCommand, json_options, settings_of
+from ..shell.exits import Exit
+from ..shell.terminal import progress, telling_if_interrupted, write_json
+from .storming import Verdict, judged_seeds, parsed_seeds
+
+SCHEMA = 1
+JOBS_MAX = 64
+NODES, NODES_MAX = 3, 9
+
+
+@click.command(cls=ToolCommand)
+@click.option("--seeds", required=True, help="Which seeds: 17, 1-200 or 3,9-12.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, JOBS_MAX),
+    default=1,
+    show_default=True,
+    help="Processes that run storms at the same time.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(2, NODES_MAX),
+    default=NODES,
+    show_default=True,
+    help="Members of each cluster.",
+)
+@click.option(
+    "--fault", "lines", multiple=True, help="A fault instead of those of the seed, as a line."
+)
+@click.option("--no-faults", is_flag=True, help="No faults at all.")
+@json_options
+@click.pass_context
+def sim(
+    ctx: click.Context,
+    seeds: str,
+    jobs: int,
+    nodes: int,
+    lines: tuple[str, ...],
+    no_faults: bool,
+    form: str,
+) -> None:
+    """Run simulated clusters under clients and faults, and check what the clients were told.
+
+    A seed decides the faults, the clients and every accident. Each failure is told with as few
+    faults as it takes, and with the command that shows it again. Ends with 3 if there is any.
+    """
+    if lines and no_faults:
+        raise UsageError("--fault and --no-faults exclude each other", hint="Leave one out.")
+    faults = tuple(str(parsed_fault(line, nodes)) for line in lines) if lines else None
+    wanted = parsed_seeds(seeds)
+    failed: list[Verdict] = []
+    done = 0
+
+    def told() -> Iterator[str]:
+        yield f"interrupted: {done} of {len(wanted)} seeds ran, {len(failed)} failed"
+
+    settings = settings_of(ctx)
+    with telling_if_interrupted(told), progress(settings, "storms", len(wanted)) as advance:
+        for verdict in judged_seeds(wanted, nodes, () if no_faults else faults, jobs):
+            done += 1
+            advance(1)
+            if verdict.failure is None:
+                continue
+            failed.append(verdict)
+            if form == "text":
+                _show(verdict)
+            elif form == "jsonl":
+                write_json({"v": SCHEMA, "type": "failure", **_fields(verdict)})
+    if form == "text":
+        click.echo(f"seeds: {len(wanted)}, failed: {len(failed)}")
+    else:
+        summary = {"v": SCHEMA, "type": "storms", "seeds": len(wanted), "failed": len(failed)}
+        if form == "json":
+            failed.sort(key=lambda one: one.seed)
+            summary["failures"] = [_fields(verdict) for verdict in failed]
+        write_json(summary)
+    if failed:
+        ctx.exit(Exit.FOUND)
+
+
+def _fields(verdict: Verdict) -> dict[str, object]:
+    return {
+        "seed": verdict.seed,
+        "nodes": verdict.nodes,
+        "failure": verdict.failure,
+        "faults": list(verdict.faults),
+        "command": verdict.command,
+    }
+
+
+def _show(verdict: Verdict) -> None:
+    click.echo(f"seed {verdict.seed}: {verdict.failure}")
+    for fault in verdict.faults:
+        click.echo(f"  fault: {fault}")
+    click.echo(f"  again: {verdict.command}")

@@ -1,0 +1,136 @@
+"""Storms in processes of their own: what became of each seed, and as few faults as that takes.
+
+Invariants:
+
+- What a seed does depends on nothing but the seed, the number of members and the faults, so the
+  command that is told shows the same again.
+- However this ends, no process that was started here is left.
+
+Left out: what a storm is (``testing.storms``), how it is told (``cli``).
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import shlex
+import signal
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+
+from ...affinity.errors import UsageError
+from ...testing.storms import run_storm, shrunk
+
+SEED_MAX = 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of one seed."""
+
+    seed: int
+    nodes: int
+    failure: str | None
+    """What went wrong behind as few faults as it takes, None if nothing did."""
+    faults: tuple[str, ...]
+    """These faults; none of them can be left out."""
+
+    @property
+    def command(self) -> str:
+        """The command line that shows the failure again."""
+        words = ["tidelog", "sim", "--seeds", str(self.seed), "--nodes", str(self.nodes)]
+        for fault in self.faults:
+            words += ["--fault", fault]
+        return shlex.join(words if self.faults else [*words, "--no-faults"])
+
+
+def parsed_seeds(text: str) -> list[int]:
+    """Return the seeds that a text names: ``17``, ``1-200``, ``3,9-12``; ``UsageError``."""
+    return list(dict.fromkeys(chain.from_iterable(map(_range_of, text.split(",")))))
+
+
+def _range_of(text: str) -> range:
+    first, dash, last = text.strip().partition("-")
+    if not all(part.isdecimal() and part.isascii() for part in (first, last if dash else first)):
+        raise UsageError(f"{text!r} names no seeds", hint="Write them as 17, 1-200 or 3,9-12.")
+    lowest, highest = int(first), int(last if dash else first)
+    if highest < lowest:
+        raise UsageError(
+            f"{text!r} names no seeds: {highest} is less than {lowest}",
+            hint=f"Write {highest}-{lowest}.",
+        )
+    if highest > SEED_MAX:
+        raise UsageError(f"the seed {highest} is too large", hint=f"The largest is {SEED_MAX}.")
+    return range(lowest, highest + 1)
+
+
+def judged(seed: int, nodes: int, faults: tuple[str, ...] | None) -> Verdict:
+    """Run the storm of a seed, or these faults; if it fails, find as few as it takes to fail."""
+    outcome = run_storm(seed, nodes=nodes, faults=faults)
+    if outcome.failure is None:
+        return Verdict(seed=seed, nodes=nodes, failure=None, faults=outcome.faults)
+    failures = {outcome.faults: outcome.failure}
+
+    def fails(some: Iterable[str]) -> bool:
+        failure = run_storm(seed, nodes=nodes, faults=some).failure
+        if failure is not None:
+            failures[tuple(some)] = failure
+        return failure is not None
+
+    few = tuple(shrunk(outcome.faults, fails))
+    return Verdict(seed=seed, nodes=nodes, failure=failures[few], faults=few)
+
+
+def judged_seeds(
+    seeds: list[int], nodes: int, faults: tuple[str, ...] | None, jobs: int
+) -> Iterator[Verdict]:
+    """Yield what became of each seed, in the order in which they end.
+
+    With one job all runs in this process.
+    """
+    if jobs == 1:
+        with _quiet_members():
+            for seed in seeds:
+                yield judged(seed, nodes, faults)
+        return
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=_silence)
+    try:
+        with _ignoring_interrupts():  # as the processes do then: this one ends them
+            futures: list[Future[Verdict]] = [
+                executor.submit(judged, seed, nodes, faults) for seed in seeds
+            ]
+        for future in as_completed(futures):
+            yield future.result()
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            child.terminate()
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _silence() -> None:
+    logging.disable(logging.CRITICAL)
+
+
+@contextmanager
+def _quiet_members() -> Iterator[None]:
+    """Let members that are killed by the dozen log nothing."""
+    log = logging.getLogger("tidelog")
+    before = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
