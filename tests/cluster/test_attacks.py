@@ -13,6 +13,7 @@ from support.sim_clients import PARTITIONS, Clients, cluster, serving
 from tidelog.affinity.topology import Decision, Incarnation, MemberGone
 from tidelog.engine.agreement.messages import Decided
 from tidelog.engine.agreement.wire import message_of
+from tidelog.engine.commit.outcomes import dated_id
 from tidelog.engine.net.frames import frame, pack_message
 from tidelog.engine.net.handshake import Introduction
 from tidelog.engine.node import reads, requests
@@ -432,10 +433,12 @@ def test_an_error_of_the_disk_while_an_outcome_is_looked_up_is_told_and_ends_not
     async def scenario(at: SimCluster) -> None:
         client, number = await serving(at, clients)
         await client.put(b"1" * 16, number, {b"k": b"a"})
-        disk = at.nodes["n1"].disk
+        store = at.member("n1").log.state.store_id
+        clock, disk = at.nodes["n1"].environment.clock, at.nodes["n1"].disk
         for nth in range(1, 40):
             disk.fail_at(disk.operations + nth, "EIO", path=f"{DIRECTORY}/wal")
-            failure = await refusal(client, "outcome", b"%016d" % nth, False, 0)
+            tx_id = dated_id(clock(), b"%016d" % nth, store)
+            failure = await refusal(client, "outcome", tx_id, False, 0)
             assert failure is None or failure.code.startswith("TL-STO")
             disk.heal()
         assert (await client.ask("get", number, [b"k"]))[0] == [b"a"]
