@@ -22,7 +22,8 @@ A fault is a line: when it comes, what it is, and what that needs.
     AT suspend NAME SECONDS           the steady clock stands still
     AT jump NAME SECONDS              the wall clock is set
     AT stall SECONDS                  time passes in which nobody does anything
-    AT fail NAME NTH DOWN             the n-th operation of its disk is an I/O error
+    AT fail NAME NTH SECONDS          the n-th operation of its disk is an I/O error; if its log
+                                      failed by then, it is killed SECONDS later
     AT full NAME SECONDS              its disk has no space
 
 NAMES are joined by commas.  The end of any cut heals all.
@@ -428,9 +429,10 @@ class _Storm:
                 disk = cluster.nodes[needs[0]].disk
                 disk.crash_at(disk.operations + int(needs[1]), needs[2])
             case "fail":
-                self._down[needs[0]] = float(needs[2])
                 disk = cluster.nodes[needs[0]].disk
                 disk.fail_at(disk.operations + int(needs[1]))
+                await trio.sleep(float(needs[2]))
+                self._end_read_only([needs[0]])
             case "full":
                 disk = cluster.nodes[needs[0]].disk
                 disk.fail_at(disk.operations + 1, "ENOSPC", for_ever=True)
@@ -469,6 +471,13 @@ class _Storm:
         for name in self.cluster.names:
             self.cluster.nodes[name].kill("lost")
 
+    def _end_read_only(self, names: Iterable[str]) -> None:
+        """Kill those whose log failed: they only read until they are started again (I6)."""
+        running = self.cluster.running()
+        for name in names:
+            if name in running and running[name].log.failure is not None:
+                self.cluster.nodes[name].kill("kept")
+
     async def _heal_after(self, seconds: str) -> None:
         await trio.sleep(float(seconds))
         self.cluster.heal()
@@ -481,3 +490,4 @@ class _Storm:
             node.points.planned.clear()
             node.disk.crash_at(0)
             node.disk.heal()
+        self._end_read_only(cluster.names)

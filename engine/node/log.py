@@ -10,7 +10,7 @@ Invariants:
 - One group is on its way at a time, so updates apply in the order of the log.
 - A group is applied behind its sync, and answered behind its application.
 - After a failed sync nothing is written any more: what was on its way is answered with
-  ``CommitUnknownError``, ``failure`` says why, and the member ends.
+  ``CommitUnknownError``, and ``failure`` says why (I6).
 - ``mutex`` is held while state, overlay or the end of the log change, and never during a sync:
   checkpoints run in another thread.
 
@@ -291,7 +291,7 @@ class NodeLog:
         self._in_flight = []
         self.failure = cause
         log.error(
-            "node.log_failed: Tidelog: the member of the store %s ends, its log failed: %s",
+            "node.log_failed: Tidelog: the store %s writes nothing any more: %s",
             self._files.path,
             cause,
             extra={"event": "node.log_failed"},

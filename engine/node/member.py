@@ -131,8 +131,9 @@ class RunningMember:
         """Take part in the cluster until ``leave`` or the end of this incarnation.
 
         Returns if it has gone, so that the member may come back under a new boot.  Raises
-        ``ClusterError`` if the cluster will not have this disk, ``StorageError`` if the log or the
-        journal could not be synced: what is in memory may be more than what is on the disk.
+        ``ClusterError`` if the cluster will not have this disk, ``StorageError`` if the journal
+        could not be synced: a member that notes nothing must not vote.  If the log could not be, the
+        member goes on for reading (I6).
         """
         async with trio.open_nursery() as self._nursery:
             await self._nursery.start(self.transport.run)
@@ -204,10 +205,8 @@ class RunningMember:
         last = again = announced = now()
         while True:
             await trio.sleep(TICK_S)
-            if self.log.failure is not None:
-                raise self.log.failure
             self.requests.tick()
-            if self._unwritten:
+            if self._unwritten and self.log.failure is None:
                 self._changed(self.agreement.topology)
             if now() >= announced + ANNOUNCE_S:
                 self.log.tell_durable()
@@ -218,7 +217,7 @@ class RunningMember:
                 log_bytes=files.writer.position - files.checkpointer.position,
                 seconds=now() - last,
             )
-            if reason is None or now() < again:
+            if reason is None or now() < again or self.log.failure is not None:
                 continue
             last = now()
             try:
