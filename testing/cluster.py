@@ -27,7 +27,7 @@ from uuid import UUID, uuid5
 
 import trio
 
-from ..affinity.errors import StorageError
+from ..affinity.errors import TidelogError
 from ..affinity.partitions import partition_of
 from ..affinity.topology import Decision, Topology
 from ..engine.agreement.timing import Timing
@@ -100,6 +100,10 @@ class SimCluster:
         self._running: dict[str, RunningMember] = {}
         self._stops: dict[str, trio.Event] = {}
         self._decided: dict[int, Decision] = {}
+        self.may_end: set[str] = set()
+        """Members that may end by an error; others fail the scenario, unless their disk did."""
+        self.ends: dict[str, TidelogError] = {}
+        """By which error a member has ended, if it has."""
         self.machines: list[ClientMachine] = []
         """The machines of clients."""
         self.nodes = {name: self.world.add(name, self._program) for name in self.names}
@@ -150,6 +154,7 @@ class SimCluster:
             await run_member(
                 environment,
                 DIRECTORY,
+                listen=(node.name, PORT),
                 insecure=True,
                 ready=lambda _address: None,
                 stop=stop,
@@ -157,9 +162,10 @@ class SimCluster:
                 options=self._options,
                 started=started,
             )
-        except StorageError as error:
-            if not node.disk.failed:
+        except TidelogError as error:
+            if not node.disk.failed and node.name not in self.may_end:
                 raise
+            self.ends[node.name] = error
             self.world.trace.note(node.name, "ended", str(error))
 
     # -------------------------------------------------------------- life and death
@@ -199,6 +205,11 @@ class SimCluster:
             node.kill("lost")
         for node in self.nodes.values():
             await node.wait_ended()
+
+    def copy(self, name: str, copied: str) -> None:
+        """Add a machine whose disk is that of a member as it is now: its identity, twice."""
+        self.nodes[copied] = self.world.add(copied, self._program)
+        self.nodes[copied].disk = self.nodes[name].disk.copy()
 
     # -------------------------------------------------------------- the network
 
@@ -341,6 +352,8 @@ class SimCluster:
         """Raise ``BrokenPromiseError`` for what must never be."""
         serving: dict[int, str] = {}
         for name, member in sorted(self.running().items()):
+            if member.agreement.topology.cluster != self._id:
+                continue  # whose directory somebody put here
             for decision in member.agreement.decisions_kept():
                 known = self._decided.setdefault(decision.index, decision)
                 if known != decision:

@@ -270,7 +270,7 @@ def shrunk(faults: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> lis
     return left
 
 
-class _Paced:
+class PacedMap:
     """A map as its users on several machines have it, who pause before each operation."""
 
     def __init__(self, shared: Sequence[SharedMap], rng: random.Random) -> None:
@@ -282,18 +282,23 @@ class _Paced:
         return self._rng.choice(self._shared)
 
     async def get(self, key: str, /) -> object:
+        """Return a value."""
         return await (await self._map()).get(key)
 
     async def set(self, key: str, value: object, /) -> None:
+        """Set a value."""
         await (await self._map()).set(key, value)
 
     async def discard(self, key: str, /) -> None:
+        """Remove a key."""
         await (await self._map()).discard(key)
 
     async def compare_and_set(self, key: str, expected: object, value: object, /) -> bool:
+        """Set a value if it was another."""
         return await (await self._map()).compare_and_set(key, expected, value)
 
     async def incr(self, key: str, delta: int = 1, /) -> int:
+        """Add to a number."""
         return await (await self._map()).incr(key, delta)
 
 
@@ -357,7 +362,7 @@ class _Storm:
         cluster, world = self.cluster, self.cluster.world
         databases = [cluster.client(timeout=CALL_S_MAX) for _ in range(MACHINES)]
         maps = [
-            _Paced(
+            PacedMap(
                 [database.map(name, key=Str, value=Msgpack) for database in databases],
                 world.random(name),
             )

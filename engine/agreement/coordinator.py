@@ -32,7 +32,7 @@ from ...affinity.topology import (
 )
 from .identity import misfit
 from .leases import CoordinatorLease, majority
-from .messages import Guard, Join, Pong, ProposeChange, Release, Term
+from .messages import Credentials, Guard, Join, Pong, ProposeChange, Release, Term
 from .timing import Timing
 
 
@@ -168,14 +168,14 @@ class Coordinator:
 
     def refused_joins(
         self, topology: Topology, ends: Mapping[UUID, Reached]
-    ) -> Iterator[tuple[Incarnation, str]]:
+    ) -> Iterator[tuple[Credentials, str]]:
         """Yield who may not join, with the reason, and forget that they asked."""
         for member, join in sorted(self._joins.items()):
             incarnation = join.credentials.incarnation
             reason = misfit(join.credentials, topology) or _too_short(join, ends.get(member))
             if reason is not None:
                 del self._joins[member]
-                yield incarnation, reason
+                yield join.credentials, reason
             elif topology.is_present(incarnation):
                 del self._joins[member]
 

@@ -195,6 +195,12 @@ class Agreement:
         if self._leading is not None and known is not None:
             self._leading.unreachable(known.incarnation)
 
+    def refused(self, reason: str) -> None:
+        """Take it that the cluster knows another disk of this member: it says nothing any more."""
+        self.refusal = reason
+        self.lease.give_up()
+        self._leading = self._candidacy = None
+
     # -------------------------------------------------------------- the driver's side
 
     def ready(self) -> Ready | None:
@@ -343,8 +349,9 @@ class Agreement:
         self._decide_more(leading, now)
 
     def _decide_more(self, leading: Coordinator, now: float) -> None:
-        for incarnation, reason in leading.refused_joins(self.topology, self._ends):
-            self._send(incarnation.member, JoinRefused(incarnation=incarnation, reason=reason))
+        for disk, reason in leading.refused_joins(self.topology, self._ends):
+            refusal = JoinRefused(incarnation=disk.incarnation, nonce=disk.fresh, reason=reason)
+            self._send(disk.incarnation.member, refusal)
         if leading.proposed is not None:
             return
         decision, refused = leading.due(self.topology, now)
@@ -452,10 +459,8 @@ class Agreement:
         self._send(envelope.sender.member, answer)
 
     def _on_refusal(self, message: JoinRefused, envelope: Envelope, now: float) -> None:
-        if message.incarnation == self.me:
-            self.refusal = message.reason
-            self.lease.give_up()
-            self._leading = self._candidacy = None
+        if message.incarnation == self.me and message.nonce == self._disk.fresh:
+            self.refused(message.reason)
 
     def _on_change_refused(self, message: ChangeRefused, envelope: Envelope, now: float) -> None:
         self._refused.append(message)

@@ -140,6 +140,8 @@ class JoinRefused:
     """A coordinator will not have an incarnation, whose disk is not the one that the log knows."""
 
     incarnation: Incarnation
+    nonce: bytes
+    """That of the disk: another one may be the member of this name."""
     reason: str
 
 

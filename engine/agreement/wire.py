@@ -237,8 +237,9 @@ def _join(credentials: list[Any], address: str) -> Join:
     return Join(credentials=_credentials(credentials), address=address)
 
 
-def _join_refused(member: bytes, boot: int, reason: str) -> JoinRefused:
-    return JoinRefused(incarnation=Incarnation(as_id(member), as_number(boot)), reason=reason)
+def _join_refused(member: bytes, boot: int, nonce: bytes, reason: str) -> JoinRefused:
+    incarnation = Incarnation(as_id(member), as_number(boot))
+    return JoinRefused(incarnation=incarnation, nonce=nonce, reason=reason)
 
 
 def _propose_change_fields(asked: ProposeChange) -> list[Any]:
@@ -299,7 +300,12 @@ _FORMS: Mapping[type, _Form] = {
     Join: _Form("join", lambda one: (_credentials_row(one.credentials), one.address), _join),
     JoinRefused: _Form(
         "join-refused",
-        lambda one: (one.incarnation.member.bytes, one.incarnation.boot, one.reason),
+        lambda one: (
+            one.incarnation.member.bytes,
+            one.incarnation.boot,
+            one.nonce,
+            one.reason,
+        ),
         _join_refused,
     ),
     ProposeChange: _Form("propose-change", _propose_change_fields, _propose_change),

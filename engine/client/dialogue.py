@@ -120,7 +120,7 @@ class Dialogue:
             other
             if isinstance(other, Refusal)
             else judge_answer(
-                self._mine, other, expected=self._expected, links=Links(), gone=_nobody_is_gone
+                self._mine, other, expected=self._expected, links=Links(), standing=_nobody_is_out
             )
         )
         if refusal is not None:
@@ -130,5 +130,5 @@ class Dialogue:
         self._decoder.limits = KNOWN
 
 
-def _nobody_is_gone(_member: bytes, _boot: int) -> bool:
-    return False
+def _nobody_is_out(_member: bytes, _boot: int, _nonce: bytes) -> None:
+    return None

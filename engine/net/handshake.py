@@ -34,8 +34,13 @@ ROLES: tuple[Role, ...] = get_args(Role)
 INTRODUCTION = BY_NAME["introduction"]
 REFUSAL = BY_NAME["refusal"]
 
-Gone = Callable[[bytes, int], bool]
-"""Whether the decided log calls an incarnation, a member and its boot, gone."""
+Standing = Callable[[bytes, int, bytes], str | None]
+"""Why a member under a boot, with the nonce of its disk, counts no more by the decided log: the code
+of a refusal; None if it does count."""
+_OUT = {
+    "gone": "is out of the topology",
+    "copy": "was another disk: this one is an old image, or a copy",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +78,7 @@ class Refusal:
     """Why a connection may not be."""
 
     code: str
-    """``cluster``, ``version``, ``gone``, ``boot``, ``number``, ``member`` or ``role``."""
+    """``cluster``, ``version``, ``gone``, ``copy``, ``boot``, ``number``, ``member``, ``role``."""
     reason: str
 
     def message(self) -> Message:
@@ -110,14 +115,14 @@ def heard(message: Message) -> Introduction | Refusal:
 
 
 def judge_caller(
-    mine: Introduction, other: Introduction, *, links: Links, gone: Gone
+    mine: Introduction, other: Introduction, *, links: Links, standing: Standing
 ) -> Refusal | None:
     """Return why a connection that someone else made may not be; None if it may."""
     if (other.role == "member") == (other.channel == CLIENT):
         return Refusal("role", f"a {other.role} does not make {other.channel} connections")
     if other.wanted not in (b"", mine.member):
         return Refusal("member", "another member is at this address")
-    refusal = _strangers(mine, other) or _gone(other, gone)
+    refusal = _strangers(mine, other) or _out(other, standing)
     if refusal or other.role != "member":
         return refusal
     if other.boot < links.boot_of(other.member):
@@ -128,7 +133,12 @@ def judge_caller(
 
 
 def judge_answer(
-    mine: Introduction, other: Introduction, *, expected: bytes | None, links: Links, gone: Gone
+    mine: Introduction,
+    other: Introduction,
+    *,
+    expected: bytes | None,
+    links: Links,
+    standing: Standing,
 ) -> Refusal | None:
     """Return why a connection that was made here may not be; None if it may.
 
@@ -138,7 +148,7 @@ def judge_answer(
         return Refusal("member", "another member answers at this address")
     if other.number != mine.number or other.channel != mine.channel:
         return Refusal("number", f"the answer is for connection {other.number}, not {mine.number}")
-    refusal = _strangers(mine, other) or _gone(other, gone)
+    refusal = _strangers(mine, other) or _out(other, standing)
     if not refusal and other.boot < links.boot_of(other.member):
         return _older_boot(other, links)
     return refusal
@@ -158,10 +168,11 @@ def _strangers(mine: Introduction, other: Introduction) -> Refusal | None:
     return None
 
 
-def _gone(other: Introduction, gone: Gone) -> Refusal | None:
-    if other.role == "member" and gone(other.member, other.boot):
-        return Refusal("gone", f"boot {other.boot} of this member is out of the topology")
-    return None
+def _out(other: Introduction, standing: Standing) -> Refusal | None:
+    if other.role != "member":
+        return None
+    code = standing(other.member, other.boot, other.nonce)
+    return Refusal(code, f"boot {other.boot} of this member {_OUT[code]}") if code else None
 
 
 def _older_boot(other: Introduction, links: Links) -> Refusal:

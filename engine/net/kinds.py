@@ -104,7 +104,7 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (22, "leave", CONTROL, "member:bytes boot:int"),
     (23, "ready", CONTROL, "boot:int"),
     (24, "fetch", CONTROL, "after:int"),
-    (25, "join-refused", CONTROL, "member:bytes boot:int reason:text"),
+    (25, "join-refused", CONTROL, "member:bytes boot:int nonce:bytes reason:text"),
     (26, "propose-change", CONTROL,
      "request:int change:bytes partitions:int* epochs:int* changed:int*"),
     (27, "change-refused", CONTROL, "request:int reason:text"),

@@ -30,7 +30,7 @@ from ..system.environment import Address, Environment, Listener, Stream
 from .complaints import Complaints
 from .connection import Connection, Sent, hear, say
 from .frames import FrameDecoder, FrameError, Message
-from .handshake import Gone, Introduction, Refusal, Role, judge_answer, judge_caller
+from .handshake import Introduction, Refusal, Role, Standing, judge_answer, judge_caller
 from .kinds import CLIENT, CONTROL, DATA, Channel
 from .links import Links
 
@@ -96,7 +96,7 @@ class Transport:
         boot: int,
         nonce: bytes,
         cluster: bytes = b"",
-        gone: Gone,
+        standing: Standing,
         outbox_bytes: int = OUTBOX_BYTES,
     ) -> None:
         self.cluster = cluster
@@ -108,7 +108,7 @@ class Transport:
         self._member = member
         self._boot = boot
         self._nonce = nonce
-        self._gone = gone
+        self._standing = standing
         self._outbox_bytes = outbox_bytes
         self._links = Links()
         self._ways: dict[bytes, _Way] = {}
@@ -227,7 +227,9 @@ class Transport:
     ) -> Introduction:
         if isinstance(other, Refusal):
             raise UnwelcomeError(other, told=True)
-        refusal = judge_answer(mine, other, expected=expected, links=self._links, gone=self._gone)
+        refusal = judge_answer(
+            mine, other, expected=expected, links=self._links, standing=self._standing
+        )
         if refusal:
             raise UnwelcomeError(refusal)
         self._links.meet(other.member, other.boot)
@@ -271,7 +273,7 @@ class Transport:
                 other = await hear(stream, decoder)
                 if isinstance(other, Introduction):
                     mine = self._introduction("member", other.channel, other.number)
-                    refusal = judge_caller(mine, other, links=self._links, gone=self._gone)
+                    refusal = judge_caller(mine, other, links=self._links, standing=self._standing)
                     if refusal:
                         self._complain("refusal", f"refused {stream.peer}: {refusal.reason}")
                         await say(stream, refusal)
@@ -311,9 +313,8 @@ class Transport:
 
     def _counts(self, connection: Connection) -> bool:
         other = connection.other
-        return self._links.counts(
-            other.member, other.channel, other.boot, other.number
-        ) and not self._gone(other.member, other.boot)
+        newest = self._links.counts(other.member, other.channel, other.boot, other.number)
+        return newest and self._standing(other.member, other.boot, other.nonce) is None
 
     # ---------------------------------------------------------------- both
 

@@ -97,6 +97,11 @@ class Council:
         self.agreement.unreachable(member)
         self._wake.set()
 
+    def refused(self, reason: str) -> None:
+        """Hear that the cluster knows another disk of this member."""
+        self.agreement.refused(reason)
+        self._wake.set()
+
     # -------------------------------------------------------------- what is asked for
 
     async def propose(self, change: TopologyChange, guards: tuple[Guard, ...] = ()) -> str:
@@ -134,6 +139,7 @@ class Council:
             while (ready := self.agreement.ready()) is not None:
                 await self._execute(ready)
                 self._tell()
+            self._tell()
             if self._journal.wants_snapshot:
                 await self._shorten()
             wait = self.agreement.next_tick() - self.now
@@ -185,8 +191,9 @@ class Council:
             waiting.set()
 
     def _tell(self) -> None:
-        topology = self.agreement.topology
-        if topology.index != self._told:
+        agreement = self.agreement
+        topology = agreement.topology
+        if topology.index != self._told or agreement.gone or agreement.refusal is not None:
             self._told = topology.index
             self._transport.decided = topology.index
             self._environment.reached("config.after_decide")

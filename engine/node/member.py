@@ -100,7 +100,7 @@ class RunningMember:
             boot=opened.disk.boot,
             nonce=opened.disk.fresh,
             cluster=opened.cluster.bytes,
-            gone=self._is_gone,
+            standing=self._standing,
         )
         self.council = Council(
             environment,
@@ -132,8 +132,8 @@ class RunningMember:
 
         Returns if it has gone, so that the member may come back under a new boot.  Raises
         ``ClusterError`` if the cluster will not have this disk, ``StorageError`` if the journal
-        could not be synced: a member that notes nothing must not vote.  If the log could not be, the
-        member goes on for reading (I6).
+        could not be synced: a member that notes nothing must not vote.  If the log could not be,
+        the member goes on for reading (I6).
         """
         async with trio.open_nursery() as self._nursery:
             await self._nursery.start(self.transport.run)
@@ -238,11 +238,14 @@ class RunningMember:
 
     # -------------------------------------------------------------- what was decided
 
-    def _is_gone(self, member: bytes, boot: int) -> bool:
+    def _standing(self, member: bytes, boot: int, nonce: bytes) -> str | None:
+        """Tell why an incarnation counts no more: it is gone, or another disk was that boot."""
         known = self.agreement.topology.members.get(UUID(bytes=member))
-        return known is not None and (
-            boot < known.boot or (boot == known.boot and not known.present)
-        )
+        if known is None or boot > known.boot:
+            return None
+        if boot < known.boot or not known.present:
+            return "gone"
+        return None if known.nonce == nonce else "copy"
 
     def _changed(self, topology: Topology) -> None:
         """Take over what was decided, durably here; it takes effect behind its records."""
@@ -489,12 +492,16 @@ class RunningMember:
         """Hear that a member could not be reached.
 
         If nothing listens there it is dead (C10).  If it says that this incarnation has gone, then
-        nobody will tell it more (W1): it ends, and the member starts again under a new boot.
+        nobody will tell it more (W1): it ends, and the member starts again under a new boot.  If
+        another disk was this boot, this one is an old image or a copy, and ends for good (C7).
         """
         if isinstance(error, ConnectionRefusedError):
             self.council.unreachable(UUID(bytes=member))
-        elif isinstance(error, UnwelcomeError) and error.told and error.refusal.code == "gone":
-            self._ended.set()
+        elif isinstance(error, UnwelcomeError) and error.told:
+            if error.refusal.code == "gone":
+                self._ended.set()
+            elif error.refusal.code == "copy":
+                self.council.refused(error.refusal.reason)
 
     def room(self, connection: Connection) -> None:
         """Nothing waits for room: what a member says fits, or its connection ends."""

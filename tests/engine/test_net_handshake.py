@@ -44,8 +44,10 @@ def known() -> Links:
     return links
 
 
-def gone(member: bytes, boot: int) -> bool:
-    return member == B and boot in (4, 6)
+def standing(member: bytes, boot: int, nonce: bytes) -> str | None:
+    if member == B and boot in (4, 6):
+        return "gone"
+    return "copy" if nonce == b"another disk" else None
 
 
 CALLERS: list[tuple[str, Introduction, str | None]] = [
@@ -65,6 +67,8 @@ CALLERS: list[tuple[str, Introduction, str | None]] = [
     ("earlier versions only", replace(THERE, version_min=0, version_max=0), "version"),
     ("gone", replace(THERE, boot=6), "gone"),
     ("gone and older", replace(THERE, boot=4), "gone"),
+    ("another disk", replace(THERE, nonce=b"another disk"), "copy"),
+    ("a client with some nonce", replace(TOOL, nonce=b"another disk"), None),
     ("an older boot", replace(THERE, boot=3, number=99), "boot"),
     ("the same number again", replace(THERE, number=8), "number"),
     ("an older number", replace(THERE, number=7), "number"),
@@ -76,7 +80,7 @@ CALLERS: list[tuple[str, Introduction, str | None]] = [
 
 @pytest.mark.parametrize(("name", "caller", "code"), CALLERS, ids=[row[0] for row in CALLERS])
 def test_a_caller_is_accepted_or_refused(name: str, caller: Introduction, code: str | None) -> None:
-    refusal = judge_caller(HERE, caller, links=known(), gone=gone)
+    refusal = judge_caller(HERE, caller, links=known(), standing=standing)
     assert (refusal and refusal.code) == code, name
 
 
@@ -91,6 +95,7 @@ ANSWERS: list[tuple[str, Introduction, str | None]] = [
     ("another cluster", replace(THERE, cluster=THEIRS), "cluster"),
     ("other versions", replace(THERE, version_min=2, version_max=3), "version"),
     ("gone", replace(THERE, boot=6), "gone"),
+    ("another disk", replace(THERE, nonce=b"another disk"), "copy"),
     ("an older boot", replace(THERE, boot=3), "boot"),
 ]
 
@@ -99,20 +104,20 @@ ANSWERS: list[tuple[str, Introduction, str | None]] = [
 def test_an_answer_is_accepted_or_refused(
     name: str, answer: Introduction, code: str | None
 ) -> None:
-    refusal = judge_answer(MINE, answer, expected=B, links=known(), gone=gone)
+    refusal = judge_answer(MINE, answer, expected=B, links=known(), standing=standing)
     assert (refusal and refusal.code) == code, name
 
 
 def test_who_expects_nobody_takes_whoever_answers() -> None:
     answer = replace(THERE, member=C)
-    assert judge_answer(MINE, answer, expected=None, links=Links(), gone=gone) is None
+    assert judge_answer(MINE, answer, expected=None, links=Links(), standing=standing) is None
 
 
 def test_a_refusal_says_what_was_expected_and_what_was_found() -> None:
-    refusal = judge_caller(HERE, replace(THERE, boot=3), links=known(), gone=gone)
+    refusal = judge_caller(HERE, replace(THERE, boot=3), links=known(), standing=standing)
     assert refusal == Refusal("boot", "boot 3 is over: 5 has been seen here")
     refusal = judge_caller(
-        HERE, replace(THERE, version_min=2, version_max=7), links=known(), gone=gone
+        HERE, replace(THERE, version_min=2, version_max=7), links=known(), standing=standing
     )
     assert refusal == Refusal(
         "version", "versions 2 to 7 of the wire are spoken there, and 1 to 1 here"

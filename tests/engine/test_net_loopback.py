@@ -26,7 +26,7 @@ class Ends(Owner):
             boot=1,
             nonce=b"nonce of " + name.encode(),
             cluster=cluster,
-            gone=lambda _member, _boot: False,
+            standing=lambda _member, _boot, _nonce: None,
         )
 
     async def wait(self, event: str, name: str, channel: str, times: int = 1) -> None:

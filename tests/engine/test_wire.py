@@ -84,7 +84,7 @@ TELLINGS: list[Telling] = [
     Lease(term=TERM, round=9, seconds=1.25),
     Release(partition=3, epoch=2),
     Join(credentials=DISK, address="ada:7400"),
-    JoinRefused(incarnation=ADA_2, reason="it is an old image"),
+    JoinRefused(incarnation=ADA_2, nonce=b"n", reason="it is an old image"),
     ProposeChange(request=6, change=CHANGE),
     ProposeChange(request=6, change=CHANGE, guards=(Guard(1, 2, 3), Guard(4, 5, 6))),
     ChangeRefused(request=6, reason="there is no partition 7"),

@@ -131,7 +131,9 @@ class Member(Owner):
             boot=node.starts,
             nonce=nonce_of(self.name, node.starts),
             cluster=self._cluster,
-            gone=lambda member, boot: (name_of(member), boot) in self.gone,
+            standing=lambda member, boot, _nonce: (
+                "gone" if (name_of(member), boot) in self.gone else None
+            ),
             outbox_bytes=self._outbox_bytes,
         )
         async with trio.open_nursery() as nursery:
