@@ -35,8 +35,8 @@ INTRODUCTION = BY_NAME["introduction"]
 REFUSAL = BY_NAME["refusal"]
 
 Standing = Callable[[bytes, int, bytes], str | None]
-"""Why a member under a boot, with the nonce of its disk, counts no more by the decided log: the code
-of a refusal; None if it does count."""
+"""Why a member under a boot, with the nonce of its disk, counts no more by the decided log: the
+code of a refusal; None if it does count."""
 _OUT = {
     "gone": "is out of the topology",
     "copy": "was another disk: this one is an old image, or a copy",
