@@ -238,6 +238,8 @@ class _Search:
         self.fresh = False
         """Whether a member has confirmed the view during this call, not known to be outdated."""
         self.reason = ""
+        self.greeted = ""
+        """The address of who has confirmed it, if it had to be asked for."""
         self.tried: dict[str, str] = {}
         """Why nobody was reached at an address."""
 
@@ -267,7 +269,7 @@ class _Search:
         ``greet`` goes back to the addresses that the user gave, if nobody else does.  One of them
         may be that of a member by another name, whose older connection ends thereby.
         """
-        self.fresh = False
+        self.fresh, self.greeted = False, ""
         view = self.cluster.view
         members = () if view is None else view.members
         for member in members:
@@ -286,7 +288,7 @@ class _Search:
             event = yield Greet(address, self.until)
             now = event.now
             if isinstance(event, StepDone):
-                self.fresh = True
+                self.fresh, self.greeted = True, address
                 return now
             self._missed(address, event)
         return now
@@ -354,14 +356,15 @@ def _met(search: _Search) -> Steps[None]:
 
 
 def _awaited(search: _Search, job: Job, member: MemberView) -> Steps[None]:
-    """Make sure that a member is away; raise then, or pause if it is waited for."""
+    """Make sure that a member is away; raise then, or pause if it is waited for, or coming."""
     event = yield Pause(0.0)
     now = event.now
     if not search.fresh:
-        now = yield from search.looked(now, member.id)
+        now = yield from search.looked(now)  # itself, if need be: it may have come meanwhile
     if not _still(search.cluster, job, member):
         return
-    if search.fresh and not job.patient:
+    is_coming = search.greeted == member.address
+    if search.fresh and not job.patient and not is_coming:
         raise _unavailable(job, member)
     search.reason = f"the member at {member.address} is away"
     yield from search.rested(now)

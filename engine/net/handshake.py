@@ -34,7 +34,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 INTRODUCTION = BY_NAME["introduction"]
 REFUSAL = BY_NAME["refusal"]
 
-Standing = Callable[[bytes, int, bytes], str | None]
+OutOf = Callable[[bytes, int, bytes], str | None]
 """Why a member under a boot, with the nonce of its disk, counts no more by the decided log: the
 code of a refusal; None if it does count."""
 _OUT = {
@@ -115,7 +115,7 @@ def heard(message: Message) -> Introduction | Refusal:
 
 
 def judge_caller(
-    mine: Introduction, other: Introduction, *, links: Links, standing: Standing
+    mine: Introduction, other: Introduction, *, links: Links, standing: OutOf
 ) -> Refusal | None:
     """Return why a connection that someone else made may not be; None if it may."""
     if (other.role == "member") == (other.channel == CLIENT):
@@ -138,7 +138,7 @@ def judge_answer(
     *,
     expected: bytes | None,
     links: Links,
-    standing: Standing,
+    standing: OutOf,
 ) -> Refusal | None:
     """Return why a connection that was made here may not be; None if it may.
 
@@ -168,7 +168,7 @@ def _strangers(mine: Introduction, other: Introduction) -> Refusal | None:
     return None
 
 
-def _out(other: Introduction, standing: Standing) -> Refusal | None:
+def _out(other: Introduction, standing: OutOf) -> Refusal | None:
     if other.role != "member":
         return None
     code = standing(other.member, other.boot, other.nonce)

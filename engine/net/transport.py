@@ -30,7 +30,7 @@ from ..system.environment import Address, Environment, Listener, Stream
 from .complaints import Complaints
 from .connection import Connection, Sent, hear, say
 from .frames import FrameDecoder, FrameError, Message
-from .handshake import Introduction, Refusal, Role, Standing, judge_answer, judge_caller
+from .handshake import Introduction, OutOf, Refusal, Role, judge_answer, judge_caller
 from .kinds import CLIENT, CONTROL, DATA, Channel
 from .links import Links
 
@@ -96,7 +96,7 @@ class Transport:
         boot: int,
         nonce: bytes,
         cluster: bytes = b"",
-        standing: Standing,
+        standing: OutOf,
         outbox_bytes: int = OUTBOX_BYTES,
     ) -> None:
         self.cluster = cluster

@@ -42,6 +42,8 @@ class Program:
     def _gather(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            if not line.endswith("\n"):
+                break  # a kill cut it
             with self._printed:
                 self.lines.append(line)
                 self._printed.notify_all()
