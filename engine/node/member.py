@@ -53,7 +53,7 @@ from ..system.environment import Address
 from .council import Council
 from .log import NodeLog
 from .member_files import OpenMember
-from .partitions import Partitions
+from .partitions import Partitions, just_started
 from .requests import Requests
 from .views import members_of, told_view
 
@@ -342,7 +342,8 @@ class RunningMember:
     ) -> None:
         refused: list[Exception] = []
         if not self.agreement.reaches_majority(self.now):
-            done(self._too_few())
+            early = self.partitions.just_started(self.now)
+            done(just_started() if early else self._too_few())
             return
         before = self._effective
 

@@ -52,6 +52,11 @@ class RoutedError(Exception):
         """``remap`` or ``wait``."""
 
 
+def just_started() -> RoutedError:
+    """Return the answer of a member that does not know yet who else there is."""
+    return RoutedError("wait", "this member has just started")
+
+
 class Partitions:
     """What one incarnation of a member serves."""
 
@@ -64,6 +69,10 @@ class Partitions:
         self._opening: dict[int, int] = {}
         self.draining = False
         """Whether this member is about to leave: it takes nothing new."""
+
+    def just_started(self, now: float) -> bool:
+        """Tell whether it is too early to know that there are too few members."""
+        return now < self._patient_until
 
     def check(self, partitions: Iterable[int], now: float) -> None:
         """Raise unless all of some partitions may be answered for now.
@@ -96,8 +105,8 @@ class Partitions:
         topology = self._leases.topology
         copies = topology.partitions[partition]
         if not self._leases.reaches_majority(now):
-            if now < self._patient_until:
-                return RoutedError("wait", "this member has just started")
+            if self.just_started(now):
+                return just_started()
             return NotEnoughMembersError(
                 f"the member that was asked for partition {partition} reaches no majority of the "
                 f"{len(topology.baseline)} members",

@@ -9,6 +9,7 @@ import trio
 
 from support.raw_client import FailureError
 from support.sim_clients import PARTITIONS, Clients, cluster, made_map, serving
+from tidelog.codecs import Msgpack, Str
 from tidelog.testing import SimCluster, SimulatedCrash
 
 
@@ -344,5 +345,22 @@ def test_a_member_that_has_just_started_asks_for_patience_before_it_says_there_a
         turn = codes.index("TL-CLU-004")
         assert set(codes[:turn]) == {"wait"}
         assert set(codes[turn:]) == {"TL-CLU-004"}
+
+    at.run(scenario)
+
+
+def test_a_map_can_be_asked_for_while_its_only_member_is_just_coming() -> None:
+    at = cluster(19, nodes=1)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        db = at.client()
+        mapping = db.map("m", key=Str, value=Msgpack)
+        await mapping.set("k", 1)
+        assert await mapping.get("k") == 1
+        await at.kill("n1")
+        at.start()
+        await mapping.set("k", 2)
+        assert await mapping.get("k") == 2
 
     at.run(scenario)
