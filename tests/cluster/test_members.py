@@ -10,7 +10,9 @@ import trio
 from support.raw_client import FailureError
 from support.sim_clients import PARTITIONS, Clients, cluster, made_map, serving
 from tidelog.codecs import Msgpack, Str
+from tidelog.engine.store.options import Options
 from tidelog.testing import SimCluster, SimulatedCrash
+from tidelog.testing.cluster import POINTS
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -272,18 +274,31 @@ def test_a_request_that_makes_no_sense_is_answered_and_ends_nothing() -> None:
     at.run(scenario)
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "config.after_accept", "config.after_decide", "takeover.after_seal",
-        "takeover.after_open", "tx.before_prepare_log", "tx.after_prepare_log",
-        "tx.after_prepare_sync", "checkpoint.between_pieces", "checkpoint.after_mark",
-    ],
+REACHED = (
+    "config.after_accept", "config.after_decide", "takeover.after_seal", "takeover.after_open",
+    "tx.before_prepare_log", "tx.after_prepare_log", "tx.after_prepare_sync",
+    "checkpoint.between_pieces", "checkpoint.before_mark", "checkpoint.after_mark",
+    "rotate.after_new_segment",
 )  # fmt: skip
+OF_COPIES = (
+    "tx.after_lock", "tx.after_confirm", "tx.after_prepared_sent", "tx.before_commit_log",
+    "tx.after_commit_log", "takeover.after_report", "takeover.after_list_logged",
+    "takeover.after_list_stored", "admit.sent", "admit.logged", "supply.first", "supply.middle",
+    "supply.last", "join.sent", "add.proposed", "add.decided",
+)  # fmt: skip
+"""Points of transactions over several groups, and of partitions with more than one copy."""
+
+
+def test_every_point_is_reached_by_a_test_or_waits_for_copies() -> None:
+    assert sorted([*REACHED, *OF_COPIES]) == sorted(POINTS)
+
+
+@pytest.mark.parametrize("point", REACHED)
 def test_a_member_that_ends_at_any_point_comes_back_with_all_that_was_acknowledged(
     point: str,
 ) -> None:
-    at = cluster(12)
+    segment_bytes = 1 if point.startswith("rotate") else 1 << 18
+    at = cluster(12, options=Options(segment_bytes=segment_bytes))
     clients = Clients(at)
 
     async def scenario(at: SimCluster) -> None:
@@ -296,8 +311,9 @@ def test_a_member_that_ends_at_any_point_comes_back_with_all_that_was_acknowledg
         async def work() -> None:
             for i in range(5):
                 key = at.key(mine[i % len(mine)], i)
-                await client.put(b"%016d" % i, number, {key: b"%d" % i})
-                written[key] = b"%d" % i
+                value = b"%d" % i * 50_000  # three of them fill the smallest segment
+                await client.put(b"%016d" % i, number, {key: value})
+                written[key] = value
             other = await clients.to("n1")
             await other.ask("map", "another", "bytes", 1, "bytes", 1)
             if at.nodes["n2"].running:
