@@ -139,12 +139,17 @@ def test_wrong_use_is_refused(run: Run, arguments: tuple[str, ...]) -> None:
     assert run("sim", *arguments).exit_code == 2
 
 
-def test_an_interrupt_tells_how_many_ran(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_interrupt_tells_how_many_ran(
+    run: Run, alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = []
 
     def storm(seed: int, **_more: object) -> StormOutcome:
         if seed == 3:
-            raise KeyboardInterrupt
+            if alone:
+                raise KeyboardInterrupt
+            raise BaseExceptionGroup("of a world", [RuntimeError("ended"), KeyboardInterrupt()])
         ran.append(seed)
         return StormOutcome(
             seed=seed, nodes=3, faults=(), failure=None, trace="", calls=0, answered=0

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ...affinity.errors import UsageError
+from ...testing.process import leaves
 from ...testing.storms import run_storm, shrunk
 
 SEED_MAX = 2**31
@@ -94,7 +95,11 @@ def judged_seeds(
     if jobs == 1:
         with _quiet_members():
             for seed in seeds:
-                yield judged(seed, nodes, faults)
+                try:
+                    verdict = judged(seed, nodes, faults)
+                except BaseExceptionGroup as group:  # an interrupt, among what it did to the world
+                    raise _interrupt_of(group) from None
+                yield verdict
         return
     context = multiprocessing.get_context("spawn")
     executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=_silence)
@@ -109,6 +114,10 @@ def judged_seeds(
         executor.shutdown(wait=False, cancel_futures=True)
         for child in multiprocessing.active_children():
             child.terminate()
+
+
+def _interrupt_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    return next((one for one in leaves(group) if isinstance(one, KeyboardInterrupt)), group)
 
 
 @contextmanager
