@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -164,13 +166,8 @@ def test_an_interrupt_tells_how_many_ran(
 
 @pytest.mark.slow
 def test_a_signal_ends_all_processes() -> None:
-    command = [sys.executable, "-m", "tidelog", "sim", "--seeds", "1-100000", "--jobs", "2"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        deadline = time.monotonic() + 60
-        while sum(map(_works, workers := _children(process.pid))) < 2:
-            assert time.monotonic() < deadline
+    with _storming("1-100000") as process:
+        workers = _workers_of(process)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (143, "")
@@ -179,8 +176,42 @@ def test_a_signal_ends_all_processes() -> None:
     assert not [pid for pid in workers if Path(f"/proc/{pid}/exe").exists()]
 
 
+@pytest.mark.slow
+def test_a_process_that_is_killed_ends_the_others() -> None:
+    with _storming("1-100000") as process:
+        workers = _workers_of(process)
+        os.kill(workers[0], signal.SIGKILL)
+        _out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "a process that ran storms ended by itself" in err
+    assert not [pid for pid in workers if Path(f"/proc/{pid}/exe").exists()]
+
+
+@contextmanager
+def _storming(seeds: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tidelog", "sim", "--seeds", seeds, "--jobs", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _workers_of(process: subprocess.Popen[str]) -> list[int]:
+    """Wait until both processes have begun to run storms, and return their pids."""
+    deadline = time.monotonic() + 60
+    while len(working := list(filter(_works, _children(process.pid)))) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+    return working
+
+
 def _works(pid: int) -> bool:
-    return "lmdb" in Path(f"/proc/{pid}/maps").read_text()
+    try:
+        return "lmdb" in Path(f"/proc/{pid}/maps").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _children(pid: int) -> list[int]:

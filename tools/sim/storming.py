@@ -16,10 +16,10 @@ import multiprocessing
 import shlex
 import signal
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
+from multiprocessing.connection import Connection, wait
 
 from ...affinity.errors import UsageError
 from ...testing.process import leaves
@@ -101,19 +101,64 @@ def judged_seeds(
                     raise _interrupt_of(group) from None
                 yield verdict
         return
-    context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=_silence)
     try:
-        with _ignoring_interrupts():  # as the processes do then: this one ends them
-            futures: list[Future[Verdict]] = [
-                executor.submit(judged, seed, nodes, faults) for seed in seeds
-            ]
-        for future in as_completed(futures):
-            yield future.result()
+        yield from _judged_in_processes(seeds, nodes, faults, jobs)
+    except (EOFError, ConnectionError):
+        raise RuntimeError("a process that ran storms ended by itself") from None
+
+
+def _judged_in_processes(
+    seeds: list[int], nodes: int, faults: tuple[str, ...] | None, jobs: int
+) -> Iterator[Verdict]:
+    rest = iter(seeds)
+    with _workers(jobs, nodes, faults) as workers:
+        busy = []
+        for worker, seed in zip(workers, rest, strict=False):
+            worker.send(seed)
+            busy.append(worker)
+        while busy:
+            for ready in wait(busy):
+                assert isinstance(ready, Connection)
+                verdict: Verdict = ready.recv()
+                seed_next = next(rest, None)
+                if seed_next is None:
+                    busy.remove(ready)
+                else:
+                    ready.send(seed_next)
+                yield verdict
+
+
+@contextmanager
+def _workers(jobs: int, nodes: int, faults: tuple[str, ...] | None) -> Iterator[list[Connection]]:
+    """Run processes that answer each seed with a verdict.
+
+    No pool of the library's: its threads and locks are left anyhow by a signal that comes between.
+    """
+    context = multiprocessing.get_context("spawn")
+    workers: list[Connection] = []
+    try:
+        for _ in range(jobs):
+            here, there = context.Pipe()
+            workers.append(here)
+            with _ignoring_interrupts():  # as the process does then: this one ends it
+                context.Process(target=_work, args=(there, nodes, faults), daemon=True).start()
+            there.close()
+        yield workers
     finally:
-        executor.shutdown(wait=False, cancel_futures=True)
-        for child in multiprocessing.active_children():
+        children = multiprocessing.active_children()
+        for child in children:
             child.terminate()
+        for child in children:
+            child.join()
+        for worker in workers:
+            worker.close()
+
+
+def _work(asker: Connection, nodes: int, faults: tuple[str, ...] | None) -> None:
+    logging.disable(logging.CRITICAL)
+    with suppress(EOFError, ConnectionError):  # whoever asked is no more
+        while True:
+            asker.send(judged(asker.recv(), nodes, faults))
 
 
 def _interrupt_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -127,10 +172,6 @@ def _ignoring_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _silence() -> None:
-    logging.disable(logging.CRITICAL)
 
 
 @contextmanager
