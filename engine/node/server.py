@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import trio
 
-from ...affinity.errors import TidelogError
+from ...affinity.errors import TidelogError, UsageError
 from ..agreement.timing import Timing
 from ..net.addresses import check_address
 from ..store.options import Options
@@ -31,6 +31,7 @@ async def run_member(
     *,
     listen: Address | None = None,
     insecure: bool = False,
+    alone: bool = False,
     ready: Callable[[Address], object],
     stop: trio.Event,
     timing: Timing = DEFAULT_TIMING,
@@ -41,13 +42,16 @@ async def run_member(
 
     ``listen`` is where it accepts connections, if not at the address by which the others know it;
     a path and port 0 is a Unix socket.  ``ready`` hears where it listens, ``started`` of each
-    incarnation.  Raises ``UsageError`` for an address off loopback without ``insecure``, and what
-    ``open_member`` raises; ``ClusterError`` if the cluster will not have this disk.
+    incarnation.  Raises ``UsageError`` for an address off loopback without ``insecure``, and for a
+    cluster of several if the member is to be ``alone``; what ``open_member`` raises;
+    ``ClusterError`` if the cluster will not have this disk.
     """
     while not stop.is_set():
         opened = await environment.run("open", lambda: open_member(environment, directory, options))
         member = RunningMember(opened, address=_address(opened), timing=timing)
         try:
+            if alone:
+                _check_alone(directory, opened)
             where = listen or address_of(_address(opened))
             if not where[0].startswith("/"):
                 check_address(where[0], insecure=insecure)
@@ -69,6 +73,16 @@ def _alone(group: BaseExceptionGroup[BaseException]) -> TidelogError | None:
     while isinstance(left, BaseExceptionGroup):
         left = left.exceptions[0] if len(left.exceptions) == 1 else None
     return left if isinstance(left, TidelogError) else None
+
+
+def _check_alone(directory: str, opened: OpenMember) -> None:
+    members = len(opened.known.topology.members)
+    if members > 1:
+        raise UsageError(
+            f"{directory} is that of a member of a cluster of {members}",
+            hint="Run it with `tidelog server run` and without --solo: the others have to reach it "
+            "at its address.",
+        )
 
 
 def _address(opened: OpenMember) -> str:

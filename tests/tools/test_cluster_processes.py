@@ -263,6 +263,16 @@ def test_a_server_off_loopback_has_to_be_wanted(run: Run, tmp_path: Path) -> Non
     assert "--insecure" in done.stderr
 
 
+def test_a_member_of_several_does_not_run_as_a_cluster_of_one(run: Run, tmp_path: Path) -> None:
+    made = ["server", "init", tmp_path / "one", "--name", "n1", "--members", MEMBERS]
+    assert run(*made).exit_code == 0
+    done = run("server", "run", tmp_path / "one", "--solo")
+    assert done.exit_code == 2
+    assert "a member of a cluster of 2" in done.stderr
+    assert "without --solo" in done.stderr
+    assert "socket" not in os.listdir(tmp_path / "one")
+
+
 def server(*arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tidelog", "server", "run", *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

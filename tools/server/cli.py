@@ -126,7 +126,7 @@ def run(
     address = parsed_address(listen) if listen else None
     if solo:
         address = _solo(directory, socket, partitions), 0
-    _run(settings_of(ctx), directory, address, insecure)
+    _run(settings_of(ctx), directory, address, insecure, solo)
 
 
 def _solo(directory: str, socket: str | None, partitions: int | None) -> str:
@@ -157,7 +157,9 @@ def _solo(directory: str, socket: str | None, partitions: int | None) -> str:
     return path
 
 
-def _run(settings: Settings, directory: str, listen: Address | None, insecure: bool) -> None:
+def _run(
+    settings: Settings, directory: str, listen: Address | None, insecure: bool, solo: bool
+) -> None:
     import trio
 
     from ...engine.node.server import run_member
@@ -182,7 +184,13 @@ def _run(settings: Settings, directory: str, listen: Address | None, insecure: b
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, end)
         await run_member(
-            production(), directory, listen=listen, insecure=insecure, ready=ready, stop=stop
+            production(),
+            directory,
+            listen=listen,
+            insecure=insecure,
+            alone=solo,
+            ready=ready,
+            stop=stop,
         )
 
     failed: BaseException | None = None
