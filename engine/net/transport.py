@@ -191,6 +191,7 @@ class Transport:
             else:
                 failures = 0
                 connection = self._connection(*dialled, outgoing=True)
+                self._links.meet(member, connection.other.boot)
                 way.connections[channel] = connection
                 try:
                     await self._live(connection, _refuse_any)
@@ -232,7 +233,6 @@ class Transport:
         )
         if refusal:
             raise UnwelcomeError(refusal)
-        self._links.meet(other.member, other.boot)
         return other
 
     # ---------------------------------------------------------------- connections accepted
@@ -278,9 +278,7 @@ class Transport:
                         self._complain("refusal", f"refused {stream.peer}: {refusal.reason}")
                         await say(stream, refusal)
                         return None
-                    if other.role == "member":
-                        self._links.accept(other.member, other.channel, other.boot, other.number)
-                    await say(stream, mine)
+                    await self._welcome(stream, mine, other)
                     return self._connection(stream, decoder, mine, other, outgoing=False)
             except (OSError, FrameError) as error:
                 self._complain("stranger", f"no handshake with {stream.peer}: {error}")
@@ -289,6 +287,17 @@ class Transport:
         if scope.cancelled_caught:
             self._complain("silent", f"{stream.peer} connected and did not say who it is")
         return None
+
+    async def _welcome(self, stream: Stream, mine: Introduction, other: Introduction) -> None:
+        if other.role != "member":
+            await say(stream, mine)
+            return
+        self._links.accept(other.member, other.channel, other.boot, other.number)
+        try:
+            await say(stream, mine)
+        except BaseException:
+            self._links.left(other.member, other.boot)
+            raise
 
     async def _live_as_newest(self, connection: Connection) -> None:
         other = connection.other
@@ -354,6 +363,8 @@ class Transport:
             )
         finally:
             connection.end()
+            if connection.other.role == "member":
+                self._links.left(connection.other.member, connection.other.boot)
         if isinstance(connection.reason, FrameError):
             self._complain("frame", f"ended {connection}: {connection.reason}")
         self._events.down(connection)

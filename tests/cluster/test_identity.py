@@ -9,6 +9,7 @@ from support.raw_client import RawClient
 from support.sim_clients import PARTITIONS, Clients, cluster, serving
 from tidelog.affinity.errors import ClusterError
 from tidelog.testing import SimCluster
+from tidelog.testing.disk import FaultyDisk
 from tidelog.testing.plan import MOMENTS
 
 START_S = 5.0
@@ -121,6 +122,41 @@ def test_the_directory_of_another_cluster_harms_nobody() -> None:
         await at.kill("n1")
         at.nodes["n1"].disk = right
         at.start(["n1"])
+        await at.settled()
+        assert await value_of(await clients.to("n1"), number, mine) == b"a"
+
+    at.run(scenario)
+
+
+def test_a_directory_that_was_emptied_and_made_again_votes_and_serves_nothing() -> None:
+    at = cluster(116)
+    clients = Clients(at)
+    at.may_end |= {"n1", "twin"}
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        mine, theirs = served_by(at, "n1"), served_by(at, "n2")
+        await (await clients.to("n1")).put(b"1" * 16, number, {mine: b"a"})
+        await at.kill("n1", outcome="kept")
+        right, at.nodes["n1"].disk = at.nodes["n1"].disk, FaultyDisk(116)
+        for _ in range(3):  # its boot counts up to what the cluster knows, and beyond
+            at.start(["n1"])
+            with trio.fail_after(START_S):
+                await at.killed("n1")
+            assert isinstance(at.ends["n1"], ClusterError)
+        second = await clients.to("n2")
+        await second.put(b"2" * 16, number, {theirs: b"b"})
+
+        empty, at.nodes["n1"].disk = at.nodes["n1"].disk, right
+        at.start(["n1"])
+        await at.settled()
+        assert await value_of(await clients.to("n1"), number, mine) == b"a"
+
+        at.copy("n1", "twin")  # another machine, that claims a higher boot than the one that runs
+        at.nodes["twin"].disk = empty
+        at.start(["twin"])
+        with trio.fail_after(START_S):
+            await at.killed("twin")
         await at.settled()
         assert await value_of(await clients.to("n1"), number, mine) == b"a"
 

@@ -162,6 +162,24 @@ def test_a_newer_boot_ends_the_connections_of_all_classes() -> None:
     assert links.admits(B, "data", 6, 1)
 
 
+def test_a_boot_counts_against_lower_ones_while_there_are_connections_with_it() -> None:
+    # A refused disk that had been started often kept the right one, started less, out for good.
+    links = known()
+    links.accept(B, "control", 9, 1)
+    links.meet(B, 9)
+    links.left(B, 9)
+    assert links.boot_of(B) == 9
+    assert not links.admits(B, "control", 6, 1)
+    links.left(B, 9)
+    assert links.boot_of(B) == 5
+    assert links.admits(B, "control", 6, 1)
+    assert not links.admits(B, "control", 4, 99)
+    links.accept(B, "control", 6, 1)
+    assert links.counts(B, "control", 6, 1)
+    assert not links.counts(B, "control", 9, 1)
+    assert not links.admits(B, "control", 6, 1)
+
+
 def test_a_boot_that_answered_ends_the_connections_of_those_before() -> None:
     links = known()
     links.meet(B, 6)
