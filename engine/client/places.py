@@ -10,10 +10,10 @@ import tomllib
 from typing import NamedTuple
 
 from ...affinity.errors import NotFoundError, UsageError
+from ..system.layout import CLUSTER_FILE_NAME
 
 TCP = "tidelog://"
 UNIX = "tidelog+unix://"
-DIRECTORY_FILE = "cluster.toml"
 _FORMS = (
     "Give `tidelog://HOST:PORT,HOST:PORT`, `tidelog+unix:///PATH`, or the directory of a test "
     "cluster."
@@ -61,7 +61,7 @@ def _checked(address: str) -> str:
 
 
 def _in_directory(directory: str) -> tuple[str, ...]:
-    path = os.path.join(directory, DIRECTORY_FILE)
+    path = os.path.join(directory, CLUSTER_FILE_NAME)
     try:
         with open(path, "rb") as file:
             members = tomllib.load(file)["members"]

@@ -22,6 +22,7 @@ from ..files import manifest as manifests
 from ..files.manifest import Manifest
 from ..system.environment import Disk, Environment
 from ..system.layout import (
+    CLUSTER_FILE_NAME,
     DATA_NAME,
     MANIFEST_NAME,
     STORE_FILES,
@@ -29,7 +30,7 @@ from ..system.layout import (
     WAL_NAME,
 )
 from ..system.lmdb_file import ENGINE_VERSION
-from .place import holds_data, no_manifest
+from .place import cluster_directory, holds_data, no_manifest
 
 PARTITIONS = 16
 """How many a store gets of which nobody says how many it is to have."""
@@ -105,6 +106,8 @@ def check_no_remains(disk: Disk, path: str, create: bool) -> None:
     names = set(disk.directory(path, read_only=True).names())
     if MANIFEST_NAME in names:
         return
+    if CLUSTER_FILE_NAME in names:
+        raise cluster_directory(path)
     if holds_data(disk, path):
         raise no_manifest(path)
     if not create:

@@ -21,7 +21,7 @@ from ..files import manifest as manifests
 from ..files.manifest import Manifest
 from ..system.disk_errors import translated_disk
 from ..system.environment import Disk, Environment, LockHandle
-from ..system.layout import DATA_FILE, DATA_NAME, LOCK_NAME
+from ..system.layout import CLUSTER_FILE_NAME, DATA_FILE, DATA_NAME, LOCK_NAME
 from ..system.lmdb_file import open_here
 
 IN_MEMORY = ":memory:"
@@ -120,12 +120,25 @@ def owner_of(environment: Environment, path: str) -> int | None:
     return int(text[0]) if text and text[0].isdigit() else None
 
 
+def cluster_directory(path: str) -> UsageError:
+    """Return the error for the directory of a whole cluster, taken for that of a store."""
+    return UsageError(
+        f"{path} is the directory of a cluster, not of a store",
+        hint="Connect to it with `tidelog.connect`; see `tidelog cluster --help`.",
+    )
+
+
 def read_manifest(environment: Environment, path: str) -> Manifest:
-    """Return the manifest of the store at ``path``; ``NotFoundError`` if there is no store."""
+    """Return the manifest of the store at ``path``; ``NotFoundError`` if there is no store.
+
+    ``UsageError`` for the directory of a whole cluster.
+    """
     try:
         directory = environment.disk.directory(path, read_only=True)
         return manifests.read(directory)
     except (FileNotFoundError, NotADirectoryError):
+        if environment.disk.kind(os.path.join(path, CLUSTER_FILE_NAME)) is not None:
+            raise cluster_directory(path) from None
         if holds_data(environment.disk, path):
             raise no_manifest(path) from None
         raise NotFoundError(

@@ -15,6 +15,9 @@ CONFIG_LOG_NAME = "config.log"
 NEW_CONFIG_LOG_NAME = "config.tmp"
 """The next file of the configuration log, while it is written."""
 
+CLUSTER_FILE_NAME = "cluster.toml"
+"""What `tidelog cluster` writes of the members that it runs on one machine."""
+
 LOCK_NAME = "lock"
 WAL_NAME = "wal"
 READERS_NAME = "readers"

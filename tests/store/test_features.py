@@ -245,3 +245,17 @@ def test_what_a_later_version_wrote_into_the_manifest_stays(store: Path, tmp_pat
     rotate(tmp_path / "copy")
     for path in (store, tmp_path / "copy"):
         assert fields_of(path)["later"] == {"a": [1]}
+
+
+@pytest.mark.parametrize("opening", [tidelog.open, open_reading])
+def test_the_directory_of_a_cluster_is_told_from_a_store(
+    tmp_path: Path, opening: Callable[[Path], object]
+) -> None:
+    (tmp_path / "cluster.toml").touch()
+    with pytest.raises(UsageError, match="directory of a cluster") as caught:
+        opening(tmp_path)
+    assert "tidelog.connect" in str(caught.value.hint)
+    assert list(tmp_path.iterdir()) == [tmp_path / "cluster.toml"]
+    done = CliRunner().invoke(cli, ["kv", "get", str(tmp_path), "map", "key"])
+    assert done.exit_code == 2
+    assert "directory of a cluster" in done.stderr

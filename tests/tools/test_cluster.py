@@ -21,8 +21,8 @@ from tidelog.affinity.errors import ClusterError, NotFoundError, UsageError
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, Message, frame, pack_message
 from tidelog.engine.net.handshake import Introduction, Refusal
 from tidelog.engine.net.kinds import BY_NAME
+from tidelog.engine.system.layout import CLUSTER_FILE_NAME
 from tidelog.tools.cluster.cluster_file import (
-    FILE_NAME,
     LOG_NAME,
     LocalCluster,
     LocalMember,
@@ -112,7 +112,7 @@ def test_the_file_says_what_was_written(tmp_path: Path) -> None:
     again = read_cluster(str(tmp_path))
     assert again == THREE.with_pid("n2", 4711)
     assert [member.pid for member in again.members] == [0, 4711, 0]
-    assert os.listdir(tmp_path) == [FILE_NAME]
+    assert os.listdir(tmp_path) == [CLUSTER_FILE_NAME]
 
 
 def test_a_write_that_fails_leaves_the_file(
@@ -157,15 +157,15 @@ GOOD = toml_of(THREE)
     ],
 )
 def test_a_file_that_cannot_be_right_is_refused(text: str, problem: str, tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_text(text)
+    (tmp_path / CLUSTER_FILE_NAME).write_text(text)
     with pytest.raises(ClusterError, match=problem) as caught:
         read_cluster(str(tmp_path))
-    assert FILE_NAME in str(caught.value)
+    assert CLUSTER_FILE_NAME in str(caught.value)
     assert caught.value.hint
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_bytes(b"\xff\xfe")
+    (tmp_path / CLUSTER_FILE_NAME).write_bytes(b"\xff\xfe")
     with pytest.raises(ClusterError, match="not text"):
         read_cluster(str(tmp_path))
 

@@ -17,7 +17,8 @@ from uuid import UUID
 import pytest
 from click.testing import Result
 
-from tidelog.tools.cluster.cluster_file import FILE_NAME, LOG_NAME, read_cluster, write_cluster
+from tidelog.engine.system.layout import CLUSTER_FILE_NAME
+from tidelog.tools.cluster.cluster_file import LOG_NAME, read_cluster, write_cluster
 from tidelog.tools.cluster.processes import pid_of, process_of
 from tidelog.tools.cluster.running import LOCK_NAME, described
 
@@ -184,11 +185,11 @@ def test_a_directory_without_a_cluster_stays_as_it_is(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_broken_file_is_told_of_by_every_command(run: Run, tmp_path: Path, command: str) -> None:
-    (tmp_path / FILE_NAME).write_text("cluster = 1\n")
+    (tmp_path / CLUSTER_FILE_NAME).write_text("cluster = 1\n")
     for arguments in ((command, tmp_path), ("up", "--dir", tmp_path)):
         done = run("cluster", *arguments)
         assert done.exit_code == 3
-        assert FILE_NAME in done.stderr
+        assert CLUSTER_FILE_NAME in done.stderr
 
 
 def test_a_directory_with_something_else_in_it_is_refused(run: Run, tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ from uuid import UUID
 
 from ...affinity.errors import ClusterError, NotFoundError, UsageError
 from ...affinity.partitions import PARTITIONS_MAX
+from ...engine.system.layout import CLUSTER_FILE_NAME
 from ..server.members import check_member_name, parsed_address
 
-FILE_NAME = "cluster.toml"
 NEW_FILE_NAME = "cluster.tmp"
 LOG_NAME = "server.log"
 
@@ -130,7 +130,7 @@ def _typed(kind: Callable[..., Any], fields: dict[str, Any], name: str) -> Any:
 
 def _broken(why: str) -> ClusterError:
     return ClusterError(
-        f"{FILE_NAME} cannot be right: {why}",
+        f"{CLUSTER_FILE_NAME} cannot be right: {why}",
         hint="Correct the file; or remove the directory, with all data in it, and begin anew.",
     )
 
@@ -138,11 +138,11 @@ def _broken(why: str) -> ClusterError:
 def read_cluster(folder: str) -> LocalCluster:
     """Return what the file in a directory says."""
     try:
-        with open(os.path.join(folder, FILE_NAME), "rb") as file:
+        with open(os.path.join(folder, CLUSTER_FILE_NAME), "rb") as file:
             text = file.read().decode()
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(
-            f"there is no {FILE_NAME} in {folder}",
+            f"there is no {CLUSTER_FILE_NAME} in {folder}",
             hint=f"Name another one, or make a cluster there: `tidelog cluster up --dir {folder}`.",
         ) from None
     except UnicodeDecodeError:
@@ -157,4 +157,4 @@ def write_cluster(folder: str, cluster: LocalCluster) -> None:
         file.write(toml_of(cluster))
         file.flush()
         os.fsync(file.fileno())
-    os.replace(beside, os.path.join(folder, FILE_NAME))
+    os.replace(beside, os.path.join(folder, CLUSTER_FILE_NAME))

@@ -26,13 +26,12 @@ from contextlib import ExitStack, contextmanager
 from uuid import uuid4
 
 from ...affinity.errors import ClusterError, UsageError
-from ...engine.system.layout import MANIFEST_NAME
+from ...engine.system.layout import CLUSTER_FILE_NAME, MANIFEST_NAME
 from ...engine.system.production import production
 from ..server.members import address_text, identified, member_id, parsed_address
 from ..shell.exits import NotServedError, RefusedError
 from ..shell.terminal import tell_beside
 from .cluster_file import (
-    FILE_NAME,
     LOG_NAME,
     NEW_FILE_NAME,
     LocalCluster,
@@ -83,16 +82,17 @@ def prepare_folder(folder: str) -> None:
     """Make the directory of a cluster; ``RefusedError`` for one that has something else in it."""
     os.makedirs(folder, exist_ok=True)
     names = set(os.listdir(folder)) - {LOCK_NAME, NEW_FILE_NAME}
-    if names and FILE_NAME not in names:
+    if names and CLUSTER_FILE_NAME not in names:
         raise RefusedError(
-            f"{folder} has no {FILE_NAME}, and is not empty: {', '.join(sorted(names)[:3])}",
+            f"{folder} has no {CLUSTER_FILE_NAME}, and is not empty: "
+            f"{', '.join(sorted(names)[:3])}",
             hint="Name a directory that is empty, or not there yet.",
         )
 
 
 def described(folder: str, count: int, partitions: int, base_port: int) -> LocalCluster:
     """Return the cluster in a directory; a new one, which is written down, if there is none."""
-    if os.path.exists(os.path.join(folder, FILE_NAME)):
+    if os.path.exists(os.path.join(folder, CLUSTER_FILE_NAME)):
         return read_cluster(folder)
     cluster = uuid4()
     members = []

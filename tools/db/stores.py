@@ -35,9 +35,10 @@ from ...engine.api.maps import Map
 from ...engine.api.read_only import ReadOnlyDatabase
 from ...engine.codecs.registry import DATACLASS_PREFIX, Codec, codec_named, reading_codec
 from ...engine.files import manifest as manifests
-from ...engine.store.place import owner_of
+from ...engine.store.place import cluster_directory, owner_of
 from ...engine.system.disk import DIRECTORY_MODE
 from ...engine.system.layout import (
+    CLUSTER_FILE_NAME,
     DATA_FILE,
     DATA_NAME,
     LOCK_NAME,
@@ -82,6 +83,8 @@ def require_store(path: str) -> None:
     if not is_store(path):
         if _holds_data(path):
             raise CorruptDataError(f"{path} holds the data of a store, but no manifest")
+        if os.path.lexists(os.path.join(path, CLUSTER_FILE_NAME)):
+            raise cluster_directory(path)
         raise NotFoundError(
             f"there is no store at {path}",
             hint="Check the path; `tidelog kv put` and `kv import` make a store with --create.",
