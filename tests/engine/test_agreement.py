@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, strategies as st
 
-from support.agreement_net import QUICK, Net, Violation, member, storm
+from support.agreement_net import QUICK, Net, Violation, begun, member, storm
 from tidelog.affinity.topology import (
     Decision,
     Incarnation,
@@ -21,12 +21,15 @@ from tidelog.affinity.topology import (
     Takeover,
     Topology,
     Touched,
+    applied,
     takeovers_due,
 )
 from tidelog.engine.agreement import coordinator, machine
 from tidelog.engine.agreement.candidacy import Candidacy
 from tidelog.engine.agreement.coordinator import Coordinator
+from tidelog.engine.agreement.identity import DiskIdentity
 from tidelog.engine.agreement.leases import CoordinatorLease, PrimaryLease
+from tidelog.engine.agreement.machine import Agreement
 from tidelog.engine.agreement.messages import (
     Accepted,
     AskPromise,
@@ -546,3 +549,28 @@ def test_a_member_of_another_cluster_is_not_heard() -> None:
     first.step(replace(envelope, decided=99), 0.0)
     assert first.topology.index == index
     assert before is None or first.ready() is None
+
+
+@pytest.mark.parametrize(("index", "votes"), [(3, True), (2, False)])
+def test_c3_what_cannot_be_accepted_is_not_said_to_be(index: int, votes: bool) -> None:
+    first = applied(Topology(), begun(3, 4))
+    one = Agreement(
+        disk=DiskIdentity(member=member(1), boot=1),
+        address="host1:7400",
+        topology=first,
+        voter=Voter(may_vote=votes),
+        timing=EVENLY,
+        uniform=lambda: 0.5,
+        now=0.0,
+    )
+    decision = Decision(index, (Touched(partition=0),))
+    proposal = Envelope(
+        sender=Incarnation(member(2), 1),
+        nonce=b"",
+        cluster=first.cluster,
+        decided=1,
+        message=Propose(term=Term(1, member(2)), decision=decision),
+    )
+    one.step(proposal, 0.0)
+    assert one.ready() is None
+    assert one.voter.accepted is None
