@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import trio
@@ -10,6 +11,7 @@ import trio
 from support.raw_client import FailureError
 from support.sim_clients import PARTITIONS, Clients, cluster, made_map, serving
 from tidelog.codecs import Msgpack, Str
+from tidelog.engine.data.digests import range_digest
 from tidelog.engine.store.options import Options
 from tidelog.testing import SimCluster, SimulatedCrash
 from tidelog.testing.cluster import POINTS
@@ -142,6 +144,59 @@ def test_two_commits_on_one_version_conflict_and_a_range_that_changed_does() -> 
         assert refused.value.fields["key"] == b"a"
         found = await client.ask("get", number, keys)
         assert found[0] == [b"1", b"0", b"0"]
+
+    at.run(scenario)
+
+
+def _range_of_all(number: int, keys: list[bytes], found: list[list[Any]]) -> list[Any]:
+    """The row of a range over all of a map, as a client that scanned it sends it."""
+    _, epochs, counters = found
+    digest = range_digest(keys, epochs, counters)
+    return [number, list(range(PARTITIONS)), b"", None, len(keys), digest]
+
+
+def test_a_range_whose_keys_are_the_same_and_a_value_is_not_conflicts() -> None:
+    at = cluster(27, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        keys = [b"a", b"b", b"c"]
+        await client.put(b"0" * 16, number, dict.fromkeys(keys, b"0"))
+        rows = [_range_of_all(number, keys, await client.ask("get", number, keys))]
+        sum_of = [[number, [b"sum"], [b"0"]]]
+        await client.put(b"1" * 16, number, {b"b": b"1"})
+        with pytest.raises(FailureError) as refused:
+            await client.ask("commit", b"2" * 16, 1, False, None, [], rows, sum_of)
+        assert refused.value.code == "TL-TX-002"
+        rows = [_range_of_all(number, keys, await client.ask("get", number, keys))]
+        await client.ask("commit", b"3" * 16, 1, False, None, [], rows, sum_of)
+        assert (await client.ask("get", number, [b"sum"]))[0] == [b"0"]
+
+    at.run(scenario)
+
+
+def test_two_commits_of_one_group_that_each_write_into_what_the_other_read_conflict() -> None:
+    at = cluster(28, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        keys = [b"a", b"b"]
+        await client.put(b"0" * 16, number, dict.fromkeys(keys, b"0"))
+        rows = [_range_of_all(number, keys, await client.ask("get", number, keys))]
+        one, two = [
+            await client.begin(
+                "commit", name * 16, 1, False, None, [], rows, [[number, [name], [b"0"]]]
+            )
+            for name in (b"1", b"2")
+        ]
+        await client.answer(one)
+        with pytest.raises(FailureError) as refused:
+            await client.answer(two)
+        assert refused.value.code == "TL-TX-002"
+        assert refused.value.fields["key"] == b"1"
+        assert refused.value.fields["winner"] == b"1" * 16
 
     at.run(scenario)
 
