@@ -17,6 +17,7 @@ from tidelog.engine.commit.outcomes import dated_id
 from tidelog.engine.net.frames import frame, pack_message
 from tidelog.engine.net.handshake import Introduction
 from tidelog.engine.node import reads, requests
+from tidelog.engine.node.member import RunningMember
 from tidelog.testing import SimCluster
 from tidelog.testing.cluster import DIRECTORY, PORT
 
@@ -93,26 +94,43 @@ def test_requests_with_numbers_that_cannot_be_are_answered_and_the_member_goes_o
     at.run(scenario)
 
 
-def test_the_lease_is_looked_at_behind_the_work_of_a_get(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("operation", "work"),
+    [
+        ("get", (reads, "get")),
+        ("scan", (reads, "page")),
+        ("commit", (requests, "commit_of")),
+        ("outcome", (RunningMember, "_outcome")),
+    ],
+)
+def test_the_lease_is_looked_at_behind_the_work(
+    operation: str, work: tuple[object, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     at = cluster(21)
     clients = Clients(at)
 
     async def scenario(at: SimCluster) -> None:
         _, number = await serving(at, clients)
         partition = next(p for p in range(PARTITIONS) if at.primary(p) == "n1")
+        key = at.key(partition, 0)
         client = await clients.to("n1")
-        answered = reads.get
+        answered = getattr(*work)
 
-        def slowly(*arguments: Any) -> Any:
-            found = answered(*arguments)
+        def slowly(*arguments: Any, **more: Any) -> Any:
+            found = answered(*arguments, **more)
             at.nodes["n1"].clocks.move(30)
             return found
 
-        monkeypatch.setattr(reads, "get", slowly)
+        monkeypatch.setattr(*work, slowly)
+        arguments: dict[str, list[object]] = {
+            "get": [number, [key]],
+            "scan": [number, [partition], b"", None, False, 10, True],
+            "commit": [b"1" * 16, 1, False, None, [[number, [key], [0], [0]]], [], []],
+            "outcome": [b"1" * 16, False, partition],
+        }
         with pytest.raises(FailureError) as refused:
-            await client.ask("get", number, [at.key(partition, 0)])
+            await client.ask(operation, *arguments[operation])
         assert refused.value.code in ("wait", "TL-CLU-004")
-        monkeypatch.setattr(reads, "get", answered)
 
     at.run(scenario)
 
@@ -333,6 +351,9 @@ def test_whoever_claims_to_know_of_decisions_that_are_not_made_is_told_to_come_a
             with pytest.raises(FailureError) as refused:
                 await client.ask("get", number, [b"a"])
             assert refused.value.code == "wait"
+            late = await client.begin("get", number, [b"a"], left_us=1_000_000)
+            assert await answer_of(client, late) == "TL-TX-005"
+        assert (await client.ask("status"))["decided"] < 1 << 62
         begun = [await client.begin("get", number, [b"a"]) for _ in range(10)]
         assert begun
         await trio.sleep(0.1)

@@ -12,6 +12,7 @@ from support.raw_client import FailureError
 from support.sim_clients import PARTITIONS, Clients, cluster, made_map, serving
 from tidelog.codecs import Msgpack, Str
 from tidelog.engine.data.digests import range_digest
+from tidelog.engine.node import reads
 from tidelog.engine.store.options import Options
 from tidelog.testing import SimCluster, SimulatedCrash
 from tidelog.testing.cluster import POINTS
@@ -116,6 +117,15 @@ def test_a_member_asked_for_what_another_one_serves_says_remap() -> None:
         with pytest.raises(FailureError) as refused:
             await client.put(b"1" * 16, number, {at.key(other, 0): b"x"})
         assert refused.value.code == "remap"
+        own = at.key(next(p for p in range(PARTITIONS) if at.primary(p) == "n1"), 0)
+        write = [number, [own], [b"x"]]
+        key = [[number, [at.key(other, 0)], [0], [0]]]
+        span = [[number, [other], b"", None, 0, range_digest([], [], [])]]
+        for read in ([key, []], [[], span]):
+            for writes in ([], [write]):
+                with pytest.raises(FailureError) as refused:
+                    await client.ask("commit", b"1" * 16, 1, False, None, *read, writes)
+                assert refused.value.code == "remap"
 
     at.run(scenario)
 
@@ -211,7 +221,10 @@ def test_an_id_that_was_given_commits_once_and_one_that_was_refused_never() -> N
         again = [[number, [b"a"], [b"2"]]]
         first = await client.ask("commit", b"1" * 16, 1, True, None, [], [], write)
         assert await client.ask("outcome", b"1" * 16, True, 0) == "committed"
-        second = await client.ask("commit", b"1" * 16, 1, True, None, [], [], again)
+        await trio.sleep(1)
+        old = [[number, [b"a"], [0], [0]]]
+        second = await client.ask("commit", b"1" * 16, 1, True, None, old, [], again)
+        assert 0 < second[0] <= first[0]
         assert second[1:] == [[], [], [], []]
         assert first[1:] != second[1:]
         assert (await client.ask("get", number, [b"a"]))[0] == [b"1"]
@@ -221,13 +234,79 @@ def test_an_id_that_was_given_commits_once_and_one_that_was_refused_never() -> N
             await client.ask("commit", b"2" * 16, 1, True, None, [], [], again)
         assert refused.value.code == "TL-TX-006"
         assert refused.value.fields["attempt"] == 1
-        await client.ask("commit", b"2" * 16, 2, True, None, [], [], again)
+        assert await client.ask("outcome", b"2" * 16, True, 0) == "rolled_back"
+        with pytest.raises(FailureError) as refused:
+            await client.ask("commit", b"2" * 16, 2, True, None, [], [], again)
+        assert refused.value.fields["attempt"] == 2
+        await client.ask("commit", b"2" * 16, 3, True, None, [], [], again)
         assert await client.ask("outcome", b"2" * 16, True, 0) == "committed"
         await at.restart("n1")
         await at.settled()
         client = await clients.to("n1")
         assert await client.ask("outcome", b"2" * 16, True, 0) == "committed"
         assert (await client.ask("get", number, [b"a"]))[0] == [b"2"]
+
+    at.run(scenario)
+
+
+def test_what_arrives_together_is_answered_as_if_it_had_come_one_by_one() -> None:
+    at = cluster(14, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+
+        async def told(*asked: tuple[str, list[object]]) -> list[Any]:
+            """Send requests in one frame, and return each answer, or the code of its failure."""
+            answers = []
+            with trio.fail_after(10):
+                for request in await client.begin_all(*asked):
+                    try:
+                        answers.append(await client.answer(request))
+                    except FailureError as refused:
+                        answers.append(refused.code)
+            return answers
+
+        def commit(tx_id: bytes, given: bool, read: list[Any], write: bool) -> Any:
+            writes = [[number, [b"a"], [b"b"]]] if write else []
+            return "commit", [tx_id, 1, given, None, read, [], writes]
+
+        absent = [[number, [b"a"], [0], [0]]]
+        one, two, three = b"1" * 16, b"2" * 16, b"3" * 16
+        _, *behind = await told(
+            commit(one, False, [], True),
+            commit(two, False, absent, False),
+            ("outcome", [one, False, 0]),
+            commit(one, False, [], True),
+        )
+        assert behind == ["TL-TX-002", "committed", "wait"]
+        question = ("outcome", [three, True, 0])
+        behind = await told(question, question, commit(three, True, [], True))
+        assert behind == ["rolled_back", "rolled_back", "wait"]
+        assert await told(commit(three, True, [], True)) == ["TL-TX-006"]
+
+    at.run(scenario)
+
+
+def test_a_page_ends_at_its_limits_and_says_that_there_is_more() -> None:
+    most = reads.PAGE_PAIRS_MAX
+    at = cluster(16, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        await client.put(b"1" * 16, number, {b"a%d" % i: b"x" * 600_000 for i in range(4)})
+        await client.put(b"2" * 16, number, {b"b%05d" % i: b"" for i in range(most + 3)})
+
+        async def page(low: bytes, limit: int) -> tuple[int, bool]:
+            scan = [number, list(range(PARTITIONS)), low, None, False, limit, False]
+            keys, _, _, _, more = await client.ask("scan", *scan)
+            return len(keys), more
+
+        assert await page(b"a", most + 3) == (2, True)
+        assert await page(b"b", most + 3) == (most, True)
+        assert await page(b"b", 3) == (3, True)
+        assert await page(b"b00003", most + 3) == (most, False)
 
     at.run(scenario)
 
@@ -307,6 +386,7 @@ def test_a_request_that_makes_no_sense_is_answered_and_ends_nothing() -> None:
             ("commit", [b"1" * 16, 1, False, None, [], [], [[number, [b"a"], []]]]),
             ("commit", [b"1" * 16, 1, False, 7, [], [], [[number, [b"a"], [b"b"]]]]),
             ("commit", [b"1" * 16, 1, False, None, [[number, [b"a"], [1], []]], [], []]),
+            ("commit", [b"1" * 16, 0, True, None, [], [], [[number, [b"a"], [b"b"]]]]),
             ("commit", [b"1" * 16, "x", True, None, [], [], [[number, [b"a"], [b"b"]]]]),
             ("commit", [b"1" * 16, 1, False, None, [], [[number, [0], b"", None, -1, b""]], []]),
             ("commit", [b"1" * 16, 1, False, None, [], [], [[1, [b"1" * 16], [b"b"]]]]),

@@ -56,6 +56,15 @@ class RawClient:
         await self.send("request", self._ids, left_us, operation, list(arguments))
         return self._ids
 
+    async def begin_all(self, *asked: tuple[str, list[object]]) -> list[int]:
+        """Send requests in one frame; return their ids."""
+        numbers = list(range(self._ids + 1, self._ids + 1 + len(asked)))
+        self._ids += len(asked)
+        kind = BY_NAME["request"]
+        messages = [kind.message(n, None, *one) for n, one in zip(numbers, asked, strict=True)]
+        await self.stream.send(frame([pack_message(message) for message in messages]))
+        return numbers
+
     async def answer(self, number: int) -> Any:
         """Return the value of a request's answer; ``FailureError`` if it is a failure."""
         while number not in self._answers:
