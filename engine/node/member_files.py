@@ -204,6 +204,7 @@ def _damaged(claim: Claim, damage: str | None) -> CorruptLogError:
         kind="damaged",
         segment=0,
         offset=0,
-        hint="This member votes for nothing, as what it promised may be lost. Its data is whole: "
-        "keep the directory, and let the other members run.",
+        hint="This member votes for nothing, as what it promised may be lost. Keep the directory, "
+        "let the other members run, and write its data into a store: `tidelog db salvage "
+        f"{claim.path} DIR`.",
     )

@@ -18,8 +18,10 @@ How the two help each other: a value that is damaged in the data file is taken f
 every update of its partition since is in the log; numbers that a damaged log lacks are in the data
 file, if its mark counts them.
 
-Left out: ids of transactions, the ledger and update numbers.  The new store begins anew.  A store
-that a cluster owns is refused: other members have what this copy lacks, and only they know it.
+- The store of a cluster's member is taken only if its log has nothing that other members had a
+  part in: of what they did, only they know what became of it.
+
+Left out: ids of transactions, the ledger and update numbers.  The new store begins anew.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from ...affinity.errors import (
     CorruptDataError,
     FormatVersionError,
     NotFoundError,
+    UsageError,
 )
 from ...affinity.partitions import Space, one_space, partition_of
 from ...checkpoints.continuity import is_free
@@ -49,9 +52,11 @@ from ...wal.records import (
     IdleRecord,
     IngestRecord,
     NamespaceRecord,
+    OpenRecord,
     Record,
     RollbackRecord,
     Run,
+    SettleRecord,
     StateRecord,
     TxRecord,
     UndecodableRecordError,
@@ -105,8 +110,9 @@ class Lost:
     of which the log does not tell whether it is right),
     ``updates`` (``first`` to ``last`` of a partition: what they set or deleted is as it was
     before), ``rows`` (of a load in ``map``), ``log`` (a stretch of it, for what it is worth),
-    ``partition`` (of which nothing shows that it is all there), ``map`` (whose name is lost) or
-    ``file``.  ``harmless`` says that all that it held was found elsewhere.
+    ``partition`` (of which nothing shows that it is all there), ``map`` (whose name is lost),
+    ``file``, or ``member`` (what the other members of a cluster serve was never here).
+    ``harmless`` says that all that it held was found elsewhere.
     """
 
     kind: str
@@ -124,15 +130,22 @@ def salvage(path: str) -> Salvaged:
 
     Raises ``NotFoundError`` if there is nothing of a store, ``CorruptDataError`` if neither
     manifest nor log tell how many partitions it has, ``UsageError`` for the store of a cluster's
-    member, and ``FormatVersionError`` for one that this version must refuse.
+    member whose log has records that only copies write, and ``FormatVersionError`` for one that
+    this version must refuse.
     """
     lost: list[Lost] = []
     manifest = _manifest(path, lost)
     wal = os.path.join(path, WAL_NAME)
     header = newest_header(ReadOnlyDirectory(wal)) if os.path.isdir(wal) else None
-    check_own(path, manifest, header)
     data = _DataFile(os.path.join(path, DATA_NAME, DATA_FILE), lost)
     log = _read_log(path, manifest, data.durable, lost)
+    try:
+        check_own(path, manifest, header)
+    except UsageError as error:
+        if log.unread:
+            raise
+        text = f"{error}: what its other members serve was never here"
+        lost.append(Lost(kind="member", text=text, harmless=True))
     data.choose(log)
     spaces = manifest.spaces if manifest else log.spaces or one_space(data.partitions)
     if not spaces[-1].end:
@@ -204,7 +217,10 @@ class _Log:
                 self.loads.append(record)
             case NamespaceRecord() | DropNamespaceRecord():
                 self.names.append((frame.position, record))
-            case EpochRecord() | CheckpointRecord() | IdleRecord() | UnknownRecord():
+            case SettleRecord(transactions=()):
+                for closed in record.closed:
+                    _add(self.numbers[record.partition], closed.first - 1, closed.count)
+            case OpenRecord() | EpochRecord() | CheckpointRecord() | IdleRecord() | UnknownRecord():
                 pass
             case _:
                 name = type(record).__name__.removesuffix("Record")

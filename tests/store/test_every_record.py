@@ -7,6 +7,7 @@ but for the feature bit that keeps others away.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +17,10 @@ from click.testing import CliRunner
 import tidelog
 from support.loads import make_load, rows_of
 from support.logs import LogBuilder
+from support.marks import mark_manifest, mark_segment
 from support.pipelines import rows
 from support.real_stores import opened
+from tidelog.affinity.errors import UsageError
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.copies import CopyState
 from tidelog.engine.api.database import Database, session_of
@@ -28,6 +31,7 @@ from tidelog.pipeline.jobs.wal_stats import wal_stats
 from tidelog.testing import check_store
 from tidelog.tools.main import cli
 from tidelog.wal.files import ReadOnlyDirectory
+from tidelog.wal.format import CLUSTER
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import (
     RECORD_FORMS,
@@ -228,7 +232,7 @@ def test_what_salvage_cannot_follow_is_told(store: tuple[Path, dict[bytes, bytes
     # Lost without a word were the rows of a SUPPLIED, and what a CLEAR had dropped came back.
     path, _ = store
     told = [one.text for one in salvage(str(path)).lost if one.kind == "log" and not one.harmless]
-    types = ("Prepare", "Commit", "CommitUpto", "Settle", "Open", "Clear", "Admit", "Supplied")
+    types = ("Prepare", "Commit", "CommitUpto", "Settle", "Clear", "Admit", "Supplied")
     for name in types:
         assert any(f": a {name}, which only copies in a cluster log" in text for text in told)
     with opened(path, segment_bytes=SEGMENT_BYTES) as db:
@@ -236,6 +240,20 @@ def test_what_salvage_cannot_follow_is_told(store: tuple[Path, dict[bytes, bytes
     found = salvage(str(path))
     assert found.complete
     assert sum(one.kind == "log" for one in found.lost) == len(types) + 3  # four transactions
+
+
+@pytest.mark.parametrize("mark", [mark_manifest, mark_segment])
+def test_what_other_members_had_a_part_in_is_not_salvaged_into_a_store_of_its_own(
+    store: tuple[Path, dict[bytes, bytes]], mark: Callable[..., None]
+) -> None:
+    # Salvage took what it knew for all there was: older values came back behind a CLEAR.
+    path, _ = store
+    mark(path, required=CLUSTER)
+    with pytest.raises(UsageError, match="belongs to a cluster"):
+        salvage(str(path))
+    done = CliRunner().invoke(cli, ["db", "salvage", str(path), str(path.parent / "saved")])
+    assert done.exit_code == 2
+    assert not (path.parent / "saved").exists()
 
 
 def test_a_record_of_a_later_version_is_told_by_salvage(tmp_path: Path) -> None:

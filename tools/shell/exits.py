@@ -122,14 +122,13 @@ _DAMAGE_HINT = (
     "Restore a backup, `tidelog db restore BACKUP DIR`, or write what can be read into a new "
     "store: `tidelog db salvage STORE DIR`."
 )
+_DAMAGE = (errors.CorruptLogError, errors.CorruptDataError)
 
 # If the hint of the library speaks of the API, the command line has another one.
 _HINTS: dict[type[errors.TidelogError], str] = {
     errors.AlreadyOpenError: "End that process; commands that only read work beside it.",
     errors.CommitUnknownError: "Run `tidelog wal dump STORE --tx ID` to see whether it is there.",
     errors.SnapshotExpiredError: "Run it again.",
-    errors.CorruptLogError: _DAMAGE_HINT,
-    errors.CorruptDataError: _DAMAGE_HINT,
 }
 
 
@@ -225,6 +224,8 @@ def hint_for(error: BaseException) -> str:
         return "Check the path, and that the directory is there in which it is to be."
     hint = next((text for kind, text in _HINTS.items() if isinstance(error, kind)), "")
     hint = hint or getattr(error, "hint", "")
+    if isinstance(error, _DAMAGE) and hint == type(error).hint:  # nothing more exact is known
+        return _DAMAGE_HINT
     if hint or not isinstance(error, errors.StorageError | OSError):
         return hint
     return _SYSTEM_HINTS.get(code, "")
