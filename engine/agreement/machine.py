@@ -121,6 +121,7 @@ class Agreement:
         self._ends: dict[UUID, Reached] = {}
         self._following = NO_TERM
         self._heard = NEVER
+        self._awake_since = NEVER
         self._candidacy: Candidacy | None = None
         self._leading: Coordinator | None = None
         self._highest = voter.promised.number
@@ -153,7 +154,12 @@ class Agreement:
         return self._leading.term if self._leading else self._following
 
     def reaches_majority(self, now: float) -> bool:
-        """Tell whether this member is on the side that can decide, as far as it knows."""
+        """Tell whether this member is on the side that can decide, as far as it knows.
+
+        One that was busy or asleep, and so heard nobody, cannot know that there are too few.
+        """
+        if self._overslept(now) or now < self._awake_since + self._timing.member_timeout:
+            return True
         if self._leading is not None:
             return self._leading.reaches_majority(self.topology, now)
         return now < self._heard + self._timing.member_timeout
@@ -235,6 +241,8 @@ class Agreement:
 
     def tick(self, now: float) -> None:
         """Do what is due by now."""
+        if self._overslept(now):
+            self._awake_since = now
         if self.gone or self.refusal is not None or not self.topology.index:
             return
         if now >= self._next_join and not self.topology.is_present(self.me):
@@ -261,6 +269,10 @@ class Agreement:
         if not self.topology.is_present(self.me):
             times.append(self._next_join)
         return min(times)
+
+    def _overslept(self, now: float) -> bool:
+        """Tell whether what was due has not been done for as long as a round takes."""
+        return now > self.next_tick() + self._timing.heartbeat
 
     def _pause(self, since: float) -> None:
         """Choose when to stand next: the older a member is, the earlier (C5, C10)."""

@@ -436,6 +436,31 @@ def test_l3_l4_each_step_of_a_lease_is_needed(rule: str, monkeypatch: pytest.Mon
     assert lease > waited
 
 
+# ------------------------------------------------------------------ too few members
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_member_that_was_asleep_does_not_say_that_there_are_too_few(leads: bool) -> None:
+    """A member that was busy with a large answer said it reached no majority, even of itself."""
+    one = One()
+    if leads:
+        term = one.lead(LATER)
+        one.hear(2, one.pong(term, 1), LATER)
+    else:
+        one.hear(2, Ping(term=Term(5, member(2)), round=1), LATER)
+    awake = LATER + 3
+    assert one.machine.reaches_majority(awake)
+    one.machine.tick(awake)
+    one.done(awake)
+    assert one.machine.reaches_majority(awake)
+    alone = awake
+    while alone < awake + TIMING.member_timeout:
+        alone = max(alone + 0.01, min(one.machine.next_tick(), alone + TIMING.heartbeat))
+        one.machine.tick(alone)
+        one.done(alone)
+    assert not one.machine.reaches_majority(alone)
+
+
 # ------------------------------------------------------------------ who is not heard
 
 
