@@ -48,9 +48,10 @@ class Session(Protocol):
         """Return a function that sets an encoded key, or deletes it if the value is None."""
 
     def blocks(
-        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
-    ) -> Iterator[list[Pair]]:
-        """Yield blocks of encoded pairs, in order."""
+        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int,
+        *, values: bool = True,
+    ) -> Iterator[list[Pair]]:  # fmt: skip
+        """Yield blocks of encoded pairs, in order; without ``values`` these may be empty."""
 
     def count(self, namespace: Namespace) -> int | None:
         """Return the number of keys of a map; None if it has to be counted by going over it."""
@@ -121,9 +122,9 @@ def answer(request: Request, mapping: Bound) -> Any:
             return known
         case Count(low, high, most):
             size = BLOCK_COUNTED if most is None else most
-            return _count(session.blocks(namespace, low, high, False, size), most)
+            return _count(session.blocks(namespace, low, high, False, size, values=False), most)
         case Keys(low, high):
-            blocks = session.blocks(namespace, low, high, False, BLOCK_COUNTED)
+            blocks = session.blocks(namespace, low, high, False, BLOCK_COUNTED, values=False)
             return [key for block in blocks for key, _ in block]
         case First(reverse):
             return next(iterate(Iteration(b"", None, reverse, 1, 1, None), mapping), None)
@@ -147,8 +148,9 @@ def _count(blocks: Iterator[list[Pair]], most: int | None) -> int:
 
 def iterate(way: Iteration[T], mapping: Bound) -> Items[T]:
     """Return an iteration over a map, of which nothing has been read yet."""
-    low, high, reverse, limit, size, of_block = way
-    blocks = mapping._session.blocks(mapping._namespace, low, high, reverse, size)
+    low, high, reverse, limit, size, of_block, values = way
+    session, namespace = mapping._session, mapping._namespace
+    blocks = session.blocks(namespace, low, high, reverse, size, values=values)
     if limit is not None:
         blocks = _limited(blocks, limit)
     found: Any = blocks if of_block is None else map(of_block, blocks)

@@ -323,7 +323,9 @@ class Map(MutableMapping[K, V]):
         # A generator, unlike what `keys` goes over: it can be closed.
         decode = self._namespace.decode_key
         try:
-            for block in self._session.blocks(self._namespace, b"", None, False, BLOCK_FIRST):
+            for block in self._session.blocks(
+                self._namespace, b"", None, False, BLOCK_FIRST, values=False
+            ):
                 for key, _ in block:
                     yield decode(key)
         except CodecError as error:

@@ -342,8 +342,9 @@ class ReadSession(Unwritable, Reopenable):
         return found
 
     def blocks(
-        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
-    ) -> Iterator[list[Pair]]:
+        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int,
+        *, values: bool = True,
+    ) -> Iterator[list[Pair]]:  # fmt: skip
         """Return blocks of encoded pairs, in order, as of the first one."""
         return newest_blocks(self.snapshot, namespace, start, stop, reverse, size)
 

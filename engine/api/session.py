@@ -331,8 +331,9 @@ class StoreSession(Reopenable):
         return run(self, lambda tx: work(tx[mapping]), ATTEMPTS, None, {"plain_writes": True})
 
     def blocks(
-        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
-    ) -> Iterator[list[Pair]]:
+        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int,
+        *, values: bool = True,
+    ) -> Iterator[list[Pair]]:  # fmt: skip
         """Return blocks of encoded pairs, in order, as of the first one."""
         return newest_blocks(self.snapshot, namespace, start, stop, reverse, size)
 

@@ -195,8 +195,9 @@ class SnapshotSession(Unwritable):
         return list(map(self.getter(namespace), keys))
 
     def blocks(
-        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
-    ) -> Iterator[list[Pair]]:
+        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int,
+        *, values: bool = True,
+    ) -> Iterator[list[Pair]]:  # fmt: skip
         """Yield blocks of encoded pairs, in order."""
         self.check_shows(namespace)
         wanted = Range(namespace=namespace.id, start=start, stop=stop)

@@ -420,8 +420,9 @@ class TransactionSession:
         return work(self._maps[namespace.id])
 
     def blocks(
-        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
-    ) -> Iterator[list[Pair]]:
+        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int,
+        *, values: bool = True,
+    ) -> Iterator[list[Pair]]:  # fmt: skip
         """Yield blocks of encoded pairs, in order, with this transaction's own writes."""
         wanted = Range(namespace=namespace.id, start=start, stop=stop)
         read = RangeRead(namespace.id, start, stop, reverse=reverse)

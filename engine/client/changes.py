@@ -35,15 +35,15 @@ class _Version(NamedTuple):
     counter: int
 
 
-class _Range:
+class SeenRange:
     """A range of which a part has been read, beginning at one end."""
 
     def __init__(
-        self, namespace: Namespace, low: bytes, high: bytes | None, *, reverse: bool
+        self, namespace: Namespace, low: bytes, high: bytes | None, *, reverse: bool, values: bool
     ) -> None:
         self.namespace = namespace
         self.low, self.high = low, high
-        self.reverse = reverse
+        self.reverse, self.values = reverse, values
         self.left: tuple[bytes, bytes | None] | None = (low, high)
         """Bounds of what has not been read; None at the end."""
         self.keys: list[bytes] = []
@@ -92,7 +92,7 @@ class TransactionContent:
         self._tag = tag
         self._reads: dict[tuple[int, bytes], _Version] = {}
         self._writes: dict[int, dict[bytes, bytes | None]] = {}
-        self._ranges: list[_Range] = []
+        self._ranges: list[SeenRange] = []
         self._touched: set[int] = set()
         self._written: set[int] = set()
         self._asked = 0
@@ -142,12 +142,12 @@ class TransactionContent:
         return [one[0] for one in known if one is not None]
 
     def range(
-        self, namespace: Namespace, low: bytes, high: bytes | None, *, reverse: bool
-    ) -> _Range:
-        """Begin to read a range."""
-        return _Range(namespace, low, high, reverse=reverse)
+        self, namespace: Namespace, low: bytes, high: bytes | None, *, reverse: bool, values: bool
+    ) -> SeenRange:
+        """Begin to read a range; without ``values`` only its keys, which count as read."""
+        return SeenRange(namespace, low, high, reverse=reverse, values=values)
 
-    def block(self, seen: _Range, size: int, until: float) -> Steps[list[Pair]]:
+    def block(self, seen: SeenRange, size: int, until: float) -> Steps[list[Pair]]:
         """Return the next pairs of a range, with what was written; none at its end."""
         namespace = seen.namespace
         while seen.left is not None:
@@ -157,7 +157,8 @@ class TransactionContent:
             self._asked += 1
             page = yield from paged(
                 self._cluster, namespace.id, partitions, low, high,
-                reverse=seen.reverse, limit=min(size, PAGE_MAX), versions=True, until=until,
+                reverse=seen.reverse, limit=min(size, PAGE_MAX),
+                versions=True, values=seen.values, until=until,
             )  # fmt: skip
             if seen not in self._ranges:
                 self._ranges.append(seen)
@@ -166,7 +167,7 @@ class TransactionContent:
                 return pairs
         return []
 
-    def _merged(self, seen: _Range, page: Page, low: bytes, high: bytes | None) -> list[Pair]:
+    def _merged(self, seen: SeenRange, page: Page, low: bytes, high: bytes | None) -> list[Pair]:
         written = {
             key: value
             for key, value in self._writes.get(seen.namespace.id, {}).items()

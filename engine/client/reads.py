@@ -100,10 +100,12 @@ class PagedScan:
         *,
         reverse: bool,
         size: int,
+        values: bool = True,
     ) -> None:
         self._cluster = cluster
         self._namespace = namespace
         self._reverse = reverse
+        self._values = values
         self._size = min(max(size, 1), PAGE_MAX)
         self._sources = [_Source(list(partitions), low, high)]
 
@@ -127,7 +129,8 @@ class PagedScan:
             source = waiting.pop()
             asked = paged(
                 self._cluster, self._namespace, source.partitions, source.low, source.high,
-                reverse=self._reverse, limit=self._size, versions=False, until=until,
+                reverse=self._reverse, limit=self._size,
+                versions=False, values=self._values, until=until,
             )  # fmt: skip
             try:
                 page = yield from asked
@@ -178,11 +181,17 @@ def paged(
     reverse: bool,
     limit: int,
     versions: bool,
+    values: bool = True,
     until: float,
 ) -> Steps[Page]:
-    """Return the next pairs of partitions that one member serves; ``SplitError`` if more do."""
+    """Return the next pairs of partitions that one member serves; ``SplitError`` if more do.
+
+    Without ``values`` each is empty.
+    """
     if high is not None and high <= low:
         return Page([], [], [], [], False)
-    arguments = (namespace, partitions, low, high, reverse, limit, versions)
+    arguments = (namespace, partitions, low, high, reverse, limit, versions, values)
     answer: list[Any] = yield from served(cluster, Job(partitions, "scan", arguments, until))
+    if not values:
+        answer[1] = [b""] * len(answer[0])
     return Page(*answer[:5])

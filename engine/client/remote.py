@@ -73,8 +73,9 @@ class Reach(Protocol):
         """Carry out an operation in one transaction."""
 
     def blocks(
-        self, namespace: Namespace, low: bytes, high: bytes | None, reverse: bool, size: int
-    ) -> PairBlocks:
+        self, namespace: Namespace, low: bytes, high: bytes | None, reverse: bool, size: int,
+        *, values: bool = True,
+    ) -> PairBlocks:  # fmt: skip
         """Begin an iteration over encoded pairs."""
 
 
@@ -119,7 +120,9 @@ class Remote:
         """Begin an iteration, of which nothing is read yet."""
         reach = self._reach
         reach.check(self.namespace)
-        blocks = reach.blocks(self.namespace, way.low, way.high, way.reverse, way.size)
+        blocks = reach.blocks(
+            self.namespace, way.low, way.high, way.reverse, way.size, values=way.values
+        )
         return RemotePages(way, blocks)
 
     async def answer(self, request: Request) -> Any:
@@ -137,7 +140,7 @@ class Remote:
             case Count(low, high, most):
                 return await self._count(low, high, most)
             case Keys(low, high):
-                blocks = reach.blocks(namespace, low, high, False, PAGE_MAX)
+                blocks = reach.blocks(namespace, low, high, False, PAGE_MAX, values=False)
                 found: list[bytes] = []
                 while block := await blocks.block():
                     found += [key for key, _ in block]
@@ -157,7 +160,7 @@ class Remote:
 
     async def _count(self, low: bytes, high: bytes | None, most: int | None) -> int:
         size = PAGE_MAX if most is None else most
-        blocks = self._reach.blocks(self.namespace, low, high, False, size)
+        blocks = self._reach.blocks(self.namespace, low, high, False, size, values=False)
         total = 0
         while (most is None or total < most) and (block := await blocks.block()):
             total += len(block)

@@ -170,13 +170,14 @@ class ClusterSession:
         return run_inside(self, map_of(namespace, self), work)
 
     def blocks(
-        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
-    ) -> Iterator[list[Pair]]:
+        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int,
+        *, values: bool = True,
+    ) -> Iterator[list[Pair]]:  # fmt: skip
         """Yield blocks of encoded pairs, in order; each page is of a moment of its own."""
         self.check(namespace)
         scan = PagedScan(
             self.cluster, namespace.id, namespace.space.numbers, start, stop,
-            reverse=reverse, size=size,
+            reverse=reverse, size=size, values=values,
         )  # fmt: skip
         while block := self._run_about(namespace, scan.block):
             yield block

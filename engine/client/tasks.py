@@ -45,7 +45,7 @@ from ..system.production import production
 from . import actions
 from .blocking import TIMEOUT_S
 from .catalog import ClusterCatalog, GivenCodec
-from .changes import TransactionContent
+from .changes import SeenRange, TransactionContent
 from .ids import Ids
 from .links import LoopLinks
 from .places import ClusterPlace, place_of_cluster
@@ -163,12 +163,13 @@ class ClusterLoopSession:
         raise AssertionError("the last attempt neither committed nor raised")
 
     def blocks(
-        self, namespace: Namespace, low: bytes, high: bytes | None, reverse: bool, size: int
-    ) -> PlainBlocks:
+        self, namespace: Namespace, low: bytes, high: bytes | None, reverse: bool, size: int,
+        *, values: bool = True,
+    ) -> PlainBlocks:  # fmt: skip
         """Begin an iteration; each page is of a moment of its own."""
         scan = PagedScan(
             self.cluster, namespace.id, namespace.space.numbers, low, high,
-            reverse=reverse, size=size,
+            reverse=reverse, size=size, values=values,
         )  # fmt: skip
         return PlainBlocks(self, namespace, scan)
 
@@ -403,10 +404,12 @@ class ClusterReach:
         return await Remote(namespace, self).perform(request.operation())
 
     def blocks(
-        self, namespace: Namespace, low: bytes, high: bytes | None, reverse: bool, size: int
-    ) -> InsideBlocks:
+        self, namespace: Namespace, low: bytes, high: bytes | None, reverse: bool, size: int,
+        *, values: bool = True,
+    ) -> InsideBlocks:  # fmt: skip
         """Begin an iteration, with this transaction's own writes."""
-        return InsideBlocks(self, namespace, low, high, reverse, size)
+        seen = self._content.range(namespace, low, high, reverse=reverse, values=values)
+        return InsideBlocks(self, seen, size)
 
     async def block(self, namespace: Namespace, steps: Callable[[float], Steps[T]]) -> T:
         """Carry out the steps to the next block of an iteration."""
@@ -422,26 +425,16 @@ class ClusterReach:
 class InsideBlocks:
     """An iteration inside a transaction."""
 
-    def __init__(
-        self,
-        reach: ClusterReach,
-        namespace: Namespace,
-        low: bytes,
-        high: bytes | None,
-        reverse: bool,
-        size: int,
-    ) -> None:
+    def __init__(self, reach: ClusterReach, seen: SeenRange, size: int) -> None:
         self._reach = reach
-        self._namespace = namespace
+        self._seen = seen
         self._size = min(max(size, 1), PAGE_MAX)
-        self._content = reach.content()
-        self._seen = self._content.range(namespace, low, high, reverse=reverse)
 
     async def block(self) -> list[Pair]:
         """Return the next pairs; none at the end."""
-        seen, size = self._seen, self._size
+        content, seen, size = self._reach.content(), self._seen, self._size
         return await self._reach.block(
-            self._namespace, lambda until: self._content.block(seen, size, until)
+            seen.namespace, lambda until: content.block(seen, size, until)
         )
 
 

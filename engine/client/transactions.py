@@ -254,11 +254,12 @@ class ClusterTransaction:
         return work(map_of(namespace, self))
 
     def blocks(
-        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int
-    ) -> Iterator[list[Pair]]:
+        self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int,
+        *, values: bool = True,
+    ) -> Iterator[list[Pair]]:  # fmt: skip
         """Yield blocks of encoded pairs, in order, with this transaction's own writes."""
         self._check(namespace)
-        seen = self._content.range(namespace, start, stop, reverse=reverse)
+        seen = self._content.range(namespace, start, stop, reverse=reverse, values=values)
         while block := self._run_about(
             namespace, lambda until: self._content.block(seen, size, until)
         ):

@@ -286,7 +286,7 @@ def keys(namespace: Namespace, prefix: Any) -> Iteration[Any]:
         except CodecError as error:
             raise namespace.unread(error, key) from error.__cause__
 
-    return Iteration(low, high, False, None, BLOCK_FIRST, decoded)
+    return Iteration(low, high, False, None, BLOCK_FIRST, decoded, values=False)
 
 
 def values(namespace: Namespace) -> Iteration[Any]:

@@ -124,3 +124,5 @@ class Iteration(NamedTuple, Generic[T]):
     """About how many pairs are wanted first."""
     of_block: Callable[[list[Pair]], Iterable[T]] | None
     """What it gives of a block of pairs; None: the pairs themselves."""
+    values: bool = True
+    """Whether it looks at values; else they need not be fetched, and may be empty."""

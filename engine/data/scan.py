@@ -9,7 +9,9 @@ Invariants:
 
 - Pairs come in the order of the user's keys, each once, as the view has them.
 - Every block from LMDB is checked by one CRC before any of it is handed out.
-- Memory is bounded by ``BlockSizes.in_hand``, whatever the size of the range and of the overlay.
+- Memory is bounded by ``BlockSizes.in_hand``, whatever the size of the range and of the overlay;
+  where values are long by ``HEAVY_BYTES`` and one value for each partition, but for a block behind
+  a value that was not.
 
 Blocks grow from few pairs, so that a short range costs little.  How many are left of a range is
 guessed from how far apart its keys were so far: what is read beyond the end of a range is wasted.
@@ -51,6 +53,12 @@ BLOCK_MAX = 512
 """More new tuples than Python's collector lets pass would cost a collection in each round."""
 BLOCK_FIRST = 64
 BLOCK_LEAST = 8
+LONG = 512
+"""Bytes of a value behind which the next block is counted while it is read."""
+HEAVY_BYTES = BLOCK_MAX * LONG
+"""Behind so much a block that is counted ends."""
+PIECES = (1, 8, 64, BLOCK_MAX)
+"""How long such a block is when it is counted."""
 KEY_GAUGED = PREFIX_SIZE + 32
 """As much of a key is taken for a number when the rest of a range is guessed."""
 
@@ -123,12 +131,13 @@ def scan(
     most = min(max(in_hand // count, full), BLOCK_MAX)
     block = min(first, max(first // count, least), most)
     live = sources
+    counted = True
     while live:
         for source in live:
             # A block may vanish under deletes of the overlay: go on until something is in hand.
             size = block
-            while source.more and len(source.pairs) <= block // 2:
-                source.fetch(size)
+            while source.more and source.is_low(block // 2):
+                counted = source.fetch(size, counted)
                 size = min(2 * size, most)
         pairs = _round(live, reverse)
         live = [source for source in live if source.more or source.pairs]
@@ -164,7 +173,7 @@ class _Source:
     """One partition's part of a range: a block in hand (ascending), and what is behind it."""
 
     __slots__ = ("_damaged", "_flagged", "_held", "_high", "_items", "_left", "_low", "_reverse",
-                 "_stretches", "_whole", "more", "pairs")  # fmt: skip
+                 "_stretches", "_whole", "heavy", "more", "pairs")  # fmt: skip
 
     def __init__(
         self,
@@ -181,6 +190,8 @@ class _Source:
         self.pairs: list[Pair] = []
         """(user key, value) in hand."""
         self.more = True
+        self.heavy = False
+        """Whether what was read last ended early, for its bytes."""
         self._stretches = _stretches(view, partition, self._low, self._high, writes)
         self._items: Iterator[StoredPair] = iter(())
         self._flagged = False
@@ -218,9 +229,18 @@ class _Source:
             cursor.first()
         return cursor.iternext()
 
-    def fetch(self, size: int) -> None:
-        """Add about ``size`` pairs to those in hand."""
-        items, self._held = self._held or self._read(size), []
+    def is_low(self, count: int) -> bool:
+        """Tell whether so few pairs are in hand, or none if they are large."""
+        return len(self.pairs) <= (0 if self.heavy else count)
+
+    def fetch(self, size: int, counted: bool) -> bool:
+        """Add about ``size`` pairs to those in hand, fewer if they are large and ``counted``.
+
+        Return whether the next ones should be counted.
+        """
+        items, self._held = self._held or self._read(size, counted), []
+        if items:
+            counted = len(items[-1][1]) > LONG
         self.more = self._whole
         if self._stretches:
             items = self._with_overlay(items, size)
@@ -233,12 +253,18 @@ class _Source:
             self.pairs = pairs + self.pairs
         else:
             self.pairs += pairs
+        return counted
 
-    def _read(self, size: int) -> list[StoredPair]:
+    def _read(self, size: int, counted: bool) -> list[StoredPair]:
         """Return up to ``size`` pairs of LMDB, ascending and checked."""
         size = min(size, self._left)
-        items = list(islice(self._items, size))
-        self._whole = len(items) == size
+        self.heavy = False
+        if counted:
+            items = self._read_counted(size)
+        else:
+            items = list(islice(self._items, size))
+            self._whole = len(items) == size
+        size = len(items)
         if self._damaged is not None:
             items = self._readable(items, self._damaged)
         if items:
@@ -261,6 +287,20 @@ class _Source:
                 present(items)  # which refuses those of a later version
             if self._whole:
                 self._left = self._guess(items[0][0], items[-1][0], size)
+        return items
+
+    def _read_counted(self, size: int) -> list[StoredPair]:
+        """Return up to ``size`` pairs of LMDB as they come, fewer if they are large."""
+        items: list[StoredPair] = []
+        for piece in PIECES:
+            wanted = min(piece, size)
+            items += islice(self._items, wanted - len(items))
+            self._whole = len(items) == wanted
+            if not self._whole or wanted == size:
+                break
+            self.heavy = sum(len(value) for _, value in items) > HEAVY_BYTES
+            if self.heavy:
+                break
         return items
 
     def _readable(self, items: list[StoredPair], damaged: Damaged) -> list[StoredPair]:

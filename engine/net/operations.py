@@ -15,7 +15,8 @@ from .kinds import Field, typed_fields, wrong_field
 OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     "get": typed_fields("namespace:int keys:bytes*"),
     "scan": typed_fields(
-        "namespace:int partitions:int* low:bytes high:bytes? reverse:flag limit:int versions:flag"
+        "namespace:int partitions:int* low:bytes high:bytes? "
+        "reverse:flag limit:int versions:flag values:flag"
     ),
     "commit": typed_fields(
         "id:bytes attempt:int given:flag tag:text? reads:list* ranges:list* writes:list*"

@@ -16,6 +16,8 @@ from .commits import ABSENT, places_of, version_at
 
 PAGE_BYTES = 1 << 20
 PAGE_PAIRS_MAX = 8192
+PASSED_BYTES_MAX = 32 << 20
+"""So much is gone over for a page that shows keys only: the member does nothing else meanwhile."""
 
 
 def get(
@@ -47,24 +49,29 @@ def page(
     reverse: bool,
     limit: int,
     versions: bool,
+    with_values: bool = True,
 ) -> tuple[list[bytes], list[bytes], list[int], list[int], bool]:
     """Return keys, values, epochs and counters in order, and whether there may be more.
 
-    A page has at most ``limit`` pairs, and about a mebibyte.
+    A page has at most ``limit`` pairs, and about a mebibyte.  Values are left out if they are not
+    wanted; so are versions.
     """
     limit = min(limit, PAGE_PAIRS_MAX)
     keys: list[bytes] = []
     values: list[bytes] = []
-    size, more = 0, False
+    size, passed, more = 0, 0, False
     blocks = BlockSizes(first=max(min(limit, 512), 1))
     for block in scan(view, partitions, wanted, reverse=reverse, blocks=blocks):
         for key, value in block:
-            if len(keys) == limit or size >= PAGE_BYTES:
+            if len(keys) == limit or size >= PAGE_BYTES or passed >= PASSED_BYTES_MAX:
                 more = True
                 break
             keys.append(key)
-            values.append(value)
-            size += len(key) + len(value)
+            passed += len(value)
+            size += len(key)
+            if with_values:
+                values.append(value)
+                size += len(value)
         if more:
             break
     if not versions:

@@ -217,7 +217,7 @@ class Requests:
         request.answer(found)
 
     def _scan(self, request: ClientRequest) -> None:
-        number, partitions, low, high, reverse, limit, versions = request.arguments
+        number, partitions, low, high, reverse, limit, versions, values = request.arguments
         if limit < 1:
             raise not_understood(f"a scan of {limit} pairs")
         state = self._log.state
@@ -232,6 +232,7 @@ class Requests:
             reverse=bool(reverse),
             limit=limit,
             versions=bool(versions),
+            with_values=bool(values),
         )
         self._partitions.check(partitions, self._around.now)
         request.answer(found)

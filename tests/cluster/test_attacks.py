@@ -55,7 +55,7 @@ def test_requests_with_numbers_that_cannot_be_are_answered_and_the_member_goes_o
             nonsense.append(commit(ranges=ranges))
             nonsense.append(commit(ranges=ranges, writes=[]))
             for reverse in (False, True):
-                scan = [number, [0], low, high, reverse, 10, True]
+                scan = [number, [0], low, high, reverse, 10, True, True]
                 nonsense.append(("scan", scan))
         for value in (-1, huge, -(1 << 63)):
             nonsense += [
@@ -63,15 +63,15 @@ def test_requests_with_numbers_that_cannot_be_are_answered_and_the_member_goes_o
                 commit(reads=[[number, [b"k"], [value], [value]]]),
                 ("get", [value, [b"k"]]),
                 ("outcome", [b"5" * 16, False, value]),
-                ("scan", [number, [0], b"", None, False, value, True]),
-                ("scan", [value, [0], b"", None, False, 1, True]),
-                ("scan", [number, [value], b"", None, False, 1, True]),
+                ("scan", [number, [0], b"", None, False, value, True, True]),
+                ("scan", [value, [0], b"", None, False, 1, True, True]),
+                ("scan", [number, [value], b"", None, False, 1, True, True]),
                 ("map", ["new", "bytes", value, "bytes", 1]),
             ]
         nonsense += [
-            ("scan", [number, [], b"", None, False, 1, True]),
-            ("scan", [number, [0, 0, 0], b"", None, False, 1, True]),
-            ("scan", [number, [True], b"", None, False, 1, True]),
+            ("scan", [number, [], b"", None, False, 1, True, True]),
+            ("scan", [number, [0, 0, 0], b"", None, False, 1, True, True]),
+            ("scan", [number, [True], b"", None, False, 1, True, True]),
             ("get", [number, []]),
             ("get", [number, [b""]]),
             ("map", ["a\0b", "bytes", 1, "bytes", 1]),
@@ -124,7 +124,7 @@ def test_the_lease_is_looked_at_behind_the_work(
         monkeypatch.setattr(*work, slowly)
         arguments: dict[str, list[object]] = {
             "get": [number, [key]],
-            "scan": [number, [partition], b"", None, False, 10, True],
+            "scan": [number, [partition], b"", None, False, 10, True, True],
             "commit": [b"1" * 16, 1, False, None, [[number, [key], [0], [0]]], [], []],
             "outcome": [b"1" * 16, False, partition],
         }

@@ -288,7 +288,9 @@ def test_what_arrives_together_is_answered_as_if_it_had_come_one_by_one() -> Non
     at.run(scenario)
 
 
-def test_a_page_ends_at_its_limits_and_says_that_there_is_more() -> None:
+def test_a_page_ends_at_its_limits_and_says_that_there_is_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     most = reads.PAGE_PAIRS_MAX
     at = cluster(16, nodes=1)
     clients = Clients(at)
@@ -298,15 +300,19 @@ def test_a_page_ends_at_its_limits_and_says_that_there_is_more() -> None:
         await client.put(b"1" * 16, number, {b"a%d" % i: b"x" * 600_000 for i in range(4)})
         await client.put(b"2" * 16, number, {b"b%05d" % i: b"" for i in range(most + 3)})
 
-        async def page(low: bytes, limit: int) -> tuple[int, bool]:
-            scan = [number, list(range(PARTITIONS)), low, None, False, limit, False]
-            keys, _, _, _, more = await client.ask("scan", *scan)
+        async def page(low: bytes, limit: int, with_values: bool = True) -> tuple[int, bool]:
+            scan = [number, list(range(PARTITIONS)), low, None, False, limit, False, with_values]
+            keys, values, _, _, more = await client.ask("scan", *scan)
+            assert len(values) == len(keys) * with_values
             return len(keys), more
 
         assert await page(b"a", most + 3) == (2, True)
         assert await page(b"b", most + 3) == (most, True)
         assert await page(b"b", 3) == (3, True)
         assert await page(b"b00003", most + 3) == (most, False)
+        assert await page(b"a", 4, with_values=False) == (4, True)
+        monkeypatch.setattr(reads, "PASSED_BYTES_MAX", 1_000_000)
+        assert await page(b"a", 4, with_values=False) == (2, True)
 
     at.run(scenario)
 
@@ -376,11 +382,11 @@ def test_a_request_that_makes_no_sense_is_answered_and_ends_nothing() -> None:
             ("get", [number, [b"x" * 481]]),
             ("get", [999, [b"a"]]),
             ("get", [None, [b"a"]]),
-            ("scan", [number, [PARTITIONS], b"", None, False, 10, False]),
-            ("scan", [number, [-1], b"", None, False, 10, False]),
-            ("scan", [number, ["a"], b"", None, False, 10, False]),
-            ("scan", [number, [0], 7, None, False, 10, False]),
-            ("scan", [number, [0], b"", None, False, None, False]),
+            ("scan", [number, [PARTITIONS], b"", None, False, 10, False, True]),
+            ("scan", [number, [-1], b"", None, False, 10, False, True]),
+            ("scan", [number, ["a"], b"", None, False, 10, False, True]),
+            ("scan", [number, [0], 7, None, False, 10, False, True]),
+            ("scan", [number, [0], b"", None, False, None, False, True]),
             ("commit", [b"short", 1, False, None, [], [], []]),
             ("commit", [b"1" * 16, 1, False, None, [], [], [[number, [b"a"], [7]]]]),
             ("commit", [b"1" * 16, 1, False, None, [], [], [[number, [b"a"], []]]]),

@@ -485,3 +485,20 @@ def test_a_closed_client_says_so_and_cannot_be_pickled(alone: Members) -> None:
         m.get("a")
     with pytest.raises(ClosedError), db:
         pass
+
+
+def test_values_come_only_to_who_looks_at_them(alone: Members) -> None:
+    # To count or to clear 45 values of 4 MiB fetched them all, and ended in a deadline.
+    with connect(alone.url) as db:
+        m = counters(db)
+        m.update({"a": 1, "b": 2, "c": 3})
+        assert len(m) == 3
+        assert [*m] == [*m.keys()] == [*m.keys(prefix="")] == ["a", "b", "c"]
+        with db.transaction() as tx:
+            assert [*tx[m]] == ["a", "b", "c"]
+        assert m.delete_range("c", None) == 1
+        m.clear()
+        assert alone.values_wanted
+        assert not any(alone.values_wanted)
+        assert [*m.values()] == []
+        assert alone.values_wanted.pop()

@@ -256,7 +256,32 @@ def test_the_first_pairs_of_a_large_overlay_come_without_the_others(reverse: boo
     source = scans._Source(world.view(), 0, Range(namespace=16), reverse, None)
     taken = []
     while source.more:
-        source.fetch(4)
+        source.fetch(4, counted=False)
         assert len(source.pairs) <= 8
         taken += sorted(source.take_all(), reverse=reverse)
     assert taken == world.expected(b"", None, reverse)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("partitions", [1, 16])
+def test_of_long_values_few_are_in_hand(partitions: int, reverse: bool) -> None:
+    # A page of one value of 4 MiB read those of 512 keys, and threw them away.
+    world = World(partitions)
+    world.below([(16, b"%04d" % number, bytes(100_000)) for number in range(200)])
+    blocks = list(world.scan(reverse=reverse))
+    assert [pair for block in blocks for pair in block] == world.expected(b"", None, reverse)
+    in_hand = scans.HEAVY_BYTES // 100_000 + len(scans.PIECES) + 4
+    assert max(map(len, blocks)) <= in_hand * partitions
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_values_long_and_short_come_in_order(seed: int) -> None:
+    rng = random.Random(seed)
+    world = World(rng.choice((1, 4)))
+    lengths = [rng.choice((1, 1, 1, 600, 300_000)) for _ in range(150)]
+    world.below([(16, rng.randbytes(3), bytes(length)) for length in lengths])
+    for key in rng.sample(sorted(world.content), 20):
+        world.above(16, key, rng.choice((None, bytes(300_000))))
+    for reverse in (False, True):
+        found = flat(world.scan(reverse=reverse, blocks=BLOCK_SIZES._replace(first=200)))
+        assert found == world.expected(b"", None, reverse)

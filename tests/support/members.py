@@ -61,6 +61,8 @@ class Members:
         self.held: list[tuple[Served, Message]] = []
         self.cancelled: list[int] = []
         self.asked: list[tuple[int, str]] = []
+        self.values_wanted: list[bool] = []
+        """Of each scan."""
         """Members and operations, in the order in which requests came."""
         self.members = [
             Member(self, number, directory and f"{directory}/{number}") for number in range(count)
@@ -143,16 +145,18 @@ class Members:
         reverse: bool,
         limit: int,
         versions: bool,
+        values: bool,
     ) -> Any:
         self.check_map(number)
         self.check_served(member, partitions)
+        self.values_wanted.append(values)
         rows = self.range(number, partitions, low, high)
         if reverse:
             rows.reverse()
         shown = rows[:limit]
         return [
             [key for key, _ in shown],
-            [found[0] for _, found in shown],
+            [found[0] for _, found in shown if values],
             *([found[place] for _, found in shown if versions] for place in (1, 2)),
             len(rows) > limit,
         ]
