@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...affinity.errors import TransactionTooLargeError, UsageError
 from ..net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, only_message, pack_message
 from ..net.handshake import Introduction, Refusal, heard, judge_answer
 from ..net.kinds import BY_NAME, CLIENT, checked_message
@@ -68,9 +69,21 @@ class Dialogue:
     def request(
         self, operation: str, arguments: Sequence[object], left_us: int
     ) -> tuple[int, bytes]:
-        """Return the id of a request, and its bytes; ``UsageError`` if it is too large."""
+        """Return the id of a request, and its bytes.
+
+        One that is too long is a ``TransactionTooLargeError`` if it is a commit, else a
+        ``UsageError``.
+        """
         self._next = number = self._next + 1
-        packed = pack_message((REQUEST, number, left_us, operation, arguments))
+        try:
+            packed = pack_message((REQUEST, number, left_us, operation, arguments))
+        except UsageError as error:
+            if operation != "commit":
+                raise
+            raise TransactionTooLargeError(
+                f"the transaction is too large: {error}",
+                hint="Put fewer or smaller values into one; `map.load` commits in parts.",
+            ) from None
         decided = self._cluster.decided
         if decided == self._told:
             return number, frame((packed,))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...affinity.errors import UnsupportedError
+from ..api.choices import Durability, Isolation, Mode, choice
 from .views import ClusterView
 
 NOT_YET: dict[str, tuple[str, str]] = {
@@ -55,10 +56,10 @@ def check_one_group(view: ClusterView | None, partitions: Iterable[int]) -> None
 
 
 def check_choices(mode: str, isolation: str, durability: str | None) -> None:
-    """Raise unless a cluster has what a transaction asks for."""
-    if mode != "optimistic":
+    """Raise unless a cluster has what a transaction asks for; ``UsageError`` if nobody has it."""
+    if choice("mode", mode, Mode) != "optimistic":
         raise not_yet("pessimistic")
-    if isolation != "serializable":
+    if choice("isolation", isolation, Isolation) != "serializable":
         raise not_yet("isolation")
-    if durability not in (None, "always"):
+    if durability is not None and choice("durability", durability, Durability) != "always":
         raise not_yet("durability")

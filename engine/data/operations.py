@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from operator import itemgetter
-from typing import Any, TypeVar
+from operator import index, itemgetter
+from typing import Any, SupportsIndex, TypeVar
 
 from ...affinity.errors import CodecError, UsageError
 from . import decisions
@@ -241,11 +241,27 @@ def between(
 ) -> Iteration[tuple[Any, Any]]:
     """Go over the pairs from ``start`` (included) to ``stop`` (not); None means no bound."""
     low, high = _bounds(namespace, start, stop)
-    if limit is not None and limit < 0:
-        raise UsageError(f"limit={limit} is negative", hint="Give 0 or more, or None for no limit.")
+    if limit is not None:
+        limit = _limit(limit)
+    if reverse not in (False, True):
+        raise UsageError(f"reverse={reverse!r} is neither False nor True")
     size = BLOCK_FIRST if limit is None else min(max(limit, 1), BLOCK_FIRST)
     of_block = None if namespace.plain else _pairs_of_block(namespace)
-    return Iteration(low, high, reverse, limit, size, of_block)
+    return Iteration(low, high, bool(reverse), limit, size, of_block)
+
+
+def _limit(limit: SupportsIndex) -> int:
+    try:
+        number = index(limit)
+    except TypeError:
+        raise UsageError(
+            f"limit={limit!r} is not a whole number", hint="Give an int, or None for no limit."
+        ) from None
+    if number < 0:
+        raise UsageError(
+            f"limit={number} is negative", hint="Give 0 or more, or None for no limit."
+        )
+    return number
 
 
 def _bounds(namespace: Namespace, start: Any, stop: Any) -> tuple[bytes, bytes | None]:

@@ -95,8 +95,13 @@ class ClientRequest:
     arguments: list[Any]
 
     def answer(self, value: object) -> None:
-        """Answer it."""
-        self.connection.send(RESPONSE.message(self.number, value))
+        """Answer it; ``UsageError`` if the answer is too long."""
+        try:
+            self.connection.send(RESPONSE.message(self.number, value))
+        except UsageError as error:
+            raise UsageError(
+                f"the answer is too long: {error}", hint="Ask for fewer keys at once."
+            ) from None
 
     def fail(self, error: Exception) -> None:
         """Answer it with an error."""

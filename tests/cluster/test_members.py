@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from support.raw_client import FailureError
 from support.sim_clients import PARTITIONS, Clients, cluster, made_map, serving
 from tidelog.codecs import Msgpack, Str
 from tidelog.engine.data.digests import range_digest
+from tidelog.engine.net import frames
 from tidelog.engine.node import reads
 from tidelog.engine.store.options import Options
 from tidelog.testing import SimCluster, SimulatedCrash
@@ -313,6 +315,23 @@ def test_a_page_ends_at_its_limits_and_says_that_there_is_more(
         assert await page(b"a", 4, with_values=False) == (4, True)
         monkeypatch.setattr(reads, "PASSED_BYTES_MAX", 1_000_000)
         assert await page(b"a", 4, with_values=False) == (2, True)
+
+    at.run(scenario)
+
+
+def test_an_answer_that_is_too_long_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = cluster(16, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        await client.put(b"1" * 16, number, {b"a": b"x" * 1000, b"b": b"x" * 1000})
+        small = replace(frames.SENDABLE, bytes_max=1500, items_max=500)
+        monkeypatch.setattr(frames, "SENDABLE", small)
+        assert (await client.ask("get", number, [b"a"]))[0] == [b"x" * 1000]
+        with pytest.raises(FailureError, match="the answer is too long") as raised:
+            await client.ask("get", number, [b"a", b"b"])
+        assert raised.value.fields["hint"] == "Ask for fewer keys at once."
 
     at.run(scenario)
 

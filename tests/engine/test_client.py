@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tidelog.codecs import I64, Str
 from tidelog.engine.client.blocking import ClusterDatabase, connect, connect_with
 from tidelog.engine.client.places import place_of_cluster
 from tidelog.engine.client.unsupported import NOT_YET
+from tidelog.engine.net import frames
 from tidelog.errors import (
     ClosedError,
     CodecError,
@@ -27,6 +29,7 @@ from tidelog.errors import (
     NotEnoughMembersError,
     NotFoundError,
     PartitionUnavailableError,
+    TransactionTooLargeError,
     UnsupportedError,
     UsageError,
 )
@@ -330,6 +333,9 @@ def test_what_a_cluster_cannot_do_yet_says_so(three: Members) -> None:
             told, hint = NOT_YET[what]
             assert str(caught.value) == f"a cluster does not have {told} for now"
             assert caught.value.hint == hint
+        for options in ({"mode": "opt"}, {"isolation": "none"}, {"durability": 5}):
+            with pytest.raises(UsageError, match="is not one of"):
+                db.transaction(**options)
         with pytest.raises(UnsupportedError), db.transaction() as tx:  # noqa: PT012
             tx[m].get(key_of(0))
             tx[m].get(key_of(1))
@@ -502,3 +508,27 @@ def test_values_come_only_to_who_looks_at_them(alone: Members) -> None:
         assert not any(alone.values_wanted)
         assert [*m.values()] == []
         assert alone.values_wanted.pop()
+
+
+def test_a_transaction_that_is_too_long_to_be_sent_says_so(
+    alone: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It was a `UsageError` about a message.
+    small = replace(frames.SENDABLE, bytes_max=2000, items_max=500)
+    with connect(alone.url) as db:
+        m = db.map("bytes")
+        m.update({b"a": b"x" * 1000, b"b": b"x" * 1000})
+        monkeypatch.setattr(frames, "SENDABLE", small)
+        many = {b"c": b"x" * 1500, b"d": b"x" * 1500}
+        commits: list[Callable[[], object]] = [
+            lambda: m.update(many),
+            lambda: db.run(lambda tx: tx[m].update(many)),
+            lambda: m.__setitem__(b"c", b"x" * 3000),
+        ]
+        for commit in commits:
+            with pytest.raises(TransactionTooLargeError, match="too large") as raised:
+                commit()
+            assert "fewer or smaller" in (raised.value.hint or "")
+        with pytest.raises(UsageError, match="would be refused"):
+            m.get_many([b"%d" % number for number in range(1000)])
+        assert [*m] == [b"a", b"b"]

@@ -112,7 +112,10 @@ async def ranges(world: World) -> None:
     for limit in (16, 64, 65, 149, 150, 151):
         assert await many.range(limit=limit) == list(CONTENTS["many"].items())[:limit]
     assert await many.range(20, 90) == [(n, n * n) for n in range(20, 90)]
+    assert await m.range(limit=True, reverse=0) == [("", 0)]
     await refused(m.range(limit=-1), UsageError, "limit=-1 is negative")
+    await refused(m.range(limit=1.5), UsageError, "limit=1.5 is not a whole number")
+    await refused(m.range(reverse="x"), UsageError, "reverse='x' is neither False nor True")
     assert await world["unordered"].range() == [(1, b"1")]
     for call in (world["unordered"].range(1), world["unordered"].range(stop=1)):
         await refused(call, CodecError, "codec msgpack does not keep the order of keys")
