@@ -145,7 +145,7 @@ def map_record(state: State, number: int) -> Any:
     record = state.namespaces.get(number)
     if record is None:
         raise NotFoundError(
-            f"there is no map with the id {number} here: it was dropped",
+            f"the map with the id {number} was dropped before the request, which had no effect",
             hint="Ask `db.map` for a new one.",
         )
     return record
@@ -260,7 +260,7 @@ def _check_id_is_new(
         return
     entry = outcomes.decode_outcome(stored[VALUE])
     if entry.kind is outcomes.Kind.COMMITTED:
-        commit.receipt = Receipt(wanted.tx_id, 0, entry.time, home)
+        commit.receipt = Receipt(wanted.tx_id, 0, version_of(stored)[2], home)
     elif entry.attempt >= wanted.attempt:
         error = RolledBackError(
             f"transaction {wanted.tx_id.hex()} was refused: its outcome was asked for before it "
