@@ -13,7 +13,7 @@ Left out: messages and durability, which are ``machine``'s.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -22,6 +22,9 @@ from ...affinity.topology import (
     Incarnation,
     Joined,
     MemberGone,
+    NamespaceDropped,
+    NamespaceMade,
+    NamespaceRenamed,
     PartitionCopies,
     Takeover,
     Topology,
@@ -32,7 +35,7 @@ from ...affinity.topology import (
 )
 from .identity import misfit
 from .leases import CoordinatorLease, majority
-from .messages import Credentials, Guard, Join, Pong, ProposeChange, Release, Term
+from .messages import ChangeRefused, Credentials, Guard, Join, Pong, ProposeChange, Release, Term
 from .timing import Timing
 
 
@@ -45,6 +48,8 @@ class Reached(NamedTuple):
 
 REQUESTS_MAX = 4096
 """Changes that are asked for and wait; of more than that the oldest are forgotten."""
+
+_OF_MAPS = (NamespaceMade, NamespaceRenamed, NamespaceDropped)
 
 
 class Coordinator:
@@ -180,23 +185,26 @@ class Coordinator:
                 del self._joins[member]
 
     def due(
-        self, topology: Topology, now: float
-    ) -> tuple[Decision | None, list[tuple[Incarnation, int, str]]]:
-        """Return the next decision, of all that is ready, and the requests that are refused."""
+        self, topology: Topology, kept: Sequence[Decision], now: float
+    ) -> tuple[Decision | None, list[tuple[Incarnation, ChangeRefused]]]:
+        """Return the next decision, of all that is ready, and the requests that are refused.
+
+        ``kept`` are the newest decisions behind which the topology is.
+        """
         asked = [
-            (key, request.change, _stale(topology, request.guards))
-            for key, request in self._requests.items()
+            (sender, request, _outdated(topology, kept, request))
+            for (sender, _), request in self._requests.items()
         ]
         own = [*self._joined(topology, now), *self._gone(topology, now)]
         self._joins.clear()
         self._requests.clear()
-        wanted = [*own, *(change for _, change, stale in asked if stale is None)]
+        wanted = [*own, *(request.change for _, request, refusal in asked if refusal is None)]
         reasons = verdicts(topology, wanted)
-        refused = [(*key, stale) for key, _, stale in asked if stale is not None]
-        fresh = (key for key, _, stale in asked if stale is None)
+        refused = [(sender, refusal) for sender, _, refusal in asked if refusal is not None]
+        fresh = ((sender, request) for sender, request, refusal in asked if refusal is None)
         refused += [
-            (*key, reason)
-            for key, reason in zip(fresh, reasons[len(own) :], strict=True)
+            (sender, ChangeRefused(request=request.request, reason=reason))
+            for (sender, request), reason in zip(fresh, reasons[len(own) :], strict=True)
             if reason is not None
         ]
         changes = [change for change, reason in zip(wanted, reasons, strict=True) if not reason]
@@ -257,6 +265,30 @@ def _too_short(join: Join, reached: Reached | None) -> str | None:
         f"member {member} had decision {reached.end} on its disk, and this one ends at "
         f"{join.credentials.end}: it is an old image"
     )
+
+
+def _outdated(
+    topology: Topology, kept: Sequence[Decision], request: ProposeChange
+) -> ChangeRefused | None:
+    """Return the refusal of a change that was made from what is not so any more."""
+    number, after = request.request, request.after
+    reason = _stale(topology, request.guards)
+    if reason is not None:
+        return ChangeRefused(request=number, reason=reason)
+    if after is None or _has_maps_of(topology, kept, after):
+        return None
+    reason = f"the change was made from the maps behind decision {after}, and these have changed"
+    return ChangeRefused(request=number, reason=reason, stale=True)
+
+
+def _has_maps_of(topology: Topology, kept: Sequence[Decision], after: int) -> bool:
+    """Tell whether no map has surely been made, renamed or dropped behind a decision."""
+    if after >= topology.index:
+        return True
+    behind = [decision for decision in kept if decision.index > after]
+    if len(behind) < topology.index - after:
+        return False  # some of them are not kept
+    return not any(isinstance(change, _OF_MAPS) for one in behind for change in one.changes)
 
 
 def _stale(topology: Topology, guards: tuple[Guard, ...]) -> str | None:

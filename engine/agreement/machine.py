@@ -183,9 +183,15 @@ class Agreement:
 
     # -------------------------------------------------------------- what a node tells
 
-    def propose(self, request: int, change: TopologyChange, guards: tuple[Guard, ...] = ()) -> None:
+    def propose(
+        self,
+        request: int,
+        change: TopologyChange,
+        guards: tuple[Guard, ...] = (),
+        after: int | None = None,
+    ) -> None:
         """Ask for a change; it is to be asked for again until it is seen, or refused."""
-        message = ProposeChange(request=request, change=change, guards=guards)
+        message = ProposeChange(request=request, change=change, guards=guards, after=after)
         self._send(self.coordinator.member, message)
 
     def release(self, partition: int) -> None:
@@ -366,9 +372,9 @@ class Agreement:
             self._send(disk.incarnation.member, refusal)
         if leading.proposed is not None:
             return
-        decision, refused = leading.due(self.topology, now)
-        for sender, request, reason in refused:
-            self._send(sender.member, ChangeRefused(request=request, reason=reason))
+        decision, refused = leading.due(self.topology, self._decisions, now)
+        for asker, answer in refused:
+            self._send(asker.member, answer)
         if decision is not None:
             leading.propose(decision, self.topology)
             self._propose_again(leading)

@@ -147,11 +147,17 @@ class JoinRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposeChange:
-    """A member asks for a change; a guard names what it was made from (C6)."""
+    """A member asks for a change; a guard names what it was made from (C6).
+
+    With ``after`` it is one of maps, made from those that there were behind that decision.  Whoever
+    asks twice does so with the same one, and so the change is decided once at most, however late
+    the other question arrives.
+    """
 
     request: int
     change: TopologyChange
     guards: tuple[Guard, ...] = ()
+    after: int | None = None
 
 
 class Guard(NamedTuple):
@@ -164,10 +170,14 @@ class Guard(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRefused:
-    """The change that was asked for is not proposed, and why."""
+    """The change that was asked for is not proposed, and why.
+
+    ``stale``: there are other maps by now, or may be; it can be asked for again from these.
+    """
 
     request: int
     reason: str
+    stale: bool = False
 
 
 Telling: TypeAlias = (

@@ -25,7 +25,7 @@ from ..net.frames import FrameError, Message
 from ..net.handshake import Introduction
 from ..net.kinds import BY_NAME, BY_NUMBER
 from .encoding import decision_bytes, decision_of, topology_bytes, topology_of
-from .fields import as_bytes, as_id, as_list, as_number, each, read_fields
+from .fields import as_bytes, as_id, as_list, as_number, each, maybe, read_fields
 from .messages import (
     Acceptance,
     Accepted,
@@ -244,22 +244,29 @@ def _join_refused(member: bytes, boot: int, nonce: bytes, reason: str) -> JoinRe
 
 def _propose_change_fields(asked: ProposeChange) -> list[Any]:
     partitions, epochs, changed = zip(*asked.guards, strict=True) if asked.guards else ((), (), ())
-    return [asked.request, _change_bytes(asked.change), [*partitions], [*epochs], [*changed]]
+    change = _change_bytes(asked.change)
+    return [asked.request, change, [*partitions], [*epochs], [*changed], asked.after]
 
 
 def _propose_change(
-    request: int, change: bytes, partitions: list[int], epochs: list[int], changed: list[int]
+    request: int,
+    change: bytes,
+    partitions: list[int],
+    epochs: list[int],
+    changed: list[int],
+    after: int | None,
 ) -> ProposeChange:
     columns = map(each(as_number), (partitions, epochs, changed))
     return ProposeChange(
         request=as_number(request),
         change=_change(change),
         guards=tuple(Guard(*row) for row in zip(*columns, strict=True)),
+        after=maybe(as_number)(after),
     )
 
 
-def _change_refused(request: int, reason: str) -> ChangeRefused:
-    return ChangeRefused(request=as_number(request), reason=reason)
+def _change_refused(request: int, reason: str, stale: bool) -> ChangeRefused:
+    return ChangeRefused(request=as_number(request), reason=reason, stale=stale)
 
 
 class _Form(NamedTuple):
@@ -309,6 +316,8 @@ _FORMS: Mapping[type, _Form] = {
         _join_refused,
     ),
     ProposeChange: _Form("propose-change", _propose_change_fields, _propose_change),
-    ChangeRefused: _Form("change-refused", lambda one: (one.request, one.reason), _change_refused),
+    ChangeRefused: _Form(
+        "change-refused", lambda one: (one.request, one.reason, one.stale), _change_refused
+    ),
 }
 _BY_NUMBER = {BY_NAME[form.name].number: form for form in _FORMS.values()}

@@ -106,8 +106,8 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (24, "fetch", CONTROL, "after:int"),
     (25, "join-refused", CONTROL, "member:bytes boot:int nonce:bytes reason:text"),
     (26, "propose-change", CONTROL,
-     "request:int change:bytes partitions:int* epochs:int* changed:int*"),
-    (27, "change-refused", CONTROL, "request:int reason:text"),
+     "request:int change:bytes partitions:int* epochs:int* changed:int* after:int?"),
+    (27, "change-refused", CONTROL, "request:int reason:text stale:flag"),
     # Transactions.  ``tx`` is an id; the columns are of one transaction at one primary.
     (40, "read", DATA, "ask:int partitions:int* keys:any* ranges:any* snapshot:any"),
     (41, "value", DATA,

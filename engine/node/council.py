@@ -62,7 +62,7 @@ class Council:
         self._told = -1
         self._not_before = float("-inf")
         self._wake = trio.Event()
-        self._refusals: dict[int, str] = {}
+        self._refusals: dict[int, ChangeRefused] = {}
         self._requests = 0
         self._waiting: dict[int, trio.Event] = {}
 
@@ -104,17 +104,20 @@ class Council:
 
     # -------------------------------------------------------------- what is asked for
 
-    async def propose(self, change: TopologyChange, guards: tuple[Guard, ...] = ()) -> str:
-        """Ask for a change until it is refused, for the reason that is returned, or decided.
+    async def propose(
+        self, change: TopologyChange, guards: tuple[Guard, ...] = (), after: int | None = None
+    ) -> ChangeRefused:
+        """Ask for a change until it is refused, or decided.
 
-        Whether it is decided is for the caller to see: it cancels this then.
+        Whether it is decided is for the caller to see: it cancels this then.  A change of maps is
+        made from those behind the decision ``after``, or refused.
         """
         self._requests += 1
         request = self._requests
         refused = self._waiting[request] = trio.Event()
         try:
             while not refused.is_set():
-                self.agreement.propose(request, change, guards)
+                self.agreement.propose(request, change, guards, after)
                 self._wake.set()
                 with trio.move_on_after(ASK_AGAIN_S):
                     await refused.wait()
@@ -187,7 +190,7 @@ class Council:
     def _take_refusal(self, refusal: ChangeRefused) -> None:
         waiting = self._waiting.get(refusal.request)
         if waiting is not None:
-            self._refusals[refusal.request] = refusal.reason
+            self._refusals[refusal.request] = refusal
             waiting.set()
 
     def _tell(self) -> None:

@@ -348,9 +348,18 @@ class RunningMember:
         before = self._effective
 
         async def ask() -> None:
-            reason = await self.council.propose(change)
+            # Who asks anew has seen that it was not decided behind what it was asked from before,
+            # and whatever was asked from there comes too late by now.
+            after, refusal = -1, None
+            while refusal is None or refusal.stale:
+                while self._effective.index <= after:
+                    await self._effects.wait()
+                if self._was_made(change, before):
+                    return
+                after = self._effective.index
+                refusal = await self.council.propose(change, after=after)
             await trio.sleep(REFUSED_S)
-            refused.append(UsageError(reason))
+            refused.append(UsageError(refusal.reason))
             nursery.cancel_scope.cancel()
 
         async def give_up() -> None:
@@ -366,22 +375,31 @@ class RunningMember:
                     DeadlineError("the deadline passed; the change may be decided all the same")
                 )
             else:
-                refused.append(self._too_few())
+                refused.append(self._too_few("the change may be made all the same"))
             nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
             nursery.start_soon(give_up)
-            while not _is_effective(change, before, self._effective):
+            while not self._was_made(change, before):
                 await self._effects.wait()
             refused.clear()
             nursery.cancel_scope.cancel()
         done(refused[0] if refused else None)
 
-    def _too_few(self) -> NotEnoughMembersError:
+    def _was_made(self, change: TopologyChange, before: Topology) -> bool:
+        """Tell whether a change of maps was decided behind a topology, and has taken effect."""
+        topology = self._effective
+        behind = range(before.index + 1, topology.index + 1)
+        return _is_effective(change, before, topology) or any(
+            change in decision.changes
+            for decision in self.agreement.decisions_kept()
+            if decision.index in behind
+        )
+
+    def _too_few(self, so: str = "nothing can be decided") -> NotEnoughMembersError:
         return NotEnoughMembersError(
-            f"this member reaches no majority of the {len(self._effective.baseline)} members: "
-            "nothing can be decided",
+            f"this member reaches no majority of the {len(self._effective.baseline)} members: {so}",
             hint="Start the others, or mend the network between them.",
         )
 

@@ -18,8 +18,11 @@ from tidelog.affinity.topology import (
     Decision,
     Incarnation,
     MemberGone,
+    NamespaceDropped,
+    NamespaceMade,
     Takeover,
     Topology,
+    TopologyChange,
     Touched,
     applied,
     takeovers_due,
@@ -530,6 +533,31 @@ def test_c6_a_change_made_from_what_is_not_so_any_more_is_refused() -> None:
     net._drive(net[other])
     net.run(0.5)
     assert net.machine(first).topology.index == topology.index + 1
+
+
+def test_c6_a_change_of_maps_that_is_asked_for_twice_is_decided_once() -> None:
+    net = settled()
+    first, other = leader(net), leader(net) % 3 + 1
+    asker, after = net.machine(other), net.machine(other).topology.index
+    made = NamespaceMade(
+        name="m", key_codec="k", key_version=1, value_codec="v", value_version=1, space=0
+    )
+    dropped = NamespaceDropped(name="m")
+
+    def ask(request: int, change: TopologyChange, after: int) -> list[str]:
+        asker.propose(request, change, after=after)
+        net._drive(net[other])
+        net.run(0.5)
+        return [known.name for known in net.machine(first).topology.namespaces.values()]
+
+    assert ask(1, made, after) == ["m"]
+    assert ask(2, dropped, after + 1) == []
+    assert ask(1, made, after) == []
+    assert ask(3, made, after + 2) == ["m"]
+    assert ask(2, dropped, after + 1) == ["m"]
+    net.machine(first)._decisions.clear()  # nobody knows what was decided
+    assert ask(4, dropped, after + 2) == ["m"]
+    assert ask(5, dropped, after + 3) == []
 
 
 def test_a_member_of_another_cluster_is_not_heard() -> None:

@@ -549,7 +549,7 @@ def test_c7_a_disk_whose_log_is_shorter_than_it_once_said_may_not_join(
     leading.joining(Join(credentials=shown, address="host:1"))
     refused = list(leading.refused_joins(one.machine.topology, said))
     assert [disk for disk, _ in refused] == ([] if fits else [shown])
-    decision, _ = leading.due(one.machine.topology, LATER)
+    decision, _ = leading.due(one.machine.topology, (), LATER)
     assert decision is not None
     assert any(isinstance(change, Joined) for change in decision.changes) is fits
 

@@ -87,7 +87,9 @@ TELLINGS: list[Telling] = [
     JoinRefused(incarnation=ADA_2, nonce=b"n", reason="it is an old image"),
     ProposeChange(request=6, change=CHANGE),
     ProposeChange(request=6, change=CHANGE, guards=(Guard(1, 2, 3), Guard(4, 5, 6))),
+    ProposeChange(request=6, change=CHANGE, after=4),
     ChangeRefused(request=6, reason="there is no partition 7"),
+    ChangeRefused(request=6, reason="there are other maps", stale=True),
 ]
 KINDS = sorted({message_of(telling)[0] for telling in TELLINGS})
 

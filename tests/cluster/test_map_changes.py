@@ -1,0 +1,122 @@
+"""Maps are made, renamed and dropped once for each who asks, however late a question arrives."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+import trio
+
+from support.raw_client import FailureError, RawClient
+from support.sim_clients import PARTITIONS, Clients, cluster, serving
+from tidelog.testing import SimCluster
+
+MADE = ("m", "bytes", 1, "bytes", 1)
+ASKED_AGAIN_S = 0.5
+
+
+def names(at: SimCluster) -> dict[int, str]:
+    return {number: known.name for number, known in at.topology().namespaces.items()}
+
+
+async def begin_late(
+    at: SimCluster, near: RawClient, slow: str, operation: str, *arguments: object
+) -> None:
+    """Have a change asked for twice, of which the second time stays on its way to who leads."""
+    leader = at.coordinator()
+    assert leader is not None
+    at.hold("decided", src=leader, dst=slow)
+    asked = await near.begin(operation, *arguments)
+    await trio.sleep(ASKED_AGAIN_S - 0.1)
+    at.hold("propose-change", src=slow, dst=leader)
+    await trio.sleep(0.15)
+    at.release("decided", src=leader, dst=slow)
+    await near.answer(asked)
+
+
+@pytest.mark.parametrize("change", ["drop", "map", "rename"])
+def test_a_change_that_is_asked_for_again_on_a_slow_connection_is_made_once(change: str) -> None:
+    at = cluster(61)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        await serving(at, clients)
+        leader = at.coordinator()
+        assert leader is not None
+        slow, third = (name for name in at.names if name != leader)
+        near, other = await clients.to(slow), await clients.to(third)
+        if change == "drop":
+            await begin_late(at, near, slow, "drop", "m")
+            number = await other.ask("map", *MADE)
+            partition = next(p for p in range(PARTITIONS) if at.primary(p) == third)
+            key = at.key(partition, 0)
+            await other.put(b"1" * 16, number, {key: b"v"})
+        elif change == "map":
+            await other.ask("drop", "m")
+            await begin_late(at, near, slow, "map", *MADE)
+            await other.ask("drop", "m")
+        else:
+            await begin_late(at, near, slow, "rename", "m", "o")
+            await other.ask("rename", "o", "m")
+        known = names(at)
+        at.release("propose-change", src=slow, dst=leader)
+        await trio.sleep(2 * ASKED_AGAIN_S)
+        assert names(at) == known
+        if change == "drop":
+            assert (await other.ask("get", number, [key]))[0] == [b"v"]
+
+    at.run(scenario)
+
+
+@pytest.mark.parametrize("seed", [62, 63])
+def test_changes_of_maps_that_are_asked_for_at_once_are_each_made_or_refused(seed: int) -> None:
+    at = cluster(seed)
+    clients = Clients(at)
+    made: list[int] = []
+
+    async def scenario(at: SimCluster) -> None:
+        await serving(at, clients)
+
+        async def changes(name: str, own: str) -> None:
+            client = await clients.to(name)
+            for _ in range(4):
+                made.append(await client.ask("map", own, *MADE[1:]))
+                await client.ask("rename", own, own + "-2")
+                await client.ask("drop", own + "-2")
+            for operation, arguments in (("drop", ["m"]), ("map", [*MADE])):
+                with suppress(FailureError):  # somebody else was first
+                    await client.ask(operation, *arguments)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(9):
+                nursery.start_soon(changes, at.names[number % 3], f"own-{number}")
+        assert len(set(made)) == 4 * 9
+        assert set(names(at).values()) <= {"m"}
+
+    at.run(scenario)
+
+
+def test_who_asked_for_a_change_and_was_cut_off_is_told_that_it_may_be_made() -> None:
+    at = cluster(64)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        await serving(at, clients)
+        leader = at.coordinator()
+        assert leader is not None
+        slow, third = (name for name in at.names if name != leader)
+        near = await clients.to(slow)
+        at.hold("decided", src=leader, dst=slow)
+        asked = await near.begin("drop", "m")
+        await trio.sleep(0.1)
+        at.cut([slow], [leader, third])
+        with pytest.raises(FailureError) as refused:
+            await near.answer(asked)
+        assert refused.value.code == "TL-CLU-004"
+        assert "may be made all the same" in refused.value.message
+        assert names(at) == {}
+        with pytest.raises(FailureError) as refused:
+            await near.ask("map", *MADE)
+        assert "nothing can be decided" in refused.value.message
+
+    at.run(scenario)
