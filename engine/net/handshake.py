@@ -62,6 +62,8 @@ class Introduction:
     """The fresh nonce of a member's disk; clients and tools have none."""
     wanted: bytes = b""
     """The member that is to be reached; empty if whoever is there is right."""
+    history: bytes = b""
+    """What a member takes the cluster to have begun as; clients and tools have none."""
     version_min: int = VERSION_MIN
     version_max: int = VERSION_MAX
 
@@ -70,6 +72,7 @@ class Introduction:
         return INTRODUCTION.message(
             MAGIC, self.version_min, self.version_max, self.role, self.channel, self.cluster,
             self.member, self.boot, self.number, self.decided, self.nonce, self.wanted,
+            self.history,
         )  # fmt: skip
 
 
@@ -78,7 +81,8 @@ class Refusal:
     """Why a connection may not be."""
 
     code: str
-    """``cluster``, ``version``, ``gone``, ``copy``, ``boot``, ``number``, ``member``, ``role``."""
+    """One of ``cluster``, ``history``, ``version``, ``gone``, ``copy``, ``boot``, ``number``,
+    ``member``, ``role``."""
     reason: str
 
     def message(self) -> Message:
@@ -93,7 +97,8 @@ def heard(message: Message) -> Introduction | Refusal:
         return Refusal(*known[1:])
     if known[0] != INTRODUCTION.number or known[1] != MAGIC:
         raise FrameError("the first message is not an introduction of tidelog")
-    _, _, version_min, version_max, role, channel, cluster, member, *numbers, nonce, wanted = known
+    _, _, version_min, version_max, role, channel, cluster, member, *numbers = known[:-3]
+    nonce, wanted, history = known[-3:]
     boot, number, decided = numbers
     if role not in ROLES or channel not in CHANNELS:
         raise FrameError("an introduction with a role or a class of connection that is not known")
@@ -109,6 +114,7 @@ def heard(message: Message) -> Introduction | Refusal:
         decided=decided,
         nonce=nonce,
         wanted=wanted,
+        history=history,
         version_min=version_min,
         version_max=version_max,
     )
@@ -164,6 +170,12 @@ def _strangers(mine: Introduction, other: Introduction) -> Refusal | None:
     if mine.cluster and other.cluster and mine.cluster != other.cluster:
         return Refusal(
             "cluster", f"this is cluster {mine.cluster.hex()}, not {other.cluster.hex()}"
+        )
+    if mine.history and other.history and mine.history != other.history:
+        return Refusal(
+            "history",
+            "both members are of one cluster, and were made with different --members or "
+            "--partitions",
         )
     return None
 

@@ -82,7 +82,7 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (1, "introduction", EVERY,
      "magic:bytes version_min:int version_max:int role:text channel:text cluster:bytes"
      " member:bytes boot:int number:int decided:int nonce:bytes"
-     " wanted:bytes"),
+     " wanted:bytes history:bytes"),
     (2, "refusal", EVERY, "code:text reason:text"),
     (3, "known", EVERY, "decided:int"),
     # Agreement and leases (``engine.agreement.wire``).  A term is (number, member), credentials are

@@ -96,6 +96,7 @@ class Transport:
         boot: int,
         nonce: bytes,
         cluster: bytes = b"",
+        history: bytes = b"",
         standing: OutOf,
         outbox_bytes: int = OUTBOX_BYTES,
     ) -> None:
@@ -108,6 +109,7 @@ class Transport:
         self._member = member
         self._boot = boot
         self._nonce = nonce
+        self._history = history
         self._standing = standing
         self._outbox_bytes = outbox_bytes
         self._links = Links()
@@ -187,6 +189,8 @@ class Transport:
                 dialled = await self._dial(way.address, "member", channel, member)
             except (OSError, UnwelcomeError) as error:
                 failures += 1
+                if isinstance(error, UnwelcomeError):
+                    self._complain("unwelcome", f"not connected to {way.address}: {error}")
                 self._events.failed(member, channel, error)
             else:
                 failures = 0
@@ -340,6 +344,7 @@ class Transport:
             decided=self.decided,
             nonce=self._nonce,
             wanted=wanted,
+            history=self._history,
         )
 
     def _connection(

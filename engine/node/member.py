@@ -79,7 +79,8 @@ class RunningMember:
     """One incarnation of a member; ``run`` it once."""
 
     def __init__(self, opened: OpenMember, *, address: str, timing: Timing) -> None:
-        environment = opened.files.environment
+        environment, history = opened.files.environment, opened.known.topology.history
+        assert history is not None
         self._opened = opened
         self._environment = environment
         self._files = opened.files
@@ -100,6 +101,7 @@ class RunningMember:
             boot=opened.disk.boot,
             nonce=opened.disk.fresh,
             cluster=opened.cluster.bytes,
+            history=history.bytes,
             standing=self._standing,
         )
         self.council = Council(

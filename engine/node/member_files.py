@@ -52,15 +52,19 @@ class OpenMember:
 
 
 def first_decision(cluster: UUID, members: Sequence[tuple[UUID, str]], partitions: int) -> Decision:
-    """Return what begins a cluster: each of its members makes the same by itself (C9)."""
+    """Return what begins a cluster: each of its members makes the same by itself (C9).
+
+    Whoever is made with other members, addresses or partitions has another history, and is told so.
+    """
     rows = assign([member for member, _ in members], partitions, 0)
+    places = " ".join(f"{member}={address}" for member, address in sorted(members))
     return Decision(
         1,
         (
             Begun(
                 cluster=cluster,
                 store=uuid5(cluster, "store"),
-                history=uuid5(cluster, "history"),
+                history=uuid5(cluster, f"history of {partitions} at {places}"),
                 members=tuple(sorted(members)),
                 spaces=one_space(partitions),
                 rows=tuple(map(tuple, rows)),

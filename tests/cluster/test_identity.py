@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
 from support.raw_client import RawClient
 from support.sim_clients import PARTITIONS, Clients, cluster, serving
 from tidelog.affinity.errors import ClusterError
-from tidelog.testing import SimCluster
+from tidelog.engine.node.member_files import init_member
+from tidelog.engine.system.environment import Environment
+from tidelog.testing import SimCluster, cluster as sim_cluster
 from tidelog.testing.disk import FaultyDisk
 from tidelog.testing.plan import MOMENTS
 
@@ -187,3 +191,43 @@ def test_two_crashes_during_starts_lose_nothing(moment: str) -> None:
             assert await value_of(await clients.to("n1"), number, key) == b"%d" % nth
 
     at.run(scenario)
+
+
+@pytest.mark.parametrize("definition", ["partitions", "members", "addresses"])
+def test_a_member_that_was_made_differently_is_told_so_and_has_no_part(
+    definition: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of one cluster by its id alone: with other partitions, members or addresses."""
+    at = cluster(45)
+    odd = "n3"
+
+    def made(environment: Environment, directory: str, **given: Any) -> None:
+        if given["member"] == at.member_id(odd):
+            if definition == "partitions":
+                given["partitions"] *= 2
+            elif definition == "members":
+                given["members"] = [*given["members"], (at.member_id("n4"), "n4:7400")]
+            else:
+                given["members"] = [(one, "x" + where) for one, where in given["members"]]
+        init_member(environment, directory, **given)
+
+    monkeypatch.setattr(sim_cluster, "init_member", made)
+    monkeypatch.setattr(SimCluster, "check", lambda _self: None)  # index 1 differs, of course
+
+    async def scenario(at: SimCluster) -> None:
+        at.start([odd])
+        await trio.sleep(5)
+        at.start(["n1", "n2"])
+        await trio.sleep(10)
+        assert at.member("n1").agreement.leads or at.member("n2").agreement.leads
+        for partition in (p for p in range(PARTITIONS) if at.primary(p) != odd):
+            member = at.member(at.primary(partition))
+            assert member.partitions.serves(partition, member.now)
+        alone = at.member(odd)
+        assert alone.agreement.topology.index == 1
+        assert not alone.agreement.leads
+        assert not at.topology().members[at.member_id(odd)].present
+
+    at.run(scenario)
+    if definition != "addresses":  # that one finds nobody
+        assert "made with different --members or --partitions" in caplog.text
