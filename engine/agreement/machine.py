@@ -15,6 +15,7 @@ Invariants:
 - nothing that rests on a note leaves before the note is durable;
 - what comes from an incarnation that has gone changes nothing (W1); it is told what was decided,
   and comes back under a new boot;
+- who is not of the cluster may ask to join, and tell and hear what was decided: no more;
 - a disk that the log does not know as it is, an old image or a copy, stops by itself, and nobody
   listens to it (C7);
 - who is behind its sender takes no lease and accepts nothing: it fetches what is missing first.
@@ -63,6 +64,9 @@ from .voter import Voter
 
 DECISIONS_MAX = 256
 """Decisions that are kept for members that lack some, and sent at once; others get the topology."""
+
+_STRANGERS = (Join, Fetch, Decided)
+"""What may be taken from somebody of whom the log knows nothing."""
 
 _BEHIND = (AskPromise, Promise, Ping, Fetch, Join, JoinRefused, Decided, Accepted, ChangeRefused)
 """What may be taken from somebody who knows of more decisions."""
@@ -550,6 +554,9 @@ class Agreement:
         if self.topology.is_gone(envelope.sender):
             return self._tell_decided(envelope.sender.member, envelope.decided)
         message = envelope.message
+        member, members = envelope.sender.member, self.topology.members
+        if members and member not in members and not isinstance(message, _STRANGERS):
+            return
         if envelope.decided > self.topology.index:
             if not isinstance(message, Decided):
                 self._fetch(envelope, now)

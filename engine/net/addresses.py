@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 from ...affinity.errors import UsageError
+from ..system.environment import Address
 
 
 def check_address(host: str, *, insecure: bool) -> None:
@@ -24,3 +25,13 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def address_of(text: str) -> Address:
+    """Return the address in ``host:port``; a path is that of a Unix socket, with port 0."""
+    if text.startswith("/"):
+        return text, 0
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal()):
+        raise UsageError(f"{text!r} is not an address", hint="Give HOST:PORT.")
+    return host.strip("[]"), int(port)

@@ -19,14 +19,15 @@ from uuid import UUID
 
 import trio
 
-from ...affinity.errors import TidelogError
+from ...affinity.errors import TidelogError, UsageError
 from ...affinity.topology import ChangeError, Incarnation, Topology, TopologyChange
 from ..agreement.journal import Journal
 from ..agreement.journal_format import SnapshotRecord
 from ..agreement.machine import Agreement, Outgoing, Ready
-from ..agreement.messages import ChangeRefused, Envelope, Guard
+from ..agreement.messages import ChangeRefused, Envelope, Guard, Join
 from ..agreement.noting import noted_records, snapshot_of
 from ..agreement.wire import message_of, telling_of
+from ..net.addresses import address_of
 from ..net.connection import Connection
 from ..net.frames import FrameError, Message
 from ..net.kinds import CONTROL
@@ -78,12 +79,15 @@ class Council:
         other = connection.other
         cluster = UUID(bytes=other.cluster) if other.cluster else None
         for message in messages:
+            telling = telling_of(message)
+            if isinstance(telling, Join):
+                _check_address(telling)
             envelope = Envelope(
                 sender=Incarnation(UUID(bytes=other.member), other.boot),
                 nonce=other.nonce,
                 cluster=cluster,
                 decided=connection.decided,
-                message=telling_of(message),
+                message=telling,
             )
             try:
                 self.agreement.step(envelope, self.now)
@@ -201,3 +205,11 @@ class Council:
             self._transport.decided = topology.index
             self._environment.reached("config.after_decide")
             self._changed(topology)
+
+
+def _check_address(join: Join) -> None:
+    """Raise ``FrameError`` for an address that nobody could connect to, were it decided."""
+    try:
+        address_of(join.address)
+    except UsageError as error:
+        raise FrameError(f"join: {error}") from None

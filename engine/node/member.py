@@ -43,6 +43,7 @@ from ..agreement.machine import Agreement
 from ..agreement.timing import Timing
 from ..commit import outcomes
 from ..commit.outcomes import Outcome
+from ..net.addresses import address_of
 from ..net.connection import Connection
 from ..net.frames import Message
 from ..net.kinds import BY_NAME, CONTROL, Channel
@@ -544,13 +545,3 @@ def _is_effective(change: TopologyChange, before: Topology, topology: Topology) 
             gone = [one.id for one in before.namespaces.values() if one.name == name]
             return bool(gone) and not set(gone) & topology.namespaces.keys()
     raise AssertionError(change)
-
-
-def address_of(text: str) -> Address:
-    """Return the address in ``host:port``; a path is that of a Unix socket, with port 0."""
-    if text.startswith("/"):
-        return text, 0
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal():
-        raise UsageError(f"{text!r} is not an address", hint="Give HOST:PORT.")
-    return host.strip("[]"), int(port)

@@ -13,10 +13,10 @@ import trio
 
 from ...affinity.errors import TidelogError, UsageError
 from ..agreement.timing import Timing
-from ..net.addresses import check_address
+from ..net.addresses import address_of, check_address
 from ..store.options import Options
 from ..system.environment import Address, Environment
-from .member import RunningMember, address_of
+from .member import RunningMember
 from .member_files import OpenMember, open_member
 
 log = logging.getLogger("tidelog.node")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -10,8 +11,20 @@ import trio
 
 from support.raw_client import FailureError, RawClient
 from support.sim_clients import PARTITIONS, Clients, cluster, serving
-from tidelog.affinity.topology import Decision, Incarnation, MemberGone
-from tidelog.engine.agreement.messages import Decided
+from tidelog.affinity.topology import Decision, Incarnation, MemberGone, NamespaceDropped
+from tidelog.engine.agreement.messages import (
+    Accepted,
+    AskPromise,
+    Credentials,
+    Decided,
+    Join,
+    Ping,
+    Pong,
+    Propose,
+    ProposeChange,
+    Telling,
+    Term,
+)
 from tidelog.engine.agreement.wire import message_of
 from tidelog.engine.commit.outcomes import dated_id
 from tidelog.engine.net.frames import frame, pack_message
@@ -442,6 +455,46 @@ def test_a_decision_that_does_not_follow_on_ours_ends_its_connection_and_no_more
         partition = next(p for p in range(PARTITIONS) if at.primary(p) == "n1")
         assert (await client.ask("get", number, [at.key(partition, 0)]))[0] == [None]
         await at.restart("n1")
+        await at.settled()
+
+    at.run(scenario)
+
+
+def test_who_is_not_of_the_cluster_cannot_stop_its_elections() -> None:
+    at = cluster(58)
+    clients = Clients(at)
+    stranger = Incarnation(UUID(int=7), 1)
+    last = Term((1 << 63) - 1, stranger.member)
+    disk = Credentials(incarnation=stranger, last=b"", fresh=b"nonce", end=1)
+
+    async def scenario(at: SimCluster) -> None:
+        await serving(at, clients)
+        said: tuple[Telling, ...] = (
+            AskPromise(term=last, sure=False),
+            AskPromise(term=last, sure=True),
+            Ping(term=last, round=1),
+            Pong(term=last, round=1, votes=True, promised=last, end=1),
+            Propose(term=last, decision=Decision(at.topology().index + 1, ())),
+            Accepted(term=last, index=2, promised=last),
+            ProposeChange(request=1, change=NamespaceDropped(name="m")),
+            Join(credentials=disk, address="nowhere"),
+        )
+        for number, (name, telling) in enumerate(product(at.names, said), 1):
+            stream = await clients.network.connect((name, PORT))
+            mine = Introduction(
+                role="member", channel="control", member=stranger.member.bytes, boot=1,
+                number=number, decided=1,
+            )  # fmt: skip
+            await stream.send(frame([pack_message(mine.message())]))
+            await stream.receive()
+            await stream.send(frame([pack_message(message_of(telling))]))
+            await trio.sleep(0.1)
+            stream.close()
+        assert [known.name for known in at.topology().namespaces.values()] == ["m"]
+        assert at.topology().members.keys() == {at.member_id(name) for name in at.names}
+        leader = at.coordinator()
+        assert leader is not None
+        await at.restart(leader)
         await at.settled()
 
     at.run(scenario)
