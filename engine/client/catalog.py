@@ -17,8 +17,11 @@ from ...affinity.errors import UsageError
 from ...wal.records import NamespaceRecord
 from ..codecs import registry as codecs
 from ..data.namespaces import Home, Namespace, bound, check_codecs, check_name, no_map
-from .routing import AnswerLostError, Cluster, Job, Steps, served
+from .routing import PAUSE_S, AnswerLostError, Cluster, Job, Pause, Steps, served
 from .views import ClusterView
+
+MAP_PAUSE_S_MAX = 0.5
+"""The longest pause before a map is looked for again that exists, and that nobody has told of."""
 
 GivenCodec = codecs.ValueCodec[Any]
 
@@ -56,13 +59,26 @@ class ClusterCatalog:
         if record is None and not create:
             yield from self._refreshed(until)
             record = self._existing(name)
+        pause = PAUSE_S
         while record is None:
             names = [codecs.as_codec(codecs.Bytes if c is None else c) for c in (key, value)]
             arguments = (name, *(part for codec in names for part in (codec.name, codec.version)))
-            yield from served(self._cluster, Job((), "map", arguments, until))
+            refused = None
+            try:
+                yield from served(self._cluster, Job((), "map", arguments, until))
+            except UsageError as error:
+                refused = error
             record = self._record(name)
             if record is None:
                 yield from self._refreshed(until)
+                record = self._record(name)
+            if record is None and refused is not None:
+                # Somebody has made it, with codecs that are taken as they are, and who was asked
+                # has not heard of it yet.
+                if None not in (key, value) or pause > MAP_PAUSE_S_MAX:
+                    raise refused
+                yield Pause(pause)
+                pause *= 2
         namespace = self._bound(record, key, value)
         check_codecs(namespace, key, value)
         return namespace
@@ -87,7 +103,9 @@ class ClusterCatalog:
         """Remove a map; ``NotFoundError`` if there is none."""
         yield from self._refreshed(until)
         number = self._existing(name).id
-        yield from self._changes("drop", (name,), until, lambda view: number not in view.namespaces)
+        yield from self._changes(
+            "drop", (name, number), until, lambda view: number not in view.namespaces
+        )
 
     def rename(self, old: str, new: str, until: float) -> Steps[None]:
         """Give a map another name; ``UsageError`` if that is taken."""
@@ -101,12 +119,12 @@ class ClusterCatalog:
         def done(view: ClusterView) -> bool:
             return number in view.namespaces and view.namespaces[number].name == new
 
-        yield from self._changes("rename", (old, new), until, done)
+        yield from self._changes("rename", (old, new, number), until, done)
 
     def _changes(
         self,
         operation: str,
-        arguments: tuple[str, ...],
+        arguments: tuple[str | int, ...],
         until: float,
         done: Callable[[ClusterView], bool],
     ) -> Steps[None]:

@@ -25,8 +25,8 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     "map": typed_fields(
         "name:text key_codec:text key_version:int value_codec:text value_version:int"
     ),
-    "drop": typed_fields("name:text"),
-    "rename": typed_fields("old:text new:text"),
+    "drop": typed_fields("name:text map:int?"),
+    "rename": typed_fields("old:text new:text map:int?"),
     "status": (),
 }
 READS = typed_fields("namespace:int keys:bytes* epochs:int* counters:int*")

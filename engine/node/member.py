@@ -333,15 +333,20 @@ class RunningMember:
         change: TopologyChange,
         deadline: float,
         done: Callable[[Exception | None], None],
+        number: int | None = None,
     ) -> None:
-        """Have a change of maps decided; ``done`` hears None behind its effect, or why not."""
-        self._nursery.start_soon(self._change, change, deadline, done)
+        """Have a change of maps decided; ``done`` hears None behind its effect, or why not.
+
+        ``number`` is the map that is meant: one that has got its name since is left alone.
+        """
+        self._nursery.start_soon(self._change, change, deadline, done, number)
 
     async def _change(
         self,
         change: TopologyChange,
         deadline: float,
         done: Callable[[Exception | None], None],
+        number: int | None,
     ) -> None:
         refused: list[Exception] = []
         if not self.agreement.reaches_majority(self.now):
@@ -360,6 +365,10 @@ class RunningMember:
                 if self._was_made(change, before):
                     return
                 after = self._effective.index
+                if number is not None and _named(change, self._effective) not in (None, number):
+                    refused.append(UsageError(f"the map with the id {number} is not there"))
+                    nursery.cancel_scope.cancel()
+                    return
                 refusal = await self.council.propose(change, after=after)
             await trio.sleep(REFUSED_S)
             refused.append(UsageError(refusal.reason))
@@ -527,6 +536,15 @@ class RunningMember:
 
     def room(self, connection: Connection) -> None:
         """Nothing waits for room: what a member says fits, or its connection ends."""
+
+
+def _named(change: TopologyChange, topology: Topology) -> int | None:
+    """Return the map that has the name which a change is about; None if there is none."""
+    assert isinstance(change, NamespaceDropped | NamespaceRenamed)
+    known = topology.namespace_named(
+        change.name if isinstance(change, NamespaceDropped) else change.old
+    )
+    return None if known is None else known.id
 
 
 def _is_effective(change: TopologyChange, before: Topology, topology: Topology) -> bool:

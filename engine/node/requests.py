@@ -74,8 +74,12 @@ class Surroundings(Protocol):
         change: TopologyChange,
         deadline: float,
         done: Callable[[Exception | None], None],
+        number: int | None = None,
     ) -> None:
-        """Have a change decided; ``done`` hears None behind its effect, or why it is refused."""
+        """Have a change decided; ``done`` hears None behind its effect, or why it is refused.
+
+        ``number`` is the map that is meant, which another one of its name is not.
+        """
 
     def find_outcome(self, tx_id: bytes, done: Callable[[Outcome | Exception], None]) -> None:
         """Look in the log for what became of a transaction."""
@@ -407,14 +411,18 @@ class Requests:
         self._around.change(made, request.deadline, done)
 
     def _drop(self, request: ClientRequest) -> None:
-        [name] = request.arguments
+        name, number = request.arguments
         change = NamespaceDropped(name=check_name(name))
-        self._around.change(change, request.deadline, lambda refused: _done(request, refused))
+        self._around.change(
+            change, request.deadline, lambda refused: _done(request, refused), number
+        )
 
     def _rename(self, request: ClientRequest) -> None:
-        old, new = request.arguments
+        old, new, number = request.arguments
         change = NamespaceRenamed(old=check_name(old), new=check_name(new))
-        self._around.change(change, request.deadline, lambda refused: _done(request, refused))
+        self._around.change(
+            change, request.deadline, lambda refused: _done(request, refused), number
+        )
 
 
 def _knows_too_little() -> RoutedError:

@@ -9,6 +9,8 @@ import trio
 
 from support.raw_client import FailureError, RawClient
 from support.sim_clients import PARTITIONS, Clients, cluster, serving
+from tidelog import codecs
+from tidelog.errors import NotFoundError
 from tidelog.testing import SimCluster
 
 MADE = ("m", "bytes", 1, "bytes", 1)
@@ -118,5 +120,58 @@ def test_who_asked_for_a_change_and_was_cut_off_is_told_that_it_may_be_made() ->
         with pytest.raises(FailureError) as refused:
             await near.ask("map", *MADE)
         assert "nothing can be decided" in refused.value.message
+
+    at.run(scenario)
+
+
+def test_a_drop_that_comes_late_leaves_another_map_of_that_name_alone() -> None:
+    # A client asked again by name, as the answer was lost, and met a map that was made meanwhile.
+    at = cluster(67)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        await serving(at, clients)
+        one, other = await clients.to("n1"), await clients.to("n2")
+        [old] = [number for number, name in names(at).items() if name == "m"]
+        await one.ask("drop", "m", old)
+        number = await other.ask("map", *MADE)
+        for operation, arguments in (("drop", ["m", old]), ("rename", ["m", "o", old])):
+            with pytest.raises(FailureError, match=f"map with the id {old} is not there"):
+                await one.ask(operation, *arguments)
+        assert names(at)[number] == "m"
+
+    at.run(scenario)
+
+
+def test_a_map_without_codecs_is_that_which_somebody_has_just_made() -> None:
+    # The member that was asked had not heard of it, and a map of bytes was asked for in its place.
+    at = cluster(71)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        slow = min(at.names, key=at.member_id)  # which leads first, and a client asks first
+        await at.kill(slow)
+        await trio.sleep(4)
+        at.start([slow])
+        await at.settled()
+        leader = at.coordinator()
+        assert leader not in (None, slow)
+        [third] = set(at.names) - {leader, slow}
+        near, far = at.client(slow), at.client(third)
+        with suppress(NotFoundError):
+            await near.map("nobody", create=False).get("a")
+        at.hold("decided", src=str(leader), dst=slow)
+        await far.map("users", key=codecs.Str, value=codecs.I64).set("ada", 7)
+        async with trio.open_nursery() as nursery:
+            found: list[object] = []
+
+            async def look() -> None:
+                found.append(await near.map("users").get("ada"))
+
+            nursery.start_soon(look)
+            await trio.sleep(0.4)
+            at.release("decided", src=str(leader), dst=slow)
+        assert found == [7]
 
     at.run(scenario)

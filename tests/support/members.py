@@ -229,14 +229,14 @@ class Members:
         self.decide()
         return self.last_namespace
 
-    def _drop(self, member: Member, name: str) -> None:
+    def _drop(self, member: Member, name: str, number: int) -> None:
         left = [row for row in self.namespaces if row[1] != name]
         if len(left) == len(self.namespaces):
             raise NotFoundError(f"there is no map {name!r}")
         self.namespaces = left
         self.decide()
 
-    def _rename(self, member: Member, old: str, new: str) -> None:
+    def _rename(self, member: Member, old: str, new: str, number: int) -> None:
         self.namespaces = [[row[0], new if row[1] == old else row[1], *row[2:]]
                            for row in self.namespaces]  # fmt: skip
         self.decide()

@@ -53,8 +53,15 @@ class RawClient:
     async def begin(self, operation: str, *arguments: object, left_us: int | None = None) -> int:
         """Send a request; return its id."""
         self._ids += 1
-        await self.send("request", self._ids, left_us, operation, list(arguments))
+        asked = self._about(operation, list(arguments))
+        await self.send("request", self._ids, left_us, operation, asked)
         return self._ids
+
+    def _about(self, operation: str, arguments: list[Any]) -> list[Any]:
+        """Add to a drop, or to a rename, that it means whatever has the name."""
+        if len(arguments) == {"drop": 1, "rename": 2}.get(operation):
+            arguments.append(None)
+        return arguments
 
     async def begin_all(self, *asked: tuple[str, list[object]]) -> list[int]:
         """Send requests in one frame; return their ids."""
