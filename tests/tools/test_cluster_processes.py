@@ -256,6 +256,19 @@ def test_a_server_that_is_asked_for_wrongly_makes_nothing(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    "arguments", [["init", "{}", "--name", "n1", "--members", MEMBERS], ["run", "{}", "--solo"]]
+)
+def test_a_directory_of_something_else_does_not_get_a_lock(
+    run: Run, tmp_path: Path, arguments: list[str]
+) -> None:
+    (tmp_path / "notes").touch()
+    done = run("server", *(text.format(tmp_path) for text in arguments))
+    assert done.exit_code == 2
+    assert "is not empty" in done.stderr
+    assert os.listdir(tmp_path) == ["notes"]
+
+
 def test_a_server_off_loopback_has_to_be_wanted(run: Run, tmp_path: Path) -> None:
     made = ["server", "init", tmp_path / "one", "--name", "n1", "--members", "n1=127.0.0.1:7400"]
     assert run(*made).exit_code == 0
