@@ -244,6 +244,8 @@ def test_each_machine_makes_its_own_member(run: Run, tmp_path: Path) -> None:
         (["run", "{}", "--solo", "--listen", "127.0.0.1:1"], "--solo excludes"),
         (["run", "{}", "--socket", "s"], "are for --solo"),
         (["run", "{}", "--solo", "--socket", "s" * 200], "longer than 107 bytes"),
+        (["run", "{}", "--solo", "--socket", "/none/here/s"], "no directory /none/here for"),
+        (["run", "{}", "--solo", "--socket", "/etc/passwd"], "something else at /etc/passwd"),
         (["run", "{}", "--listen", "7400"], "not HOST:PORT"),
     ],
 )
@@ -285,6 +287,19 @@ def test_a_member_of_several_does_not_run_as_a_cluster_of_one(run: Run, tmp_path
     assert "a member of a cluster of 2" in done.stderr
     assert "without --solo" in done.stderr
     assert "socket" not in os.listdir(tmp_path / "one")
+
+
+def test_a_socket_at_which_somebody_listens_is_left_to_them(run: Run, tmp_path: Path) -> None:
+    """It was taken over, and removed at the end: nobody reached the first server any more."""
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(str(tmp_path / "s"))
+        taken.listen()
+        done = run("server", "run", tmp_path / "one", "--solo", "--socket", tmp_path / "s")
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "s"))
+    assert done.exit_code == 2
+    assert "Address already in use" in done.stderr
+    assert "another path with --socket" in done.stderr
 
 
 def server(*arguments: object) -> subprocess.Popen[str]:
