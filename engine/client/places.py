@@ -66,7 +66,7 @@ def _in_directory(directory: str) -> tuple[str, ...]:
         with open(path, "rb") as file:
             members = tomllib.load(file)["members"]
         addresses = tuple(_checked(member["address"]) for member in members)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"there is no cluster at {directory}: no {path}", hint=_FORMS) from None
     except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
         raise UsageError(f"{path} does not tell where members are: {error}", hint=_FORMS) from None

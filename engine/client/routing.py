@@ -237,6 +237,8 @@ class _Search:
         self.pause = PAUSE_S
         self.fresh = False
         """Whether a member has confirmed the view during this call, not known to be outdated."""
+        self.minority = False
+        """Whether that member reaches no majority, so that it cannot tell who is away."""
         self.reason = ""
         self.greeted = ""
         """The address of who has confirmed it, if it had to be asked for."""
@@ -252,6 +254,11 @@ class _Search:
 
     def late(self) -> TidelogError:
         """Return the error for a call whose time is over, and that had no effect."""
+        if self.fresh and self.minority and self.cluster.view is not None:
+            return NotEnoughMembersError(
+                f"no majority of the {len(self.cluster.view.members)} members is there to tell "
+                f"who serves this ({self.reason})"
+            )
         if self.fresh or not self.tried:
             told = f": {self.reason}" if self.reason else ""
             return DeadlineError(
@@ -269,7 +276,7 @@ class _Search:
         ``greet`` goes back to the addresses that the user gave, if nobody else does.  One of them
         may be that of a member by another name, whose older connection ends thereby.
         """
-        self.fresh, self.greeted = False, ""
+        self.fresh, self.minority, self.greeted = False, False, ""
         view = self.cluster.view
         members = () if view is None else view.members
         for member in members:
@@ -278,7 +285,7 @@ class _Search:
             event = yield Ask(member.id, "status", (), min(self.until, now + PATIENCE_S))
             now = event.now
             if isinstance(event, Value | Failed):
-                self.fresh = True
+                self.fresh, self.minority = True, _lacks_majority(event)
                 return now
             self._missed(member.address, event)
         known = {member.address for member in members if member.present or member.id == avoided}
@@ -299,7 +306,8 @@ class _Search:
 
     def failed(self, member: MemberView, event: Unreached | Broke) -> Steps[float]:
         """Ask others, since a member could not be asked."""
-        self.tried[member.address] = self.reason = event.reason
+        self.tried[member.address] = event.reason
+        self.reason = f"{member.address}: {event.reason}"
         return (yield from self.looked(event.now, member.id))
 
 
@@ -326,7 +334,7 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
         if type(event) is Value:
             return event.value
         if isinstance(event, Failed):
-            search.fresh = True
+            search.fresh, search.minority = True, False
             search.reason = event.message or event.code
             if job.once and event.code == CommitUnknownError.code:
                 raise AnswerLostError(search.reason, event.now)
@@ -402,6 +410,12 @@ def _still(cluster: Cluster, job: Job, member: MemberView) -> bool:
     if view is None or not job.partitions:
         return True
     return all(view.serving(partition) == member for partition in job.partitions)
+
+
+def _lacks_majority(event: Value | Failed) -> bool:
+    """Tell whether a member has said in its status that it reaches no majority."""
+    status = event.value if type(event) is Value else None
+    return isinstance(status, dict) and status.get("majority") is False
 
 
 def _unavailable(job: Job, member: MemberView) -> PartitionUnavailableError:

@@ -94,6 +94,8 @@ def init_member(
     disk = environment.disk
     if disk.kind(directory) is None:
         make_place(environment, directory)
+    with translated_disk("making a member's directory"):
+        _check_remains(environment, directory)  # before anything is written, a lock, too
     lock = take_lock(environment, directory)
     try:
         with translated_disk("making a member's directory"):
@@ -120,11 +122,9 @@ def init_member(
         lock.release()
 
 
-def _clear_remains(environment: Environment, directory: str) -> None:
-    """Remove what an interrupted ``init_member`` left; raise for anything else."""
-    disk = environment.disk
-    root = disk.directory(directory)
-    names = set(root.names())
+def _check_remains(environment: Environment, directory: str) -> set[str]:
+    """Return what an interrupted ``init_member`` left; raise if there is anything else."""
+    names = set(environment.disk.directory(directory).names())
     strangers = names - REMAINS - {"lock", "wal", "data", "readers"}
     if MANIFEST_NAME in names or strangers:
         what = "holds a store already" if MANIFEST_NAME in names else "is not empty"
@@ -132,7 +132,14 @@ def _clear_remains(environment: Environment, directory: str) -> None:
             f"{directory} {what}: it cannot become a member's directory",
             hint="Name an empty directory, or one that does not exist yet.",
         )
-    for name in sorted(names & REMAINS):
+    return names & REMAINS
+
+
+def _clear_remains(environment: Environment, directory: str) -> None:
+    """Remove what an interrupted ``init_member`` left; raise for anything else."""
+    remains = _check_remains(environment, directory)
+    root = environment.disk.directory(directory)
+    for name in sorted(remains):
         root.unlink(name)
     root.sync()
 

@@ -14,7 +14,9 @@ direction.
 
 from __future__ import annotations
 
+import errno
 import os
+import socket as system_socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -78,7 +80,9 @@ def _is_path(address: Address) -> bool:
 async def _listen_at_path(path: str) -> RealListener:
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(os.lstat(path).st_mode):
-            os.unlink(path)
+            if _answers(path):
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
+            os.unlink(path)  # whoever listened there has ended
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         await listening.bind(path)
@@ -88,6 +92,13 @@ async def _listen_at_path(path: str) -> RealListener:
     except BaseException:
         listening.close()
         raise
+
+
+def _answers(path: str) -> bool:
+    """Tell whether somebody listens at a Unix socket."""
+    with system_socket.socket(system_socket.AF_UNIX, system_socket.SOCK_STREAM) as attempt:
+        attempt.setblocking(False)
+        return attempt.connect_ex(path) in (0, errno.EAGAIN)  # the latter: its queue is full
 
 
 def _place_of(name: object) -> Address:

@@ -435,6 +435,9 @@ def test_what_cannot_name_a_cluster_is_refused(where: Any, said: str) -> None:
 def test_a_directory_without_a_cluster_is_told(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="there is no cluster at"):
         place_of_cluster(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotFoundError, match="there is no cluster at"):
+        place_of_cluster(tmp_path / "file")
     for text in ("members = 5", "[[members]]\nname = 'x'", "members = []", "="):
         (tmp_path / "cluster.toml").write_text(text)
         with pytest.raises(UsageError, match=r"cluster\.toml"):

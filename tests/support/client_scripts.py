@@ -6,6 +6,7 @@ is what the machine says, and is compared.
     view DECIDED a+ b-          the newest view: members, present or not; partition n is of the n-th
     get PARTITION, commit PARTITION, any      begins the call
     value X, failed CODE, unreached, broke, quiet, done      what has happened, at the next second
+    status yes, status no       the same: a member tells its status, whether it reaches a majority
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ class Player:
         match word:
             case "value":
                 return Value(code if code else [7], now)
+            case "status":
+                return Value({"majority": code == "yes"}, now)
             case "failed":
                 return Failed(code, "", {"partition": 0}, now)
             case "unreached":

@@ -244,6 +244,8 @@ def test_each_machine_makes_its_own_member(run: Run, tmp_path: Path) -> None:
         (["run", "{}", "--solo", "--listen", "127.0.0.1:1"], "--solo excludes"),
         (["run", "{}", "--socket", "s"], "are for --solo"),
         (["run", "{}", "--solo", "--socket", "s" * 200], "longer than 107 bytes"),
+        (["run", "{}", "--solo", "--socket", "/none/here/s"], "no directory /none/here for"),
+        (["run", "{}", "--solo", "--socket", "/etc/passwd"], "something else at /etc/passwd"),
         (["run", "{}", "--listen", "7400"], "not HOST:PORT"),
     ],
 )
@@ -254,6 +256,19 @@ def test_a_server_that_is_asked_for_wrongly_makes_nothing(
     assert done.exit_code == 2
     assert problem in done.stderr
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["init", "{}", "--name", "n1", "--members", MEMBERS], ["run", "{}", "--solo"]]
+)
+def test_a_directory_of_something_else_does_not_get_a_lock(
+    run: Run, tmp_path: Path, arguments: list[str]
+) -> None:
+    (tmp_path / "notes").touch()
+    done = run("server", *(text.format(tmp_path) for text in arguments))
+    assert done.exit_code == 2
+    assert "is not empty" in done.stderr
+    assert os.listdir(tmp_path) == ["notes"]
 
 
 def test_a_server_off_loopback_has_to_be_wanted(run: Run, tmp_path: Path) -> None:
@@ -272,6 +287,19 @@ def test_a_member_of_several_does_not_run_as_a_cluster_of_one(run: Run, tmp_path
     assert "a member of a cluster of 2" in done.stderr
     assert "without --solo" in done.stderr
     assert "socket" not in os.listdir(tmp_path / "one")
+
+
+def test_a_socket_at_which_somebody_listens_is_left_to_them(run: Run, tmp_path: Path) -> None:
+    """It was taken over, and removed at the end: nobody reached the first server any more."""
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(str(tmp_path / "s"))
+        taken.listen()
+        done = run("server", "run", tmp_path / "one", "--solo", "--socket", tmp_path / "s")
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "s"))
+    assert done.exit_code == 2
+    assert "Address already in use" in done.stderr
+    assert "another path with --socket" in done.stderr
 
 
 def server(*arguments: object) -> subprocess.Popen[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import stat
 import sys
 from types import FrameType
 from uuid import UUID, uuid4
@@ -139,6 +140,7 @@ def _solo(directory: str, socket: str | None, partitions: int | None) -> str:
             f"the path of the socket, {path}, is longer than {SOCKET_BYTES_MAX} bytes",
             hint="Give a shorter one with --socket.",
         )
+    _check_socket(path, directory)
     if not os.path.exists(os.path.join(directory, MANIFEST_NAME)):
         cluster = uuid4()
         init_member(
@@ -155,6 +157,21 @@ def _solo(directory: str, socket: str | None, partitions: int | None) -> str:
             hint="Leave --partitions out.",
         )
     return path
+
+
+def _check_socket(path: str, directory: str) -> None:
+    """Raise unless a socket can be where it is wanted; ``directory`` is made if need be."""
+    folder = os.path.dirname(path)
+    if folder != directory and not os.path.isdir(folder):
+        raise UsageError(
+            f"there is no directory {folder} for the socket",
+            hint="Make it, or give another path with --socket.",
+        )
+    if os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise UsageError(
+            f"there is something else at {path}, which is to be the socket",
+            hint="Give another path with --socket.",
+        )
 
 
 def _run(
@@ -197,20 +214,23 @@ def _run(
     try:
         trio.run(serve)
     except BaseExceptionGroup as group:
-        failed = _told(group)
+        failed = _told(group, "path with --socket" if solo else "address with --listen")
     if failed:
         raise failed
     note(settings, "the member has ended in order")
 
 
-def _told(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error to tell of those that ended the tasks of a member."""
+def _told(group: BaseExceptionGroup[BaseException], other: str) -> BaseException:
+    """Return the error to tell of those that ended the tasks of a member.
+
+    ``other`` is what to give if it cannot listen where it should.
+    """
     first: BaseException = group
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     if isinstance(first, OSError) and first.errno in _NO_LISTENING:
         return UsageError(
             f"the member cannot listen at its address: {first.strerror}",
-            hint="End whoever listens there, or give another address with --listen.",
+            hint=f"End whoever listens there, or give another {other}.",
         )
     return first
