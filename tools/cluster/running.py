@@ -22,7 +22,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from uuid import uuid4
 
 from ...affinity.errors import ClusterError, UsageError
@@ -164,6 +164,7 @@ def start_members(folder: str, names: Iterable[str], tell: TellUser) -> None:
             if pid_of(directory):
                 tell(f"{name} runs already")
                 continue
+            _check_free(name, cluster.member(name).address)
             pid = start_process(directory)
             started.append(name)
             write_cluster(folder, cluster := cluster.with_pid(name, pid))
@@ -171,6 +172,16 @@ def start_members(folder: str, names: Iterable[str], tell: TellUser) -> None:
     except BaseException:
         _end_all(folder, cluster, started, KILLED_S_MAX, tell)
         raise
+
+
+def _check_free(name: str, address: str) -> None:
+    """Raise ``RefusedError`` if somebody else answers where a member is to listen."""
+    with suppress(OSError), socket.create_connection(parsed_address(address), ANSWER_S_MAX):
+        raise RefusedError(
+            f"{name} cannot be started: somebody else listens at {address}",
+            hint="End that process. If it is a member of a cluster whose directory was copied, only "
+            "one of both can run.",
+        )
 
 
 def _wait_until_served(
