@@ -583,6 +583,8 @@ def test_numbers_of_a_commit_that_did_not_get_into_the_log_are_closed_at_the_nex
         refused = await refusal(client, "commit", b"2" * 16, 1, False, None, [], [], lost)
         assert refused is not None
         disk.heal()
+        read = [[number, [key], [1], [1]]]  # which is as it was
+        assert await refusal(client, "commit", b"5" * 16, 1, False, None, read, [], []) is None
         told = await client.put(b"3" * 16, number, {key: b"3"})
         assert told[1:] == [[2], [1], [4], [1]]
         await at.restart("n1")
@@ -696,5 +698,35 @@ def test_much_that_waits_for_the_log_goes_in_groups_of_a_size(
         assert 5 <= at.member("n1").log.groups - groups <= 8
         assert at.member("n1").log.queued_bytes == 0
         assert None not in (await client.ask("get", number, [b"%d" % n for n in range(11)]))[0]
+
+    at.run(scenario)
+
+
+def test_a_read_that_a_commit_on_its_way_changes_is_not_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    genuine = node_log.NodeLog._append
+
+    async def slowly(self: node_log.NodeLog, payload: bytes) -> None:
+        await genuine(self, payload)
+        await trio.sleep(0.2)
+
+    at = cluster(87, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        monkeypatch.setattr(node_log.NodeLog, "_append", slowly)
+        write = [[number, [b"a"], [b"1"]]]
+        begun = await client.begin("commit", b"1" * 16, 1, False, None, [], [], write)
+        await trio.sleep(0.1)
+        assert at.member("n1").log.ids_in_flight() == (1, [b"1" * 16])
+        read = [[number, [b"a"], [0], [0]]]
+        refused = await refusal(client, "commit", b"2" * 16, 1, False, None, read, [], [])
+        assert refused is not None
+        assert refused.code == "TL-TX-002"
+        assert refused.fields["winner"] == b"1" * 16
+        await client.answer(begun)
+        assert at.member("n1").log.ids_in_flight() == (1, [])
 
     at.run(scenario)

@@ -11,12 +11,15 @@ import trio
 
 from support.raw_client import FailureError
 from support.sim_clients import PARTITIONS, Clients, cluster, made_map, serving
+from tidelog.affinity.topology import Topology, Touched
 from tidelog.codecs import Msgpack, Str
 from tidelog.engine.agreement import journal, machine
+from tidelog.engine.commit.entries import Commit
 from tidelog.engine.data.digests import range_digest
 from tidelog.engine.net import frames
 from tidelog.engine.node import reads
 from tidelog.engine.node.log import NodeLog
+from tidelog.engine.node.member import RunningMember
 from tidelog.engine.node.requests import ClientRequest
 from tidelog.engine.store.options import Options
 from tidelog.engine.system.layout import NEW_CONFIG_LOG_NAME
@@ -774,5 +777,68 @@ def test_who_hears_of_its_own_end_from_the_log_comes_back_under_a_new_boot() -> 
         client = await clients.to("n3")
         assert (await client.ask("get", number, [at.key(partition, 0)]))[0] == [None]
         assert at.topology().partitions[partition].author.boot == boot + 1
+
+    at.run(scenario)
+
+
+def test_status_tells_of_leases_as_they_are() -> None:
+    at = cluster(78)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        await serving(at, clients)
+        client = await clients.to("n2")
+        told = await client.ask("status")
+        mine = [p for p in range(PARTITIONS) if at.primary(p) == "n2"]
+        assert told["partitions"] == mine
+        assert (told["open"], told["leased"]) == ([True] * len(mine), [True] * len(mine))
+        assert 0 < told["lease_us"] <= 1_500_000
+        assert told["majority"] is True
+        at.nodes["n2"].clocks.move(3)
+        told = await client.ask("status")
+        assert (told["open"], told["leased"]) == ([True] * len(mine), [False] * len(mine))
+        assert told["lease_us"] == 0
+        assert told["counts"]["requests"] == 2
+
+    at.run(scenario)
+
+
+def test_a_decision_takes_effect_behind_those_before_it_which_the_log_still_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Else clients heard of maps that this member does not have yet.
+    genuine, effect = NodeLog._carry, RunningMember._take_effect
+    lacking: list[int] = []
+
+    async def slowly(self: NodeLog, group: list[Commit]) -> None:
+        await trio.sleep(0.2)
+        await genuine(self, group)
+
+    def seen(self: RunningMember, topology: Topology) -> None:
+        lacking.extend(topology.namespaces.keys() - self.log.state.namespaces.keys())
+        effect(self, topology)
+
+    monkeypatch.setattr(NodeLog, "_carry", slowly)
+    monkeypatch.setattr(RunningMember, "_take_effect", seen)
+    at = cluster(79, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, _ = await serving(at, clients)
+        member = at.member("n1")
+        for n in range(3):
+            begun = await client.begin("map", f"m{n}", "bytes", 1, "bytes", 1)
+            while not any(
+                one.name == f"m{n}" for one in member.agreement.topology.namespaces.values()
+            ):
+                await trio.sleep(0.001)
+            index = member.agreement.topology.index
+            member.agreement.propose(99 + n, Touched(partition=0))
+            member.council._wake.set()
+            while member.agreement.topology.index == index:
+                await trio.sleep(0.001)
+            assert member.decided < index
+            await client.answer(begun)
+        assert not lacking
 
     at.run(scenario)

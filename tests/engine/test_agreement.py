@@ -35,6 +35,7 @@ from tidelog.engine.agreement.messages import (
     AskPromise,
     Decided,
     Envelope,
+    Fetch,
     Guard,
     Pong,
     Propose,
@@ -130,6 +131,53 @@ def test_a_member_far_behind_is_told_the_topology() -> None:
     net.start(behind)
     net.run_until(net.settled, 5)
     assert net.machine(behind).topology == net.machine(leader(net)).topology
+    # What it kept from before does not join on to what follows, and is told to nobody.
+    net.propose(leader(net), 999, Touched(partition=0))
+    net.run_until(net.settled, 5)
+    kept = [decision.index for decision in net.machine(behind).decisions_kept()]
+    newest = net.machine(behind).topology.index
+    assert kept == list(range(newest + 1 - len(kept), newest + 1))
+    assert len(kept) < 5
+
+
+def test_a_decision_is_told_to_all_at_once() -> None:
+    # Whoever had to ask for it would know of it a heartbeat later.
+    net = settled(timing=Timing(heartbeat=0.4))
+    first, told = leader(net), set()
+    index = net.machine(first).topology.index + 1
+
+    def seen(envelope: Envelope, target: UUID) -> bool:
+        if isinstance(envelope.message, Decided) and envelope.message.decisions:
+            told.add(target)
+        return isinstance(envelope.message, Fetch)
+
+    net.dropped = seen
+    net.propose(first, 1, Touched(partition=0))
+    net.run(0.1)
+    assert told == {member(number) for number in (1, 2, 3) if number != first}
+    assert [net.machine(number).topology.index for number in (1, 2, 3)] == [index] * 3
+
+
+def test_what_was_released_moves_without_waiting_for_a_lease() -> None:
+    # L4: who has released a partition serves it no more, whatever its lease says.
+    net = settled(5, backups=2)
+    first, copied = (
+        leader(net),
+        [p for p in net.machine(1).topology.partitions if len(p.in_sync) > 1],
+    )
+    authors = [copies.author.member.int for copies in copied]
+    other = next(one for one in authors if one != first and authors.count(one) > 1)
+    released, *kept = [p.row.partition for p in copied if p.author.member == member(other)]
+    leaves = net.machine(other)
+    leaves.release(released)
+    net._drive(net[other])
+    net.run(0.05)
+    net.cut([other], [number for number in range(1, 6) if number != other])
+    net.propose(first, 1, MemberGone(incarnation=leaves.me))
+    net.run(0.2)
+    partitions = net.machine(first).topology.partitions
+    assert partitions[released].author.member != member(other)
+    assert all(partitions[partition].author.member == member(other) for partition in kept)
 
 
 def test_a_coordinator_with_nothing_to_decide_makes_no_topology(
