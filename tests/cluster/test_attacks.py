@@ -14,6 +14,7 @@ from tidelog.affinity.topology import Decision, Incarnation, MemberGone
 from tidelog.engine.agreement.messages import Decided
 from tidelog.engine.agreement.wire import message_of
 from tidelog.engine.commit.outcomes import dated_id
+from tidelog.engine.data.digests import range_digest
 from tidelog.engine.net.frames import frame, pack_message
 from tidelog.engine.net.handshake import Introduction
 from tidelog.engine.node import commits, log as node_log, reads, requests
@@ -728,5 +729,31 @@ def test_a_read_that_a_commit_on_its_way_changes_is_not_confirmed(
         assert refused.fields["winner"] == b"1" * 16
         await client.answer(begun)
         assert at.member("n1").log.ids_in_flight() == (1, [])
+
+    at.run(scenario)
+
+
+def test_a_range_that_is_too_long_to_be_checked_is_not_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A member looks at one key more than a range may have, and would miss what is behind that.
+    monkeypatch.setattr(commits, "RANGE_KEYS_MAX", 3)
+    at = cluster(88, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        keys = [b"a", b"b", b"c", b"d", b"e"]
+        await client.put(b"1" * 16, number, dict.fromkeys(keys, b"v"))
+        for count, code in ((3, "TL-TX-002"), (4, "TL-USE-001"), (5, "TL-USE-001")):
+            _, epochs, counters = await client.ask("get", number, keys[:count])
+            digest = range_digest(keys[:count], epochs, counters)
+            for high, told in (
+                (None, code),
+                (keys[count - 1] + b"\0", code if count > 3 else None),
+            ):
+                ranges = [[number, list(range(PARTITIONS)), b"", high, count, digest]]
+                refused = await refusal(client, "commit", b"2" * 16, 1, False, None, [], ranges, [])
+                assert (refused and refused.code) == told, (count, high)
 
     at.run(scenario)
