@@ -610,7 +610,7 @@ def test_what_no_client_sends_is_not_taken_for_a_mistake_of_the_member(
         longest = b"k" * 480
         await client.put(name, number, {longest: b"v", b"b": b"v"})
         write = [[number, [b"a"], [b"v"]]]
-        for asked in (
+        nonsense: tuple[tuple[Any, ...], ...] = (
             ("commit", name, 0, False, None, [], [], write),
             ("commit", name, 1 << 62, False, None, [], [], write),
             ("commit", name[1:], 1, False, None, [], [], write),
@@ -635,7 +635,8 @@ def test_what_no_client_sends_is_not_taken_for_a_mistake_of_the_member(
             ("map", "m2", "c" * 256, 1, "bytes", 1),
             ("map", "m2", "", 1, "bytes", 1),
             ("map", "m2", "bytes", 1, "bytes", 1 << 31),
-        ):
+        )
+        for asked in nonsense:
             refused = await refusal(client, *asked)
             assert refused is not None, asked
             assert refused.code.startswith("TL-USE"), (asked, refused)
