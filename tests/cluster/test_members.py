@@ -883,3 +883,18 @@ def test_what_was_acknowledged_in_a_new_segment_is_there_behind_a_restart() -> N
         assert values == [b"x" * 20_000] * 40
 
     at.run(scenario)
+
+
+def test_a_member_that_stops_tells_the_others_before_it_ends() -> None:
+    # Else they took note of it only when it had been silent for long.
+    at = cluster(91)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        await serving(at, clients)
+        before = at.world.now()
+        await at.stop("n3")
+        assert at.world.now() < before + 0.9
+        assert not at.topology().members[at.member_id("n3")].present
+
+    at.run(scenario)
