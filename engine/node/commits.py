@@ -195,7 +195,7 @@ def _range_of(row: Sequence[Any], state: State) -> ReadRange:
     space = state.space_of(map_record(state, number))
     if not set(partitions) <= set(space.numbers):
         raise not_understood("a range over partitions that its map has not")
-    if count < 0:
+    if not 0 <= count <= RANGE_KEYS_MAX:  # no more are looked at
         raise not_understood(f"a range of {count} keys")
     return ReadRange(
         partitions=tuple(partitions),
@@ -222,7 +222,7 @@ def commit_of(wanted: WantedCommit, context: CommitContext, answer: Callable[[],
     def judge(commit: Commit, group: Sequence[Entry]) -> None:
         view = context.overlay.view
         if wanted.given:
-            _check_id_is_new(wanted, commit, view, group, context)
+            _check_id_is_new(wanted, commit, view, context)
             if commit.receipt is not None:
                 return
         for read in wanted.reads:
@@ -242,19 +242,15 @@ def commit_of(wanted: WantedCommit, context: CommitContext, answer: Callable[[],
 
 
 def _check_id_is_new(
-    wanted: WantedCommit, commit: Commit, view: View, group: Sequence[Entry], context: CommitContext
+    wanted: WantedCommit, commit: Commit, view: View, context: CommitContext
 ) -> None:
-    """Answer a second commit under a given id as the first; raise for a refused attempt."""
+    """Answer a second commit under a given id as the first; raise for a refused attempt.
+
+    None is in the same group: of one id there is one commit on its way at a time (``requests``).
+    """
     partitions = context.state.spaces[0].partitions
     home = outcomes.home_of(wanted.tx_id, partitions)
     full_key = outcomes.outcome_key(wanted.tx_id, partitions)
-    if any(entry.changed({full_key}) for entry in group):
-        raise ConflictError(
-            f"another attempt of transaction {wanted.tx_id.hex()} is being committed",
-            namespace="",
-            key=None,
-            winner=wanted.tx_id,
-        )
     stored = read_stored(view, home, full_key)
     if stored is None:
         return

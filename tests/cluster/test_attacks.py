@@ -27,9 +27,10 @@ from tidelog.engine.agreement.messages import (
 )
 from tidelog.engine.agreement.wire import message_of
 from tidelog.engine.commit.outcomes import dated_id
+from tidelog.engine.data.digests import range_digest
 from tidelog.engine.net.frames import frame, pack_message
 from tidelog.engine.net.handshake import Introduction
-from tidelog.engine.node import reads, requests
+from tidelog.engine.node import commits, log as node_log, reads, requests
 from tidelog.engine.node.member import RunningMember
 from tidelog.testing import SimCluster
 from tidelog.testing.cluster import DIRECTORY, PORT
@@ -539,5 +540,274 @@ def test_a_disk_that_cannot_be_read_at_a_start_ends_that_start_with_a_storage_er
         await at.settled()
         client = await clients.to("n1")
         assert (await client.ask("get", number, [b"k"]))[0] == [b"a"]
+
+    at.run(scenario)
+
+
+@pytest.mark.parametrize("kind", ["write", "sync"])
+def test_who_asks_for_an_outcome_that_cannot_be_written_down_is_told_so(kind: str) -> None:
+    # T19: nobody hears of a refusal that is not durable, and nobody waits for ever.
+    at = cluster(80, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        disk = at.nodes["n1"].disk
+        disk.fail_at(disk.operations + 1, "EIO", kind=kind, path=f"{DIRECTORY}/wal")
+        asked = ("outcome", [b"1" * 16, True, 0])
+        with trio.fail_after(10):
+            told = [await answer_of(client, one) for one in await client.begin_all(asked, asked)]
+        assert told[0] is not None
+        assert told[0].startswith("TL-STO" if kind == "write" else "TL-TX-007"), told
+        assert (told[1] is None) == (kind == "write"), "the next one could be written"
+        write = [[number, [b"a"], [b"b"]]]
+        refused = await refusal(client, "commit", b"2" * 16, 1, False, None, [], [], write)
+        assert (refused is None) == (kind == "write"), "behind a failed sync nothing is written"
+        await at.restart("n1")
+        await at.settled()
+        client = await clients.to("n1")
+        assert await client.ask("outcome", b"1" * 16, True, 0) == "rolled_back"
+
+    at.run(scenario)
+
+
+def test_whoever_knows_more_than_a_member_that_writes_nothing_is_told_why() -> None:
+    # I6: what is decided takes no effect there any more, so nobody waits for it.
+    at = cluster(81, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        held = await clients.to("n1")
+        await held.send("known", client.decided + 1)
+        early = await held.begin("get", number, [b"a"])
+        disk = at.nodes["n1"].disk
+        disk.fail_at(disk.operations + 1, "EIO", kind="sync", path=f"{DIRECTORY}/wal")
+        assert await refusal(
+            client, "commit", b"1" * 16, 1, False, None, [], [], [[number, [b"a"], [b"b"]]]
+        )
+        before = at.world.now()
+        late = await held.begin("get", number, [b"a"])
+        with pytest.raises(FailureError, match="sync"):
+            await held.answer(late)
+        assert at.world.now() < before + 0.5
+        with pytest.raises(FailureError, match="sync"):
+            await held.answer(early)
+
+    at.run(scenario)
+
+
+def test_of_too_many_that_know_more_than_a_member_the_oldest_are_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requests, "HELD_MAX", 3)
+    at = cluster(82, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        ahead = await clients.to("n1")
+        await ahead.send("known", client.decided + 2)
+        begun = [await ahead.begin("get", number, [b"a"]) for _ in range(5)]
+        assert [await answer_of(ahead, one) for one in begun[:2]] == ["wait", "wait"]
+        gone = await clients.to("n1")
+        await gone.send("known", client.decided + 2)
+        await client.ask("map", "one", "bytes", 1, "bytes", 1)
+        assert len(at.member("n1").requests._held) == 3
+        await client.ask("map", "two", "bytes", 1, "bytes", 1)
+        for one in begun[2:]:
+            assert (await ahead.answer(one))[0] == [None]
+        assert not at.member("n1").requests._held
+
+    at.run(scenario)
+
+
+def test_numbers_of_a_commit_that_did_not_get_into_the_log_are_closed_at_the_next_start() -> None:
+    # K4: a gap below the first number of an epoch is closed by its list, so counters go on.
+    at = cluster(83, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        key = at.key(2, 0)
+        await client.put(b"1" * 16, number, {key: b"1"})
+        disk = at.nodes["n1"].disk
+        disk.fail_at(disk.operations + 1, "ENOSPC", kind="write", path=f"{DIRECTORY}/wal")
+        lost = [[number, [key, at.key(2, 1)], [b"2", b"2"]]]
+        refused = await refusal(client, "commit", b"2" * 16, 1, False, None, [], [], lost)
+        assert refused is not None
+        disk.heal()
+        read = [[number, [key], [1], [1]]]  # which is as it was
+        assert await refusal(client, "commit", b"5" * 16, 1, False, None, read, [], []) is None
+        told = await client.put(b"3" * 16, number, {key: b"3"})
+        assert told[1:] == [[2], [1], [4], [1]]
+        await at.restart("n1")
+        await at.settled()
+        assert at.counters("n1", 2) == (4, 4)
+        client = await clients.to("n1")
+        assert (await client.ask("get", number, [key, at.key(2, 1)]))[0] == [b"3", None]
+        assert (await client.put(b"4" * 16, number, {key: b"4"}))[1:] == [[2], [2], [5], [1]]
+
+    at.run(scenario)
+
+
+def test_what_no_client_sends_is_not_taken_for_a_mistake_of_the_member(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    at = cluster(84, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        name = b"1" * 16
+        longest = b"k" * 480
+        await client.put(name, number, {longest: b"v", b"b": b"v"})
+        write = [[number, [b"a"], [b"v"]]]
+        nonsense: tuple[tuple[Any, ...], ...] = (
+            ("commit", name, 0, False, None, [], [], write),
+            ("commit", name, 1 << 62, False, None, [], [], write),
+            ("commit", name[1:], 1, False, None, [], [], write),
+            ("commit", name, 1, False, None, [], [], [[number, [longest + b"k"], [b"v"]]]),
+            (
+                "commit",
+                name,
+                1,
+                False,
+                None,
+                [],
+                [[number, [PARTITIONS], b"", None, 0, b""]],
+                write,
+            ),
+            ("commit", name, 1, False, None, [], [[number, [0], b"", None, -1, b""]], write),
+            ("get", number, [longest + b"k"]),
+            ("outcome", name[1:], False, 0),
+            ("outcome", name, False, PARTITIONS),
+            ("outcome", name, False, -1),
+            ("scan", number, [PARTITIONS], b"", None, False, 1, False, False),
+            ("scan", number, [0], b"", None, False, 0, False, False),
+            ("map", "m2", "c" * 256, 1, "bytes", 1),
+            ("map", "m2", "", 1, "bytes", 1),
+            ("map", "m2", "bytes", 1, "bytes", 1 << 31),
+        )
+        for asked in nonsense:
+            refused = await refusal(client, *asked)
+            assert refused is not None, asked
+            assert refused.code.startswith("TL-USE"), (asked, refused)
+            assert "cannot be understood" in refused.message
+        assert (await client.ask("get", number, [longest, b"a"]))[0] == [b"v", None]
+        await client.ask("map", "m2", "c" * 255, 0, "bytes", (1 << 31) - 1)
+
+    at.run(scenario)
+    assert "node.request_failed" not in caplog.text
+
+
+def test_a_mistake_in_the_check_of_one_commit_ends_that_commit_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = cluster(85, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        genuine = commits._check_read
+
+        def mistaken(read: Any, *rest: Any) -> None:
+            if read.version == (7, 7):
+                raise KeyError("a mistake")
+            genuine(read, *rest)
+
+        monkeypatch.setattr(commits, "_check_read", mistaken)
+        asked = [
+            ("commit", [b"%016d" % n, 1, False, None, [[number, [b"x"], [v], [v]]], [],
+                        [[number, [b"%d" % n], [b"v"]]]])
+            for n, v in enumerate((0, 7, 0))
+        ]  # fmt: skip
+        told = [await answer_of(client, one) for one in await client.begin_all(*asked)]
+        assert told == [None, "TL-CLU-005", None]
+        values = (await client.ask("get", number, [b"0", b"1", b"2"]))[0]
+        assert values == [b"v", None, b"v"]
+        assert await client.ask("outcome", b"%016d" % 1, False, 0) == "rolled_back"
+
+    at.run(scenario)
+
+
+def test_much_that_waits_for_the_log_goes_in_groups_of_a_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_log, "GROUP_BYTES_MAX", 3000)
+    at = cluster(86, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        groups = at.member("n1").log.groups
+        asked = [
+            (
+                "commit",
+                [b"%016d" % n, 1, False, None, [], [], [[number, [b"%d" % n], [b"v" * size]]]],
+            )
+            for n, size in enumerate([1000] * 9 + [5000] + [1000])
+        ]
+        told = [await client.answer(one) for one in await client.begin_all(*asked)]
+        assert all(len(one[1]) == 1 for one in told)
+        assert 5 <= at.member("n1").log.groups - groups <= 8
+        assert at.member("n1").log.queued_bytes == 0
+        assert None not in (await client.ask("get", number, [b"%d" % n for n in range(11)]))[0]
+
+    at.run(scenario)
+
+
+def test_a_read_that_a_commit_on_its_way_changes_is_not_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    genuine = node_log.NodeLog._append
+
+    async def slowly(self: node_log.NodeLog, payload: bytes) -> None:
+        await genuine(self, payload)
+        await trio.sleep(0.2)
+
+    at = cluster(87, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        monkeypatch.setattr(node_log.NodeLog, "_append", slowly)
+        write = [[number, [b"a"], [b"1"]]]
+        begun = await client.begin("commit", b"1" * 16, 1, False, None, [], [], write)
+        await trio.sleep(0.1)
+        assert at.member("n1").log.ids_in_flight() == (1, [b"1" * 16])
+        read = [[number, [b"a"], [0], [0]]]
+        refused = await refusal(client, "commit", b"2" * 16, 1, False, None, read, [], [])
+        assert refused is not None
+        assert refused.code == "TL-TX-002"
+        assert refused.fields["winner"] == b"1" * 16
+        await client.answer(begun)
+        assert at.member("n1").log.ids_in_flight() == (1, [])
+
+    at.run(scenario)
+
+
+def test_a_range_that_is_too_long_to_be_checked_is_not_confirmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A member looks at one key more than a range may have, and would miss what is behind that.
+    monkeypatch.setattr(commits, "RANGE_KEYS_MAX", 3)
+    at = cluster(88, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        keys = [b"a", b"b", b"c", b"d", b"e"]
+        await client.put(b"1" * 16, number, dict.fromkeys(keys, b"v"))
+        for count, code in ((3, "TL-TX-002"), (4, "TL-USE-001"), (5, "TL-USE-001")):
+            _, epochs, counters = await client.ask("get", number, keys[:count])
+            digest = range_digest(keys[:count], epochs, counters)
+            for high, told in (
+                (None, code),
+                (keys[count - 1] + b"\0", code if count > 3 else None),
+            ):
+                ranges = [[number, list(range(PARTITIONS)), b"", high, count, digest]]
+                refused = await refusal(client, "commit", b"2" * 16, 1, False, None, [], ranges, [])
+                assert (refused and refused.code) == told, (count, high)
 
     at.run(scenario)

@@ -11,13 +11,20 @@ import trio
 
 from support.raw_client import FailureError
 from support.sim_clients import PARTITIONS, Clients, cluster, made_map, serving
+from tidelog.affinity.topology import Topology, Touched
 from tidelog.codecs import Msgpack, Str
+from tidelog.engine.agreement import journal, machine
+from tidelog.engine.commit.entries import Commit
 from tidelog.engine.data.digests import range_digest
 from tidelog.engine.net import frames
 from tidelog.engine.node import reads
+from tidelog.engine.node.log import NodeLog
+from tidelog.engine.node.member import RunningMember
+from tidelog.engine.node.requests import ClientRequest
 from tidelog.engine.store.options import Options
+from tidelog.engine.system.layout import NEW_CONFIG_LOG_NAME
 from tidelog.testing import SimCluster, SimulatedCrash
-from tidelog.testing.cluster import POINTS
+from tidelog.testing.cluster import DIRECTORY, POINTS
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -311,6 +318,7 @@ def test_a_page_ends_at_its_limits_and_says_that_there_is_more(
         assert await page(b"a", most + 3) == (2, True)
         assert await page(b"b", most + 3) == (most, True)
         assert await page(b"b", 3) == (3, True)
+        assert await page(b"b", 1) == (1, True)
         assert await page(b"b00003", most + 3) == (most, False)
         assert await page(b"a", 4, with_values=False) == (4, True)
         monkeypatch.setattr(reads, "PASSED_BYTES_MAX", 1_000_000)
@@ -538,5 +546,355 @@ def test_a_map_can_be_asked_for_while_its_only_member_is_just_coming() -> None:
         at.start()
         await mapping.set("k", 2)
         assert await mapping.get("k") == 2
+
+    at.run(scenario)
+
+
+def test_a_commit_whose_lease_ends_during_its_sync_is_answered_under_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # L5: what was written is not told without a lease, and is not called unknown too early.
+    at = cluster(70)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        partition = next(p for p in range(PARTITIONS) if at.primary(p) == "n2")
+        key = at.key(partition, 0)
+        client = await clients.to("n2")
+        member = at.member("n2")
+        finish, answered = NodeLog._finish, ClientRequest.answer
+        ended: list[bool] = []
+        served: list[bool] = []
+
+        def late(self: NodeLog, *arguments: Any) -> None:
+            if not ended:
+                at.nodes["n2"].clocks.move(3)
+                ended.append(not member.partitions.serves(partition, member.now))
+            finish(self, *arguments)
+
+        def seen(request: ClientRequest, value: object) -> None:
+            served.append(member.partitions.serves(partition, member.now))
+            answered(request, value)
+
+        monkeypatch.setattr(NodeLog, "_finish", late)
+        monkeypatch.setattr(ClientRequest, "answer", seen)
+        with trio.fail_after(5):
+            told = await client.put(b"1" * 16, number, {key: b"1"})
+            assert (ended, served) == ([True], [True])
+            assert told[1:] == [[partition], [1], [1], [1]]
+            assert await client.ask("outcome", b"1" * 16, False, partition) == "committed"
+            await client.put(b"1" * 16, number, {key: b"2"})
+        ended.clear()
+        write = [[number, [key], [b"3"]]]
+        request = await client.begin(
+            "commit", b"2" * 16, 1, False, None, [], [], write, left_us=2_000_000
+        )
+        with trio.fail_after(5), pytest.raises(FailureError) as unknown:
+            await client.answer(request)
+        assert unknown.value.code == "TL-TX-007"
+        assert unknown.value.fields["tx_id"] == b"2" * 16
+        assert unknown.value.fields["home"] == partition
+        while not member.partitions.serves(partition, member.now):
+            await trio.sleep(0.1)
+        assert await client.ask("outcome", b"2" * 16, False, partition) == "committed"
+        assert (await client.ask("get", number, [key]))[0] == [b"3"]
+
+    at.run(scenario)
+
+
+def test_a_commit_is_unknown_once_its_member_has_given_its_partitions_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # L7: no lease that follows covers what was released, so nobody waits for one.
+    at = cluster(71)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        partition = next(p for p in range(PARTITIONS) if at.primary(p) == "n2")
+        client = await clients.to("n2")
+        member, finish = at.member("n2"), NodeLog._finish
+
+        def late(self: NodeLog, *arguments: Any) -> None:
+            if self is member.log:
+                member.council.release([partition])
+            finish(self, *arguments)
+
+        monkeypatch.setattr(NodeLog, "_finish", late)
+        with trio.fail_after(5), pytest.raises(FailureError) as unknown:
+            await client.put(b"1" * 16, number, {at.key(partition, 0): b"1"})
+        assert unknown.value.code == "TL-TX-007"
+
+    at.run(scenario)
+
+
+def test_a_member_that_is_about_to_stop_takes_nothing_new() -> None:
+    at = cluster(72)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        key = at.key(next(p for p in range(PARTITIONS) if at.primary(p) == "n2"), 0)
+        await trio.sleep(0.5)
+        client = await clients.to("n2")
+        at.member("n2").partitions.draining = True
+        requests: tuple[tuple[Any, ...], ...] = (
+            ("get", number, [key]),
+            ("commit", b"1" * 16, 1, False, None, [], [], [[number, [key], [b"1"]]]),
+        )
+        for asked in requests:
+            with pytest.raises(FailureError, match="about to stop") as refused:
+                await client.ask(*asked)
+            assert refused.value.code == "wait"
+
+    at.run(scenario)
+
+
+def test_reads_alone_are_confirmed_and_nothing_is_written_for_them() -> None:
+    at = cluster(73, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        written = await client.put(b"1" * 16, number, {b"a": b"1"})
+        end = at.member("n1").log.position
+        _, epochs, counters = await client.ask("get", number, [b"a", b"b"])
+        reads = [[number, [b"a", b"b"], epochs, counters]]
+        told = await client.ask("commit", b"2" * 16, 1, False, None, reads, [], [])
+        assert told[0] >= written[0]
+        assert told[1:] == [[], [], [], []]
+        assert at.member("n1").log.position == end
+        with pytest.raises(FailureError) as refused:
+            await client.ask(
+                "commit", b"3" * 16, 1, False, None, [[number, [b"a"], [1], [7]]], [], []
+            )
+        assert refused.value.code == "TL-TX-002"
+
+    at.run(scenario)
+
+
+def test_an_epoch_starts_behind_all_that_was_applied() -> None:
+    # K4: numbers of two epochs never overlap.
+    at = cluster(74, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        for n in range(3):
+            await client.put(b"%016d" % n, number, {at.key(2, 0): b"%d" % n})
+        await at.restart("n1")
+        await at.settled()
+        client = await clients.to("n1")
+        told = await client.put(b"4" * 16, number, {at.key(2, 0): b"4"})
+        assert told[1:] == [[2], [2], [4], [1]]
+        table = at.member("n1").log.state.epoch_tables[2]
+        assert list(map(tuple, table)) == [(1, 1), (2, 4)]
+
+    at.run(scenario)
+
+
+def test_a_member_far_behind_takes_the_topology_and_finds_it_behind_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Only what is durable here is a seal (K2): so is a topology that was told whole.
+    monkeypatch.setattr(machine, "DECISIONS_MAX", 2)
+    at = cluster(75)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, _ = await serving(at, clients)
+        await at.kill("n3", outcome="kept")
+        for n in range(6):
+            await client.ask("map", f"m{n}", "bytes", 1, "bytes", 1)
+        at.start(["n3"])
+        await at.settled()
+        index = at.topology().index
+        await at.kill("n3", outcome="lost")
+        at.cut({"n3"}, {"n1", "n2"})
+        at.start(["n3"])
+        await trio.sleep(1)
+        assert at.member("n3").agreement.topology.index == index
+        late = await clients.to("n3")
+        assert [row[1] for row in late.view[3]] == ["m", *(f"m{n}" for n in range(6))]
+        at.heal()
+        await at.settled()
+
+    at.run(scenario)
+
+
+def test_a_configuration_log_that_has_grown_is_begun_anew_and_has_all_that_was_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journal, "SNAPSHOT_AFTER", 2000)
+    at = cluster(76)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, _ = await serving(at, clients)
+        disk, kept = at.nodes["n1"].disk, at.member("n1").council._journal
+        fresh = f"{DIRECTORY}/{NEW_CONFIG_LOG_NAME}"
+        disk.fail_at(disk.operations + 1, "ENOSPC", for_ever=True, path=fresh)
+        lengths = []
+        for n in range(30):
+            await client.ask("rename", f"m{n - 1}" if n else "m", f"m{n}")
+            lengths.append(kept.position)
+        assert lengths == sorted(lengths), "without space the old one goes on"
+        tried: list[int] = []
+        genuine = kept.snapshot
+
+        def counted(*new: Any) -> None:
+            tried.append(0)
+            genuine(*new)
+
+        monkeypatch.setattr(kept, "snapshot", counted)
+        await trio.sleep(3)
+        assert len(tried) <= 1, "not at every step"
+        disk.heal()
+        await trio.sleep(6)
+        await client.ask("rename", "m29", "m30")
+        assert kept.wants_snapshot is False
+        await client.ask("rename", "m30", "last")
+        await at.power_cut()
+        at.start()
+        await at.settled()
+        client = await clients.to("n1")
+        assert [row[1] for row in client.view[3]] == ["last"]
+
+    at.run(scenario)
+
+
+def test_who_hears_of_its_own_end_from_the_log_comes_back_under_a_new_boot() -> None:
+    # W1: others hear nothing of n3, but n3 hears all that they say.
+    at = cluster(77)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        boot = at.member("n3").agreement.me.boot
+        partition = next(p for p in range(PARTITIONS) if at.primary(p) == "n3")
+        for other in ("n1", "n2"):
+            at.world.network.cut("n3", other)
+        with trio.fail_after(20):
+            while at.topology().members[at.member_id("n3")].present:
+                await trio.sleep(0.1)
+            at.heal()
+            while at.member("n3").agreement.me.boot == boot:
+                await trio.sleep(0.1)
+        await at.settled()
+        client = await clients.to("n3")
+        assert (await client.ask("get", number, [at.key(partition, 0)]))[0] == [None]
+        assert at.topology().partitions[partition].author.boot == boot + 1
+
+    at.run(scenario)
+
+
+def test_status_tells_of_leases_as_they_are() -> None:
+    at = cluster(78)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        await serving(at, clients)
+        client = await clients.to("n2")
+        told = await client.ask("status")
+        mine = [p for p in range(PARTITIONS) if at.primary(p) == "n2"]
+        assert told["partitions"] == mine
+        assert (told["open"], told["leased"]) == ([True] * len(mine), [True] * len(mine))
+        assert 0 < told["lease_us"] <= 1_500_000
+        assert told["majority"] is True
+        at.nodes["n2"].clocks.move(3)
+        told = await client.ask("status")
+        assert (told["open"], told["leased"]) == ([True] * len(mine), [False] * len(mine))
+        assert told["lease_us"] == 0
+        assert told["counts"]["requests"] == 2
+
+    at.run(scenario)
+
+
+def test_a_decision_takes_effect_behind_those_before_it_which_the_log_still_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Else clients heard of maps that this member does not have yet.
+    genuine, effect = NodeLog._carry, RunningMember._take_effect
+    lacking: list[int] = []
+
+    async def slowly(self: NodeLog, group: list[Commit]) -> None:
+        await trio.sleep(0.2)
+        await genuine(self, group)
+
+    def seen(self: RunningMember, topology: Topology) -> None:
+        lacking.extend(topology.namespaces.keys() - self.log.state.namespaces.keys())
+        effect(self, topology)
+
+    monkeypatch.setattr(NodeLog, "_carry", slowly)
+    monkeypatch.setattr(RunningMember, "_take_effect", seen)
+    at = cluster(79, nodes=1)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, _ = await serving(at, clients)
+        member = at.member("n1")
+        for n in range(3):
+            begun = await client.begin("map", f"m{n}", "bytes", 1, "bytes", 1)
+            while not any(
+                one.name == f"m{n}" for one in member.agreement.topology.namespaces.values()
+            ):
+                await trio.sleep(0.001)
+            index = member.agreement.topology.index
+            member.agreement.propose(99 + n, Touched(partition=0))
+            member.council._wake.set()
+            while member.agreement.topology.index == index:
+                await trio.sleep(0.001)
+            assert member.decided < index
+            await client.answer(begun)
+        await at.restart("n1")
+        await trio.sleep(0.001)
+        while not at.running() or not at.member("n1").partitions._opening:
+            await trio.sleep(0.001)
+        member = at.member("n1")
+        index = member.agreement.topology.index
+        member.agreement.propose(1, Touched(partition=0))
+        member.council._wake.set()
+        while member.agreement.topology.index == index:
+            await trio.sleep(0.001)
+        assert not member.partitions._opened, "what opens is still on its way"
+        await at.settled()
+        await trio.sleep(1)
+        assert member.decided == member.agreement.topology.index
+        assert not lacking
+
+    at.run(scenario)
+
+
+def test_what_was_acknowledged_in_a_new_segment_is_there_behind_a_restart() -> None:
+    at = cluster(90, nodes=1, options=Options(segment_bytes=65_536))
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        for n in range(40):
+            await client.put(b"%016d" % n, number, {b"%d" % n: b"x" * 20_000})
+        assert at.member("n1")._files.writer.segment.first_position > 0
+        await at.kill("n1", outcome="lost")
+        at.start()
+        await at.settled()
+        client = await clients.to("n1")
+        values = (await client.ask("get", number, [b"%d" % n for n in range(40)]))[0]
+        assert values == [b"x" * 20_000] * 40
+
+    at.run(scenario)
+
+
+def test_a_member_that_stops_tells_the_others_before_it_ends() -> None:
+    # Else they took note of it only when it had been silent for long.
+    at = cluster(91)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        await serving(at, clients)
+        before = at.world.now()
+        await at.stop("n3")
+        assert at.world.now() < before + 0.9
+        assert not at.topology().members[at.member_id("n3")].present
 
     at.run(scenario)

@@ -38,6 +38,7 @@ from tidelog.engine.agreement.messages import (
     AskPromise,
     Decided,
     Envelope,
+    Fetch,
     Guard,
     Pong,
     Propose,
@@ -133,6 +134,53 @@ def test_a_member_far_behind_is_told_the_topology() -> None:
     net.start(behind)
     net.run_until(net.settled, 5)
     assert net.machine(behind).topology == net.machine(leader(net)).topology
+    # What it kept from before does not join on to what follows, and is told to nobody.
+    net.propose(leader(net), 999, Touched(partition=0))
+    net.run_until(net.settled, 5)
+    kept = [decision.index for decision in net.machine(behind).decisions_kept()]
+    newest = net.machine(behind).topology.index
+    assert kept == list(range(newest + 1 - len(kept), newest + 1))
+    assert len(kept) < 5
+
+
+def test_a_decision_is_told_to_all_at_once() -> None:
+    # Whoever had to ask for it would know of it a heartbeat later.
+    net = settled(timing=Timing(heartbeat=0.4))
+    first, told = leader(net), set()
+    index = net.machine(first).topology.index + 1
+
+    def seen(envelope: Envelope, target: UUID) -> bool:
+        if isinstance(envelope.message, Decided) and envelope.message.decisions:
+            told.add(target)
+        return isinstance(envelope.message, Fetch)
+
+    net.dropped = seen
+    net.propose(first, 1, Touched(partition=0))
+    net.run(0.1)
+    assert told == {member(number) for number in (1, 2, 3) if number != first}
+    assert [net.machine(number).topology.index for number in (1, 2, 3)] == [index] * 3
+
+
+def test_what_was_released_moves_without_waiting_for_a_lease() -> None:
+    # L4: who has released a partition serves it no more, whatever its lease says.
+    net = settled(5, backups=2)
+    first, copied = (
+        leader(net),
+        [p for p in net.machine(1).topology.partitions if len(p.in_sync) > 1],
+    )
+    authors = [copies.author.member.int for copies in copied]
+    other = next(one for one in authors if one != first and authors.count(one) > 1)
+    released, *kept = [p.row.partition for p in copied if p.author.member == member(other)]
+    leaves = net.machine(other)
+    leaves.release(released)
+    net._drive(net[other])
+    net.run(0.05)
+    net.cut([other], [number for number in range(1, 6) if number != other])
+    net.propose(first, 1, MemberGone(incarnation=leaves.me))
+    net.run(0.2)
+    partitions = net.machine(first).topology.partitions
+    assert partitions[released].author.member != member(other)
+    assert all(partitions[partition].author.member == member(other) for partition in kept)
 
 
 def test_a_coordinator_with_nothing_to_decide_makes_no_topology(
@@ -389,6 +437,29 @@ def test_l4_who_is_about_to_lose_a_partition_gets_no_lease(monkeypatch: pytest.M
         losing()
 
 
+def test_l4_who_lost_a_partition_gets_leases_for_the_others_once_that_is_decided() -> None:
+    # Else it served nothing until the next decision, whenever that is.
+    topology = settled().machine(1).topology
+    author = topology.partitions[0].author
+    me, heir = (one for one in map(member, (1, 2, 3)) if one != author.member)
+    leading = Coordinator(Incarnation(me, 1), Term(1, me), EVENLY, 0.0, None)
+    takeover = Takeover(
+        partition=0,
+        epoch=topology.partitions[0].epoch + 1,
+        author=Incarnation(heir, 1),
+        in_sync=(Incarnation(heir, 1),),
+    )
+    leading.propose(Decision(topology.index + 1, (takeover,)), topology)
+    number = leading.begin_round(0.0)
+    for one in (1, 2, 3):
+        pong = Pong(term=leading.term, round=number, votes=True, promised=leading.term, end=1)
+        leading.heard(Incarnation(member(one), 1), pong, 0.1)
+    assert author not in [holder for holder, _, _ in leading.leases_due(topology, 0.1)]
+    assert leading.accepted(member(1), topology.index + 1, topology) is None
+    assert leading.accepted(member(2), topology.index + 1, topology) is not None
+    assert [holder for holder, _, _ in leading.leases_due(topology, 0.2)] == [author]
+
+
 RATES = st.floats(0.9, 1.1)
 DELAYS = st.floats(0, 0.5)
 
@@ -529,7 +600,12 @@ def test_c6_a_change_made_from_what_is_not_so_any_more_is_refused() -> None:
         net._drive(net[other])
         net.run(0.5)
     assert net.machine(first).topology.index == topology.index + 1
-    asker.propose(3, MemberGone(incarnation=Incarnation(member(other), 99)))
+    asker.propose(3, Touched(partition=0), (Guard(len(topology.partitions), 1, 1),))
+    asker.propose(4, Touched(partition=0), (Guard(-1, copies.epoch, topology.index + 1),))
+    net._drive(net[other])
+    net.run(0.5)
+    assert net.machine(first).topology.index == topology.index + 1
+    asker.propose(5, MemberGone(incarnation=Incarnation(member(other), 99)))
     net._drive(net[other])
     net.run(0.5)
     assert net.machine(first).topology.index == topology.index + 1
@@ -577,6 +653,27 @@ def test_a_member_of_another_cluster_is_not_heard() -> None:
     first.step(replace(envelope, decided=99), 0.0)
     assert first.topology.index == index
     assert before is None or first.ready() is None
+
+
+@pytest.mark.parametrize(("boot", "waits"), [(1, False), (2, True)])
+def test_l2_a_disk_that_was_started_before_may_have_promised_a_lease(
+    boot: int, waits: bool
+) -> None:
+    # Also one that ended before it heard of any decision but the first.
+    voter = Voter()
+    one = Agreement(
+        disk=DiskIdentity(member=member(1), boot=boot),
+        address="host1:7400",
+        topology=applied(Topology(), begun(3, 4)),
+        voter=voter,
+        timing=EVENLY,
+        uniform=lambda: 0.0,
+        now=100.0,
+    )
+    later = Term(1, member(2))
+    assert voter.would_promise(later, 100.0) is not waits
+    assert voter.would_promise(later, 100.0 + EVENLY.lease)
+    assert one.next_tick() <= 100.0 + EVENLY.lease + 3 * EVENLY.rank_pause
 
 
 @pytest.mark.parametrize(("index", "votes"), [(3, True), (2, False)])

@@ -608,6 +608,37 @@ def test_a_frame_that_is_cut_off_is_not_heard() -> None:
     assert b.of("down", "<x", "control") == [None]
 
 
+def test_a_boot_whose_caller_never_hears_its_answer_counts_against_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # W1: a boot counts while there is a connection with it, and there was none.
+    world = World(1)
+    [b] = members(world, "b")
+    node = world.add("x", idle)
+    genuine = say
+
+    async def said(stream: Stream, what: Introduction | Refusal) -> None:
+        if isinstance(what, Introduction) and what.number == 9:
+            raise ConnectionResetError("gone")
+        await genuine(stream, what)
+
+    async def scenario() -> None:
+        node.start()
+        await started(b)
+        monkeypatch.setattr(transport, "say", said)
+        stream = await node.environment.network.connect(("b", PORT))
+        await genuine(stream, introduction(number=9, boot=7))
+        await read_to_end(stream)
+        stream, _ = await call(
+            node.environment.network, ("b", PORT), introduction(number=1, boot=2)
+        )
+        await stream.send(framed(ping(1)))
+        await trio.sleep(1)
+
+    world.run(scenario)
+    assert b.numbers("<x", "control") == [1]
+
+
 def test_a_peer_that_is_silent_or_something_else_is_tried_again() -> None:
     world = World(1)
     a = Member(world, "a", ["http", "silent", "refusing"])

@@ -5,8 +5,10 @@ is what the machine says, and is compared.
 
     view DECIDED a+ b-          the newest view: members, present or not; partition n is of the n-th
     get PARTITION, commit PARTITION, any      begins the call
+    given PARTITION             begins a commit under an id that the user gave
     value X, failed CODE, unreached, broke, quiet, done      what has happened, at the next second
     status yes, status no       the same: a member tells its status, whether it reaches a majority
+    refused ATTEMPT             the answer that an attempt under that id was refused; 0: rolled back
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ class Player:
         self.steps: Steps[Any] | None = None
         self.now = 0.0
         self.ids = iter(range(1, 99))
+        self.given = False
 
     def lines(self, script: list[str]) -> Iterator[str]:
         for line in script:
@@ -64,7 +67,7 @@ class Player:
             self.learn(*args)
         elif word == "clock":
             self.now = float(args[0])
-        elif word in ("get", "commit", "any"):
+        elif word in ("get", "commit", "given", "any"):
             self.steps = self.begun(word, *map(int, args))
             yield self.shown(None)
         else:
@@ -79,9 +82,11 @@ class Player:
         )
 
     def begun(self, word: str, partition: int = 0) -> Steps[Any]:
-        if word == "commit":
+        if word in ("commit", "given"):
             commit = put_of(16, partition, b"k", b"v")
-            return committing(self.cluster, commit, None, self.new_id, UNTIL)
+            self.given = word == "given"
+            given_id = b"the id of a user" if self.given else None
+            return committing(self.cluster, commit, given_id, self.new_id, UNTIL)
         about = () if word == "any" else (partition,)
         return served(self.cluster, Job(about, word, (), UNTIL))
 
@@ -97,6 +102,8 @@ class Player:
                 return Value({"majority": code == "yes"}, now)
             case "failed":
                 return Failed(code, "", {"partition": 0}, now)
+            case "refused":
+                return Failed("TL-TX-006", "refused", {"attempt": int(code)}, now)
             case "unreached":
                 return Unreached("refused", now)
             case "broke":
@@ -115,6 +122,8 @@ class Player:
         except Exception as error:
             return f"{type(error).__name__}: {error}"
         match step:
+            case Ask(member, "commit", arguments) if self.given:
+                return f"ask {member[:1].decode()} commit, attempt {arguments[1]}"
             case Ask(member, operation, arguments):
                 shown = f" {arguments[0]!r}" if operation in ("commit", "outcome") else ""
                 return f"ask {member[:1].decode()} {operation}{shown}"

@@ -179,8 +179,7 @@ def _check_free(name: str, address: str) -> None:
     with suppress(OSError), socket.create_connection(parsed_address(address), ANSWER_S_MAX):
         raise RefusedError(
             f"{name} cannot be started: somebody else listens at {address}",
-            hint="End that process. If it is a member of a cluster whose directory was copied, only "
-            "one of both can run.",
+            hint="End that process. Of a cluster and a copy of its directory only one can run.",
         )
 
 
