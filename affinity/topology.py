@@ -10,12 +10,15 @@ incarnation that has gone never returns.
 Invariants:
 
 - the epoch of a partition grows by one with each takeover, and has one author;
-- an in-sync set is never empty, and a takeover lists members of the last one only;
+- an in-sync set is never empty, and a takeover lists members of the last one only (I1);
+- within an epoch a set only shrinks, never by its author, and only once the log knows that the
+  epoch is open (I4); that somebody has gone takes him out of no set by itself: who died together
+  with all others of his set may be the one that comes back;
 - boots only grow; at most one incarnation of a member is present;
 - the id of a namespace is never given again, and no two namespaces have one name.
 
-Left out: who may propose what, how a change is written (``engine.agreement``), and what a map may
-be called.
+Left out: who may propose what, how a change is written (``engine.agreement``), which changes of
+sets are due (``takeovers``), and what a map may be called.
 """
 
 from __future__ import annotations
@@ -72,8 +75,8 @@ class KnownMember:
 class PartitionCopies:
     """Who shall hold a partition (its row), and who does (the in-sync set).
 
-    ``author`` serves in ``epoch``, once it has opened it.  ``changed`` is the index of the last
-    decision that touched the partition.
+    ``author`` serves in ``epoch``, once it has opened it; ``opened`` tells whether the log knows
+    that it has.  ``changed`` is the index of the last decision that touched the partition.
     """
 
     row: PartitionRow[UUID]
@@ -81,6 +84,7 @@ class PartitionCopies:
     author: Incarnation
     in_sync: tuple[Incarnation, ...]
     changed: int
+    opened: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +119,40 @@ class Topology:
     next_namespace: int = FIRST_NAMESPACE
 
     @cached_property
-    def orphaned(self) -> tuple[int, ...]:
-        """The partitions whose author has gone; a topology looks for them once."""
+    def present(self) -> frozenset[Incarnation]:
+        """The incarnations that are in the topology now."""
+        return frozenset(known.incarnation for known in self.members.values() if known.present)
+
+    @cached_property
+    def members_present(self) -> frozenset[UUID]:
+        """The members of which an incarnation is in the topology now."""
+        return frozenset(incarnation.member for incarnation in self.present)
+
+    @cached_property
+    def incomplete(self) -> tuple[int, ...]:
+        """The partitions with somebody in their set who has gone; looked for once."""
+        present = self.present
         return tuple(
             partition
             for partition, copies in enumerate(self.partitions)
-            if not self.is_present(copies.author)
+            if not present.issuperset(copies.in_sync)
+        )
+
+    @cached_property
+    def orphaned(self) -> tuple[int, ...]:
+        """The partitions whose author has gone."""
+        return tuple(p for p in self.incomplete if self.partitions[p].author not in self.present)
+
+    @cached_property
+    def diminished(self) -> tuple[int, ...]:
+        """The partitions whose author is present, and somebody else of their set has gone."""
+        return tuple(p for p in self.incomplete if self.partitions[p].author in self.present)
+
+    @cached_property
+    def deserted(self) -> tuple[int, ...]:
+        """The partitions of whose set nobody is present, under the boot that it lists."""
+        return tuple(
+            p for p in self.orphaned if self.present.isdisjoint(self.partitions[p].in_sync)
         )
 
     def is_present(self, incarnation: Incarnation) -> bool:
@@ -174,7 +206,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberGone:
-    """An incarnation is out of the topology, and out of the sets in which it is a backup."""
+    """An incarnation is out of the topology; the sets that list it stay as they are."""
 
     incarnation: Incarnation
 
@@ -187,6 +219,24 @@ class Takeover:
     epoch: int
     author: Incarnation
     in_sync: tuple[Incarnation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochsOpened:
+    """Pairs of partition and epoch that their authors have opened; one that is over says nothing.
+
+    It touches no partition: what was proposed of them before may still be decided.
+    """
+
+    opened: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiesRemoved:
+    """An incarnation is out of the in-sync sets of some partitions, whose epochs go on."""
+
+    copy: Incarnation
+    partitions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +278,8 @@ TopologyChange: TypeAlias = (
     | Joined
     | MemberGone
     | Takeover
+    | EpochsOpened
+    | CopiesRemoved
     | Touched
     | NamespaceMade
     | NamespaceRenamed
@@ -331,8 +383,6 @@ class _Draft:
             known = KnownMember(member=member, address=change.address, since=self._index)
         if boot <= known.boot:
             raise ChangeError(f"{change.incarnation} is not newer than boot {known.boot}")
-        if known.present:
-            self.gone(MemberGone(incarnation=known.incarnation))
         self._members[member] = replace(
             known, boot=boot, nonce=change.nonce, address=change.address, present=True
         )
@@ -342,13 +392,6 @@ class _Draft:
         if known is None:
             raise ChangeError(f"{change.incarnation} is not in the topology")
         self._members[known.member] = replace(known, present=False)
-        for partition, copies in enumerate(self._partitions):
-            if change.incarnation in copies.in_sync and change.incarnation != copies.author:
-                self._partitions[partition] = replace(
-                    copies,
-                    in_sync=tuple(one for one in copies.in_sync if one != change.incarnation),
-                    changed=self._index,
-                )
 
     def takeover(self, change: Takeover) -> None:
         copies = self._copies(change.partition)
@@ -371,7 +414,21 @@ class _Draft:
             author=change.author,
             in_sync=change.in_sync,
             changed=self._index,
+            opened=False,
         )
+
+    def epochs_opened(self, change: EpochsOpened) -> None:
+        found = [(partition, epoch, self._copies(partition)) for partition, epoch in change.opened]
+        for partition, epoch, copies in found:
+            if copies.epoch == epoch and not copies.opened:
+                self._partitions[partition] = replace(copies, opened=True)
+
+    def copies_removed(self, change: CopiesRemoved) -> None:
+        shrunk = {p: _without(change.copy, p, self._copies(p)) for p in change.partitions}
+        for partition, in_sync in shrunk.items():
+            self._partitions[partition] = replace(
+                self._partitions[partition], in_sync=in_sync, changed=self._index
+            )
 
     def touched(self, change: Touched) -> None:
         copies = self._copies(change.partition)
@@ -428,6 +485,8 @@ _APPLY: Mapping[type, Callable[[_Draft, Any], None]] = {
     Joined: _Draft.joined,
     MemberGone: _Draft.gone,
     Takeover: _Draft.takeover,
+    EpochsOpened: _Draft.epochs_opened,
+    CopiesRemoved: _Draft.copies_removed,
     Touched: _Draft.touched,
     NamespaceMade: _Draft.made,
     NamespaceRenamed: _Draft.renamed,
@@ -460,43 +519,18 @@ def _first_copies(partition: int, row: Sequence[UUID]) -> PartitionCopies:
         author=Incarnation(row[0], 0),
         in_sync=tuple(Incarnation(member, 0) for member in row),
         changed=1,
+        opened=False,
     )
 
 
-# ------------------------------------------------------------------ what is due
-
-
-def takeovers_due(
-    topology: Topology, may_move: Callable[[PartitionCopies], bool] = lambda _copies: True
-) -> list[Takeover]:
-    """Return the takeovers of all partitions whose author has gone, and that somebody can serve.
-
-    Only members of the last in-sync set can: those that never went before those that came back.
-    ``may_move`` tells whether the author's lease has surely ended.
-    """
-    due = []
-    for copies in map(topology.partitions.__getitem__, topology.orphaned):
-        if not may_move(copies):
-            continue
-        stayed = [listed for listed in copies.in_sync if topology.is_present(listed)]
-        able = stayed or [
-            known.incarnation
-            for known in (topology.members[listed.member] for listed in copies.in_sync)
-            if known.present
-        ]
-        if able:
-            due.append(
-                Takeover(
-                    partition=copies.row.partition,
-                    epoch=copies.epoch + 1,
-                    author=_first_of_row(copies, able),
-                    in_sync=tuple(able),
-                )
-            )
-    return due
-
-
-def _first_of_row(copies: PartitionCopies, able: Sequence[Incarnation]) -> Incarnation:
-    by_member = {incarnation.member: incarnation for incarnation in able}
-    hottest = next((member for member in copies.row.replicas if member in by_member), None)
-    return able[0] if hottest is None else by_member[hottest]
+def _without(copy: Incarnation, partition: int, copies: PartitionCopies) -> tuple[Incarnation, ...]:
+    """Return the in-sync set of a partition without a copy, or say why its epoch cannot go on."""
+    name = f"partition {partition}"
+    if copy == copies.author:
+        raise ChangeError(f"{name}: {copy} is the author of its epoch: it takes a takeover")
+    if copy not in copies.in_sync:
+        raise ChangeError(f"{name}: {copy} is not in its in-sync set")
+    if not copies.opened:
+        epoch = f"epoch {copies.epoch}"
+        raise ChangeError(f"{name}: {epoch} is not known to be open: it takes a takeover")
+    return tuple(one for one in copies.in_sync if one != copy)

@@ -21,19 +21,41 @@ Invariants:
 - A settle list has no effect before its OPEN; a newer list replaces one without.
 - A pending transaction ends once: with its updates taken over, or with its numbers closed.
 - CLEAR and ADMIT drop what is pending, for a copy that was away decides nothing.
+- What has *ended* here and may be pending at another copy, or unknown to it, is known: numbers that
+  were rolled back or closed, and commits of several partitions with their time.  In a takeover the
+  others settle alike by it.  What commits by COMMIT_UPTO has the time of its PREPARE at each copy.
 
-At a checkpoint what is pending is kept as it stands in the log, as one entry for each transaction
-and for the list (``entries``, ``restore``).
+How much of that there is: a stream reaches each copy in order, and what commits was prepared at all
+of them.  So once a transaction commits whose PREPARE came behind the end of another one, that end
+has reached every copy that is waited for, and is forgotten here.  What is left are the ends since
+the PREPARE of the last commit; OPEN, CLEAR and ADMIT leave nothing of them.
 
-Left out: where these entries lie (the data file).
+At a checkpoint all this is kept as it stands in the log, as one entry for each transaction and for
+the list (``entries``, ``restore``).  Ends stand among prepared transactions in the order of the
+log, since only the PREPAREs behind them make them forgotten.
+
+Left out: where these entries lie (the data file).  A copy that was away knows the ends of older
+transactions by its supply, and not here: who takes it in waits until every other copy has stored
+the stream up to its admission.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import NamedTuple
 
-from ..wal.records import Columns, Pending, PrepareRecord, Record, Run, SettleRecord
+from ..wal.records import (
+    Columns,
+    CommitRecord,
+    Pending,
+    PrepareRecord,
+    Record,
+    RollbackRecord,
+    Run,
+    SettleRecord,
+)
 
 
 class CopyState(IntEnum):
@@ -84,13 +106,20 @@ class Prepared:
             del self._found[prepared.tx_id]
         return sorted(found, key=lambda prepared: prepared.run.first)
 
-    def keep(self, ids: set[bytes]) -> None:
-        """Drop all but some."""
-        self._found = {tx_id: one for tx_id, one in self._found.items() if tx_id in ids}
+    def keep(self, known: set[tuple[bytes, Run]]) -> None:
+        """Drop all but some, which are told by id and numbers: another attempt has others."""
+        self._found = {
+            tx_id: one for tx_id, one in self._found.items() if (tx_id, one.run) in known
+        }
 
     def all(self) -> list[PrepareRecord | Pending]:
         """Return them, in the order of their numbers."""
         return sorted(self._found.values(), key=lambda prepared: prepared.run.first)
+
+
+def numbers_ended(record: RollbackRecord | CommitRecord) -> Run:
+    """Return the numbers of the one partition of which ``Copies`` keeps a record."""
+    return record.runs[0] if isinstance(record, RollbackRecord) else record.participants[0]
 
 
 def columns_prepared(prepared: PrepareRecord | Pending) -> Columns | None:
@@ -100,11 +129,20 @@ def columns_prepared(prepared: PrepareRecord | Pending) -> Columns | None:
     return Columns(prepared.namespaces, prepared.keys, prepared.values)
 
 
+class _EndedBehind(NamedTuple):
+    """The end of a transaction, and the highest number that was prepared before it."""
+
+    prepared: int
+    record: RollbackRecord | CommitRecord
+
+
 class Copies:
     """What is known of each partition beside its counter and its epochs; most have nothing."""
 
     def __init__(self) -> None:
         self.pending: dict[int, Prepared] = {}
+        self.ended: dict[int, deque[_EndedBehind]] = {}
+        """What has ended, and maybe not at every copy; empty for a store of its own."""
         self.lists: dict[int, SettleRecord] = {}
         """Settle lists whose epoch has not opened."""
         self.states: dict[int, CopyState] = {}
@@ -118,24 +156,59 @@ class Copies:
             found = self.pending[partition] = Prepared()
         return found
 
+    def end(self, partition: int, prepared: int, record: RollbackRecord | CommitRecord) -> None:
+        """Note that a transaction ended; ``prepared`` is the highest number given out by then."""
+        run = numbers_ended(record)
+        found = self.ended.setdefault(partition, deque())
+        if not found or numbers_ended(found[-1].record) != run:  # else a signal came behind it
+            found.append(_EndedBehind(prepared, record))
+
+    def commit(self, run: Run) -> None:
+        """Forget the ends that every copy has, since these numbers have committed."""
+        found = self.ended.get(run.partition)
+        if found is not None:
+            while found and found[0].prepared < run.first:
+                found.popleft()
+            if not found:
+                del self.ended[run.partition]
+
+    def ended_of(self, partition: int) -> list[RollbackRecord | CommitRecord]:
+        """Return the ends that some copy may lack, in the order of the log."""
+        return [one.record for one in self.ended.get(partition, ())]
+
     def entries(self, partition: int) -> list[Record]:
-        """Return what a checkpoint keeps of a partition: prepared transactions, then the list."""
+        """Return what a checkpoint keeps: prepared transactions and ends, then the list."""
         prepared = self.pending.get(partition)
         found: list[Record] = []
+        ended = deque(self.ended.get(partition, ()))
         for one in prepared.all() if prepared is not None else ():
             assert isinstance(one, PrepareRecord), "a store's own fold has the updates"
+            while ended and ended[0].prepared < one.run.first:
+                found.append(ended.popleft().record)
             found.append(one)
+        found += [one.record for one in ended]
         return [*found, self.lists[partition]] if partition in self.lists else found
 
     def restore(self, partition: int, entries: Iterable[Record]) -> None:
         """Take in what ``entries`` returned."""
+        highest = 0
         for entry in entries:
             if isinstance(entry, SettleRecord):
                 self.lists[partition] = entry
             elif isinstance(entry, PrepareRecord):
                 self.prepared(partition).add(entry)
+                highest = entry.run.first + entry.run.count - 1
+            elif isinstance(entry, RollbackRecord | CommitRecord):
+                self.end(partition, highest, entry)
+
+    def open(self, partition: int, epoch: int) -> None:
+        """Take it that an epoch is open: the copy is whole, and has settled as all others have."""
+        self.ended.pop(partition, None)
+        self.states[partition] = CopyState.OWNING
+        self.sealed[partition] = max(epoch, self.sealed.get(partition, 0))
 
     def forget(self, partition: int) -> None:
         """Drop what is pending and unopened, for the copy has to begin anew."""
         self.pending.pop(partition, None)
+        self.ended.pop(partition, None)
         self.lists.pop(partition, None)

@@ -19,6 +19,7 @@ known of partitions with other copies is explained in ``copies``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -193,6 +194,8 @@ class State:
                 late = counter.highest_applied >= run.first
                 counter.update(run.first - 1, run.count)
                 found.append(Applied(run, record.time, columns, late))
+                if self.copies.ended:  # nobody else is waited for, so nobody lacks an end
+                    self.copies.ended.pop(run.partition, None)
         return found
 
     def _prepare(self, position: int, record: PrepareRecord) -> list[Effect]:
@@ -211,6 +214,9 @@ class State:
             if run.partition in record.applied and self._belongs(position, run):
                 prepared = self.copies.prepared(run.partition).take(record.tx_id, run)
                 if prepared is not None:
+                    hwm = self.counters[run.partition].hwm
+                    self.copies.commit(run)
+                    self.copies.end(run.partition, hwm, _of_one_partition(record, run))
                     found += self._end(run, record.time, columns_prepared(prepared))
                 elif not self._has(run):
                     raise self._contradiction(
@@ -224,14 +230,22 @@ class State:
             if self._is_new(position, partition):
                 for prepared in self.copies.prepared(partition).take_upto(epoch, last):
                     time = prepared.time if isinstance(prepared, PrepareRecord) else 0
+                    self.copies.commit(prepared.run)
                     found += self._end(prepared.run, time, columns_prepared(prepared))
         return found
 
     def _roll_back(self, position: int, record: RollbackRecord) -> list[Effect]:
         for run in record.runs:
-            if self._is_new(position, run.partition):
-                self.copies.prepared(run.partition).take(record.tx_id, run)
+            if self._belongs(position, run):
+                known = self.copies.prepared(run.partition).take(record.tx_id, run)
+                if known is not None or (self._is_shared(run.partition) and not self._has(run)):
+                    hwm = self.counters[run.partition].hwm
+                    self.copies.end(run.partition, hwm, replace(record, runs=(run,)))
         return self._close(position, record)
+
+    def _is_shared(self, partition: int) -> bool:
+        """Tell whether a cluster owns a partition: an epoch was opened, or a copy admitted."""
+        return partition in self.copies.sealed or partition in self.copies.admissions
 
     def _close(self, position: int, record: RollbackRecord | IngestRecord) -> list[Effect]:
         """Count numbers whose updates are not in the log."""
@@ -268,8 +282,15 @@ class State:
         return found
 
     def _open_one(self, position: int, settled: SettleRecord) -> list[Effect]:
-        """Let a settle list take effect: outcomes, closed numbers, then the new epoch."""
+        """Let a settle list take effect: outcomes, closed numbers, then the new epoch.
+
+        Behind it all copies of the list are equal, whatever they knew before: what the list does
+        not tell stays as it is where it has ended, and goes where it is pending.
+        """
         partition, counter = settled.partition, self.counters[settled.partition]
+        before = settled.epochs or self.epoch_tables[partition]
+        table = with_epoch(before, settled.epoch, settled.start)
+        self._check_list(position, settled, table)
         prepared = self.copies.prepared(partition)
         found: list[Effect] = []
         for one in settled.transactions:
@@ -279,7 +300,8 @@ class State:
             columns = one.columns or (columns_prepared(known) if known is not None else None)
             if one.outcome is SettledOutcome.ROLLED_BACK:
                 counter.update(one.run.first - 1, one.run.count)
-            elif known is not None or one.columns is not None:
+            elif known is not None or (one.columns is not None and not self._has(one.run)):
+                self.time = max(self.time, one.time)
                 found += self._end(one.run, one.time, columns)
             elif not self._has(one.run):
                 raise self._contradiction(
@@ -287,15 +309,40 @@ class State:
                 )
         for _, first, count, _ in settled.closed:
             counter.update(first - 1, count)
-        prepared.keep({one.tx_id for one in settled.transactions})
+        prepared.keep(
+            {
+                (one.tx_id, one.run)
+                for one in settled.transactions
+                if one.outcome is SettledOutcome.PENDING
+            }
+        )
         if settled.start > 1:
             counter.prepared(0, settled.start - 1)
         counter.lower_hwm(settled.start - 1)
-        table = with_epoch(self.epoch_tables[partition], settled.epoch, settled.start)
         self.epoch_tables[partition], self.epochs[partition] = table, settled.epoch
-        self.copies.states[partition] = CopyState.OWNING
+        self.copies.open(partition, settled.epoch)
         self.touched.add(partition)
         return found
+
+    def _check_list(self, position: int, settled: SettleRecord, table: EpochTable) -> None:
+        """Raise unless the numbers of a list lie below its epoch, and those applied here do."""
+        runs = [one.run[1:] for one in settled.transactions]
+        runs += [(epoch, first, count) for epoch, first, count, _ in settled.closed]
+        last = self.counters[settled.partition].highest_applied
+        for epoch, first, count in runs:
+            last = max(last, first + count - 1)
+            if last < settled.start and epoch_of(table, first) != epoch:
+                raise self._contradiction(
+                    position,
+                    f"a settle list with number {first} of partition {settled.partition} in epoch "
+                    f"{epoch}",
+                )
+        if last >= settled.start:
+            raise self._contradiction(
+                position,
+                f"an epoch {settled.epoch} of partition {settled.partition} that begins at "
+                f"{settled.start}, and number {last} below it",
+            )
 
     def _supply(self, position: int, record: SuppliedRecord) -> list[Effect]:
         partition = record.partition
@@ -354,7 +401,30 @@ class State:
         late = counter.highest_applied >= run.first
         counter.update(run.first - 1, run.count)
         self.touched.add(run.partition)
-        return [] if columns is None else [Applied(run, time, columns, late)]
+        return [] if columns is None else self._living(run, time, columns, late)
+
+    def _living(self, run: Run, time: int, columns: Columns, late: bool) -> list[Effect]:
+        """Return the updates of maps that are there still: a drop may overtake what was prepared.
+
+        Nobody would remove their rows any more, and copies would have other ones.
+        """
+        names = columns.namespaces
+        told = {names} if isinstance(names, int) else set(names)
+        gone = {name for name in told if self._has_gone(name)}
+        if not gone:
+            return [Applied(run, time, columns, late)]
+        if isinstance(names, int):
+            return []
+        return [
+            Applied(run._replace(first=run.first + at, count=1), time, columns.between(at, at + 1),
+                    late)
+            for at, name in enumerate(names)
+            if name not in gone
+        ]  # fmt: skip
+
+    def _has_gone(self, number: int) -> bool:
+        """Tell whether there was a map of an id, and it was dropped."""
+        return FIRST_NAMESPACE <= number < self.next_namespace and number not in self.namespaces
 
     def _has(self, run: Run) -> bool:
         """Tell whether all numbers of a run are applied already."""
@@ -482,6 +552,11 @@ class State:
             ),
             spaces=self.spaces,
         )
+
+
+def _of_one_partition(record: CommitRecord, run: Run) -> CommitRecord:
+    """Return the part of a COMMIT that another copy of one partition may lack."""
+    return replace(record, participants=(run,), applied=(run.partition,))
 
 
 _FOLD: dict[type, Callable[[State, int, Any], list[Effect]]] = {

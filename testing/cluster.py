@@ -11,17 +11,21 @@
 The members are those of production, on simulated disks, clocks and connections.  Everything that
 happens follows from the seed.
 
-While a scenario runs three things are looked at every ``CHECK_S`` of simulated time, and at its
-end: an index of the configuration log has one decision (5), two members never serve one partition
-at one moment (6), and what a client was told is kept (the scenarios check that, by histories).
+While a scenario runs these are looked at every ``CHECK_S`` of simulated time, and at its end, by
+the numbers of the protocol: an index of the configuration log has one decision (5); two members
+never serve one partition at one moment (6); copies of a set that are equally far have equal content
+(2, 4).  And whenever a commit is acknowledged every copy of its set that runs has it (3).  What
+clients were told is kept, too: the scenarios check that, by histories.
 
 Left out: faults that a seed decides (``storms``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
+from hashlib import blake2b
 from typing import TypeVar
 from uuid import UUID, uuid5
 
@@ -29,15 +33,18 @@ import trio
 
 from ..affinity.errors import TidelogError
 from ..affinity.partitions import partition_of
-from ..affinity.topology import Decision, Topology
+from ..affinity.topology import FIRST_NAMESPACE, Decision, Topology
 from ..engine.agreement.timing import Timing
 from ..engine.client.tasks import ClusterTasksDatabase
+from ..engine.data.raw_scan import raw_blocks
+from ..engine.data.stored import CHECK_SIZE, PENDING, is_tombstone, pack_prefix, split_key
 from ..engine.net.kinds import KINDS as WIRE_KINDS
 from ..engine.node.member import RunningMember
 from ..engine.node.member_files import init_member
 from ..engine.node.server import run_member
 from ..engine.store.options import Options
 from ..engine.system.layout import MANIFEST_NAME
+from ..tx.counter import PartitionUpdateCounter
 from .cluster_clients import ClientMachine
 from .holds import HeldNetwork, Holds
 from .node import Node
@@ -86,12 +93,14 @@ class SimCluster:
         seed: int,
         nodes: int = 3,
         partitions: int = 16,
+        backups: int = 0,
         timing: Timing | None = None,
         options: Options | None = None,
     ) -> None:
         self.world = World(seed)
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
         self.partitions = partitions
+        self.backups = backups
         self.holds = Holds()
         self._id = UUID(int=self.world.random("cluster").getrandbits(128), version=4)
         self._members = [(self.member_id(name), f"{name}:{PORT}") for name in self.names]
@@ -100,6 +109,7 @@ class SimCluster:
         self._running: dict[str, RunningMember] = {}
         self._stops: dict[str, trio.Event] = {}
         self._decided: dict[int, Decision] = {}
+        self._digests: dict[tuple[str, int], tuple[tuple[object, ...], str]] = {}
         self.may_end: set[str] = set()
         """Members that may end by an error; others fail the scenario, unless their disk did."""
         self.ends: dict[str, TidelogError] = {}
@@ -140,6 +150,7 @@ class SimCluster:
 
         def started(member: RunningMember) -> None:
             self._running[node.name] = member
+            member.requests.acknowledged = partial(self._acknowledged, node.name)
 
         try:
             if f"{DIRECTORY}/{MANIFEST_NAME}" not in node.disk.paths():
@@ -150,6 +161,7 @@ class SimCluster:
                     member=self.member_id(node.name),
                     members=self._members,
                     partitions=self.partitions,
+                    backups=self.backups,
                 )
             await run_member(
                 environment,
@@ -286,6 +298,21 @@ class SimCluster:
         counter = self.member(name).log.state.counters[partition]
         return counter.lwm, counter.hwm
 
+    def digest(self, name: str, partition: int) -> str:
+        """Return a hash of all that a member has in a partition, with versions and deletes."""
+        log = self.member(name).log
+        low, high = pack_prefix(partition, 1), pack_prefix(partition + 1, 0)
+        maps, found = log.state.namespaces, blake2b(digest_size=16)
+        for block in raw_blocks(
+            log.overlay.view, partition, low, high, rows=1000, most_bytes=1 << 20
+        ):
+            for full_key, stored in block:
+                _, number, _ = split_key(full_key)
+                shown = number in maps or number < FIRST_NAMESPACE
+                if shown and number != PENDING and not is_tombstone(stored):
+                    found.update(full_key + stored[:-CHECK_SIZE])
+        return found.hexdigest()
+
     def decided(self) -> dict[int, Decision]:
         """Return the decisions that were seen, by index."""
         return dict(self._decided)
@@ -335,6 +362,23 @@ class SimCluster:
             if (name := self.primary(partition)) in wanted
         )
 
+    async def quiesce(self) -> None:
+        """Wait until every partition is served, and all copies of a set are equally far."""
+        await self.settled(self.running())
+        with trio.move_on_after(SETTLE_S_MAX):
+            while not all(map(self._is_quiet, range(self.partitions))):
+                await trio.sleep(CHECK_S)
+            self.check()
+            return
+        raise BrokenPromiseError(f"at {self.world.now():.3f} s: copies are not equally far")
+
+    def _is_quiet(self, partition: int) -> bool:
+        copies = self.topology().partitions[partition]
+        there = [one for one in self.running().values() if one.agreement.me in copies.in_sync]
+        states = [one.log.state for one in there]
+        places = {(s.epoch_tables[partition], s.counters[partition].lwm) for s in states}
+        return len(places) == 1 and not any(s.copies.pending.get(partition) for s in states)
+
     def _told(self) -> str:
         return "; ".join(
             f"{name}: boot {member.agreement.me.boot}, decision {member.agreement.topology.index}"
@@ -371,3 +415,51 @@ class SimCluster:
                             f"at {self.world.now():.3f} s: {other} and {name} both serve "
                             f"partition {partition}"
                         )
+        self._check_copies()
+
+    def _check_copies(self) -> None:
+        """Raise unless copies of one set that are equally far have equal content (2, 4)."""
+        running = self.running()
+        for partition, copies in enumerate(self.topology().partitions if running else ()):
+            if len(copies.in_sync) < 2:
+                continue
+            seen: dict[tuple[object, ...], tuple[str, str]] = {}
+            for name, member in sorted(running.items()):
+                state, counter = member.log.state, member.log.state.counters[partition]
+                if member.agreement.me not in copies.in_sync or counter.out_of_order:
+                    continue
+                place = (state.epoch_tables[partition], counter.lwm, member.decided)
+                known = self._digests.get((name, partition))
+                if known is None or known[0] != place:
+                    known = self._digests[name, partition] = place, self.digest(name, partition)
+                other = seen.setdefault(place, (name, known[1]))
+                if other[1] != known[1]:
+                    raise BrokenPromiseError(
+                        f"at {self.world.now():.3f} s: {other[0]} and {name} have other content of "
+                        f"partition {partition} up to number {counter.lwm} of epochs {place[0]}"
+                    )
+
+    def _acknowledged(self, name: str, tx_id: bytes, runs: Sequence[int]) -> None:
+        """Raise unless every copy that runs has what is being acknowledged (3)."""
+        topology = self.running()[name].agreement.topology
+        for partition, _, first, count in zip(*[iter(runs)] * 4, strict=True):
+            for other, member in self.running().items():
+                if member.agreement.me not in topology.partitions[partition].in_sync:
+                    continue
+                state = member.log.state
+                pending = state.copies.pending.get(partition)
+                if pending is not None and any(one.tx_id == tx_id for one in pending.all()):
+                    continue
+                if not _has(state.counters[partition], first, count):
+                    raise BrokenPromiseError(
+                        f"at {self.world.now():.3f} s: {name} acknowledged {tx_id.hex()}, numbers "
+                        f"from {first} on of partition {partition}, and {other} has it not"
+                    )
+
+
+def _has(counter: PartitionUpdateCounter, first: int, count: int) -> bool:
+    """Tell whether all numbers of a run are applied."""
+    last = first + count - 1
+    return last <= counter.lwm or any(
+        start < first and last <= start + delta for start, delta in counter.out_of_order
+    )

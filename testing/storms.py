@@ -77,6 +77,16 @@ KILL_POINTS = (
         for moment in ("before", "inside", "after")
     ),
 )
+COPIES_POINTS = (
+    "tx.after_prepared_sent",
+    "tx.before_commit_log",
+    "tx.after_commit_log",
+    "takeover.after_report",
+    "takeover.after_list_logged",
+    "takeover.after_list_stored",
+)
+"""Points that only members reach whose partitions have other copies."""
+COPIES_KINDS = ("replicate", "stored", "report", "settle", "settle-stored") * 2
 HELD_KINDS = ("ping", "pong", "lease", "propose", "accepted", "decided", "ask-promise")
 
 
@@ -138,7 +148,7 @@ def _fits(need: str, word: str, nodes: int) -> bool:
         "host": hosts,
         "outcome": CRASH_OUTCOMES,
         "moment": MOMENTS,
-        "point": (*KILL_POINTS, *POINTS),
+        "point": (*KILL_POINTS, *COPIES_POINTS, *POINTS),
         "kind": KINDS,
     }
     match need:
@@ -161,15 +171,15 @@ def _names(nodes: int) -> tuple[list[str], list[str]]:
     return members, [*members, *(f"c{number}" for number in range(1, MACHINES + 1))]
 
 
-def drawn_faults(seed: int, nodes: int) -> list[StormFault]:
+def drawn_faults(seed: int, nodes: int, backups: int = 0) -> list[StormFault]:
     """Return the faults of a seed, in the order of time."""
     rng = random.Random(f"{seed}:{nodes}:faults")
     count = rng.randint(FAULTS_MIN, FAULTS_MAX)
     times = sorted(round(rng.uniform(0, STORM_S), 3) for _ in range(count))
-    return [_drawn(rng, at, nodes) for at in times]
+    return [_drawn(rng, at, nodes, backups) for at in times]
 
 
-def _drawn(rng: random.Random, at: float, nodes: int) -> StormFault:
+def _drawn(rng: random.Random, at: float, nodes: int, backups: int) -> StormFault:
     members, hosts = _names(nodes)
     one, other = rng.sample(members, 2)
     host, far = rng.sample(hosts, 2)
@@ -182,7 +192,12 @@ def _drawn(rng: random.Random, at: float, nodes: int) -> StormFault:
         case "kill":
             needs = [one, rng.choice(CRASH_OUTCOMES), down]
         case "kill_at":
-            needs = [one, str(rng.choice([1, 1, 2, 5, 20])), down, rng.choice(KILL_POINTS)]
+            needs = [
+                one,
+                str(rng.choice([1, 1, 2, 5, 20])),
+                down,
+                rng.choice(KILL_POINTS + COPIES_POINTS * bool(backups)),
+            ]
         case "crash_at":
             needs = [one, str(rng.randint(1, 200)), rng.choice(MOMENTS), down]
         case "fail":
@@ -199,7 +214,7 @@ def _drawn(rng: random.Random, at: float, nodes: int) -> StormFault:
         case "cut_way":
             needs = [host, far, seconds]
         case "hold":
-            needs = [rng.choice(HELD_KINDS), one, other, seconds]
+            needs = [rng.choice(HELD_KINDS + COPIES_KINDS * bool(backups)), one, other, seconds]
         case "reset" | "half_open":
             needs = [host, far]
         case "suspend":
@@ -217,6 +232,7 @@ class StormOutcome:
 
     seed: int
     nodes: int
+    backups: int = 0
     faults: tuple[str, ...]
     failure: str | None
     """What went wrong, None if nothing did."""
@@ -226,14 +242,16 @@ class StormOutcome:
     answered: int
 
 
-def run_storm(seed: int, *, nodes: int = 3, faults: Iterable[str] | None = None) -> StormOutcome:
+def run_storm(
+    seed: int, *, nodes: int = 3, backups: int = 0, faults: Iterable[str] | None = None
+) -> StormOutcome:
     """Run the storm of a seed, or with other faults than it has, and tell what became of it."""
     chosen = (
-        drawn_faults(seed, nodes)
+        drawn_faults(seed, nodes, backups)
         if faults is None
         else [parsed_fault(line, nodes) for line in faults]
     )
-    storm = _Storm(seed, nodes, chosen)
+    storm = _Storm(seed, nodes, backups, chosen)
     failure = None
     try:
         storm.cluster.run(storm.scenario)
@@ -244,6 +262,7 @@ def run_storm(seed: int, *, nodes: int = 3, faults: Iterable[str] | None = None)
     return StormOutcome(
         seed=seed,
         nodes=nodes,
+        backups=backups,
         faults=tuple(map(str, chosen)),
         failure=failure,
         trace=storm.cluster.world.trace.hash,
@@ -303,12 +322,13 @@ class PacedMap:
 
 
 class _Storm:
-    def __init__(self, seed: int, nodes: int, faults: Sequence[StormFault]) -> None:
+    def __init__(self, seed: int, nodes: int, backups: int, faults: Sequence[StormFault]) -> None:
         rng = random.Random(f"{seed}:storm")
         self.cluster = SimCluster(
             seed=seed,
             nodes=nodes,
             partitions=PARTITIONS,
+            backups=backups,
             options=Options(
                 segment_bytes=rng.choice([1, 2_000, 10_000]),
                 checkpoint_bytes=rng.choice([1, 1_000, 100_000]),

@@ -55,6 +55,7 @@ KINDS = {
     "engine/aio/": "shell",
     "engine/agreement/": "pure",
     "engine/agreement/journal.py": "disk",
+    "engine/replication/": "pure",
     "engine/client/": "shell",
     "engine/client/actions.py": "pure",
     "engine/client/catalog.py": "pure",
@@ -155,6 +156,8 @@ CIRCLES: list[list[str]] = []
 
 # Modules that nothing in the product needs yet, and what will.
 AWAITED = {
+    "engine/replication/merging.py": "takeovers of partitions with several copies",
+    "engine/replication/stream.py": "copies that follow their primary",
     "engine/store/partition_cuts.py": "full copies of partitions",
     "wal/history.py": "the supply of a copy by history",
 }
@@ -201,6 +204,7 @@ SHARED = {
     "load": "an operation, and the job that documents call so",
     "log": "a logger",
     "main": "the command, before and after it handles signals",
+    "merged": "of layers of the overlay, and of the reports of copies",
     "Put": "an operation of a history, and a write on its way to the log",
     "partition_of": "of a key, and of a column of keys",
     "plain": "as JSON can hold it: a value, and a row",

@@ -266,6 +266,35 @@ def _log_id_of(directory: ReadableDirectory, number: int) -> bytes | None:
     return segment.log_id
 
 
+def records_about(
+    directory: ReadableDirectory,
+    tx_id: bytes,
+    *,
+    start_position: int | None = None,
+    log_ids: Sequence[tuple[bytes, int]] | None = None,
+    durable: int = 0,
+) -> list[Record]:
+    """Return all records that say something of a transaction, in the order of the log.
+
+    Settle lists and supplies that name it are among them.  Arguments and errors are those of
+    ``find_transaction``.
+    """
+
+    def wanted(number: int) -> bool:
+        index = load_index(directory, number)
+        return index is None or index.may_contain(tx_id)
+
+    scan = Scan(directory, start_position, durable=durable, log_ids=log_ids, wanted=wanted)
+    found = [
+        record
+        for _, record in read_records(frame for frame in scan if tx_id in frame.payload)
+        if getattr(record, "tx_id", None) == tx_id
+        or any(one.tx_id == tx_id for one in getattr(record, "transactions", ()))
+    ]
+    scan.end.raise_if_refused()
+    return found
+
+
 def find_transaction(
     directory: ReadableDirectory,
     tx_id: bytes,

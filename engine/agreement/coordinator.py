@@ -6,18 +6,24 @@ Invariants:
   that is decided no lease is handed out (C2);
 - a decision is decided once a majority of the baseline before it has durably accepted it in this
   term (C3);
-- a partition gets another author only when the lease of its old one has surely ended (L4).
+- a partition gets another author only when the lease of its old one has surely ended, or that one
+  has released it (L4);
+- who is declared gone leaves the sets whose primaries have outlived it in the same decision; the
+  others stay as they are, and are looked at again when their primaries have answered (C10, I4).
 
-Left out: messages and durability, which are ``machine``'s.
+Left out: messages and durability, which are ``machine``'s; who has outlived whom (``answers``),
+and which sets have to change then (``affinity.takeovers``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from ...affinity.takeovers import removals_due, takeovers_due
 from ...affinity.topology import (
+    CopiesRemoved,
     Decision,
     Incarnation,
     Joined,
@@ -30,9 +36,9 @@ from ...affinity.topology import (
     Topology,
     TopologyChange,
     applied,
-    takeovers_due,
     verdicts,
 )
+from .answers import Answers
 from .identity import misfit
 from .leases import CoordinatorLease, majority
 from .messages import ChangeRefused, Credentials, Guard, Join, Pong, ProposeChange, Release, Term
@@ -48,6 +54,9 @@ class Reached(NamedTuple):
 
 REQUESTS_MAX = 4096
 """Changes that are asked for and wait; of more than that the oldest are forgotten."""
+
+GIVE_IT_UP = "the copy reaches more members than its primary: release the partition"
+"""Why a copy that does not answer its primary is not taken out of the set: it is moved (I3)."""
 
 _OF_MAPS = (NamespaceMade, NamespaceRenamed, NamespaceDropped)
 
@@ -65,15 +74,15 @@ class Coordinator:
         self.next_round = now
         self._me = me
         self._timing = timing
-        self._elected = now
+        self._elected = self._round_begun = now
+        self._answers = Answers(timing, now)
         self._accepted: set[UUID] = set()
         self._losing: set[Incarnation] = set()
-        self._pongs: dict[UUID, float] = {}
         self._waiting: dict[Incarnation, int] = {}
-        self._unreachable: set[Incarnation] = set()
         self._joins: dict[UUID, Join] = {}
         self._requests: dict[tuple[Incarnation, int], ProposeChange] = {}
         self._released: dict[int, int] = {}
+        self._deserted: dict[int, float] = {}
 
     # -------------------------------------------------------------- its term
 
@@ -84,24 +93,23 @@ class Coordinator:
 
     def reaches_majority(self, topology: Topology, now: float) -> bool:
         """Tell whether a majority has answered lately."""
-        lately = now - self._timing.member_timeout
-        reached = [m for m in topology.baseline if self._pongs.get(m, self._elected) > lately]
+        reached = [member for member in topology.baseline if self._answers.lately(member, now)]
         return len(reached) >= majority(topology.baseline)
 
     # -------------------------------------------------------------- rounds and leases
 
     def begin_round(self, now: float) -> int:
         """Return the number of the next round of pings, which are sent now."""
+        self._round_begun = now
         self.next_round = now + self._timing.heartbeat
         return self.lease.begin_round(now)
 
-    def heard(self, sender: Incarnation, pong: Pong, now: float) -> None:
-        """Take an answer to a ping."""
-        self._pongs[sender.member] = now
-        self._unreachable.discard(sender)
+    def heard(self, sender: Incarnation, pong: Pong, now: float) -> bool:
+        """Take an answer to a ping; tell whether something may be due by it."""
         if pong.votes:
             self.lease.answered(sender.member, pong.round)
         self._waiting[sender] = pong.round
+        return self._answers.heard(sender, pong, now)
 
     def leases_due(
         self, topology: Topology, now: float
@@ -127,7 +135,12 @@ class Coordinator:
 
     def unreachable(self, incarnation: Incarnation) -> None:
         """Take it that an incarnation is dead: its connection broke, and a new one was refused."""
-        self._unreachable.add(incarnation)
+        self._notice(incarnation)
+
+    def _notice(self, incarnation: Incarnation) -> None:
+        """Note that an incarnation ends; the next round shows who outlived it, and begins now."""
+        if self._answers.notice(incarnation, self.lease.round):
+            self.next_round = self._round_begun
 
     # -------------------------------------------------------------- decisions
 
@@ -145,15 +158,18 @@ class Coordinator:
         """Take the next decision into work.
 
         From here on whoever loses a partition by it gets no lease: its last one has ended, and a
-        new one could outlive the decision (L4).
+        new one could outlive the decision (L4).  A lease covers nothing that was released (L7).
         """
         assert self.proposed is None
         self.proposed = decision
         self._accepted.clear()
         self._losing = {
-            topology.partitions[change.partition].author
+            copies.author
             for change in decision.changes
             if isinstance(change, Takeover)
+            for copies in [topology.partitions[change.partition]]
+            if copies.author != change.author
+            and self._released.get(change.partition) != copies.epoch
         }
 
     def accepted(self, member: UUID, index: int, topology: Topology) -> Decision | None:
@@ -192,7 +208,7 @@ class Coordinator:
         ``kept`` are the newest decisions behind which the topology is.
         """
         asked = [
-            (sender, request, _outdated(topology, kept, request))
+            (sender, request, self._refusal(sender, request, topology, kept))
             for (sender, _), request in self._requests.items()
         ]
         own = [*self._joined(topology, now), *self._gone(topology, now)]
@@ -210,9 +226,49 @@ class Coordinator:
         changes = [change for change, reason in zip(wanted, reasons, strict=True) if not reason]
         decision = Decision(topology.index + 1, tuple(changes))
         following = applied(topology, decision) if changes else topology
-        takeovers = self._takeovers(following, now)
-        decision = Decision(decision.index, (*changes, *takeovers))
+        for incarnation in topology.present - following.present:
+            self._notice(incarnation)
+        decision = Decision(decision.index, (*changes, *self._changes_of_sets(following, now)))
         return (decision if decision.changes else None), refused
+
+    def _refusal(
+        self,
+        sender: Incarnation,
+        request: ProposeChange,
+        topology: Topology,
+        kept: Sequence[Decision],
+    ) -> ChangeRefused | None:
+        """Return the refusal of a change that is not made, or that was made from what is over."""
+        number, after = request.request, request.after
+        reason = self._objection(sender, request, topology)
+        if reason is not None:
+            return ChangeRefused(request=number, reason=reason)
+        if after is None or _has_maps_of(topology, kept, after):
+            return None
+        reason = f"the change was made from the maps behind decision {after}; these have changed"
+        return ChangeRefused(request=number, reason=reason, stale=True)
+
+    def _objection(
+        self, sender: Incarnation, request: ProposeChange, topology: Topology
+    ) -> str | None:
+        """Return why a change that could follow is not made all the same; None if it is."""
+        stale = _stale(topology, request.guards)
+        change = request.change
+        if stale is not None or not isinstance(change, (CopiesRemoved, Takeover)):
+            return stale
+        for copies in _copies_changed(topology, change):
+            if copies.author != sender:
+                name = f"partition {copies.row.partition}"
+                return f"{name} is served by {copies.author}, and only that one asks for this"
+            if isinstance(change, CopiesRemoved):
+                accused = {change.copy}
+            else:
+                accused = {*copies.in_sync} - {*change.in_sync}
+                if change.author != sender or not {*change.in_sync} <= {*copies.in_sync}:
+                    return "who asks for a takeover goes on, with copies of the last in-sync set"
+            if any(self._answers.reaches_more(one, sender, copies) for one in accused):
+                return GIVE_IT_UP
+        return None
 
     def _joined(self, topology: Topology, now: float) -> list[TopologyChange]:
         changes: list[TopologyChange] = []
@@ -220,7 +276,7 @@ class Coordinator:
             known = topology.members.get(member)
             credentials = join.credentials
             if known is None or credentials.incarnation.boot > known.boot:
-                self._pongs[member] = now  # those of its last boot say nothing of this one
+                self._answers.joined(member, now)
                 changes.append(
                     Joined(
                         incarnation=credentials.incarnation,
@@ -231,20 +287,20 @@ class Coordinator:
         return changes
 
     def _gone(self, topology: Topology, now: float) -> list[TopologyChange]:
-        silent = now - self._timing.member_timeout
+        """Return who is gone (C10), once the others have shown that they are not."""
+        present = sorted(topology.present - {self._me})
+        left = [one for one in present if one.member not in self._joins]
+        for incarnation in left:
+            if not self._answers.lately(incarnation.member, now):
+                self._notice(incarnation)
         return [
-            MemberGone(incarnation=known.incarnation)
-            for member, known in sorted(topology.members.items())
-            if known.present
-            and known.incarnation != self._me
-            and member not in self._joins
-            and (
-                self._pongs.get(member, self._elected) <= silent
-                or known.incarnation in self._unreachable
-            )
+            MemberGone(incarnation=incarnation)
+            for incarnation in left
+            if self._answers.is_noticed(incarnation)
+            and self._answers.all_outlived(incarnation, topology, self.lease.round)
         ]
 
-    def _takeovers(self, topology: Topology, now: float) -> list[Takeover]:
+    def _changes_of_sets(self, topology: Topology, now: float) -> list[TopologyChange]:
         def may_move(copies: PartitionCopies) -> bool:
             author = copies.author
             return (
@@ -253,7 +309,28 @@ class Coordinator:
                 or now >= self.lease.held_until(author)
             )
 
-        return takeovers_due(topology, may_move)
+        def waited(partition: int) -> bool:
+            return now >= self._deserted[partition] + self._timing.restart_wait
+
+        self._deserted = {p: self._deserted.get(p, now) for p in topology.deserted}
+        for partition, epoch in [*self._released.items()]:
+            if topology.partitions[partition].epoch != epoch:
+                del self._released[partition]
+        outlived = self._answers.outlived
+        return [
+            *removals_due(topology, outlived),
+            *takeovers_due(
+                topology, may_move, outlived=outlived, waited=waited, released=self._released
+            ),
+        ]
+
+
+def _copies_changed(
+    topology: Topology, change: CopiesRemoved | Takeover
+) -> Iterable[PartitionCopies]:
+    """Return the copies of the partitions that a change names, as far as there are any."""
+    named = change.partitions if isinstance(change, CopiesRemoved) else (change.partition,)
+    return [topology.partitions[p] for p in named if 0 <= p < len(topology.partitions)]
 
 
 def _too_short(join: Join, reached: Reached | None) -> str | None:
@@ -265,20 +342,6 @@ def _too_short(join: Join, reached: Reached | None) -> str | None:
         f"member {member} had decision {reached.end} on its disk, and this one ends at "
         f"{join.credentials.end}: it is an old image"
     )
-
-
-def _outdated(
-    topology: Topology, kept: Sequence[Decision], request: ProposeChange
-) -> ChangeRefused | None:
-    """Return the refusal of a change that was made from what is not so any more."""
-    number, after = request.request, request.after
-    reason = _stale(topology, request.guards)
-    if reason is not None:
-        return ChangeRefused(request=number, reason=reason)
-    if after is None or _has_maps_of(topology, kept, after):
-        return None
-    reason = f"the change was made from the maps behind decision {after}, and these have changed"
-    return ChangeRefused(request=number, reason=reason, stale=True)
 
 
 def _has_maps_of(topology: Topology, kept: Sequence[Decision], after: int) -> bool:

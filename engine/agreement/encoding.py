@@ -28,7 +28,9 @@ from ...affinity.table import PartitionRow
 from ...affinity.topology import (
     FIRST_NAMESPACE,
     Begun,
+    CopiesRemoved,
     Decision,
+    EpochsOpened,
     Incarnation,
     Joined,
     KnownMember,
@@ -249,6 +251,28 @@ def _dropped(row: list[Any], _places: _Places) -> NamespaceDropped:
     return NamespaceDropped(name=name)
 
 
+def _opened_row(change: EpochsOpened, _names: _Names) -> list[Any]:
+    return [list(map(list, change.opened))]
+
+
+def _opened(row: list[Any], _places: _Places) -> EpochsOpened:
+    def pair(value: object) -> tuple[int, int]:
+        partition, epoch = read_fields(value, as_number, as_number)
+        return partition, epoch
+
+    (opened,) = read_fields(row, each(pair))
+    return EpochsOpened(opened=opened)
+
+
+def _removed_row(change: CopiesRemoved, names: _Names) -> list[Any]:
+    return [names.incarnation(change.copy), list(change.partitions)]
+
+
+def _removed(row: list[Any], places: _Places) -> CopiesRemoved:
+    copy, partitions = read_fields(row, places.incarnation, each(as_number))
+    return CopiesRemoved(copy=copy, partitions=partitions)
+
+
 # Append; change nothing.
 _SHAPES: Mapping[type, _Shape] = {
     Begun: _Shape(1, _begun_row, _begun),
@@ -259,6 +283,8 @@ _SHAPES: Mapping[type, _Shape] = {
     NamespaceMade: _Shape(6, _made_row, _made),
     NamespaceRenamed: _Shape(7, _renamed_row, _renamed),
     NamespaceDropped: _Shape(8, _dropped_row, _dropped),
+    EpochsOpened: _Shape(9, _opened_row, _opened),
+    CopiesRemoved: _Shape(10, _removed_row, _removed),
 }
 _BY_NUMBER = {shape.number: shape for shape in _SHAPES.values()}
 
@@ -308,6 +334,7 @@ def _copies_row(copies: PartitionCopies, names: _Names) -> list[Any]:
         names.incarnation(copies.author),
         list(map(names.incarnation, copies.in_sync)),
         copies.changed,
+        copies.opened,
     ]
 
 
@@ -349,7 +376,7 @@ def _member(row: object, places: _Places) -> KnownMember:
 
 
 def _copies(partition: int, row: object, places: _Places) -> PartitionCopies:
-    version, replicas, epoch, author, in_sync, changed = read_fields(
+    version, replicas, epoch, author, in_sync, changed, opened = read_fields(
         row,
         as_number,
         each(maybe(places.member)),
@@ -357,6 +384,7 @@ def _copies(partition: int, row: object, places: _Places) -> PartitionCopies:
         places.incarnation,
         each(places.incarnation),
         as_number,
+        as_flag,
     )
     return PartitionCopies(
         row=PartitionRow(partition=partition, version=version, replicas=replicas),
@@ -364,6 +392,7 @@ def _copies(partition: int, row: object, places: _Places) -> PartitionCopies:
         author=author,
         in_sync=in_sync,
         changed=changed,
+        opened=opened,
     )
 
 

@@ -34,7 +34,7 @@ from ...affinity.topology import Decision, PartitionCopies, Topology, TopologyCh
 from .candidacy import Candidacy
 from .coordinator import Coordinator, Reached
 from .identity import DiskIdentity, is_impostor, misfit
-from .leases import FOREVER, NEVER, PrimaryLease, Released
+from .leases import FOREVER, NEVER, PrimaryLease, Released, majority
 from .messages import (
     NO_TERM,
     Accepted,
@@ -114,6 +114,11 @@ class Agreement:
         self.voter = voter
         self.lease = PrimaryLease(timing)
         self.released = Released()
+        self.reaches: frozenset[UUID] | None = None
+        """With whom this member exchanges data, in both directions; None: with all that are there.
+
+        Who finds that out sets it; the next answer to a ping tells the coordinator (I3).
+        """
         self.gone = False
         self.refusal: str | None = None
         """Why the cluster will not have this disk."""
@@ -125,6 +130,8 @@ class Agreement:
         self._ends: dict[UUID, Reached] = {}
         self._following = NO_TERM
         self._heard = NEVER
+        self._told: dict[UUID, float] = {}
+        """When each member has said anything last."""
         self._awake_since = NEVER
         self._candidacy: Candidacy | None = None
         self._leading: Coordinator | None = None
@@ -139,6 +146,9 @@ class Agreement:
         self._running: Ready | None = None
         self._noted = self._durable = topology.index
         """Up to which index decisions are noted, and are durable."""
+        self._releases_told = NO_TERM
+        self._tell_releases = NEVER
+        """When the coordinator of that term, which only has them in memory, is told them again."""
         self._quiet_until = NEVER
         """Until when somebody who was promised a term is let try."""
         if disk.boot > 1 or topology.index > 1:
@@ -160,13 +170,19 @@ class Agreement:
     def reaches_majority(self, now: float) -> bool:
         """Tell whether this member is on the side that can decide, as far as it knows.
 
-        One that was busy or asleep, and so heard nobody, cannot know that there are too few.
+        One that was busy or asleep, and so heard nobody, cannot know that there are too few.  Nor
+        can one whose coordinator has fallen silent, before it has asked the others to be elected;
+        as long as a majority says anything, there will be a coordinator soon.
         """
+        timing, members = self._timing, len(self.topology.baseline)
+        patience = timing.member_timeout + timing.rank_pause * members + timing.heartbeat
         if self._overslept(now) or now < self._awake_since + self._timing.member_timeout:
             return True
         if self._leading is not None:
             return self._leading.reaches_majority(self.topology, now)
-        return now < self._heard + self._timing.member_timeout
+        told = [m for m in self.topology.baseline if self._told.get(m, NEVER) + patience > now]
+        others = len(set(told) - {self.me.member})
+        return now < self._heard + patience or others + 1 >= majority(self.topology.baseline)
 
     def may_serve(self, partition: int, now: float) -> bool:
         """Tell whether this incarnation may answer for a partition: asked behind the work (L5)."""
@@ -199,7 +215,7 @@ class Agreement:
         self._send(self.coordinator.member, message)
 
     def release(self, partition: int) -> None:
-        """Serve a partition no more in its epoch, and say so."""
+        """Serve a partition no more in its epoch, and say so until somebody else does (K1, L7)."""
         copies = self.topology.partitions[partition]
         self.released.release(partition, copies.epoch)
         message = Release(partition=partition, epoch=copies.epoch)
@@ -408,10 +424,12 @@ class Agreement:
             return
         member, boot = envelope.sender
         self._ends[member] = max(Reached(boot, message.end), self._ends.get(member, Reached(0, 0)))
-        leading.heard(envelope.sender, message, now)
+        news = leading.heard(envelope.sender, message, now)
         for holder, number, seconds in list(leading.leases_due(self.topology, now)):
             lease = Lease(term=leading.term, round=number, seconds=seconds)
             self._send(holder.member, lease)
+        if news:
+            self._decide_more(leading, now)
 
     def _on_accepted(self, message: Accepted, envelope: Envelope, now: float) -> None:
         self._resign_before(message.promised, now)
@@ -436,6 +454,7 @@ class Agreement:
             self._decide_more(self._leading, now)
 
     def _on_release(self, message: Release, envelope: Envelope, now: float) -> None:
+        """Keep it for the next decision: they come many at once, and from members that leave."""
         if self._leading is not None:
             self._leading.released(envelope.sender, message, self.topology)
 
@@ -460,8 +479,22 @@ class Agreement:
             votes=votes,
             promised=self.voter.promised,
             end=self._durable,
+            reaches=self.topology.members_present if self.reaches is None else self.reaches,
         )
         self._send(envelope.sender.member, pong)
+        if message.term != self._releases_told or now >= self._tell_releases:
+            self._releases_told, self._tell_releases = (
+                message.term,
+                now + self._timing.member_timeout,
+            )
+            self._release_again(envelope.sender.member)
+
+    def _release_again(self, coordinator: UUID) -> None:
+        """Say again what was released of what the log still gives to this incarnation."""
+        for partition, epoch in self.released.epochs().items():
+            copies = self.topology.partitions[partition]
+            if (copies.author, copies.epoch) == (self.me, epoch):
+                self._send(coordinator, Release(partition=partition, epoch=epoch))
 
     def _on_lease(self, message: Lease, envelope: Envelope, now: float) -> None:
         if not self.gone:
@@ -551,6 +584,7 @@ class Agreement:
         impostor = impostor and not isinstance(envelope.message, Join)  # that is refused in words
         if self.gone or self.refusal is not None or foreign or impostor:
             return
+        self._told[envelope.sender.member] = now
         if self.topology.is_gone(envelope.sender):
             return self._tell_decided(envelope.sender.member, envelope.decided)
         message = envelope.message

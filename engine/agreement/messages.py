@@ -101,13 +101,17 @@ class Ping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pong:
-    """The answer; ``votes``: this member promises no other term for a lease."""
+    """The answer; ``votes``: this member promises no other term for a lease.
+
+    ``reaches`` has the members with which it exchanges data, in both directions.
+    """
 
     term: Term
     round: int
     votes: bool
     promised: Term
     end: int
+    reaches: frozenset[UUID] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,8 @@ class Timing:
     drift: float = 0.1
     rank_pause: float = 0.1
     """How much longer than the next older member one waits to stand, and the random part."""
+    restart_wait: float = 10.0
+    """How long a partition of whose in-sync set nobody stayed waits for all of it to come back."""
 
     def __post_init__(self) -> None:
         if self.lease < LEASE_SECONDS_MIN:

@@ -210,13 +210,32 @@ def _ping(term: list[Any], round_: int) -> Ping:
     return Ping(term=_term(term), round=as_number(round_))
 
 
-def _pong(term: list[Any], round_: int, votes: bool, promised: list[Any], end: int) -> Pong:
+def _pong_fields(pong: Pong) -> list[Any]:
+    return [
+        _term_row(pong.term),
+        pong.round,
+        pong.votes,
+        _term_row(pong.promised),
+        pong.end,
+        sorted(member.bytes for member in pong.reaches),
+    ]
+
+
+def _pong(
+    term: list[Any],
+    round_: int,
+    votes: bool,
+    promised: list[Any],
+    end: int,
+    reaches: list[bytes],
+) -> Pong:
     return Pong(
         term=_term(term),
         round=as_number(round_),
         votes=votes,
         promised=_term(promised),
         end=as_number(end),
+        reaches=frozenset(map(as_id, reaches)),
     )
 
 
@@ -291,17 +310,7 @@ _FORMS: Mapping[type, _Form] = {
     Decided: _Form("decided", _decided_fields, _decided),
     Fetch: _Form("fetch", lambda one: (one.after,), _fetch),
     Ping: _Form("ping", lambda one: (_term_row(one.term), one.round), _ping),
-    Pong: _Form(
-        "pong",
-        lambda one: (
-            _term_row(one.term),
-            one.round,
-            one.votes,
-            _term_row(one.promised),
-            one.end,
-        ),
-        _pong,
-    ),
+    Pong: _Form("pong", _pong_fields, _pong),
     Lease: _Form("lease", _lease_fields, _lease),
     Release: _Form("release", lambda one: (one.partition, one.epoch), _release),
     Join: _Form("join", lambda one: (_credentials_row(one.credentials), one.address), _join),

@@ -74,7 +74,7 @@ def committing(
         tx_id = first[0] if first else given_id or new_id()
         once = commit.written is not None
         arguments = commit.arguments(tx_id, attempt, given)
-        job = Job(commit.partitions, "commit", arguments, until, once=once)
+        job = Job(commit.partitions, "commit", arguments, until, once=once, in_epochs=True)
         lost = refused = None
         try:
             answer = yield from served(cluster, job, first[1] if first else None)

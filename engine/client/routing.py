@@ -226,6 +226,14 @@ class Job(NamedTuple):
     """Whether sending it twice could have two effects."""
     patient: bool = False
     """Whether a member that is away is waited for."""
+    in_epochs: bool = False
+    """Whether it counts in the present epochs of its partitions only, which it names then (T2)."""
+
+    def told(self, view: ClusterView) -> Sequence[object]:
+        """Return what is sent, by the view that says whom it is sent to."""
+        if not self.in_epochs:
+            return self.arguments
+        return *self.arguments, self.partitions, [view.epochs[one] for one in self.partitions]
 
 
 class _Search:
@@ -326,9 +334,10 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
                 yield from _met(search)
             member = _chosen(cluster, job.partitions, search.tried)
             if job.partitions and not member.present:
-                yield from _awaited(search, job, member)
+                yield from _awaited(search, job, member, cluster.view)
                 continue
-            event = yield Ask(member.id, job.operation, job.arguments, job.until)
+            assert cluster.view is not None
+            event = yield Ask(member.id, job.operation, job.told(cluster.view), job.until)
         while type(event) is Quiet:
             event = yield from _heard_of(search, job, member, event.now)
         if type(event) is Value:
@@ -351,6 +360,9 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
             if job.once and type(event) is Broke:
                 raise AnswerLostError(event.reason, event.now)
             now = yield from search.failed(member, event)
+            minority = search.fresh and search.minority and not job.patient
+            if minority and _still(cluster, job, member):
+                raise search.late()  # nobody can tell who serves this instead
         if _still(cluster, job, member):
             yield from search.rested(now)
 
@@ -363,7 +375,9 @@ def _met(search: _Search) -> Steps[None]:
             yield from search.rested(now)
 
 
-def _awaited(search: _Search, job: Job, member: MemberView) -> Steps[None]:
+def _awaited(
+    search: _Search, job: Job, member: MemberView, view: ClusterView | None
+) -> Steps[None]:
     """Make sure that a member is away; raise then, or pause if it is waited for, or coming."""
     event = yield Pause(0.0)
     now = event.now
@@ -371,7 +385,9 @@ def _awaited(search: _Search, job: Job, member: MemberView) -> Steps[None]:
         now = yield from search.looked(now)  # itself, if need be: it may have come meanwhile
     if not _still(search.cluster, job, member):
         return
-    is_coming = search.greeted == member.address
+    is_coming = search.greeted == member.address or (
+        view is not None and view.coming.issuperset(job.partitions)
+    )
     if search.fresh and not job.patient and not is_coming:
         raise _unavailable(job, member)
     search.reason = f"the member at {member.address} is away"

@@ -122,7 +122,10 @@ class ClusterSession:
                 steps = committing(cluster, commit, None, new_id, lines.until(), begun)
                 return actions.about(namespace, steps)
 
-            arguments = (tx_id, 1, False, None, (), (), ((number, (key,), (value,)),))
+            view = cluster.view
+            epoch = 0 if view is None else view.epochs[partition]
+            writes = ((number, (key,), (value,)),)
+            arguments = (tx_id, 1, False, None, (), (), writes, (partition,), (epoch,))
             asked(partition, "commit", arguments, otherwise)
 
         return put

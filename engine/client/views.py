@@ -40,6 +40,8 @@ class ClusterView:
     primaries: Sequence[int]
     """For each partition the place in ``members`` of who serves it."""
     epochs: Sequence[int]
+    coming: frozenset[int]
+    """Partitions whose primary is away, and that another copy is about to take over."""
 
     def serving(self, partition: int) -> MemberView:
         """Return the member that serves a partition."""
@@ -52,7 +54,7 @@ def view_of(fields: Sequence[Any]) -> ClusterView:
     A later version may have appended to it, to its members and to its namespaces.
     """
     try:
-        decided, members, spaces, namespaces, primaries, epochs = fields[:6]
+        decided, members, spaces, namespaces, primaries, epochs, coming = fields[:7]
         told = tuple(MemberView(*row[:4]) for row in members)
         records = [
             NamespaceRecord(
@@ -79,7 +81,7 @@ def view_of(fields: Sequence[Any]) -> ClusterView:
         raise FrameError(f"a view that cannot be right: {error}") from None
     by_id = {record.id: record for record in records}
     by_name = {record.name: record for record in records if not record.hidden}
-    return ClusterView(decided, told, divided, by_id, by_name, primaries, epochs)
+    return ClusterView(decided, told, divided, by_id, by_name, primaries, epochs, frozenset(coming))
 
 
 def _is_member(member: MemberView) -> bool:

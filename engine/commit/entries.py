@@ -152,8 +152,18 @@ class Commit:
             self.tx_id = context.ids.new()
         else:
             context.note_given_id(self.tx_id)
+        return self._record_of(context, namespaces, keys, values)
+
+    def _record_of(
+        self,
+        context: CommitContext,
+        namespaces: int | list[int],
+        keys: Sequence[bytes],
+        values: Sequence[bytes | None],
+    ) -> bytes:
+        """Return what is logged of a transaction that has its numbers: prepared and committed."""
         return context.tx_record(
-            (self.tx_id, time, self._runs, namespaces, keys, values, self.details)
+            (self.tx_id, self._time, self._runs, namespaces, keys, values, self.details)
         )
 
     def apply(self, context: CommitContext, end: int) -> None:

@@ -27,8 +27,8 @@ from ...checkpoints.replay import State
 from ...wal.format import FRAME_MAGIC, Frame, SegmentHeader, segment_name
 from ...wal.index import SegmentIndex, index_name
 from ...wal.ports import Directory
-from ...wal.reader import Scan, find_transaction, load_index, read_records
-from ...wal.records import EpochRecord, RollbackRecord, TxRecord
+from ...wal.reader import Scan, find_transaction, load_index, read_records, records_about
+from ...wal.records import EpochRecord, PrepareRecord, Record, RollbackRecord, TxRecord
 from ...wal.retention import Holders, RetentionLimits, RetentionPlan, SegmentInfo, plan_retention
 from ...wal.segments import Segment, open_segment, probe, segment_numbers, walk
 from ...wal.writer import LogWriter
@@ -81,6 +81,8 @@ class LogKeeper:
         limits: RetentionLimits,
     ) -> None:
         self.pins = LogPins()
+        self.indexes_by_reading = False
+        """Whether counters do not tell what a segment holds: it is read for its index then."""
         self.plan = RetentionPlan((), {})
         self._environment = environment
         self._directory = directory
@@ -192,7 +194,7 @@ class LogKeeper:
                 newest=newest,
             )
         self._sealed = [*self._sealed_below(header.number), info]
-        if self._start.whole:
+        if self._start.whole and not self.indexes_by_reading:
             self._write_index(self._index(header, end))
         elif header.number not in self._unindexed:
             self._unindexed.append(header.number)
@@ -370,11 +372,21 @@ class LogKeeper:
             durable=self._writer.synced,
         )
 
+    def records_about(self, tx_id: bytes, log_ids: list[tuple[bytes, int]]) -> list[Record]:
+        """Return all that the kept log has about a transaction, in order."""
+        return records_about(
+            self._directory,
+            tx_id,
+            start_position=self.first_position,
+            log_ids=log_ids,
+            durable=self._writer.synced,
+        )
+
     def known_since(self) -> int:
         """Return a time that no transaction in the dropped part of the log lies behind."""
         scan = Scan(self._directory, self.first_position, durable=self._writer.synced)
         for _, record in read_records(scan):
-            if isinstance(record, TxRecord | EpochRecord):
+            if isinstance(record, TxRecord | PrepareRecord | EpochRecord):
                 return record.time
         return self._state.time
 

@@ -95,7 +95,9 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (13, "accepted", CONTROL, "term:list index:int promised:list"),
     (14, "decided", CONTROL, "decisions:bytes* topology:bytes?"),
     (15, "ping", CONTROL, "term:list round:int"),
-    (16, "pong", CONTROL, "term:list round:int votes:flag promised:list end:int"),
+    (16, "pong", CONTROL,
+     "term:list round:int votes:flag promised:list end:int"
+     " reaches:bytes*"),
     (17, "lease", CONTROL, "term:list round:int lease_us:int"),
     (18, "release", CONTROL, "partition:int epoch:int"),
     (19, "confirm-epoch", CONTROL, "ask:int partitions:int* epochs:int*"),
@@ -139,14 +141,20 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
      " prepared:bytes* participants:list* committed:bytes*"),
     (59, "resume", DATA, "snapshot:bytes attempt:int"),
     (60, "held", DATA, "snapshot:bytes attempt:int still:flag"),
-    # Copies of partitions.  ``numbers`` are those of streams (W3), ``records`` as in the log.
+    # Copies of partitions (``engine.replication``).  ``numbers`` are those of streams (W3).  In a
+    # ``replicate`` the columns up to ``more`` have an item per record, those from ``nears`` on one
+    # per PREPARE, and the last two one per update.  What has many rows elsewhere is flat.
     (70, "replicate", DATA,
-     "partitions:int* admissions:int* epochs:int* numbers:int* types:int* records:any*"),
+     "partitions:int* admissions:int* epochs:int* numbers:int* types:int* txs:bytes* attempts:int*"
+     " times:int* run_epochs:int* firsts:int* counts:int* more:any* nears:bytes* boots:int*"
+     " homes:int* namespaces:any* keys:bytes* values:any*"),
     (71, "stored", DATA, "partitions:int* admissions:int* epochs:int* numbers:int*"),
     (72, "report", DATA,
-     "partitions:int* epochs:int* counters:any* epoch_tables:list* pending:list* outcomes:list*"
-     " bound:list* acknowledged:list*"),
-    (73, "settle", DATA, "partitions:int* epochs:int* lists:any*"),
+     "partitions:int* epochs:int* lwms:int* ranges:list* hwms:int* epoch_tables:list*"
+     " pending:list* rolled_back:list* committed:list* bound:any* acknowledged:list*"),
+    (73, "settle", DATA,
+     "partitions:int* epochs:int* starts:int* transactions:list* closed:list*"
+     " epoch_tables:list*"),
     (74, "settle-stored", DATA, "partitions:int* epochs:int*"),
     (75, "opened", DATA, "partitions:int* epochs:int*"),
     (76, "admit", DATA,

@@ -20,6 +20,7 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     ),
     "commit": typed_fields(
         "id:bytes attempt:int given:flag tag:text? reads:list* ranges:list* writes:list*"
+        " partitions:int* epochs:int*"
     ),
     "outcome": typed_fields("id:bytes given:flag home:int"),
     "map": typed_fields(
@@ -28,12 +29,13 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     "drop": typed_fields("name:text map:int?"),
     "rename": typed_fields("old:text new:text map:int?"),
     "status": (),
+    "partition": typed_fields("partition:int"),
 }
 READS = typed_fields("namespace:int keys:bytes* epochs:int* counters:int*")
 RANGES = typed_fields("namespace:int partitions:int* low:bytes high:bytes? count:int digest:bytes")
 WRITES = typed_fields("namespace:int keys:bytes* values:any*")
 
-_COLUMNS = frozenset({"keys", "epochs", "counters", "values"})
+_COLUMNS = frozenset({"keys", "epochs", "counters", "values", "partitions"})
 
 
 class MisunderstoodError(ValueError):

@@ -155,6 +155,16 @@ class Transport:
             if accepted := self._accepted.get((member, channel)):
                 accepted.end()
 
+    def reached(self) -> frozenset[bytes]:
+        """Return the peers with which data goes both ways: a connection made, and one accepted."""
+        made = {m: way.connections.get(DATA) for m, way in self._ways.items()}
+        accepted = {m: self._accepted.get((m, DATA)) for m in made}
+        return frozenset(
+            member
+            for member in made
+            if all(one is not None and one.up for one in (made[member], accepted[member]))
+        )
+
     def send(self, member: bytes, channel: Channel, message: Message) -> Sent:
         """Let a message go its way to a peer; never waits."""
         way = self._ways.get(member)

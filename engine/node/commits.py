@@ -42,6 +42,8 @@ from ..data.point_reads import read_stored
 from ..data.scan import Range, scan
 from ..data.stored import KEY_BYTES_MAX, VALUE, pack_prefix, shown_key, split_key, version_of
 from ..data.updates import FewUpdates, Writes
+from ..replication.streams import Streams
+from .prepared import ClientCommit
 
 log = logging.getLogger("tidelog.node")
 
@@ -81,6 +83,8 @@ class WantedCommit:
     reads: tuple[ReadVersion, ...]
     ranges: tuple[ReadRange, ...]
     writes: Writes
+    epochs: tuple[tuple[int, int], ...]
+    """Partitions, and the epochs in which the client has found them (T2)."""
 
     def partitions(self) -> set[int]:
         """Return the partitions that it is about."""
@@ -99,8 +103,10 @@ def wanted_of(arguments: Sequence[Any], state: State) -> WantedCommit:
 
     ``UsageError`` for what is not a commit, ``NotFoundError`` for a map that is not there.
     """
-    tx_id, attempt, given, tag, reads, ranges, writes = arguments
+    tx_id, attempt, given, tag, reads, ranges, writes, partitions, epochs = arguments
     check_id(tx_id)
+    if partitions and not 0 <= min(partitions) <= max(partitions) < state.partitions:
+        raise not_understood("a partition that is not there")
     if not 0 < attempt < ATTEMPTS_END:
         raise not_understood(f"attempt {attempt} of a transaction")
     found: Writes = {}
@@ -116,7 +122,7 @@ def wanted_of(arguments: Sequence[Any], state: State) -> WantedCommit:
         full_key = outcomes.outcome_key(tx_id, state.spaces[0].partitions)
         entry = outcomes.OutcomeEntry(outcomes.Kind.COMMITTED, state.time, attempt)
         found[full_key] = (home, OUTCOMES, tx_id, outcomes.encode_outcome(entry))
-    return WantedCommit(
+    wanted = WantedCommit(
         tx_id=tx_id,
         attempt=attempt,
         given=bool(given),
@@ -124,7 +130,11 @@ def wanted_of(arguments: Sequence[Any], state: State) -> WantedCommit:
         reads=tuple(_reads_of(reads, state)),
         ranges=tuple(_range_of(row, state) for row in ranges),
         writes=found,
+        epochs=tuple(zip(partitions, epochs, strict=True)),
     )
+    if not wanted.partitions() <= set(partitions):
+        raise not_understood("a commit without the epochs of its partitions")
+    return wanted
 
 
 def check_id(tx_id: bytes) -> None:
@@ -208,8 +218,19 @@ def _range_of(row: Sequence[Any], state: State) -> ReadRange:
 # ------------------------------------------------------------------ the check
 
 
-def commit_of(wanted: WantedCommit, context: CommitContext, answer: Callable[[], object]) -> Commit:
-    """Return the commit to be queued; ``answer`` is called at its end, whatever that is."""
+def commit_of(
+    wanted: WantedCommit,
+    context: CommitContext,
+    answer: Callable[[], object],
+    *,
+    streams: Streams,
+    near: tuple[bytes, int],
+    check_epochs: Callable[[Iterable[tuple[int, int]]], None] = lambda _epochs: None,
+) -> ClientCommit:
+    """Return the commit to be queued; ``answer`` is called at its end, whatever that is.
+
+    ``check_epochs`` raises for partitions that have another epoch by now.
+    """
 
     def check(commit: Commit, group: Sequence[Entry]) -> None:
         try:
@@ -220,6 +241,7 @@ def commit_of(wanted: WantedCommit, context: CommitContext, answer: Callable[[],
             raise unexpected(error) from error
 
     def judge(commit: Commit, group: Sequence[Entry]) -> None:
+        check_epochs(wanted.epochs)
         view = context.overlay.view
         if wanted.given:
             _check_id_is_new(wanted, commit, view, context)
@@ -230,9 +252,11 @@ def commit_of(wanted: WantedCommit, context: CommitContext, answer: Callable[[],
         for one in wanted.ranges:
             _check_range(one, view, group, context)
 
-    commit = Commit(
+    commit = ClientCommit(
         FewUpdates(wanted.writes),
-        durable=True,
+        streams,
+        near,
+        wanted.attempt,
         check=check,
         tx_id=wanted.tx_id,
         details=None if wanted.tag is None else {"tag": wanted.tag},

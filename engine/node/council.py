@@ -53,12 +53,15 @@ class Council:
         transport: Transport,
         *,
         changed: Callable[[Topology], None],
+        refused: Callable[[int, str], None] = lambda _request, _reason: None,
     ) -> None:
+        """``refused`` hears of what was suggested and is not made."""
         self.agreement = agreement
         self._environment = environment
         self._journal = journal
         self._transport = transport
         self._changed = changed
+        self._refused = refused
         self._accepted = agreement.voter.accepted
         self._told = -1
         self._not_before = float("-inf")
@@ -130,6 +133,13 @@ class Council:
             del self._waiting[request]
             self._refusals.pop(request, None)
 
+    def suggest(self, change: TopologyChange, guards: tuple[Guard, ...] = ()) -> int:
+        """Ask for a change once, and return the number of the request."""
+        self._requests += 1
+        self.agreement.propose(self._requests, change, guards)
+        self._wake.set()
+        return self._requests
+
     def release(self, partitions: list[int]) -> None:
         """Serve some partitions no more in their epochs."""
         for partition in partitions:
@@ -193,9 +203,16 @@ class Council:
 
     def _take_refusal(self, refusal: ChangeRefused) -> None:
         waiting = self._waiting.get(refusal.request)
-        if waiting is not None:
+        if waiting is None:
+            self._refused(refusal.request, refusal.reason)
+        else:
             self._refusals[refusal.request] = refusal
             waiting.set()
+
+    def links_changed(self) -> None:
+        """Tell the agreement with whom data goes both ways now (I3)."""
+        reached = (UUID(bytes=member) for member in self._transport.reached())
+        self.agreement.reaches = frozenset(reached)
 
     def _tell(self) -> None:
         agreement = self.agreement

@@ -5,10 +5,15 @@ its own.  Only behind that it is applied, and only then anybody hears of it.  Th
 does the same with threads (``commit.committer``); here all but the sync runs in the loop, so there
 is nothing to wait for but that.
 
+A transaction of a partition that has other copies is prepared only (PREPARE): it takes effect by
+``decide``, when every copy in the ack set has it (T15).  What has committed that way is told with
+the next frame (COMMIT_UPTO), and until then it can be derived again.
+
 Invariants:
 
 - One group is on its way at a time, so updates apply in the order of the log.
 - A group is applied behind its sync, and answered behind its application.
+- Copies are sent what is appended before it is synced here; they sync it at the same time.
 - After a failed sync nothing is written any more: what was on its way is answered with
   ``CommitUnknownError``, and ``failure`` says why (I6).
 - ``mutex`` is held while state, overlay or the end of the log change, and never during a sync:
@@ -20,20 +25,23 @@ Left out: who may commit what (``engine.node.commits``), files (``wal.writer``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 
 import trio
 
 from ...affinity.errors import TidelogError
-from ...wal.records import IdleRecord, Record, encode_record
+from ...wal.records import CommitUptoRecord, IdleRecord, Record, Upto, encode_record
 from ...wal.writer import LogFailedError
 from ..commit.commit_log import CommitLog
 from ..commit.context import AutomaticIds, CommitContext
-from ..commit.entries import Commit
+from ..commit.entries import Commit, Entry
 from ..commit.outcomes import automatic_prefix
 from ..data.updates import NoUpdates
+from ..files.recovery import apply_updates
+from ..replication.streams import PartitionStream, Streams
 from ..store.store_files import StoreFiles
+from .prepared import ClientCommit, Undecided
 
 GROUP_BYTES_MAX = 1 << 20
 """Bytes of updates from which on the rest of the queue waits for the next group."""
@@ -45,7 +53,10 @@ class NodeLog:
     """The log, the overlay and the counters of one member, as its one writer and its checkpoints
     see them."""
 
-    def __init__(self, files: StoreFiles) -> None:
+    def __init__(
+        self, files: StoreFiles, streams: Streams, pump: Callable[[], object] = lambda: None
+    ) -> None:
+        """``pump`` is called when there is something new in the streams."""
         self.environment = files.environment
         self.mutex = files.mutex
         self.state = files.state
@@ -63,11 +74,17 @@ class NodeLog:
             now=files.environment.boottime,
             note_given_id=files.keeper.note_given_id,
         )
+        self.path = files.path
+        """Where the store lies, for who tells of it."""
         self._files = files
         self._writer = files.writer
         self._end = CommitLog(self.context, files.writer, files.environment.monotonic)
-        self._queue: list[Commit] = []
+        self._streams = streams
+        self._pump = pump
+        self._queue: list[Commit | _Barrier] = []
         self._in_flight: list[Commit] = []
+        self._undecided = Undecided()
+        self._after: list[Callable[[], object]] = []
         self._courtesies: list[Record] = []
         self._wake = trio.Event()
         self._idle = trio.Event()
@@ -125,9 +142,10 @@ class NodeLog:
         return self.environment.new_id()
 
     @property
-    def waiting(self) -> list[Commit]:
+    def waiting(self) -> list[Entry]:
         """What is not applied yet, in order."""
-        return [*self._in_flight, *self._queue]
+        queued = [commit for commit in self._queue if not isinstance(commit, _Barrier)]
+        return [self._undecided, *self._in_flight, *queued]
 
     @property
     def position(self) -> int:
@@ -152,22 +170,29 @@ class NodeLog:
 
         Behind their fold ``then`` is called, ``undo`` if they did not get into the log.
         """
-        commit = Commit(NoUpdates(), durable=True)
         made = list(records)
-        position = 0
-
-        def record(_time: int) -> bytes:
-            nonlocal position
-            position = self._writer.position
-            return b"".join(map(encode_record, made))
-
-        def fold() -> None:
-            for one in made:
-                self.state.apply(position, one)
-            then()
-
-        commit.record, commit.then, commit.undo = record, fold, undo
+        commit = Commit(NoUpdates(), durable=True)
+        commit.record = lambda _time: b"".join(map(encode_record, made))
+        commit.then = lambda: self.fold(made, then)
+        commit.undo = undo
         self.put(commit)
+
+    def fold(self, records: Iterable[Record], then: Callable[[], object]) -> None:
+        """Let records that are in the log take effect; ``then`` is called without the mutex."""
+        position, view = self._writer.position, self.overlay.view
+        for record in records:
+            apply_updates(view, self.state, position, record, record_bytes(record))
+        self._after.append(then)
+
+    def put_barrier(self, then: Callable[[], object]) -> None:
+        """Call ``then`` once everything that was queued before is in the log, and that is synced.
+
+        It is never called if the log fails before.
+        """
+        self._queue.append(_Barrier(then))
+        if self._idle.is_set():
+            self._idle = trio.Event()
+        self._wake.set()
 
     async def written(self) -> None:
         """Wait until nothing is queued or on its way."""
@@ -179,7 +204,12 @@ class NodeLog:
             await self._wake.wait()
             self._wake = trio.Event()
             while self._queue:
-                await self._carry(self._next_group())
+                first = self._queue[0]
+                if isinstance(first, _Barrier):
+                    del self._queue[0]
+                    await self._pass(first)
+                else:
+                    await self._carry(self._next_group())
             self._idle.set()
             self.pass_turn()
 
@@ -189,41 +219,98 @@ class NodeLog:
         if not told and self.failure is None and not self._queue and not self._in_flight:
             self.put_records([IdleRecord()], _nothing)
 
+    # -------------------------------------------------------------- what copies have
+
+    def decide(self) -> None:
+        """Let everything take effect that all copies in the ack sets have, and answer for it."""
+        rows, answered = self._streams.advance()
+        if rows:
+            record = CommitUptoRecord(rows=tuple(rows))
+            size = sum(commit.size for commit in answered if isinstance(commit, ClientCommit))
+            with self.mutex:
+                apply_updates(self.overlay.view, self.state, self._writer.position, record, size)
+                self.overlay.changes += 1
+        for commit in answered:
+            assert isinstance(commit, ClientCommit)
+            self._undecided.remove(commit)
+            commit.decided()
+        if answered:
+            self.environment.reached("tx.after_prepared_sent")
+
+    def tell_decided(self) -> None:
+        """Let an idle log, and the copies, know what has committed."""
+        if not self._queue and not self._in_flight and self.failure is None:
+            rows = self._streams.untold()
+            if rows:
+                self.put_records((), _nothing)  # its frame brings it along
+
+    def forsake(self, stream: PartitionStream) -> None:
+        """Tell those who wait for a stream that has ended that nobody knows yet (T7)."""
+        for commit in stream.waiting():
+            assert isinstance(commit, ClientCommit)
+            if not commit.was_forsaken:
+                self._undecided.remove(commit)
+                commit.forsaken()
+
+    @property
+    def undecided(self) -> bool:
+        """Whether something is prepared here that not every copy is known to have."""
+        return len(self._undecided) > 0
+
     # -------------------------------------------------------------- one group
 
     def _next_group(self) -> list[Commit]:
-        size, count = 0, 0
+        size = 0
+        group: list[Commit] = []
         for commit in self._queue:
-            if count and size + commit.size > GROUP_BYTES_MAX:
+            if isinstance(commit, _Barrier) or (group and size + commit.size > GROUP_BYTES_MAX):
                 break
-            size, count = size + commit.size, count + 1
-        group = self._queue[:count]
-        del self._queue[:count]
+            size += commit.size
+            group.append(commit)
+        del self._queue[: len(group)]
         self.queued_bytes -= size
         return group
+
+    async def _pass(self, barrier: _Barrier) -> None:
+        """Sync what is in the log, and let a barrier go on."""
+        if self.failure is not None:
+            return
+        end = self._writer.position
+        if self._writer.synced < end:
+            try:
+                await self.environment.run("sync", lambda: self._end.sync(end))
+            except (OSError, LogFailedError) as error:
+                self._lose([], [], error)
+                return
+        barrier.then()
 
     async def _carry(self, group: list[Commit]) -> None:
         """Check, number, append, sync and apply a group, and answer everybody in it."""
         if self.failure is not None:
             self._fail(group, self.failure)
             return
-        passed, payload = self._prepared(group)
+        passed, told, payload = self._prepared(group)
         if not payload:
-            self._finish(group, passed)
+            self._finish(group, passed, [])
             return
         self._in_flight = passed
         self.environment.reached("tx.before_prepare_log")
+        if told:
+            self.environment.reached("tx.before_commit_log")
         try:
             await self._append(payload)
         except (OSError, LogFailedError) as error:
             with self.mutex:
-                self._end.leave_gaps()
+                self._give_back(passed)
                 cause = self._end.append_error(error)
             self._in_flight = []
             self._note_failure()
             self._fail(group, cause)
             return
         self.environment.reached("tx.after_prepare_log")
+        if told:
+            self.environment.reached("tx.after_commit_log")
+        numbers = self._stream(passed, told)
         try:
             end = self._writer.position
             await self.environment.run("sync", lambda: self._end.sync(end))
@@ -231,24 +318,51 @@ class NodeLog:
             self._lose(group, passed, error)
             return
         self.environment.reached("tx.after_prepare_sync")
-        self._finish(group, passed)
+        self._finish(group, passed, numbers)
 
-    def _prepared(self, group: list[Commit]) -> tuple[list[Commit], bytes]:
-        """Return who passed the checks, and what to write for them."""
+    def _prepared(self, group: list[Commit]) -> tuple[list[Commit], list[Upto], bytes]:
+        """Return who passed the checks, what has committed elsewhere, and what to write."""
         passed: list[Commit] = []
         parts: list[bytes] = []
+        told = self._streams.untold()
+        if told:
+            parts.append(encode_record(CommitUptoRecord(rows=tuple(told))))
         with self.mutex:
             time = self.state.time = max(self.environment.clock(), self.state.time)
+            before: list[Entry] = [self._undecided]
             for commit in group:
-                record = commit.prepare(self.context, passed, time)
+                record = commit.prepare(self.context, before, time)
                 if record is not None:
                     passed.append(commit)
+                    before.append(commit)
                     parts.append(record)
         payload = b"".join(parts)
         if payload and self._courtesies:
             while self._courtesies:  # a checkpoint adds to them in its thread
                 payload += encode_record(self._courtesies.pop(0))
-        return passed, payload
+        return passed, told, payload
+
+    def _give_back(self, passed: Sequence[Commit]) -> None:
+        """Take the numbers back of a group that did not get into the log; nobody else has later."""
+        counters = self.state.counters
+        for commit in reversed(passed):
+            runs = commit.runs
+            for place in range(len(runs) - 4, -1, -4):
+                counters[runs[place]].lower_hwm(runs[place + 2] - 1)
+
+    def _stream(self, passed: Sequence[Commit], told: Sequence[Upto]) -> list[tuple[int, int]]:
+        """Give what was appended to the streams, and send it; return partitions and numbers."""
+        now = self.environment.boottime()
+        numbers = self._streams.tell(told, now)
+        for commit in passed:
+            if isinstance(commit, ClientCommit) and commit.record_prepared is not None:
+                number = self._streams.prepare(commit.record_prepared, commit.size, commit, now)
+                if number:
+                    self._undecided.add(commit)
+                    numbers.append((commit.record_prepared.run.partition, number))
+        if numbers:
+            self._pump()
+        return numbers
 
     async def _append(self, payload: bytes) -> None:
         with self.mutex:
@@ -259,7 +373,9 @@ class NodeLog:
             with self.mutex:
                 self._end.append(payload)
 
-    def _finish(self, group: list[Commit], passed: list[Commit]) -> None:
+    def _finish(
+        self, group: list[Commit], passed: list[Commit], numbers: Iterable[tuple[int, int]]
+    ) -> None:
         """Apply a group that is durable, and tell everybody."""
         end = self._writer.position
         with self.mutex:
@@ -276,6 +392,12 @@ class NodeLog:
         for commit in group:
             if commit.error is not None and commit.undo is not None:
                 commit.undo()
+        for partition, number in numbers:
+            self._streams.logged(partition, number)
+        after, self._after = self._after, []
+        for then in after:
+            then()
+        self.decide()
 
     def _fail(self, group: list[Commit], cause: BaseException) -> None:
         for commit in group:
@@ -309,3 +431,18 @@ class NodeLog:
 
 def _nothing() -> None:
     """Nobody waits for it."""
+
+
+class _Barrier:
+    """What waits in the queue until everything before it is durable."""
+
+    __slots__ = ("then",)
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        self.then = then
+
+
+def record_bytes(record: Record) -> int:
+    """Return about how many bytes the updates of a record take."""
+    keys, values = getattr(record, "keys", ()), getattr(record, "values", ())
+    return sum(map(len, keys)) + sum(len(value) for value in values if value is not None)

@@ -38,7 +38,7 @@ from ...affinity.topology import (
     Topology,
     TopologyChange,
 )
-from ...wal.records import DropNamespaceRecord, NamespaceRecord, Record, TxRecord
+from ...wal.records import DropNamespaceRecord, NamespaceRecord, Record
 from ..agreement.machine import Agreement
 from ..agreement.timing import Timing
 from ..commit import outcomes
@@ -46,15 +46,19 @@ from ..commit.outcomes import Outcome
 from ..net.addresses import address_of
 from ..net.connection import Connection
 from ..net.frames import Message
-from ..net.kinds import BY_NAME, CONTROL, Channel
+from ..net.kinds import BY_NAME, CONTROL, DATA, Channel
 from ..net.transport import Transport, UnwelcomeError
+from ..replication.streams import Streams
 from ..store.maintenance import CHECKPOINT_PAUSE
 from ..system.disk_errors import translated_disk
 from ..system.environment import Address
 from .council import Council
+from .groups import ReplicaGroups
 from .log import NodeLog
 from .member_files import OpenMember
+from .outflow import Outflow
 from .partitions import Partitions, just_started
+from .prepared import outcome_of
 from .requests import Requests
 from .views import members_of, told_view
 
@@ -111,12 +115,28 @@ class RunningMember:
             opened.journal,
             self.transport,
             changed=self._changed,
+            refused=lambda request, reason: self.groups.refused(request, reason),
         )
-        self.log = NodeLog(opened.files)
+        me = self.agreement.me
+        streams = Streams()
+        outflow = Outflow(self.transport, streams)
+        self.log = NodeLog(opened.files, streams, outflow.pump)
         patience = timing.lease + timing.member_timeout
-        self.partitions = Partitions(self.agreement, opened.files.state, self.now + patience)
-        self.requests = Requests(self.log, self.partitions, self)
+        self.partitions = Partitions(self.agreement, self.now + patience)
+        self.groups = ReplicaGroups(
+            me,
+            self.log,
+            self.partitions,
+            streams,
+            outflow,
+            self.council,
+            environment.boottime,
+            environment.reached,
+        )
+        near = (me.member.bytes, me.boot)
+        self.requests = Requests(self.log, self.partitions, streams, self, near)
         opened.files.keeper.follow(self.log)
+        opened.files.keeper.indexes_by_reading = True  # what copies log is not in order of numbers
         opened.files.adopt(self.log)
         self._lines: dict[bytes, Connection] = {}
         self._clients: set[Connection] = set()
@@ -156,6 +176,8 @@ class RunningMember:
         self.partitions.draining = True
         with trio.move_on_after(LEAVE_S_MAX):
             await self.log.written()
+            while self.log.undecided:
+                await trio.sleep(TICK_S)
             self.council.release([copies.row.partition for copies in self.partitions.authored()])
             await self.council.propose(MemberGone(incarnation=self.agreement.me))
         self._ended.set()
@@ -209,6 +231,7 @@ class RunningMember:
         while True:
             await trio.sleep(TICK_S)
             self.requests.tick()
+            self.groups.tick()
             if self._unwritten and self.log.failure is None:
                 self._changed(self.agreement.topology)
             if now() >= announced + ANNOUNCE_S:
@@ -258,35 +281,30 @@ class RunningMember:
         for member, known in topology.members.items():
             if member != self.agreement.me.member:
                 self.transport.meet(member.bytes, address_of(known.address))
-        opening = self.partitions.to_open()
-        if opening:
-            self._environment.reached("takeover.after_seal")
-        records = [*self._maps_of(topology), *opening]
+        records = self._maps_of(topology)
         self._unwritten = False
         if records or self._unapplied:
             self._unapplied += 1
             self.log.put_records(
                 records,
-                partial(self._applied, topology, records),
-                partial(self._not_written, records),
+                partial(self._applied, topology),
+                self._not_written,
             )
         else:
             self._take_effect(topology)
 
-    def _applied(self, topology: Topology, records: list[Record]) -> None:
+    def _applied(self, topology: Topology) -> None:
         self._unapplied -= 1
-        if self.partitions.opened(records):
-            self._environment.reached("takeover.after_open")
         self._take_effect(topology)
 
-    def _not_written(self, records: list[Record]) -> None:
+    def _not_written(self) -> None:
         """Try again soon: the disk may have had no space for them."""
         self._unapplied -= 1
-        self.partitions.not_opened(records)
         self._unwritten = True
 
     def _take_effect(self, topology: Topology) -> None:
         self._effective = topology
+        self.groups.decided(topology)
         message = TOPOLOGY.message(told_view(topology))
         for client in self._clients:
             client.send(message)
@@ -420,23 +438,27 @@ class RunningMember:
 
         async def look() -> None:
             try:
-                done(await self._environment.run("outcome", partial(self._outcome, tx_id)))
+                found = await self._environment.run("outcome", partial(self._outcome, tx_id))
+                while (outcome := outcome_of(found, tx_id, self._files.state)) == "pending":
+                    await trio.sleep(TICK_S)
+                done(outcome)
             except TidelogError as error:
                 done(error)
 
         self._nursery.start_soon(look)
 
-    def _outcome(self, tx_id: bytes) -> Outcome:
+    def _outcome(self, tx_id: bytes) -> list[Record] | Outcome:
+        """Return what the log has about a transaction, or what became of it if that is nothing."""
         keeper = self._files.keeper
         with translated_disk("reading the log"):
             for _ in range(outcomes.LOOK_ATTEMPTS):
                 with suppress(HistoryTruncatedError):
-                    found = keeper.find_transaction(tx_id, self._files.manifest.log_ids)
+                    found = keeper.records_about(tx_id, self._files.manifest.log_ids)
                     break
             else:
-                found = keeper.find_transaction(tx_id, self._files.manifest.log_ids)
-            if found is not None:
-                return "committed" if isinstance(found[1], TxRecord) else "rolled_back"
+                found = keeper.records_about(tx_id, self._files.manifest.log_ids)
+            if found:
+                return found
             since = outcomes.born(tx_id, self._files.state.store_id)
             surely = since is not None and since > keeper.known_since()
             return "rolled_back" if surely or keeper.first_position == 0 else "too_old"
@@ -463,6 +485,9 @@ class RunningMember:
             "epochs": [copies.epoch for copies in mine],
             "open": [partitions.is_open(number) for number in numbers],
             "leased": [agreement.may_serve(number, now) for number in numbers],
+            "sets": [[copy.member.bytes for copy in copies.in_sync] for copies in mine],
+            "blocked": self.groups.blocked(),
+            "lagging": self.groups.lagging(),
             "counts": {
                 "clients": len(self._clients),
                 "requests": self.requests.count,
@@ -471,6 +496,12 @@ class RunningMember:
             },
         }
 
+    def story(self, partition: int) -> Mapping[str, Any]:
+        """Return what this member knows of one partition."""
+        if not 0 <= partition < len(self._effective.partitions):
+            raise UsageError(f"there is no partition {partition}")
+        return self.groups.story(partition)
+
     # -------------------------------------------------------------- events of the transport
 
     def arrived(self, connection: Connection, messages: list[Message]) -> None:
@@ -478,6 +509,8 @@ class RunningMember:
         if connection.other.role == "member":
             if connection.channel == CONTROL:
                 self.council.arrived(connection, messages)
+            else:
+                self.groups.arrived(connection, messages)
         else:
             self.requests.arrived(connection, messages)
 
@@ -485,6 +518,10 @@ class RunningMember:
         """Greet a client; what is on an older connection of its line counts no more."""
         other = connection.other
         if other.role == "member":
+            if connection.channel == DATA:
+                self.council.links_changed()
+                if connection.outgoing:
+                    self.groups.connected(UUID(bytes=other.member))
             return
         if other.role == "client" and not self._is_newest(connection):
             connection.end()
@@ -514,7 +551,10 @@ class RunningMember:
         return True
 
     def down(self, connection: Connection) -> None:
-        """Forget a client."""
+        """Forget a client, or a way to another member."""
+        if connection.other.role == "member":
+            self.council.links_changed()
+            return
         self._clients.discard(connection)
         if self._lines.get(connection.other.member) is connection:
             del self._lines[connection.other.member]
@@ -535,7 +575,9 @@ class RunningMember:
                 self.council.refused(error.refusal.reason)
 
     def room(self, connection: Connection) -> None:
-        """Nothing waits for room: what a member says fits, or its connection ends."""
+        """Go on with what waited for room."""
+        if connection.other.role == "member":
+            self.groups.has_room(UUID(bytes=connection.other.member))
 
 
 def _named(change: TopologyChange, topology: Topology) -> int | None:

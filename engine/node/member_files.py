@@ -17,7 +17,8 @@ from uuid import UUID, uuid5
 
 from ...affinity.assignment import assign
 from ...affinity.errors import ClusterError, CorruptLogError, UsageError
-from ...affinity.partitions import one_space
+from ...affinity.partitions import Space
+from ...affinity.rows import REPLICAS_MAX
 from ...affinity.topology import Begun, Decision
 from ..agreement.identity import DiskIdentity, misfit
 from ..agreement.journal import Journal
@@ -51,12 +52,15 @@ class OpenMember:
         self.files.release()
 
 
-def first_decision(cluster: UUID, members: Sequence[tuple[UUID, str]], partitions: int) -> Decision:
+def first_decision(
+    cluster: UUID, members: Sequence[tuple[UUID, str]], partitions: int, backups: int = 0
+) -> Decision:
     """Return what begins a cluster: each of its members makes the same by itself (C9).
 
-    Whoever is made with other members, addresses or partitions has another history, and is told so.
+    Whoever is made with other members, addresses, partitions or backups has another history, and is
+    told so.
     """
-    rows = assign([member for member, _ in members], partitions, 0)
+    rows = assign([member for member, _ in members], partitions, backups)
     places = " ".join(f"{member}={address}" for member, address in sorted(members))
     return Decision(
         1,
@@ -64,9 +68,9 @@ def first_decision(cluster: UUID, members: Sequence[tuple[UUID, str]], partition
             Begun(
                 cluster=cluster,
                 store=uuid5(cluster, "store"),
-                history=uuid5(cluster, f"history of {partitions} at {places}"),
+                history=uuid5(cluster, f"history of {partitions} and {backups} at {places}"),
                 members=tuple(sorted(members)),
-                spaces=one_space(partitions),
+                spaces=(Space(0, partitions, backups),),
                 rows=tuple(map(tuple, rows)),
             ),
         ),
@@ -81,6 +85,7 @@ def init_member(
     member: UUID,
     members: Sequence[tuple[UUID, str]],
     partitions: int,
+    backups: int = 0,
 ) -> None:
     """Make the directory of a member that begins a cluster together with ``members``.
 
@@ -88,6 +93,11 @@ def init_member(
     has something in it, ``DiskError``, ``DiskFullError``.
     """
     check_partition_count(partitions)
+    if not 0 <= backups < min(len(members), REPLICAS_MAX):
+        raise UsageError(
+            f"{backups} backups cannot be had with {len(members)} members",
+            hint=f"Give at most {min(len(members), REPLICAS_MAX) - 1}.",
+        )
     if member not in dict(members):
         raise UsageError(f"member {member} is not among the members of its cluster")
     check_place(environment, directory)
@@ -101,7 +111,7 @@ def init_member(
         with translated_disk("making a member's directory"):
             root = disk.directory(directory)
             _clear_remains(environment, directory)
-            decision = first_decision(cluster, members, partitions)
+            decision = first_decision(cluster, members, partitions, backups)
             journal = Journal.create(root, identity=member.bytes, cluster=cluster.bytes)
             try:
                 journal.append(noted_records([decision], None).records)

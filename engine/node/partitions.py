@@ -17,13 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from ...affinity.errors import NotEnoughMembersError, PartitionUnavailableError
+from ...affinity.errors import NotEnoughMembersError, PartitionUnavailableError, TidelogError
 from ...affinity.topology import PartitionCopies, Topology
-from ...checkpoints.marks import epoch_of
-from ...checkpoints.replay import State
-from ...wal.records import Closed, Opened, OpenRecord, Record, SettleRecord
-
-GAP = "gap"
 
 
 class Leases(Protocol):
@@ -43,12 +38,15 @@ class Leases(Protocol):
         """Tell whether this member is on the side that can decide."""
 
 
-class RoutedError(Exception):
-    """A request is for somebody else, or comes too early: a client asks again."""
+class RoutedError(TidelogError):
+    """A request is for somebody else, or comes too early: a client asks again, and users never
+    see this."""
 
-    def __init__(self, code: str, message: str) -> None:
+    code = "TL-INT-002"
+
+    def __init__(self, answer: str, message: str) -> None:
         super().__init__(message)
-        self.code = code
+        self.answer = answer
         """``remap`` or ``wait``."""
 
 
@@ -60,13 +58,11 @@ def just_started() -> RoutedError:
 class Partitions:
     """What one incarnation of a member serves."""
 
-    def __init__(self, leases: Leases, state: State, patient_until: float) -> None:
+    def __init__(self, leases: Leases, patient_until: float) -> None:
         """``patient_until`` is when a member that was just started must have heard of others."""
         self._patient_until = patient_until
         self._leases = leases
-        self._state = state
         self._opened: dict[int, int] = {}
-        self._opening: dict[int, int] = {}
         self.draining = False
         """Whether this member is about to leave: it takes nothing new."""
 
@@ -96,6 +92,13 @@ class Partitions:
         copies = self._leases.topology.partitions[partition]
         return self._opened.get(partition) == copies.epoch and self._leases.is_author(copies)
 
+    def check_epochs(self, epochs: Iterable[tuple[int, int]]) -> None:
+        """Raise ``RoutedError`` unless these epochs of partitions are the newest, and open here."""
+        for partition, epoch in epochs:
+            copies = self._leases.topology.partitions[partition]
+            if copies.epoch != epoch or not self.is_open(partition):
+                raise RoutedError("remap", f"partition {partition} is in epoch {copies.epoch}")
+
     def authored(self) -> list[PartitionCopies]:
         """Return the partitions that the log gives to this incarnation."""
         leases = self._leases
@@ -116,57 +119,17 @@ class Partitions:
         if self._leases.is_author(copies):
             return RoutedError("wait", f"partition {partition} is about to be served here")
         if not topology.is_present(copies.author):
+            if any(topology.is_present(copy) for copy in copies.in_sync):
+                return RoutedError("wait", f"partition {partition} is about to be taken over")
             return unavailable(partition, copies, topology)
         return RoutedError("remap", f"partition {partition} is served by {copies.author}")
 
     # -------------------------------------------------------------- epochs
 
-    def to_open(self) -> list[Record]:
-        """Return the records that open every epoch which was given to this member and is not open.
-
-        These are sets of one: what the log of this member has is all there is, so the list of the
-        author (K4) has no transaction, and closes what is missing below the first number.
-        """
-        records: list[Record] = []
-        opened: list[Opened] = []
-        for copies in self.authored():
-            partition, epoch = copies.row.partition, copies.epoch
-            known = max(self._opened.get(partition, 0), self._opening.get(partition, 0))
-            if known < epoch:
-                records.append(self._settling(partition, epoch))
-                opened.append(Opened(partition, epoch))
-        if not opened:
-            return []
-        self._opening.update(opened)
-        return [*records, OpenRecord(rows=tuple(opened))]
-
-    def opened(self, records: Iterable[Record]) -> bool:
-        """Take it that these records are durable; tell whether they open anything."""
-        rows = [row for record in records if isinstance(record, OpenRecord) for row in record.rows]
+    def opened(self, rows: Iterable[tuple[int, int]]) -> None:
+        """Take it that these epochs of partitions are open here."""
         for partition, epoch in rows:
             self._opened[partition] = max(epoch, self._opened.get(partition, 0))
-        return bool(rows)
-
-    def not_opened(self, records: Iterable[Record]) -> None:
-        """Take it that these records did not get into the log: they are to be made again."""
-        for record in records:
-            if isinstance(record, OpenRecord):
-                for partition, _ in record.rows:
-                    self._opening.pop(partition, None)
-
-    def _settling(self, partition: int, epoch: int) -> SettleRecord:
-        counter, table = self._state.counters[partition], self._state.epoch_tables[partition]
-        return SettleRecord(
-            partition=partition,
-            epoch=epoch,
-            start=counter.highest_applied + 1,
-            transactions=(),
-            closed=tuple(
-                Closed(epoch_of(table, first), first, last - first + 1, GAP)
-                for first, last in counter.missing
-                if last <= counter.highest_applied
-            ),
-        )
 
 
 def unavailable(

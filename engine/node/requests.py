@@ -15,14 +15,19 @@ Left out: connections (``net.transport``), the log (``log``), epochs (``partitio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ...affinity.errors import CommitUnknownError, DeadlineError, TidelogError, UsageError
+from ...affinity.errors import (
+    CommitUnknownError,
+    DeadlineError,
+    TidelogError,
+    TransactionTooLargeError,
+    UsageError,
+)
 from ...affinity.topology import NamespaceDropped, NamespaceMade, NamespaceRenamed, TopologyChange
 from ..commit import outcomes
-from ..commit.entries import Commit
 from ..commit.outcomes import Outcome
 from ..data.namespaces import OUTCOMES, check_name
 from ..data.updates import FewUpdates, Writes
@@ -31,6 +36,7 @@ from ..net.failures import Failure, failure_of
 from ..net.frames import Message
 from ..net.kinds import BY_NAME
 from ..net.operations import MisunderstoodError, check_arguments
+from ..replication.streams import Streams
 from . import reads
 from .commits import (
     WantedCommit,
@@ -45,6 +51,7 @@ from .commits import (
 )
 from .log import NodeLog
 from .partitions import Partitions, RoutedError
+from .prepared import ClientCommit
 
 REQUEST, RESPONSE, FAILURE = BY_NAME["request"], BY_NAME["response"], BY_NAME["failure"]
 CANCEL = BY_NAME["cancel"]
@@ -54,6 +61,10 @@ HELD_MAX = 4096
 """Requests that wait for decisions; of more than that the oldest are told to come again."""
 HELD_S_MAX = 5.0
 """Seconds that a request waits for decisions before it is told to come again."""
+PREPARE_BYTES_MAX, PREPARE_KEYS_MAX = 60 << 20, 500_000
+"""Of one transaction that other copies store, too: it goes to them in one message."""
+OUTSTANDING_BYTES_MAX = 32 << 20
+"""Bytes of one partition that some copy does not have yet; who brings more comes again."""
 QUEUED_BYTES_MAX = 256 << 20
 """Bytes of updates that wait for the log; who brings more is told to come again."""
 
@@ -87,6 +98,9 @@ class Surroundings(Protocol):
     def status(self) -> Mapping[str, Any]:
         """Return what ``status`` shows."""
 
+    def story(self, partition: int) -> Mapping[str, Any]:
+        """Return what is known of a partition; ``UsageError`` if there is none of this number."""
+
 
 @dataclass(slots=True)
 class ClientRequest:
@@ -110,7 +124,7 @@ class ClientRequest:
     def fail(self, error: Exception) -> None:
         """Answer it with an error."""
         if isinstance(error, RoutedError):
-            failure = Failure(error.code, str(error), {})
+            failure = Failure(error.answer, str(error), {})
         else:
             failure = failure_of(error)
         self.connection.send(FAILURE.message(self.number, *failure))
@@ -121,7 +135,7 @@ class PendingCommit:
     """A commit that is not answered yet, with all partitions that it is about."""
 
     request: ClientRequest
-    commit: Commit
+    commit: ClientCommit
     tx_id: bytes
     partitions: frozenset[int]
 
@@ -137,8 +151,18 @@ class _Held(NamedTuple):
 class Requests:
     """The requests of all clients of one member."""
 
-    def __init__(self, log: NodeLog, partitions: Partitions, around: Surroundings) -> None:
+    def __init__(
+        self,
+        log: NodeLog,
+        partitions: Partitions,
+        streams: Streams,
+        around: Surroundings,
+        near: tuple[bytes, int],
+    ) -> None:
+        """``near`` is the member, and its boot."""
         self._log = log
+        self._streams = streams
+        self._near = near
         self._partitions = partitions
         self._around = around
         self._held: list[_Held] = []
@@ -146,6 +170,8 @@ class Requests:
         self._questions: list[ClientRequest] = []
         self._ids: set[bytes] = set()
         self._recent: dict[bytes, None] = {}
+        self.acknowledged: Callable[[bytes, Sequence[int]], object] = lambda _tx_id, _runs: None
+        """Hears of each commit that is answered: its id and its numbers, as flat runs."""
         self.count = 0
         """Requests that arrived."""
 
@@ -164,7 +190,10 @@ class Requests:
             request = ClientRequest(
                 connection, number, self._around.now + left, operation, arguments
             )
-            if connection.decided > self._around.decided and operation != "status":
+            if connection.decided > self._around.decided and operation not in (
+                "status",
+                "partition",
+            ):
                 self._hold(connection.decided, request)
             else:
                 self._carry_out(request)
@@ -181,7 +210,7 @@ class Requests:
         try:
             check_arguments(request.operation, request.arguments)
             _HANDLERS[request.operation](self, request)
-        except (TidelogError, RoutedError) as error:
+        except TidelogError as error:
             request.fail(error)
         except MisunderstoodError as error:
             request.fail(not_understood(str(error)))
@@ -249,11 +278,16 @@ class Requests:
     def _status(self, request: ClientRequest) -> None:
         request.answer(dict(self._around.status()))
 
+    def _partition(self, request: ClientRequest) -> None:
+        request.answer(dict(self._around.story(request.arguments[0])))
+
     # -------------------------------------------------------------- commits
 
     def _commit(self, request: ClientRequest) -> None:
         wanted = wanted_of(request.arguments, self._log.state)
-        self._partitions.check(wanted.partitions(), self._around.now)
+        touched = wanted.partitions()
+        self._partitions.check(touched, self._around.now)
+        self._partitions.check_epochs(wanted.epochs)
         if wanted.tx_id in self._ids:
             raise RoutedError("wait", "a commit under this id is on its way")
         if not wanted.writes:
@@ -261,17 +295,51 @@ class Requests:
             return
         if self._log.queued_bytes > QUEUED_BYTES_MAX:
             raise RoutedError("wait", "more is to be written here than the disk keeps up with")
-        commit = commit_of(wanted, self._log.context, lambda: self._ended(pending))
-        pending = PendingCommit(request, commit, wanted.tx_id, frozenset(wanted.partitions()))
+        shared = self._check_room(touched)
+        commit = self._commit_of(wanted, lambda: self._ended(pending))
+        if shared and (commit.size > PREPARE_BYTES_MAX or len(wanted.writes) > PREPARE_KEYS_MAX):
+            raise TransactionTooLargeError(
+                f"a transaction of {len(wanted.writes):,} keys and {commit.size:,} bytes does not "
+                "fit into one message to the other copies of its partition",
+                hint=f"Commit at most {PREPARE_KEYS_MAX:,} keys, and {PREPARE_BYTES_MAX:,} bytes, "
+                "at once.",
+            )
+        pending = PendingCommit(request, commit, wanted.tx_id, frozenset(touched))
         if request.deadline != float("inf"):
             commit.deadline = request.deadline
         self._ids.add(wanted.tx_id)
         self._log.put(commit)
 
+    def _commit_of(self, wanted: WantedCommit, answer: Callable[[], object]) -> ClientCommit:
+        return commit_of(
+            wanted,
+            self._log.context,
+            answer,
+            streams=self._streams,
+            near=self._near,
+            check_epochs=self._partitions.check_epochs,
+        )
+
+    def _check_room(self, touched: Collection[int]) -> bool:
+        """Tell whether other copies have to store it, too.
+
+        Raises for what would be written to several groups, or to copies that lag too far.
+        """
+        streams = [stream for stream in map(self._streams.get, touched) if stream is not None]
+        shared = [stream for stream in streams if stream.followers]
+        if shared and len(touched) > 1:
+            raise UsageError(
+                f"a transaction over {len(touched)} partitions, which have other copies",
+                hint="Put what belongs together into one partition, or write one key at a time.",
+            )
+        if any(stream.bytes > OUTSTANDING_BYTES_MAX for stream in shared):
+            raise RoutedError("wait", "a copy does not keep up with what is written")
+        return bool(shared)
+
     def _only_reads(self, request: ClientRequest, wanted: WantedCommit) -> None:
         """Confirm what was read; nothing is written for that."""
         context = self._log.context
-        commit = commit_of(wanted, context, lambda: None)
+        commit = self._commit_of(wanted, lambda: None)
         assert commit.check is not None
         # What is on its way is not applied: a read that it changes is not confirmed either.
         commit.check(commit, self._log.waiting)
@@ -293,10 +361,12 @@ class Requests:
         """Answer a commit that is in the log, if its partitions are served, else later."""
         commit, request = pending.commit, pending.request
         partitions, now = self._partitions, self._around.now
-        if all(partitions.serves(partition, now) for partition in pending.partitions):
+        everywhere = commit.record_prepared is not None  # so it has committed, whoever leads (T15)
+        if everywhere or all(partitions.serves(partition, now) for partition in pending.partitions):
             self._end(pending)
             runs = commit.runs
             time = commit.time if commit.receipt is None else commit.receipt.time
+            self.acknowledged(pending.tx_id, runs)
             request.answer((time, runs[::4], runs[1::4], runs[2::4], runs[3::4]))
         elif now < request.deadline and all(map(partitions.is_open, pending.partitions)):
             self._unconfirmed.append(pending)
@@ -342,7 +412,7 @@ class Requests:
     def _tell(self, request: ClientRequest, home: int, found: Outcome | Exception) -> None:
         try:
             self._partitions.check((home,), self._around.now)
-        except (TidelogError, RoutedError) as error:
+        except TidelogError as error:
             request.fail(error)
             return
         if isinstance(found, Exception):
@@ -369,7 +439,9 @@ class Requests:
         attempt = 1 if entry is None else entry.attempt + 1
         refusal = outcomes.OutcomeEntry(outcomes.Kind.REFUSED, state.time, attempt)
         writes: Writes = {full_key: (home, OUTCOMES, tx_id, outcomes.encode_outcome(refusal))}
-        commit = Commit(FewUpdates(writes), durable=True, tx_id=self._log.new_id())
+        commit = ClientCommit(
+            FewUpdates(writes), self._streams, self._near, tx_id=self._log.new_id()
+        )
 
         def done() -> None:
             self._ids.discard(tx_id)
@@ -448,4 +520,5 @@ _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "drop": Requests._drop,
     "rename": Requests._rename,
     "status": Requests._status,
+    "partition": Requests._partition,
 }

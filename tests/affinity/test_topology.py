@@ -13,7 +13,9 @@ from tidelog.affinity.topology import (
     FIRST_NAMESPACE,
     Begun,
     ChangeError,
+    CopiesRemoved,
     Decision,
+    EpochsOpened,
     Incarnation,
     Joined,
     KnownNamespace,
@@ -26,7 +28,6 @@ from tidelog.affinity.topology import (
     TopologyChange,
     Touched,
     applied,
-    takeovers_due,
     verdicts,
 )
 from tidelog.checkpoints import replay
@@ -81,6 +82,10 @@ def decided(*decisions: tuple[TopologyChange, ...]) -> Topology:
     return topology
 
 
+def after(topology: Topology, *changes: TopologyChange) -> Topology:
+    return applied(topology, Decision(topology.index + 1, changes))
+
+
 def running() -> Topology:
     """Three members, two partitions that all of them hold."""
     every = (joined(ADA_1), joined(BOB_1), joined(CID_1))
@@ -94,7 +99,6 @@ def test_a_cluster_that_runs() -> None:
     assert topology.by_age() == [ADA, BOB, CID]
     assert [copies.author for copies in topology.partitions] == [ADA_1, BOB_1]
     assert str(ADA_1) == "00000000.1"
-    assert takeovers_due(topology) == []
     ids = topology.cluster, topology.store, topology.history
     assert ids == (BEGUN.cluster, BEGUN.store, BEGUN.history)
 
@@ -114,6 +118,8 @@ def test_a_cluster_that_runs() -> None:
         (takeover(0, 2, Incarnation(EVE, 1)), "not of the last in-sync set"),
         (takeover(0, 2, Incarnation(ADA, 2)), "is not in the topology"),
         (Touched(partition=2), "there is no partition 2"),
+        (EpochsOpened(opened=((0, 1), (2, 1))), "there is no partition 2"),
+        (CopiesRemoved(copy=BOB_1, partitions=(2,)), "there is no partition 2"),
         (made("users", space=1), "there is no space 1 for the map 'users'"),
         (made("users", space=-1), "there is no space -1 for the map 'users'"),
         (NamespaceRenamed(old="users", new="people"), "there is no map 'users'"),
@@ -154,32 +160,63 @@ def test_decisions_come_in_order() -> None:
         applied(Topology(), Decision(2, (BEGUN,)))
 
 
-def test_who_has_gone_is_in_no_set_as_a_backup_and_stays_as_an_author() -> None:
-    topology = applied(running(), Decision(4, (MemberGone(incarnation=ADA_1),)))
-    assert topology.partitions[0].in_sync == (ADA_1, BOB_1, CID_1)
-    assert topology.partitions[1].in_sync == (BOB_1, CID_1)
-    assert (topology.partitions[0].changed, topology.partitions[1].changed) == (3, 4)
+def test_who_has_gone_stays_in_the_sets() -> None:
+    topology = after(running(), MemberGone(incarnation=ADA_1))
+    assert topology.partitions == running().partitions
     assert topology.is_gone(ADA_1)
     assert not topology.is_gone(Incarnation(ADA, 2))
     assert not topology.is_gone(Incarnation(EVE, 1))
-    assert takeovers_due(topology) == [takeover(0, 2, BOB_1, CID_1)]
-    assert takeovers_due(topology, lambda _copies: False) == []
+    assert sorted(topology.present) == [BOB_1, CID_1]
+    assert sorted(topology.members_present) == [BOB, CID]
 
 
-def test_who_is_started_again_has_gone_before() -> None:
-    topology = applied(running(), Decision(4, (joined(Incarnation(BOB, 2)),)))
+def test_who_is_started_again_has_gone_before_and_is_in_no_set() -> None:
+    topology = after(running(), joined(Incarnation(BOB, 2)))
     assert topology.is_gone(BOB_1)
-    assert topology.partitions[0].in_sync == (ADA_1, CID_1)
-    assert takeovers_due(topology) == [takeover(1, 2, CID_1, ADA_1)]
+    assert topology.partitions == running().partitions
 
 
-def test_if_all_have_gone_those_that_come_back_take_over() -> None:
-    gone = tuple(MemberGone(incarnation=one) for one in (BOB_1, CID_1, ADA_1))
-    topology = applied(running(), Decision(4, gone))
-    assert takeovers_due(topology) == []
-    again = Incarnation(ADA, 2)
-    topology = applied(topology, Decision(5, (joined(again),)))
-    assert takeovers_due(topology) == [takeover(0, 2, again)]
+def test_an_epoch_that_was_opened_is_known_to_be_until_the_next_one() -> None:
+    topology = running()
+    assert not any(copies.opened for copies in topology.partitions)
+    topology = after(topology, EpochsOpened(opened=((0, 1), (1, 0), (1, 2), (0, 1))))
+    assert [copies.opened for copies in topology.partitions] == [True, False]
+    assert [copies.changed for copies in topology.partitions] == [3, 3]
+    topology = after(topology, takeover(0, 2, ADA_1, BOB_1), EpochsOpened(opened=((0, 1),)))
+    assert [copies.opened for copies in topology.partitions] == [False, False]
+
+
+def test_a_copy_leaves_a_set_whose_epoch_goes_on() -> None:
+    topology = after(running(), EpochsOpened(opened=((0, 1), (1, 1))))
+    topology = after(topology, CopiesRemoved(copy=CID_1, partitions=(1, 0)))
+    assert [copies.in_sync for copies in topology.partitions] == [(ADA_1, BOB_1), (BOB_1, ADA_1)]
+    assert [(one.epoch, one.changed) for one in topology.partitions] == [(1, 5), (1, 5)]
+
+
+@pytest.mark.parametrize(
+    ("copy", "reason"),
+    [
+        (ADA_1, "partition 0: 00000000.1 is the author of its epoch: it takes a takeover"),
+        (Incarnation(BOB, 2), "partition 0: 00000000.2 is not in its in-sync set"),
+        (CID_1, "partition 1: epoch 1 is not known to be open: it takes a takeover"),
+    ],
+)
+def test_i4_a_copy_that_cannot_leave_one_set_leaves_none(copy: Incarnation, reason: str) -> None:
+    topology = after(running(), EpochsOpened(opened=((0, 1),)))
+    change = CopiesRemoved(copy=copy, partitions=(0, 1))
+    assert verdicts(topology, [change, Touched(partition=1)]) == [reason, None]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_topology_knows_where_somebody_is_missing(seed: int) -> None:
+    for topology in history_of(seed, 20)[1]:
+        numbered = [*enumerate(topology.partitions)]
+        gone = {p: {*copies.in_sync} - topology.present for p, copies in numbered}
+        orphaned = [p for p, copies in numbered if not topology.is_present(copies.author)]
+        assert [*topology.incomplete] == [p for p in gone if gone[p]]
+        assert [*topology.orphaned] == orphaned
+        assert [*topology.diminished] == [p for p in gone if gone[p] and p not in orphaned]
+        assert [*topology.deserted] == [p for p, c in numbered if gone[p] == {*c.in_sync}]
 
 
 def test_a_new_member_is_the_youngest_and_in_no_row() -> None:
@@ -188,42 +225,7 @@ def test_a_new_member_is_the_youngest_and_in_no_row() -> None:
     assert topology.baseline == (ADA, BOB, CID)
 
 
-def test_who_serves_is_the_first_of_the_row_and_else_of_the_set() -> None:
-    topology = running()
-    copies = replace(topology.partitions[0], author=Incarnation(ADA, 0), in_sync=(CID_1, BOB_1))
-    found = takeovers_due(replace(topology, partitions=(copies,)))
-    assert [due.author for due in found] == [BOB_1]
-    elsewhere = replace(copies, row=replace(copies.row, replicas=(EVE,)))
-    found = takeovers_due(replace(topology, partitions=(elsewhere,)))
-    assert [due.author for due in found] == [CID_1]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_partitions_whose_author_has_gone_are_known(seed: int) -> None:
-    for topology in history_of(seed, 20)[1]:
-        gone = {
-            partition
-            for partition, copies in enumerate(topology.partitions)
-            if not topology.is_present(copies.author)
-        }
-        assert set(topology.orphaned) == gone
-        assert {due.partition for due in takeovers_due(topology)} <= gone
-
-
-def test_a_topology_looks_once_for_partitions_whose_author_has_gone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    topology = running()
-    assert takeovers_due(topology) == []
-    monkeypatch.setattr(Topology, "is_present", None)
-    assert takeovers_due(topology) == []
-
-
 # ------------------------------------------------------------------ maps
-
-
-def after(topology: Topology, *changes: TopologyChange) -> Topology:
-    return applied(topology, Decision(topology.index + 1, changes))
 
 
 def test_maps_are_numbered_like_those_of_a_store_that_nobody_shares() -> None:

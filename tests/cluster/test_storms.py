@@ -23,6 +23,19 @@ def test_what_clients_were_told_holds_through_a_storm(seed: int) -> None:
     assert outcome.failure is None, outcome
 
 
+@pytest.mark.parametrize("seed", range(int(FIRST), int(LAST or FIRST) + 1))
+def test_what_clients_were_told_holds_through_a_storm_over_copies(seed: int) -> None:
+    outcome = run_storm(seed, backups=2)
+    assert outcome.failure is None, outcome
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_what_clients_were_told_holds_through_a_storm_over_five_members(seed: int) -> None:
+    outcome = run_storm(seed, nodes=5, backups=2)
+    assert outcome.failure is None, outcome
+
+
 def test_a_storm_that_breaks_a_promise_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     # Whoever answers a read of what its disk lacks must be found.
     from tidelog.engine.node import reads

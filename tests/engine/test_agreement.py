@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from support.agreement_net import QUICK, Net, Violation, begun, member, storm
+from tidelog.affinity.takeovers import takeovers_due
 from tidelog.affinity.topology import (
     Decision,
     Incarnation,
@@ -25,7 +26,6 @@ from tidelog.affinity.topology import (
     TopologyChange,
     Touched,
     applied,
-    takeovers_due,
 )
 from tidelog.engine.agreement import coordinator, machine
 from tidelog.engine.agreement.candidacy import Candidacy
@@ -159,28 +159,6 @@ def test_a_decision_is_told_to_all_at_once() -> None:
     net.run(0.1)
     assert told == {member(number) for number in (1, 2, 3) if number != first}
     assert [net.machine(number).topology.index for number in (1, 2, 3)] == [index] * 3
-
-
-def test_what_was_released_moves_without_waiting_for_a_lease() -> None:
-    # L4: who has released a partition serves it no more, whatever its lease says.
-    net = settled(5, backups=2)
-    first, copied = (
-        leader(net),
-        [p for p in net.machine(1).topology.partitions if len(p.in_sync) > 1],
-    )
-    authors = [copies.author.member.int for copies in copied]
-    other = next(one for one in authors if one != first and authors.count(one) > 1)
-    released, *kept = [p.row.partition for p in copied if p.author.member == member(other)]
-    leaves = net.machine(other)
-    leaves.release(released)
-    net._drive(net[other])
-    net.run(0.05)
-    net.cut([other], [number for number in range(1, 6) if number != other])
-    net.propose(first, 1, MemberGone(incarnation=leaves.me))
-    net.run(0.2)
-    partitions = net.machine(first).topology.partitions
-    assert partitions[released].author.member != member(other)
-    assert all(partitions[partition].author.member == member(other) for partition in kept)
 
 
 def test_a_coordinator_with_nothing_to_decide_makes_no_topology(
@@ -394,7 +372,10 @@ def test_l3_a_primary_counts_from_its_own_answer(monkeypatch: pytest.MonkeyPatch
 def test_l4_a_partition_waits_for_the_lease_of_its_last_primary(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(coordinator, "takeovers_due", lambda topology, _: takeovers_due(topology))
+    def at_once(topology: Topology, _may_move: object, **known: Any) -> list[Takeover]:
+        return takeovers_due(topology, **known)
+
+    monkeypatch.setattr(coordinator, "takeovers_due", at_once)
     with pytest.raises(Violation, match="is served by"):
         find()
 

@@ -13,7 +13,9 @@ from support.decisions import history_of
 from tidelog.affinity.partitions import Space
 from tidelog.affinity.topology import (
     Begun,
+    CopiesRemoved,
     Decision,
+    EpochsOpened,
     Incarnation,
     Joined,
     MemberGone,
@@ -69,6 +71,12 @@ CHANGES = st.one_of(
     ),
     st.builds(NamespaceRenamed, old=TEXT, new=TEXT),
     st.builds(NamespaceDropped, name=TEXT),
+    st.builds(EpochsOpened, opened=st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple)),
+    st.builds(
+        CopiesRemoved,
+        copy=INCARNATIONS,
+        partitions=st.lists(NUMBERS, max_size=3).map(tuple),
+    ),
 )
 DECISIONS = st.builds(Decision, NUMBERS, st.lists(CHANGES, max_size=4).map(tuple))
 PLAIN = st.recursive(
@@ -117,6 +125,8 @@ def test_bytes_are_as_they_always_were() -> None:
             ),
             NamespaceRenamed(old="m", new="n"),
             NamespaceDropped(name="n"),
+            EpochsOpened(opened=((1, 2), (3, 4))),
+            CopiesRemoved(copy=ADA_1, partitions=(1, 5)),
         ),
     )
     nine, ten, eleven = (UUID(int=number).bytes for number in (9, 10, 11))
@@ -134,6 +144,8 @@ def test_bytes_are_as_they_always_were() -> None:
             [6, "m", "str", 1, "bytes", 2, 0],
             [7, "m", "n"],
             [8, "n"],
+            [9, [[1, 2], [3, 4]]],
+            [10, 0, [1, 5]],
         ],
     ]
     assert msgpack.unpackb(decision_bytes(decision)) == written
@@ -148,7 +160,7 @@ TOPOLOGY: list[Any] = [
     [[0, "a:1", 1, 1, b"n", True], [1, "b:1", 1, 2, b"", False]],
     [0, 1],
     [[0, 1, 0]],
-    [[2, [0, None, 1], 3, 0, [0, 1], 4]],
+    [[2, [0, None, 1], 3, 0, [0, 1], 4, True]],
     [[16, "m", "str", 1, "bytes", 2, 0]],
     17,
 ]
@@ -159,6 +171,7 @@ def test_a_topology_of_plain_arrays() -> None:
     assert msgpack.unpackb(topology_bytes(topology)) == TOPOLOGY
     (copies,) = topology.partitions
     assert (copies.author, copies.in_sync) == (ADA_1, (ADA_1, BOB_2))
+    assert (copies.changed, copies.opened) == (4, True)
     assert copies.row.replicas == (ADA, None, BOB)
     assert topology_of(topology_bytes(Topology())) == Topology()
 
@@ -202,6 +215,8 @@ def changed(at: list[int], value: object) -> list[Any]:
         ([7, 0, 1], [0, 0], "twice"),
         ([7, 0, 3], 7, "out of range"),
         ([7, 0, 4], [], "the in-sync set of a partition is empty"),
+        ([7, 0, 6], 1, "expected a flag, found 1"),
+        ([7, 0], TOPOLOGY[7][0][:6], "expected 7 fields, found 6"),
         ([8, 0, 0], 15, "the map 15 is not from 16 on"),
         ([8, 0, 0], 17, "the map 17 is not from 16 on, or not yet made"),
         ([8, 0, 6], 1, "there is no space 1"),
@@ -221,7 +236,10 @@ def test_two_maps_of_one_name_are_refused() -> None:
         topology_of(msgpack.packb(found))
 
 
-@pytest.mark.parametrize("change", [[9, 1], [0], [], [5], [5, -1], ["5", 1], 5, [3, 0]])
+@pytest.mark.parametrize(
+    "change",
+    [[11, 1], [0], [], [5], [5, -1], ["5", 1], 5, [3, 0], [9, 1], [9, [[1]]], [10, 0, [1]]],
+)
 def test_a_change_that_cannot_be_is_refused(change: object) -> None:
     with pytest.raises(UndecodableRecordError):
         decision_of(msgpack.packb([1, [], [], [change]]))

@@ -14,6 +14,7 @@ from support.decisions import MEMBERS, change_of, history_of
 from support.journals import new_journal, reopened, write
 from support.messages import messages_of, values
 from tidelog.affinity.partitions import PARTITIONS_MAX
+from tidelog.affinity.takeovers import takeovers_due
 from tidelog.affinity.topology import (
     Decision,
     Incarnation,
@@ -21,7 +22,6 @@ from tidelog.affinity.topology import (
     NamespaceMade,
     Topology,
     applied,
-    takeovers_due,
 )
 from tidelog.engine.agreement import machine
 from tidelog.engine.agreement.encoding import decision_bytes
@@ -80,7 +80,7 @@ TELLINGS: list[Telling] = [
     Decided(decisions=(), topology=TOPOLOGIES[-1]),
     Fetch(after=4),
     Ping(term=TERM, round=9),
-    Pong(term=TERM, round=9, votes=True, promised=LATER, end=3),
+    Pong(term=TERM, round=9, votes=True, promised=LATER, end=3, reaches=frozenset(MEMBERS[:3])),
     Lease(term=TERM, round=9, seconds=1.25),
     Release(partition=3, epoch=2),
     Join(credentials=DISK, address="ada:7400"),
@@ -166,6 +166,7 @@ PING, CHANGED = TELLINGS[8], TELLINGS[15]
         (PING, 1, [1 << 63, ADA.bytes], "ping: expected a number of 63 bits"),
         (PING, 1, [3], "ping: expected 2 fields, found 1"),
         (PING, 2, -1, "ping: expected a number of 63 bits, found -1"),
+        (TELLINGS[9], 6, [b"short"], "pong: expected the 16 bytes of an id, found 5 of bytes"),
         (PROMISE, 4, NO_ID, "promise: expected the 16 bytes of an id"),
         (PROMISE, 5, [ADA.bytes, 2, "last", b"", 1], "promise: expected bytes, found 4 of str"),
         (PROMISE, 6, [], "promise: expected 2 fields, found 0"),

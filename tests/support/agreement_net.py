@@ -220,8 +220,8 @@ class Net:
     def heal(self) -> None:
         self.blocked.clear()
 
-    def touch(self, random: Random) -> None:
-        """Have some member ask for a change of nothing."""
+    def meddle(self, random: Random) -> None:
+        """Have some member ask for a change: of nothing."""
         running = [peer for peer in self.peers.values() if peer.machine is not None]
         if running:
             peer = random.choice(running)
@@ -392,16 +392,25 @@ class Net:
 
 # ------------------------------------------------------------------ storms
 
-QUICK = Timing(heartbeat=0.05, member_timeout=0.2, rank_pause=0.02)
+QUICK = Timing(heartbeat=0.05, member_timeout=0.2, rank_pause=0.02, restart_wait=0.5)
 """Members are taken for dead long before a lease of theirs ends: the leases alone keep order."""
 
 
-def storm(seed: int, timing: Timing | None = None, seconds: float = 12, members: int = 5) -> Net:
+def storm(
+    seed: int,
+    timing: Timing | None = None,
+    seconds: float = 12,
+    members: int = 5,
+    backups: int | None = None,
+    make: type[Net] = Net,
+) -> Net:
     """Run a cluster through faults that a seed decides, then without any until it has settled."""
     random = Random(seed * 7 + 1)
     timing = timing or QUICK
     slow = timing.member_timeout / 0.4
-    net = Net(seed, members, partitions=6, backups=random.choice([0, 1, 2]), timing=timing)
+    some = random.choice([0, 1, 2])
+    backups = some if backups is None else backups
+    net = make(seed, members, partitions=6, backups=backups, timing=timing)
     net.loss, net.doubled = random.choice([0, 0.02, 0.1]), random.choice([0, 0.1])
     net.delay = random.choice([(0.001, 0.01), (0.001, 0.1 * slow)])
     net.sync = random.choice([(0.0005, 0.005), (0.001, 0.1 * slow)])
@@ -426,7 +435,7 @@ def storm(seed: int, timing: Timing | None = None, seconds: float = 12, members:
             case 6 if random.random() < 0.3:
                 net.kill(*(number for number in numbers if net[number].machine is not None))
             case _:
-                net.touch(random)
+                net.meddle(random)
     net.heal()
     net.loss = net.doubled = 0
     net.delay, net.sync = (0.001, 0.01), (0.0005, 0.005)

@@ -3,7 +3,8 @@
 A script has a first line with its point, then lines of these forms; a line that begins with ``>``
 is what the machine says, and is compared.
 
-    view DECIDED a+ b-          the newest view: members, present or not; partition n is of the n-th
+    view DECIDED a+ b- c~       the newest view: members, present, away, or away and about to be
+                                replaced by another copy; partition n is of the n-th
     get PARTITION, commit PARTITION, any      begins the call
     given PARTITION             begins a commit under an id that the user gave
     value X, failed CODE, unreached, broke, quiet, done      what has happened, at the next second
@@ -77,8 +78,9 @@ class Player:
     def learn(self, decided: str, *told: str) -> None:
         members = [[name[0].encode() * 16, 1, name[1] == "+", name[0]] for name in told]
         count = len(members)
+        coming = [place for place, name in enumerate(told) if name[1] == "~"]
         self.cluster.learn(
-            [int(decided), members, [[0, count, 0]], [], list(range(count)), [1] * count]
+            [int(decided), members, [[0, count, 0]], [], list(range(count)), [1] * count, coming]
         )
 
     def begun(self, word: str, partition: int = 0) -> Steps[Any]:

@@ -6,9 +6,12 @@ from random import Random
 from uuid import UUID
 
 from tidelog.affinity.partitions import Space
+from tidelog.affinity.takeovers import removals_due, takeovers_due
 from tidelog.affinity.topology import (
     Begun,
+    CopiesRemoved,
     Decision,
+    EpochsOpened,
     Incarnation,
     Joined,
     MemberGone,
@@ -19,7 +22,6 @@ from tidelog.affinity.topology import (
     TopologyChange,
     Touched,
     applied,
-    takeovers_due,
     verdicts,
 )
 
@@ -47,7 +49,7 @@ def change_of(random: Random, topology: Topology) -> TopologyChange:
     """Some change; it need not be one that can follow."""
     known = topology.members.get(member := random.choice(MEMBERS))
     boot = 0 if known is None else known.boot
-    match random.randrange(9):
+    match random.randrange(11):
         case 0 | 1 | 2:
             nonce = random.randbytes(8)
             return Joined(
@@ -61,6 +63,17 @@ def change_of(random: Random, topology: Topology) -> TopologyChange:
             return NamespaceRenamed(old=random.choice(NAMES), new=random.choice(NAMES))
         case 6:
             return NamespaceDropped(name=random.choice(NAMES))
+        case 7:
+            numbers = range(len(topology.partitions))
+            some = random.sample(numbers, random.randint(0, len(numbers)))
+            epochs = [topology.partitions[p].epoch - (random.random() < 0.2) for p in some]
+            return EpochsOpened(
+                opened=tuple((p, max(e, 0)) for p, e in zip(some, epochs, strict=True))
+            )
+        case 8:
+            partition = random.randrange(len(topology.partitions))
+            copy = random.choice(topology.partitions[partition].in_sync)
+            return CopiesRemoved(copy=copy, partitions=(partition,))
         case _:
             return NamespaceMade(
                 name=random.choice(NAMES),
@@ -78,6 +91,7 @@ def following(random: Random, topology: Topology) -> Decision:
         return Decision(1, (first_of(random),))
     wanted = [change_of(random, topology) for _ in range(random.randint(1, 4))]
     if random.random() < 0.5:
+        wanted += removals_due(topology)
         wanted += takeovers_due(topology)
     reasons = verdicts(topology, wanted)
     fine = tuple(change for change, reason in zip(wanted, reasons, strict=True) if reason is None)

@@ -71,7 +71,7 @@ class Members:
     def view(self) -> list[Any]:
         members = [[m.id, 1, m.present, m.address] for m in self.members]
         return [self.decided, members, [[0, self.partitions, 0]], list(self.namespaces),
-                list(self.primaries), list(self.epochs)]  # fmt: skip
+                list(self.primaries), list(self.epochs), []]  # fmt: skip
 
     def decide(self) -> None:
         self.decided += 1
@@ -171,12 +171,16 @@ class Members:
         reads: list[Any],
         ranges: list[Any],
         writes: list[Any],
+        partitions: list[int],
+        epochs: list[int],
     ) -> Any:
+        assert epochs == [self.epochs[one] for one in partitions]
         if tx_id in self.commits:
             return self.commits[tx_id]
         used = [*reads, *writes]
         places = {self.place(key) for row in used for key in row[1]}
         places.update(partition for row in ranges for partition in row[1])
+        assert places <= set(partitions)
         assert len(places) == 1 or len(self.members) == 1, "a transaction of several groups"
         self.check_served(member, sorted(places))
         for row in [*used, *ranges]:

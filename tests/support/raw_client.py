@@ -6,8 +6,11 @@ Tests of members speak to them with it, so that no rule of the real client hides
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+from tidelog.affinity.partitions import Space, partition_of
+from tidelog.engine.commit.outcomes import home_of
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, Message, frame, pack_message
 from tidelog.engine.net.handshake import Introduction, Refusal, heard
 from tidelog.engine.net.kinds import BY_NAME, BY_NUMBER
@@ -53,9 +56,26 @@ class RawClient:
     async def begin(self, operation: str, *arguments: object, left_us: int | None = None) -> int:
         """Send a request; return its id."""
         self._ids += 1
-        asked = self._about(operation, list(arguments))
+        asked = self._in_epochs(operation, self._about(operation, list(arguments)))
         await self.send("request", self._ids, left_us, operation, asked)
         return self._ids
+
+    def _in_epochs(self, operation: str, arguments: list[Any]) -> list[Any]:
+        """Add the epochs of its partitions to a commit that has none, by the newest view."""
+        if operation != "commit" or len(arguments) != 7:
+            return arguments
+        touched: set[int] = set()
+        space = Space(*self.view[2][0])
+        reads, ranges, writes = arguments[4:]
+        with suppress(TypeError, ValueError, IndexError):
+            for row in (*reads, *writes):
+                touched.update(partition_of(key, space) for key in row[1])
+            for row in ranges:
+                touched.update(row[1])
+            if arguments[2]:
+                touched.add(home_of(arguments[0], space.partitions))
+        partitions = sorted(touched & set(range(len(self.view[5]))))
+        return [*arguments, partitions, [self.view[5][partition] for partition in partitions]]
 
     def _about(self, operation: str, arguments: list[Any]) -> list[Any]:
         """Add to a drop, or to a rename, that it means whatever has the name."""
@@ -68,7 +88,10 @@ class RawClient:
         numbers = list(range(self._ids + 1, self._ids + 1 + len(asked)))
         self._ids += len(asked)
         kind = BY_NAME["request"]
-        messages = [kind.message(n, None, *one) for n, one in zip(numbers, asked, strict=True)]
+        messages = [
+            kind.message(n, None, operation, self._in_epochs(operation, arguments))
+            for n, (operation, arguments) in zip(numbers, asked, strict=True)
+        ]
         await self.stream.send(frame([pack_message(message) for message in messages]))
         return numbers
 

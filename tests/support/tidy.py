@@ -35,7 +35,7 @@ ROOMS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("system", "codecs"),
         ("net", "data"),
         ("files", "commit"),
-        ("agreement",),
+        ("agreement", "replication"),
         ("store",),
         ("upkeep",),
         ("node", "api"),

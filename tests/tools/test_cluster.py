@@ -463,3 +463,19 @@ def test_a_connection_that_is_closed_is_an_error() -> None:
 def test_a_member_that_says_nothing_does_not_keep_anybody_waiting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(TimeoutError):
         ask_status(listener.getsockname(), CLUSTER.bytes, 0.01)
+
+
+def test_a_cluster_remembers_how_many_backups_it_began_with() -> None:
+    with_copies = replace(THREE, backups=2)
+    assert cluster_of_toml(toml_of(with_copies)) == with_copies
+    assert "backups" not in toml_of(THREE)
+    with pytest.raises(ClusterError, match="3 is not a number of backups for 3 members"):
+        cluster_of_toml(toml_of(replace(THREE, backups=3)))
+
+
+def test_more_backups_than_other_members_are_refused(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    done = run("cluster", "up", "-n", 2, "--backups", 2, "--dir", tmp_path / "c")
+    assert done.exit_code == 2
+    assert "2 backups cannot be had with 2 members" in done.stderr

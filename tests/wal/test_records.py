@@ -266,7 +266,10 @@ def test_records_come_back_as_they_were(records: list[Record]) -> None:
 @given(RECORDS.filter(lambda record: not isinstance(record, UnknownRecord)), I64)
 def test_fields_that_a_later_version_appends_are_ignored(record: Record, extra: int) -> None:
     ((kind, flags, body),) = split_records(encode_record(record))
-    longer = msgpack.packb([*msgpack.unpackb(body, strict_map_key=False), extra])
+    fields = msgpack.unpackb(body, strict_map_key=False)
+    if isinstance(record, SettleRecord) and not record.epochs:
+        fields.append([])  # which is left out as long as it is empty
+    longer = msgpack.packb([*fields, extra])
     assert decode_record(kind, flags, longer) == record
 
 

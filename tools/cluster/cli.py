@@ -16,6 +16,7 @@ import click
 
 from ...affinity.errors import UsageError
 from ...affinity.partitions import PARTITIONS_MAX
+from ...affinity.rows import REPLICAS_MAX
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.terminal import note, write_fields, write_json, write_rows
 from .cluster_file import read_cluster
@@ -53,6 +54,11 @@ def cluster() -> None:
     help=f"Partitions, for good.  [default: {PARTITIONS}]",
 )
 @click.option(
+    "--backups",
+    type=click.IntRange(0, REPLICAS_MAX - 1),
+    help="Copies of each partition beside the first one.  [default: 0]",
+)
+@click.option(
     "--base-port",
     type=click.IntRange(1, 65_535),
     default=BASE_PORT,
@@ -61,7 +67,12 @@ def cluster() -> None:
 )
 @click.pass_context
 def up(
-    ctx: click.Context, members: int | None, folder: str, partitions: int | None, base_port: int
+    ctx: click.Context,
+    members: int | None,
+    folder: str,
+    partitions: int | None,
+    backups: int | None,
+    base_port: int,
 ) -> None:
     """Make a cluster in a directory, or start again what is there; return when all is served.
 
@@ -71,9 +82,12 @@ def up(
     settings.where = folder
     prepare_folder(folder)
     with changing(folder):
-        found = described(folder, members or MEMBERS, partitions or PARTITIONS, base_port)
+        found = described(
+            folder, members or MEMBERS, partitions or PARTITIONS, base_port, backups or 0
+        )
         _check_same("members", members, len(found.members))
         _check_same("partitions", partitions, found.partitions)
+        _check_same("backups", backups, found.backups)
         make_members(folder, found)
         start_members(folder, [member.name for member in found.members], partial(note, settings))
     addresses = ",".join(member.address for member in found.members)

@@ -55,6 +55,8 @@ class LocalCluster:
     cluster: UUID
     partitions: int
     members: tuple[LocalMember, ...]
+    backups: int = 0
+    """How many copies each partition has beside its first one, when the cluster begins."""
 
     def member(self, name: str) -> LocalMember:
         """Return the member of that name."""
@@ -73,6 +75,8 @@ class LocalCluster:
 def toml_of(cluster: LocalCluster) -> str:
     """Return the text of the file."""
     lines = [f'cluster = "{cluster.cluster}"', f"partitions = {cluster.partitions}"]
+    if cluster.backups:
+        lines.append(f"backups = {cluster.backups}")
     for member in cluster.members:
         lines += [
             "",
@@ -96,6 +100,7 @@ def cluster_of_toml(text: str) -> LocalCluster:
             cluster=UUID(_typed(str, fields, "cluster")),
             partitions=_typed(int, fields, "partitions"),
             members=members,
+            backups=_typed(int, {"backups": 0, **fields}, "backups"),
         )
     except KeyError as error:
         raise _broken(f"it has no field {error.args[0]!r}") from None
@@ -105,6 +110,8 @@ def cluster_of_toml(text: str) -> LocalCluster:
         raise _broken("it names no member, or one twice")
     if not 1 <= found.partitions <= PARTITIONS_MAX:
         raise _broken(f"{found.partitions} is not a number of partitions")
+    if not 0 <= found.backups < len(members):
+        raise _broken(f"{found.backups} is not a number of backups for {len(members)} members")
     return found
 
 

@@ -90,10 +90,17 @@ def prepare_folder(folder: str) -> None:
         )
 
 
-def described(folder: str, count: int, partitions: int, base_port: int) -> LocalCluster:
+def described(
+    folder: str, count: int, partitions: int, base_port: int, backups: int = 0
+) -> LocalCluster:
     """Return the cluster in a directory; a new one, which is written down, if there is none."""
     if os.path.exists(os.path.join(folder, CLUSTER_FILE_NAME)):
         return read_cluster(folder)
+    if backups >= count:
+        raise UsageError(
+            f"{backups} backups cannot be had with {count} members",
+            hint=f"Give at most {count - 1}, or more members.",
+        )
     cluster = uuid4()
     members = []
     for number, port in enumerate(free_ports(base_port, count), 1):
@@ -106,7 +113,9 @@ def described(folder: str, count: int, partitions: int, base_port: int) -> Local
                 directory=name,
             )
         )
-    new = LocalCluster(cluster=cluster, partitions=partitions, members=tuple(members))
+    new = LocalCluster(
+        cluster=cluster, partitions=partitions, members=tuple(members), backups=backups
+    )
     write_cluster(folder, new)
     return new
 
@@ -145,6 +154,7 @@ def make_members(folder: str, cluster: LocalCluster) -> None:
                 member=member.id,
                 members=identified(cluster.cluster, addresses),
                 partitions=cluster.partitions,
+                backups=cluster.backups,
             )
 
 

@@ -45,7 +45,7 @@ MODULE = "tidelog.tools.demo.worker"
 
 
 @dataclass(slots=True)
-class Report:
+class DemoReport:
     """What happened, for the closing table."""
 
     figures: dict[str, Any] = field(default_factory=dict)
@@ -97,7 +97,7 @@ def demo(
     """  # fmt: skip
     settings = settings_of(ctx)
     seed = random.randrange(1 << 31) if seed is None else seed
-    report = Report(figures={"seed": seed})
+    report = DemoReport(figures={"seed": seed})
     with demo_folder(directory) as path:
         model = fill(settings, report, path, limit)
         kill_in_the_middle(settings, report, path, model, threads, transactions, seed)
@@ -123,7 +123,7 @@ def demo_folder(directory: str | None) -> Iterator[str]:
 # ------------------------------------------------------------------ the steps
 
 
-def fill(settings: Settings, report: Report, path: str, limit: int | None) -> Model:
+def fill(settings: Settings, report: DemoReport, path: str, limit: int | None) -> Model:
     """Load the cities into a new store; return the model that starts with them."""
     with report.timed("read the data set"):
         cities = demo_data.load_cities()
@@ -156,7 +156,7 @@ def import_parts(pairs: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 def kill_in_the_middle(
     settings: Settings,
-    report: Report,
+    report: DemoReport,
     path: str,
     model: Model,
     threads: int,
@@ -225,7 +225,7 @@ def listen(
     return round(time.perf_counter() - began, 3)
 
 
-def recover_and_prove(settings: Settings, report: Report, path: str, model: Model) -> None:
+def recover_and_prove(settings: Settings, report: DemoReport, path: str, model: Model) -> None:
     """Open the store again, compare it with the model, and run the built-in check."""
     with report.timed("recovery"):
         db = opens.open(path, create=False)
@@ -280,7 +280,7 @@ def busiest_city(model: Model) -> int | None:
     return max(sorted(touched), key=touched.__getitem__, default=None)
 
 
-def show_report(settings: Settings, report: Report, kept: str | None, form: str) -> None:
+def show_report(settings: Settings, report: DemoReport, kept: str | None, form: str) -> None:
     """Print figures, timings and the verdict."""
     if form != "text":
         write_json(

@@ -23,6 +23,7 @@ import click
 
 from ...affinity.errors import UsageError
 from ...affinity.partitions import PARTITIONS_MAX
+from ...affinity.rows import REPLICAS_MAX
 from ...engine.system.environment import Address
 from ...engine.system.layout import MANIFEST_NAME
 from ...engine.system.production import production
@@ -56,6 +57,13 @@ def server() -> None:
 @click.option(
     "--partitions", type=_partitions, default=PARTITIONS, show_default=True, help="For good."
 )
+@click.option(
+    "--backups",
+    type=click.IntRange(0, REPLICAS_MAX - 1),
+    default=0,
+    show_default=True,
+    help="Copies of each partition beside the first one.",
+)
 @json_options
 @click.pass_context
 def init(
@@ -65,11 +73,13 @@ def init(
     name: str,
     cluster: UUID | None,
     partitions: int,
+    backups: int,
     form: str,
 ) -> None:
     """Make the member NAME of a new cluster in DIRECTORY.
 
-    Each member is made on its own machine with the same --members, --partitions and --cluster.
+    Each member is made on its own machine with the same --members, --partitions, --backups and
+    --cluster.
     The first one may leave --cluster out: it prints the id for the others.
     """
     from ...engine.node.member_files import init_member
@@ -88,6 +98,7 @@ def init(
         member=member,
         members=identified(cluster, known),
         partitions=partitions,
+        backups=backups,
     )
     fields = {"name": name, "cluster": str(cluster), "member": str(member), "address": known[name]}
     if form == "text":

@@ -72,6 +72,7 @@ def copy_document(record: CopyRecord) -> dict[str, Any]:
                     for one in record.transactions
                 ],
                 "closed": [one._asdict() for one in record.closed],
+                **({"epochs": record.epochs} if record.epochs else {}),
             }
         case SuppliedRecord():
             return {

@@ -120,7 +120,8 @@ class Settled(NamedTuple):
 class SettleRecord:
     """What becomes of all that is unfinished in a partition; it counts from its OPEN on.
 
-    The epoch begins at number ``start``.  ``closed`` are numbers that no copy knows.
+    The epoch begins at number ``start``.  ``closed`` are numbers that no copy knows.  ``epochs`` is
+    the epoch table below ``start``, for copies that missed an opening; if it is empty, none has.
     """
 
     partition: int
@@ -128,6 +129,7 @@ class SettleRecord:
     start: int
     transactions: tuple[Settled, ...]
     closed: tuple[Closed, ...]
+    epochs: tuple[tuple[int, int], ...] = ()
 
     def updates(self) -> Iterator[Update]:
         """Yield the updates that it brings, in the order of the list."""
@@ -137,12 +139,13 @@ class SettleRecord:
 
     def fields(self) -> tuple[object, ...]:
         """Return the fields in the order of the format."""
-        return self.partition, self.epoch, self.start, self.transactions, self.closed
+        epochs = (flatten(self.epochs),) if self.epochs else ()
+        return self.partition, self.epoch, self.start, self.transactions, self.closed, *epochs
 
     @staticmethod
     def of(body: list[Any]) -> SettleRecord:
         """Return the record with these fields."""
-        partition, epoch, start, rows, closed = body[:5]
+        partition, epoch, start, rows, closed, *later = body[:6]
         check_numbers((partition, epoch, start), 3)
         return SettleRecord(
             partition=partition,
@@ -150,6 +153,7 @@ class SettleRecord:
             start=start,
             transactions=tuple(map(_settled, rows)),
             closed=closed_of(closed),
+            epochs=tuple((one, first) for one, first in rows_of(later[0] if later else (), 2)),
         )
 
 

@@ -1,0 +1,648 @@
+"""The replica groups that a member is in: takeovers, streams, and what copies answer.
+
+    decided -> seal -> sync of all before -> report -> list -> stored -> OPEN -> serve
+
+One object for all partitions, since what is said about them travels together: one message for a
+peer and a wake-up, one frame for all lists.
+
+Invariants:
+
+- A report is made behind everything that was queued before the seal, and behind a sync (K3).
+- What a member knows more decisions than this one has told waits until they have taken effect here.
+- A client's commit is answered once its PREPARE is everywhere; if its epoch ends before, nobody
+  knows, and the client asks the new primary (T15, T7).
+
+Left out: decisions (``agreement``), what a list says (``replication.merging``), and reads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+from ...affinity.topology import (
+    CopiesRemoved,
+    EpochsOpened,
+    Incarnation,
+    MemberGone,
+    PartitionCopies,
+    Takeover,
+    Topology,
+    TopologyChange,
+)
+from ...wal.records import (
+    Opened,
+    OpenRecord,
+    PrepareRecord,
+    Record,
+    SettleRecord,
+    encode_record,
+)
+from ..agreement.coordinator import GIVE_IT_UP
+from ..agreement.messages import Guard
+from ..commit.entries import Commit
+from ..data.updates import NoUpdates
+from ..net.connection import Connection
+from ..net.frames import Message
+from ..net.kinds import BY_NUMBER
+from ..replication.following import Following, in_order
+from ..replication.merging import MergeError, merged
+from ..replication.opening import OpeningEpoch
+from ..replication.reports import (
+    Acknowledged,
+    Report,
+    epochs_of,
+    report_message,
+    report_of,
+    reports_of,
+    settle_message,
+    settle_stored_message,
+    settles_of,
+)
+from ..replication.stream import (
+    Item,
+    StoredUpto,
+    Streamed,
+    replicated_of,
+    stored_message,
+    stored_of,
+)
+from ..replication.streams import ITEM_OVERHEAD, Streams
+from .log import NodeLog, record_bytes
+from .outflow import Outflow
+from .partitions import Partitions
+
+REPLICA_TIMEOUT_S = 5.0
+"""Seconds in which a copy has to answer before the set goes on without it (I3)."""
+ASK_AGAIN_S = 0.5
+EARLY_MAX = 4096
+"""Messages of one connection that wait for decisions; with more than that it ends."""
+
+log = logging.getLogger("tidelog.node")
+
+
+class Decisions(Protocol):
+    """Who has changes decided."""
+
+    def suggest(self, change: TopologyChange, guards: tuple[Guard, ...] = ()) -> int:
+        """Ask for a change once; return the number of the request."""
+
+    def release(self, partitions: list[int]) -> None:
+        """Serve some partitions no more in their epochs."""
+
+
+class _Early(NamedTuple):
+    connection: Connection
+    message: Message
+    decided: int
+
+
+class ReplicaGroups:
+    """What one incarnation is to the other copies of its partitions."""
+
+    def __init__(
+        self,
+        me: Incarnation,
+        log: NodeLog,
+        partitions: Partitions,
+        streams: Streams,
+        outflow: Outflow,
+        decisions: Decisions,
+        now: Callable[[], float],
+        reached: Callable[[str], None],
+    ) -> None:
+        self._me = me
+        self._log = log
+        self._partitions = partitions
+        self._streams = streams
+        self._outflow = outflow
+        self._decisions = decisions
+        self._now = now
+        self._reached = reached
+        self._seen: tuple[PartitionCopies, ...] = ()
+        self._topology = Topology()
+        self._takeovers: dict[int, OpeningEpoch] = {}
+        self._following: dict[int, Following] = {}
+        self._reports: dict[int, Report] = {}
+        self._acknowledged: dict[int, tuple[Acknowledged, ...]] = {}
+        self._unannounced: dict[int, int] = {}
+        self._announced_at = float("-inf")
+        self._accused: dict[int, list[int]] = {}
+        self._accused_at = float("-inf")
+        self._early: list[_Early] = []
+
+    def __repr__(self) -> str:
+        return (
+            f"<ReplicaGroups of {self._me}: {len(self._takeovers)} to open, "
+            f"{len(self._following)} followed, {self._streams}>"
+        )
+
+    # -------------------------------------------------------------- what is shown
+
+    def blocked(self) -> list[list[object]]:
+        """Return which partitions are not open here yet: partition, phase, who is waited for."""
+        return [
+            [partition, takeover.phase, [copy.member.bytes for copy in takeover.waits_for()]]
+            for partition, takeover in sorted(self._takeovers.items())
+        ]
+
+    def lagging(self) -> list[list[object]]:
+        """Return which copies lack something: partition, member, how many items."""
+        return [
+            [stream.partition, copy.member.bytes, stream.end - follower.stored]
+            for stream in self._streams
+            for copy, follower in stream.followers.items()
+            if follower.stored < stream.end
+        ]
+
+    def story(self, partition: int) -> dict[str, object]:
+        """Return all that this member knows of a partition."""
+        copies, state = self._topology.partitions[partition], self._log.state
+        counter, pending = state.counters[partition], state.copies.pending.get(partition)
+        stream = self._streams.get(partition)
+        takeover, following = self._takeovers.get(partition), self._following.get(partition)
+        return {
+            "partition": partition,
+            "decided": self._topology.index,
+            "row": [member.bytes for member in copies.row.replicas if member is not None],
+            "epoch": copies.epoch,
+            "author": [copies.author.member.bytes, copies.author.boot],
+            "in_sync": [[copy.member.bytes, copy.boot] for copy in copies.in_sync],
+            "opened": copies.opened,
+            "changed": copies.changed,
+            "here": "author" if copies.author == self._me else "copy" if following else "none",
+            "open_here": self._partitions.is_open(partition),
+            "phase": None if takeover is None else takeover.phase,
+            "waits_for": []
+            if takeover is None
+            else [copy.member.bytes for copy in takeover.waits_for()],
+            "lwm": counter.lwm,
+            "hwm": counter.hwm,
+            "ranges": [list(row) for row in counter.out_of_order],
+            "epochs": [list(row) for row in state.epoch_tables[partition]],
+            "pending": [] if pending is None else [one.tx_id for one in pending.all()],
+            "stream": None if stream is None else [stream.end, stream.own, stream.everywhere],
+            "followers": []
+            if stream is None
+            else [[copy.member.bytes, one.stored] for copy, one in stream.followers.items()],
+            "followed": None if following is None else [following.taken, following.durable],
+        }
+
+    # -------------------------------------------------------------- what is decided
+
+    def decided(self, topology: Topology) -> None:
+        """Take over decisions that have taken effect here: seals, and sets that shrank."""
+        before, self._seen, self._topology = self._seen, topology.partitions, topology
+        sealed: list[PartitionCopies] = []
+        for partition, copies in enumerate(topology.partitions):
+            known = before[partition] if partition < len(before) else None
+            if copies is known:
+                continue
+            if known is None or copies.epoch != known.epoch:
+                self._seal(copies)
+                if self._me in copies.in_sync:
+                    sealed.append(copies)
+            elif copies.in_sync != known.in_sync:
+                self._streams.keep(partition, copies.in_sync)
+            if copies.opened:
+                self._unannounced.pop(partition, None)
+        if sealed:
+            self._log.put_barrier(partial(self._report, sealed))
+        self._log.decide()
+        early, self._early = self._early, []
+        for one in early:
+            if one.connection.up:
+                self._arrived(one.connection, one.message, one.decided)
+
+    def _seal(self, copies: PartitionCopies) -> None:
+        """Drop what belongs to an older epoch, and begin what the new one needs (K2)."""
+        partition = copies.row.partition
+        stream = self._streams.close(partition)
+        if stream is not None:
+            self._acknowledged[partition] = stream.acknowledged()
+            self._log.forsake(stream)
+        for known in (self._following, self._takeovers, self._reports, self._unannounced):
+            known.pop(partition, None)
+        if self._me not in copies.in_sync:
+            return
+        if copies.author == self._me:
+            self._takeovers[partition] = OpeningEpoch(copies, self._now())
+        else:
+            self._following[partition] = Following(partition, copies.epoch, copies.author)
+
+    # -------------------------------------------------------------- reports
+
+    def _report(self, sealed: Sequence[PartitionCopies]) -> None:
+        """Tell the authors what the log has; behind a sync of all that was queued before."""
+        self._reached("takeover.after_seal")
+        told: dict[UUID, list[Report]] = {}
+        for copies in sealed:
+            partition = copies.row.partition
+            if self._topology.partitions[partition].epoch != copies.epoch:
+                continue  # sealed again meanwhile: another report is on its way
+            report = report_of(
+                self._log.state,
+                partition,
+                copy=self._me,
+                epoch=copies.epoch,
+                acknowledged=self._acknowledged.get(partition, ()),
+            )
+            if copies.author == self._me:
+                self._takeovers[partition].reported(report)
+            else:
+                self._reports[partition] = report
+                told.setdefault(copies.author.member, []).append(report)
+        for author, reports in told.items():
+            self._outflow.tell(author, report_message(reports))
+        if told:
+            self._reached("takeover.after_report")
+        self._list()
+
+    def _take_reports(self, sender: Incarnation, message: Message) -> None:
+        for report in reports_of(message, sender):
+            takeover = self._takeovers.get(report.partition)
+            if takeover is not None and takeover.epoch == report.epoch and report.copy == sender:
+                takeover.reported(report)
+        self._list()
+
+    # -------------------------------------------------------------- lists
+
+    def _list(self) -> None:
+        """Make the lists of all partitions whose reports are there, and let them be logged."""
+        ready = [
+            takeover
+            for takeover in self._takeovers.values()
+            if takeover.phase == "reports" and not takeover.waits_for()
+        ]
+        records: list[Record] = []
+        alone: list[OpeningEpoch] = []
+        shared: list[OpeningEpoch] = []
+        for takeover in ready:
+            try:
+                found = merged(takeover.partition, takeover.epoch, takeover.reports())
+            except MergeError as error:
+                takeover.phase = "stuck"
+                self._tell_of_lack(str(error))
+                continue
+            if found.lacking:
+                takeover.phase = "stuck"
+                self._leave_out(takeover, found.lacking)
+                continue
+            takeover.settle = found.settle
+            takeover.phase = "logging"
+            records.append(found.settle)
+            (shared if takeover.others else alone).append(takeover)
+        if alone:
+            records.append(OpenRecord(rows=tuple(Opened(t.partition, t.epoch) for t in alone)))
+        if records:
+            self._log.put_records(
+                records,
+                partial(self._listed, alone, shared),
+                partial(self._not_logged, [*alone, *shared], "reports"),
+            )
+
+    def _leave_out(self, takeover: OpeningEpoch, lacking: Mapping[Incarnation, str]) -> None:
+        """Ask for an epoch without copies that lack what they must have (I6)."""
+        takeover.left_out = frozenset(lacking)
+        for copy, what in lacking.items():
+            self._tell_of_lack(f"partition {takeover.partition}: {copy} lacks {what}")
+        self._begin_without(takeover, takeover.left_out)
+
+    def _tell_of_lack(self, what: str) -> None:
+        log.error(
+            "node.copy_lacks: Tidelog: copies of the store %s are not equal; one is left out, or "
+            "its partition stays closed: %s",
+            self._log.path,
+            what,
+            extra={"event": "node.copy_lacks"},
+        )
+
+    def _begin_without(self, takeover: OpeningEpoch, left_out: Collection[Incarnation]) -> None:
+        copies = self._topology.partitions[takeover.partition]
+        if not left_out:
+            return
+        if copies.epoch == takeover.epoch:
+            self._suggest_epoch(copies, left_out)
+
+    def _suggest_epoch(self, copies: PartitionCopies, left_out: Collection[Incarnation]) -> None:
+        """Ask for a new epoch, with the copies of the set that there are but for some."""
+        kept = tuple(
+            copy
+            for copy in copies.in_sync
+            if copy not in left_out and self._topology.is_present(copy)
+        )
+        if not kept:
+            return
+        change = Takeover(
+            partition=copies.row.partition,
+            epoch=copies.epoch + 1,
+            author=copies.author if copies.author in kept else kept[0],
+            in_sync=kept,
+        )
+        self._decisions.suggest(change, (self._guard(copies),))
+
+    def _not_logged(self, takeovers: Iterable[OpeningEpoch], phase: Any) -> None:
+        """Try again soon: the disk may have had no space."""
+        for takeover in takeovers:
+            takeover.phase = phase
+
+    def _listed(self, alone: Sequence[OpeningEpoch], shared: Sequence[OpeningEpoch]) -> None:
+        """Send the lists, which are durable here; what has no other copy is open (K5)."""
+        self._reached("takeover.after_list_logged")
+        told: dict[UUID, list[Any]] = {}
+        for takeover in shared:
+            if self._takeovers.get(takeover.partition) is takeover:
+                takeover.phase = "storing"
+                for copy in takeover.others:
+                    told.setdefault(copy.member, []).append(takeover.settle)
+        for member, lists in told.items():
+            self._outflow.tell(member, settle_message(lists))
+        self._opened(alone)
+
+    def _take_settles(self, sender: Incarnation, message: Message) -> None:
+        fresh: list[SettleRecord] = []
+        known: list[SettleRecord] = []
+        for settle in settles_of(message):
+            following = self._following.get(settle.partition)
+            if following is None or (following.epoch, following.author) != (settle.epoch, sender):
+                continue
+            (known if following.listed else fresh).append(settle)
+        rows = [Opened(one.partition, one.epoch) for one in known]
+        if rows:
+            self._outflow.tell(sender.member, settle_stored_message(rows))
+        if fresh:
+            self._log.put_records(fresh, partial(self._stored_lists, sender, fresh), _nothing)
+
+    def _stored_lists(self, sender: Incarnation, settles: Sequence[Any]) -> None:
+        rows = []
+        for settle in settles:
+            following = self._following.get(settle.partition)
+            if following is not None and following.epoch == settle.epoch:
+                following.listed = True
+                rows.append(Opened(settle.partition, settle.epoch))
+        self._reached("takeover.after_list_stored")
+        if rows:
+            self._outflow.tell(sender.member, settle_stored_message(rows))
+
+    def _take_stored_lists(self, sender: Incarnation, message: Message) -> None:
+        for partition, epoch in epochs_of(message):
+            takeover = self._takeovers.get(partition)
+            if takeover is not None and takeover.epoch == epoch:
+                takeover.stored(sender)
+        self._open()
+
+    # -------------------------------------------------------------- opening
+
+    def _open(self) -> None:
+        """Let it be logged that those lists count which every copy has."""
+        ready = [
+            takeover
+            for takeover in self._takeovers.values()
+            if takeover.phase == "storing" and not takeover.waits_for()
+        ]
+        if ready:
+            for takeover in ready:
+                takeover.phase = "opening"
+            rows = tuple(Opened(takeover.partition, takeover.epoch) for takeover in ready)
+            self._log.put_records(
+                [OpenRecord(rows=rows)],
+                partial(self._opened, ready),
+                partial(self._not_logged, ready, "storing"),
+            )
+
+    def _opened(self, takeovers: Sequence[OpeningEpoch]) -> None:
+        """Serve partitions whose lists count now, and begin their streams with that word."""
+        opened = []
+        for takeover in takeovers:
+            if self._takeovers.get(takeover.partition) is not takeover:
+                continue  # another epoch was given meanwhile
+            del self._takeovers[takeover.partition]
+            copies = self._topology.partitions[takeover.partition]
+            others = [copy for copy in copies.in_sync if copy != self._me]
+            self._streams.open(takeover.partition, takeover.epoch, others, self._now())
+            opened.append((takeover.partition, takeover.epoch))
+            if takeover.others:
+                self._unannounced[takeover.partition] = takeover.epoch
+        self._partitions.opened(opened)
+        self._announced_at = float("-inf")
+        if opened:
+            self._reached("takeover.after_open")
+        self._outflow.pump()
+
+    # -------------------------------------------------------------- streams
+
+    def _take_items(self, connection: Connection, sender: Incarnation, message: Message) -> None:
+        fresh: list[Item] = []
+        again: dict[int, Following] = {}
+        for item in replicated_of(message):
+            following = self._following.get(item.partition)
+            taken = "foreign" if following is None else following.take(item, sender)
+            if taken == "new":
+                fresh.append(item)
+            elif taken == "again":
+                assert following is not None
+                again[item.partition] = following
+        self._answer(sender, [one for one in again.values() if one.durable])
+        if fresh:
+            arrived = _Arrived(fresh, self._following, self._log, connection)
+            self._log.put(arrived.commit(partial(self._answer, sender)))
+
+    def _answer(self, author: Incarnation, having: Sequence[Following]) -> None:
+        if having:
+            rows = [
+                StoredUpto(one.partition, one.admission, one.epoch, one.durable) for one in having
+            ]
+            self._outflow.tell(author.member, stored_message(rows))
+
+    def _take_stored(self, sender: Incarnation, message: Message) -> None:
+        now = self._now()
+        for row in stored_of(message):
+            self._streams.stored(sender, row, now)
+        self._log.decide()
+
+    # -------------------------------------------------------------- connections
+
+    def arrived(self, connection: Connection, messages: Iterable[Message]) -> None:
+        """Take what another member says about partitions, in order."""
+        waits = any(one.connection is connection for one in self._early)
+        for message in messages:
+            if waits or connection.decided > self._topology.index:
+                waits = True
+                self._early.append(_Early(connection, message, connection.decided))
+            else:
+                self._arrived(connection, message, connection.decided)
+        if waits and len(self._early) > EARLY_MAX:
+            connection.end()
+
+    def _arrived(self, connection: Connection, message: Message, decided: int) -> None:
+        if decided > self._topology.index:
+            self._early.append(_Early(connection, message, decided))
+            return
+        other = connection.other
+        sender = Incarnation(UUID(bytes=other.member), other.boot)
+        if self._log.failure is not None:
+            return  # nothing that it says from here on may rest on this log (I6)
+        match BY_NUMBER[message[0]].name:
+            case "replicate":
+                self._take_items(connection, sender, message)
+            case "stored":
+                self._take_stored(sender, message)
+            case "report":
+                self._take_reports(sender, message)
+            case "settle":
+                self._take_settles(sender, message)
+            case "settle-stored":
+                self._take_stored_lists(sender, message)
+            case _:
+                pass  # of rebalancing, and of transactions over several groups
+
+    def connected(self, member: UUID) -> None:
+        """Say again to a member what may have been lost, over a new connection to it."""
+        self._outflow.connected(member)
+        reports = [
+            report
+            for partition, report in self._reports.items()
+            if self._following[partition].author.member == member
+        ]
+        if reports:
+            self._outflow.tell(member, report_message(reports))
+        lists = [
+            takeover.settle
+            for takeover in self._takeovers.values()
+            if takeover.phase == "storing"
+            and takeover.settle is not None
+            and any(copy.member == member for copy in takeover.waits_for())
+        ]
+        if lists:
+            self._outflow.tell(member, settle_message(lists))
+        followed = [one for one in self._following.values() if one.author.member == member]
+        stored = [Opened(one.partition, one.epoch) for one in followed if one.listed]
+        if stored:
+            self._outflow.tell(member, settle_stored_message(stored))
+        for author in {one.author for one in followed}:
+            self._answer(author, [one for one in followed if one.author == author and one.durable])
+
+    def has_room(self, member: UUID) -> None:
+        """Go on with what waited for room on the connection to a member."""
+        self._outflow.has_room(member)
+
+    # -------------------------------------------------------------- time
+
+    def tick(self) -> None:
+        """Say what nobody has heard yet, and complain of copies that say nothing."""
+        now = self._now()
+        if self._log.failure is not None:
+            self._withdraw(now)
+            return
+        self._log.tell_decided()
+        self._list()
+        self._open()
+        if self._unannounced and now >= self._announced_at + ASK_AGAIN_S:
+            self._announced_at = now
+            self._decisions.suggest(EpochsOpened(opened=tuple(self._unannounced.items())))
+        self._complain(now)
+
+    def _complain(self, now: float) -> None:
+        late: dict[tuple[Incarnation, frozenset[Incarnation]], list[int]] = {}
+        for stream in self._streams:
+            for copy in stream.late(now, REPLICA_TIMEOUT_S):
+                late.setdefault((copy, frozenset(stream.followers)), []).append(stream.partition)
+        for takeover in self._takeovers.values():
+            if now > takeover.since + REPLICA_TIMEOUT_S:
+                takeover.since = now
+                silent = takeover.left_out or takeover.waits_for()
+                self._begin_without(takeover, [copy for copy in silent if copy != self._me])
+        if not late or now < self._accused_at + ASK_AGAIN_S:
+            return
+        self._accused_at = now
+        self._accused.clear()
+        for (copy, _), partitions in late.items():
+            shown = [p for p in partitions if self._topology.partitions[p].opened]
+            guards = tuple(self._guard(self._topology.partitions[p]) for p in shown)
+            change = CopiesRemoved(copy=copy, partitions=tuple(shown))
+            if shown:
+                self._accused[self._decisions.suggest(change, guards)] = shown
+
+    def _withdraw(self, now: float) -> None:
+        """Leave all sets that have others in them: nothing rests on this log any more (I6)."""
+        for stream in self._streams:
+            self._log.forsake(stream)
+        if now < self._announced_at + ASK_AGAIN_S:
+            return
+        self._announced_at = now
+        listed = [copies for copies in self._topology.partitions if self._me in copies.in_sync]
+        shared = [copies for copies in listed if copies.in_sync[1:]]
+        if shared and shared == listed:
+            self._decisions.suggest(MemberGone(incarnation=self._me))
+        else:  # what only this member has it goes on to show
+            self._decisions.release([c.row.partition for c in shared if c.author == self._me])
+
+    def refused(self, request: int, reason: str) -> None:
+        """Hear that a change which was suggested is not made."""
+        partitions = self._accused.pop(request, [])
+        if reason == GIVE_IT_UP:
+            self._decisions.release(partitions)
+
+    @staticmethod
+    def _guard(copies: PartitionCopies) -> Guard:
+        return Guard(copies.row.partition, copies.epoch, copies.changed)
+
+
+class _Arrived:
+    """Items of one message on their way into the log of a copy.
+
+    Those whose epoch has ended before their turn are left out (K2).  If they do not get into the
+    log the connection ends: over the next one they are sent again.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Item],
+        followed: Mapping[int, Following],
+        log: NodeLog,
+        connection: Connection,
+    ) -> None:
+        self._items = items
+        self._followed = followed
+        self._log = log
+        self._connection = connection
+        self._places = {item.partition: followed[item.partition] for item in items}
+        self._records: list[Streamed] = []
+
+    def commit(self, answer: Callable[[list[Following]], object]) -> Commit:
+        """Return what is queued; ``answer`` is told the places that have something new."""
+        commit = Commit(NoUpdates(), durable=True)
+        commit.size = sum(ITEM_OVERHEAD + record_bytes(item.record) for item in self._items)
+        commit.record, commit.undo = self._record, self._undo
+        commit.then = lambda: self._log.fold(self._records, lambda: self._then(answer))
+        return commit
+
+    def _record(self, _time: int) -> bytes:
+        kept = []
+        for item in self._items:
+            place = self._places[item.partition]
+            if self._followed.get(item.partition) is place and item.number == place.logged + 1:
+                place.logged = item.number
+                kept.append(item)
+        self._records = in_order(kept)
+        for record in self._records:
+            if isinstance(record, PrepareRecord):
+                self._log.context.note_given_id(record.tx_id)
+        return b"".join(map(encode_record, self._records))
+
+    def _then(self, answer: Callable[[list[Following]], object]) -> None:
+        for place in self._places.values():
+            place.durable = place.logged
+        answer([place for place in self._places.values() if place.durable])
+
+    def _undo(self) -> None:
+        for place in self._places.values():
+            place.taken = place.logged = place.durable
+        self._connection.end()
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""

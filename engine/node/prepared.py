@@ -1,0 +1,215 @@
+"""A client's commit: one record if nobody else has a copy, else prepared, and decided later (T15).
+
+Invariants:
+
+- Which of both it is follows from the ack set at the moment when its numbers are reserved.
+- A prepared commit is answered once: decided, failed, or forsaken with its epoch.
+
+Left out: what is checked (``commits``), and when everybody has it (``replication.streams``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
+
+from ...affinity.errors import CommitUnknownError
+from ...checkpoints.marks import epoch_of
+from ...checkpoints.replay import State
+from ...wal.records import (
+    CommitRecord,
+    Participant,
+    PrepareRecord,
+    Record,
+    RollbackRecord,
+    Run,
+    SettledOutcome,
+    SettleRecord,
+    SuppliedRecord,
+    TxRecord,
+    encode_record,
+)
+from ..commit.context import CommitContext
+from ..commit.entries import Commit, Entry, Receipt
+from ..commit.outcomes import Outcome
+from ..data.updates import Updates
+from ..replication.streams import Streams
+
+
+class ClientCommit(Commit):
+    """A transaction that a client has sent whole."""
+
+    __slots__ = ("_attempt", "_near", "_streams", "record_prepared", "was_forsaken")
+
+    def __init__(
+        self,
+        updates: Updates,
+        streams: Streams,
+        near: tuple[bytes, int],
+        attempt: int = 1,
+        **options: object,
+    ) -> None:
+        """``options`` are those of ``Commit``."""
+        super().__init__(updates, durable=True, **options)  # type: ignore[arg-type]
+        self._streams = streams
+        self._near = near
+        self._attempt = attempt
+        self.record_prepared: PrepareRecord | None = None
+        """What is in the log if other copies have to have it, too."""
+        self.was_forsaken = False
+
+    def _record_of(
+        self,
+        context: CommitContext,
+        namespaces: int | list[int],
+        keys: Sequence[bytes],
+        values: Sequence[bytes | None],
+    ) -> bytes:
+        runs = self._runs
+        if self._streams.alone(runs[0]):
+            return super()._record_of(context, namespaces, keys, values)
+        assert len(runs) == 4, "what is written to several groups was refused"
+        assert self.tx_id is not None
+        run = Run(*runs)
+        self.record_prepared = PrepareRecord(
+            tx_id=self.tx_id,
+            attempt=self._attempt,
+            near=self._near,
+            time=self._time,
+            home=run.partition,
+            participants=(Participant(run.partition, run.epoch, run.count),),
+            run=run,
+            namespaces=namespaces,
+            keys=list(keys),
+            values=list(values),
+            details=self.details or {},
+        )
+        return encode_record(self.record_prepared)
+
+    def apply(self, context: CommitContext, end: int) -> None:
+        """Take effect; a prepared one is pending from here on."""
+        if self.record_prepared is None:
+            super().apply(context, end)
+            return
+        context.state.apply(end, self.record_prepared)
+        stream = self._streams.get(self.record_prepared.run.partition)
+        if stream is None or stream.epoch != self.record_prepared.run.epoch:
+            self.forsaken()
+
+    def unknown(self, cause: BaseException) -> None:
+        """End it after a failed sync."""
+        super().unknown(cause)
+        self.was_forsaken = True
+
+    def decided(self) -> None:
+        """Take it that every copy has it, and that it has taken effect."""
+        if self.was_forsaken:
+            return  # its client was told that nobody knows
+        self.receipt = Receipt(self.tx_id or b"", 0, self._time, self._runs[0])
+        if self.then is not None:
+            self.then()
+
+    def forsaken(self) -> None:
+        """Take it that the epoch has ended before every copy was known to have it."""
+        if self.was_forsaken:
+            return
+        self.was_forsaken = True
+        tx_id = self.tx_id or b""
+        self.error = CommitUnknownError(
+            f"transaction {tx_id.hex()} was prepared, and its partition has another primary before "
+            "all copies were known to have it",
+            tx_id=tx_id,
+            home=self._runs[0],
+        )
+        if self.undo is not None:
+            self.undo()
+
+
+def outcome_of(found: Sequence[Record] | Outcome, tx_id: bytes, state: State) -> Outcome:
+    """Return what became of a transaction, by what the log has about it, in order.
+
+    A PREPARE alone does not tell: it is pending, or has committed, or a newer epoch has given its
+    numbers to others (N1).
+    """
+    if isinstance(found, str):
+        return found
+    outcome: Outcome = "rolled_back"
+    for record in found:
+        match record:
+            case PrepareRecord():
+                run = record.run
+                prepared = state.copies.pending.get(run.partition)
+                if prepared is not None and any(one.tx_id == tx_id for one in prepared.all()):
+                    return "pending"
+                counts = epoch_of(state.epoch_tables[run.partition], run.first) == run.epoch
+                outcome = "committed" if counts else "rolled_back"
+            case TxRecord() | CommitRecord() | SuppliedRecord():
+                outcome = "committed"
+            case RollbackRecord():
+                outcome = "rolled_back"
+            case SettleRecord():
+                told = next(one.outcome for one in record.transactions if one.tx_id == tx_id)
+                if (
+                    told is not SettledOutcome.PENDING
+                    and record.epoch <= state.epochs[record.partition]
+                ):
+                    committed = told is SettledOutcome.COMMITTED
+                    outcome = "committed" if committed else "rolled_back"
+    return outcome
+
+
+class Undecided:
+    """The keys that prepared transactions write, which are in the way of others like a group.
+
+    It stands before a group as if it was an entry of it.
+    """
+
+    durable = True
+    size = 0
+    count = 0
+    error: BaseException | None = None
+    tx_id: bytes | None = None
+
+    def __init__(self) -> None:
+        self._writers: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._writers)
+
+    def add(self, commit: Entry) -> None:
+        """Take in what a prepared transaction writes."""
+        for full_key in commit.full_keys():
+            self._writers[full_key] = self._writers.get(full_key, 0) + 1
+
+    def remove(self, commit: Entry) -> None:
+        """Let go of what a transaction writes that is decided, or forsaken."""
+        for full_key in commit.full_keys():
+            left = self._writers.get(full_key, 0) - 1
+            if left > 0:
+                self._writers[full_key] = left
+            else:
+                self._writers.pop(full_key, None)
+
+    def prepare(self, context: CommitContext, group: Sequence[Entry], time: int) -> bytes | None:
+        """Do nothing: it is not a commit."""
+        return None
+
+    def apply(self, context: CommitContext, end: int) -> None:
+        """Do nothing."""
+
+    def fail(self, error: BaseException) -> None:
+        """Do nothing."""
+
+    def unknown(self, cause: BaseException) -> None:
+        """Do nothing."""
+
+    def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
+        """Return which of some full keys are written."""
+        return keys & self._writers.keys()
+
+    def full_keys(self) -> Iterable[bytes]:
+        """Return the full keys that are written."""
+        return self._writers.keys()
+
+    def new_values(self) -> Mapping[bytes, bytes | None]:
+        """Return nothing: what they write is not asked for."""
+        return {}

@@ -1,0 +1,345 @@
+"""The streams of a member: what it tells the copies of the partitions that it serves, in order.
+
+A *stream* belongs to one partition and one epoch, and has numbered items, from 1 on: the OPEN of
+the epoch, then PREPARE, COMMIT_UPTO and ROLLBACK.  Each copy in the ack set is a *follower*: it
+logs item n behind item n - 1, and says up to which number it has everything durable (W3).
+
+An item is *everywhere* when it is durable here and at every follower.  A one-group transaction
+whose PREPARE is everywhere has committed, and nobody needs to hear of it first (T15).
+
+An example, of a stream with the followers b and c:
+
+====================== ===== ======= ======= ========== ==========================================
+what happens           own   b has   c has   everywhere then
+====================== ===== ======= ======= ========== ==========================================
+PREPARE of 7 is item 4 3     3       3       3          b and c are sent item 4
+the log is synced      4     3       3       3
+b has stored item 4    4     4       3       3
+c's removal is decided 4     4       -       4          7 has committed, and its client is told
+====================== ===== ======= ======= ========== ==========================================
+
+Invariants:
+
+- Items of a partition are in the order of their update numbers, so COMMIT_UPTO can name one.
+- An item is kept until every follower has it: a follower whose connection broke is sent again what
+  lies behind the highest number that it has told.
+- Without followers everything that is durable here is everywhere.
+
+Left out: the log (``engine.node.log``), connections (``engine.node.outflow``), and how a message is
+made of items (``reports``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+from uuid import UUID
+
+from ...affinity.topology import Incarnation
+from ...wal.records import CommitUptoRecord, Opened, OpenRecord, PrepareRecord, Upto
+from .reports import Acknowledged
+from .stream import Item, StoredUpto, Streamed
+
+BY_TAKEOVER = 0
+"""The admission of a copy that is in the set since the epoch was given (W2)."""
+ITEM_OVERHEAD = 100
+"""About what an item takes beside its keys and values, in bytes."""
+
+
+class Kept(NamedTuple):
+    """What is kept of an item until every follower has it.
+
+    ``last`` is the update number up to which everything has committed once it is everywhere, 0 if
+    it has none; ``waits`` is who is answered then.
+    """
+
+    record: Streamed
+    last: int
+    size: int
+    waits: object
+
+
+class Follower:
+    """A copy that has to store a stream."""
+
+    __slots__ = ("admission", "copy", "number", "sent", "stored", "waited_since")
+
+    def __init__(self, copy: Incarnation, admission: int, now: float) -> None:
+        self.copy = copy
+        self.admission = admission
+        self.sent = 0
+        """The last item that went to it over the connection that there is."""
+        self.stored = 0
+        """The last item that it has durably."""
+        self.number = 0
+        """The last update number that it has said to have durably."""
+        self.waited_since = now
+        """When it last had everything, or stored something."""
+
+
+class PartitionStream:
+    """The stream of one partition, in the epoch that this member has opened."""
+
+    def __init__(self, partition: int, epoch: int, copies: Iterable[Incarnation], now: float):
+        self.partition = partition
+        self.epoch = epoch
+        self.end = 0
+        """The number of the last item."""
+        self.own = 0
+        """Up to which item the own log is durable."""
+        self.everywhere = 0
+        self.committed = 0
+        """Up to which update number everything has committed."""
+        self.followers = {copy: Follower(copy, BY_TAKEOVER, now) for copy in copies}
+        self.bytes = 0
+        """Of the items that are kept."""
+        self._items: deque[Kept] = deque()
+        self._dropped = 0
+
+    def __repr__(self) -> str:
+        having = " ".join(f"{one.copy}:{one.stored}" for one in self.followers.values())
+        return (
+            f"<PartitionStream {self.partition} epoch {self.epoch}: {self.own} of {self.end} "
+            f"durable here, {having or 'no followers'}>"
+        )
+
+    def add(self, item: Kept, now: float) -> None:
+        """Add an item, which is on its way into the own log."""
+        for follower in self.followers.values():
+            if follower.stored == self.end:
+                follower.waited_since = now
+        self._items.append(item)
+        self.end += 1
+        self.bytes += item.size
+
+    def unsent(
+        self, follower: Follower, bytes_max: int, *, one_at_least: bool
+    ) -> tuple[list[Item], int]:
+        """Return the next items for a follower, and their bytes."""
+        found: list[Item] = []
+        size, number, admission = 0, follower.sent, follower.admission
+        while number < self.end:
+            kept = self._items[number - self._dropped]
+            if size + kept.size > bytes_max and (found or not one_at_least):
+                break
+            number += 1
+            size += kept.size
+            found.append(Item(self.partition, admission, self.epoch, number, kept.record))
+        return found, size
+
+    def keep(self, copies: Iterable[Incarnation]) -> None:
+        """Take it that others are not followers any more, by a decision (I2)."""
+        left = set(copies)
+        self.followers = {one: self.followers[one] for one in self.followers if one in left}
+
+    def stored(self, copy: Incarnation, admission: int, number: int, now: float) -> bool:
+        """Take it that a follower has all items up to one; tell whether that is new."""
+        follower = self.followers.get(copy)
+        if follower is None or follower.admission != admission:
+            return False
+        if not follower.stored < number <= self.end:
+            return False
+        for item in islice(self._items, follower.stored - self._dropped, number - self._dropped):
+            if isinstance(item.record, PrepareRecord):
+                follower.number = item.last
+        follower.stored = number
+        follower.sent = max(follower.sent, number)
+        follower.waited_since = now
+        return True
+
+    def advance(self) -> list[object]:
+        """Go on to what is everywhere by now; return who is answered, in order."""
+        durable = min([self.own, *(one.stored for one in self.followers.values())])
+        answered: list[object] = []
+        while self.everywhere < durable:
+            item = self._items[self.everywhere - self._dropped]
+            self.everywhere += 1
+            self.committed = max(self.committed, item.last)
+            if item.waits is not None:
+                answered.append(item.waits)
+        while self._dropped < self.everywhere:
+            self.bytes -= self._items.popleft().size
+            self._dropped += 1
+        return answered
+
+    def acknowledged(self) -> tuple[Acknowledged, ...]:
+        """Return up to which update number each follower has said to have the stream (K3)."""
+        return tuple(
+            Acknowledged(copy.member, copy.boot, max(one.number, 0))
+            for copy, one in self.followers.items()
+        )
+
+    def waiting(self) -> list[object]:
+        """Return who waits for items that are not everywhere, in order."""
+        return [item.waits for item in self._items if item.waits is not None]
+
+    def late(self, now: float, patience: float) -> Iterator[Incarnation]:
+        """Yield the followers that have stored nothing for too long, though there was something."""
+        for follower in self.followers.values():
+            if follower.stored < self.end and now > follower.waited_since + patience:
+                yield follower.copy
+
+
+class Streams:
+    """All streams of one incarnation, by partition."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, PartitionStream] = {}
+        self._unsent: dict[UUID, dict[int, None]] = {}
+        self._moved: dict[int, None] = {}
+        self._untold: dict[int, None] = {}
+
+    def __repr__(self) -> str:
+        return f"<Streams of {len(self._open)} partitions>"
+
+    def __iter__(self) -> Iterator[PartitionStream]:
+        return iter(self._open.values())
+
+    def get(self, partition: int) -> PartitionStream | None:
+        """Return the stream of a partition; None if this member has not opened it."""
+        return self._open.get(partition)
+
+    def alone(self, partition: int) -> bool:
+        """Tell whether no other copy has to store what is written to a partition (T15)."""
+        stream = self._open.get(partition)
+        return stream is None or not stream.followers
+
+    # -------------------------------------------------------------- epochs and sets
+
+    def open(self, partition: int, epoch: int, copies: Iterable[Incarnation], now: float) -> None:
+        """Begin a stream; its OPEN, which is in the own log, is its first item."""
+        stream = self._open[partition] = PartitionStream(partition, epoch, copies, now)
+        if stream.followers:
+            record = OpenRecord(rows=(Opened(partition, epoch),))
+            self.add(partition, Kept(record, 0, ITEM_OVERHEAD, None), now)
+            self.logged(partition, 1)
+
+    def close(self, partition: int) -> PartitionStream | None:
+        """End a stream, as the partition has another epoch; return it."""
+        self._moved.pop(partition, None)
+        self._untold.pop(partition, None)
+        for partitions in self._unsent.values():
+            partitions.pop(partition, None)
+        return self._open.pop(partition, None)
+
+    def keep(self, partition: int, copies: Iterable[Incarnation]) -> None:
+        """Take it that a partition has these copies beside the own one, and no others."""
+        stream = self._open.get(partition)
+        if stream is not None:
+            stream.keep(copies)
+            self._moved[partition] = None
+
+    # -------------------------------------------------------------- items
+
+    def add(self, partition: int, item: Kept, now: float) -> int:
+        """Add an item to the stream of a partition; return its number."""
+        stream = self._open[partition]
+        stream.add(item, now)
+        for copy in stream.followers:
+            self._unsent.setdefault(copy.member, {})[partition] = None
+        return stream.end
+
+    def logged(self, partition: int, number: int) -> None:
+        """Take it that the own log has an item durably, and all before it."""
+        stream = self._open.get(partition)
+        if stream is not None:
+            stream.own = max(stream.own, number)
+            self._moved[partition] = None
+
+    def stored(self, copy: Incarnation, row: StoredUpto, now: float) -> None:
+        """Take how far a copy has stored a stream."""
+        partition, admission, epoch, number = row
+        stream = self._open.get(partition)
+        if stream is None or stream.epoch != epoch:
+            return
+        if stream.stored(copy, admission, number, now):
+            self._moved[partition] = None
+
+    def advance(self) -> tuple[list[Upto], list[object]]:
+        """Return what has committed since the last call, and who is answered, in order."""
+        rows: list[Upto] = []
+        answered: list[object] = []
+        moved, self._moved = self._moved, {}
+        for partition in moved:
+            stream = self._open[partition]
+            before = stream.committed
+            answered += stream.advance()
+            if stream.committed > before:
+                rows.append(Upto(partition, stream.epoch, stream.committed))
+                self._untold[partition] = None
+        return rows, answered
+
+    def untold(self) -> list[Upto]:
+        """Return what has committed, and neither the own log nor the followers know."""
+        streams = map(self._open.__getitem__, self._untold)
+        return [Upto(one.partition, one.epoch, one.committed) for one in streams]
+
+    def tell(self, rows: Iterable[Upto], now: float) -> list[tuple[int, int]]:
+        """Add what ``untold`` returned, which is in the own log now; return the new items."""
+        added: list[tuple[int, int]] = []
+        for row in rows:
+            stream = self._open.get(row.partition)
+            if stream is None or stream.epoch != row.epoch:
+                continue
+            if stream.committed == row.last:
+                self._untold.pop(row.partition, None)
+            if stream.followers:
+                item = Kept(CommitUptoRecord(rows=(row,)), 0, ITEM_OVERHEAD, None)
+                added.append((row.partition, self.add(row.partition, item, now)))
+        return added
+
+    def prepare(self, record: PrepareRecord, size: int, waits: object, now: float) -> int:
+        """Add a prepared transaction, which is in the own log; return its number.
+
+        0 if its epoch has ended meanwhile.
+        """
+        stream = self._open.get(record.run.partition)
+        if stream is None or stream.epoch != record.run.epoch:
+            return 0
+        last = record.run.first + record.run.count - 1
+        item = Kept(record, last, size + ITEM_OVERHEAD, waits)
+        return self.add(record.run.partition, item, now)
+
+    # -------------------------------------------------------------- what is sent
+
+    def members_behind(self) -> list[UUID]:
+        """Return the members that there is something to send to."""
+        return [member for member, partitions in self._unsent.items() if partitions]
+
+    def next_items(self, member: UUID, bytes_max: int) -> list[Item]:
+        """Return the next items for a member, of all partitions in turn."""
+        found: list[Item] = []
+        left = bytes_max
+        for partition in self._unsent.get(member, ()):
+            stream = self._open[partition]
+            for follower in stream.followers.values():
+                if follower.copy.member == member and left > 0:
+                    items, size = stream.unsent(follower, left, one_at_least=not found)
+                    left -= size
+                    found += items
+            if left <= 0:
+                break
+        return found
+
+    def sent(self, member: UUID, items: Iterable[Item]) -> None:
+        """Take it that these items are on their way to a member."""
+        partitions = self._unsent[member]
+        for item in items:
+            stream = self._open[item.partition]
+            for follower in stream.followers.values():
+                if follower.copy.member == member:
+                    follower.sent = item.number
+                    if item.number == stream.end:
+                        partitions.pop(item.partition, None)
+
+    def send_again(self, member: UUID) -> None:
+        """Take it that what was on its way to a member may have been lost."""
+        partitions = self._unsent.setdefault(member, {})
+        for stream in self._open.values():
+            for follower in stream.followers.values():
+                if follower.copy.member == member:
+                    follower.sent = follower.stored
+                    if follower.sent < stream.end:
+                        partitions[stream.partition] = None

@@ -1,0 +1,284 @@
+"""What an author keeps of its streams, and what a copy takes of one: pure, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+from hypothesis import given, strategies as st
+
+from tidelog.affinity.topology import Incarnation
+from tidelog.engine.replication.following import Following, in_order
+from tidelog.engine.replication.stream import Item, StoredUpto
+from tidelog.engine.replication.streams import BY_TAKEOVER, Streams
+from tidelog.wal.records import (
+    CommitUptoRecord,
+    OpenRecord,
+    Participant,
+    PrepareRecord,
+    RollbackRecord,
+    Run,
+    Upto,
+)
+
+A, B, C = (Incarnation(UUID(int=number), 3) for number in (1, 2, 3))
+PARTITION, EPOCH = 4, 7
+
+
+def prepared(first: int, count: int = 1, partition: int = PARTITION) -> PrepareRecord:
+    return PrepareRecord(
+        tx_id=first.to_bytes(16, "big"),
+        attempt=1,
+        near=(A.member.bytes, A.boot),
+        time=first,
+        home=partition,
+        participants=(Participant(partition, EPOCH, count),),
+        run=Run(partition, EPOCH, first, count),
+        namespaces=16,
+        keys=[b"k%d" % number for number in range(count)],
+        values=[b"v"] * count,
+    )
+
+
+def opened(*copies: Incarnation) -> Streams:
+    streams = Streams()
+    streams.open(PARTITION, EPOCH, copies, now=0.0)
+    return streams
+
+
+def prepare(streams: Streams, first: int, waits: object = None) -> int:
+    return streams.prepare(prepared(first), 10, waits, now=0.0)
+
+
+def upto(copy: Incarnation, number: int) -> tuple[Incarnation, StoredUpto, float]:
+    return copy, StoredUpto(PARTITION, BY_TAKEOVER, EPOCH, number), 1.0
+
+
+def test_what_is_everywhere_has_committed_and_its_client_is_answered_once() -> None:
+    streams = opened(B, C)
+    number = prepare(streams, 1, "a client")
+    assert number == 2  # behind the OPEN of the epoch
+    streams.logged(PARTITION, number)
+    streams.stored(*upto(B, 2))
+    assert streams.advance() == ([], [])
+    streams.stored(*upto(C, 2))
+    assert streams.advance() == ([Upto(PARTITION, EPOCH, 1)], ["a client"])
+    streams.stored(*upto(C, 2))
+    assert streams.advance() == ([], [])
+
+
+def test_the_own_log_counts_like_any_copy() -> None:
+    streams = opened(B)
+    prepare(streams, 1, "a client")
+    streams.stored(*upto(B, 2))
+    assert streams.advance() == ([], [])
+    streams.logged(PARTITION, 2)
+    assert streams.advance()[1] == ["a client"]
+
+
+def test_a_removed_copy_is_waited_for_until_its_removal_is_known() -> None:
+    streams = opened(B, C)
+    prepare(streams, 1, "a client")
+    streams.logged(PARTITION, 2)
+    streams.stored(*upto(B, 2))
+    assert streams.advance() == ([], [])
+    streams.keep(PARTITION, (A, B))
+    assert streams.advance()[1] == ["a client"]
+
+
+def test_without_followers_nothing_is_streamed() -> None:
+    streams = opened()
+    assert streams.alone(PARTITION)
+    assert streams.members_behind() == []
+    assert not opened(B).alone(PARTITION)
+
+
+def test_an_answer_of_another_epoch_or_admission_or_of_too_much_counts_for_nothing() -> None:
+    streams = opened(B)
+    prepare(streams, 1)
+    streams.logged(PARTITION, 2)
+    for row in (
+        StoredUpto(PARTITION, BY_TAKEOVER, EPOCH - 1, 2),
+        StoredUpto(PARTITION, 12, EPOCH, 2),
+        StoredUpto(PARTITION, BY_TAKEOVER, EPOCH, 3),
+        StoredUpto(PARTITION + 1, BY_TAKEOVER, EPOCH, 2),
+    ):
+        streams.stored(B, row, 1.0)
+        assert streams.advance() == ([], [])
+    streams.stored(Incarnation(B.member, B.boot + 1), StoredUpto(PARTITION, 0, EPOCH, 2), 1.0)
+    assert streams.advance() == ([], [])
+
+
+def numbers(items: Sequence[Item]) -> list[int]:
+    return [item.number for item in items]
+
+
+def test_a_follower_is_sent_again_what_lies_behind_what_it_has_told() -> None:
+    streams = opened(B)
+    for first in (1, 2, 3):
+        prepare(streams, first)
+    items = streams.next_items(B.member, 1 << 20)
+    assert numbers(items) == [1, 2, 3, 4]
+    streams.sent(B.member, items)
+    assert streams.next_items(B.member, 1 << 20) == []
+    streams.stored(*upto(B, 2))
+    streams.send_again(B.member)
+    assert numbers(streams.next_items(B.member, 1 << 20)) == [3, 4]
+
+
+def test_items_go_in_messages_of_bounded_size_one_at_least() -> None:
+    streams = opened(B)
+    for first in (1, 2, 3):
+        prepare(streams, first)
+    found = []
+    while items := streams.next_items(B.member, 1):
+        streams.sent(B.member, items)
+        found.append(numbers(items))
+    assert found == [[1], [2], [3], [4]]
+
+
+def test_what_has_committed_is_told_once_and_behind_it() -> None:
+    streams = opened(B)
+    prepare(streams, 1)
+    prepare(streams, 2)
+    streams.logged(PARTITION, 3)
+    streams.stored(*upto(B, 3))
+    assert streams.advance()[0] == [Upto(PARTITION, EPOCH, 2)]
+    rows = streams.untold()
+    assert rows == [Upto(PARTITION, EPOCH, 2)]
+    assert streams.tell(rows, 1.0) == [(PARTITION, 4)]
+    assert streams.untold() == []
+    (told,) = [i.record for i in streams.next_items(B.member, 1 << 20) if i.number == 4]
+    assert told == CommitUptoRecord(rows=(Upto(PARTITION, EPOCH, 2),))
+
+
+def test_what_commits_while_something_is_told_is_told_later() -> None:
+    streams = opened(B)
+    prepare(streams, 1)
+    prepare(streams, 2)
+    streams.logged(PARTITION, 3)
+    streams.stored(*upto(B, 2))
+    streams.advance()
+    rows = streams.untold()
+    streams.stored(*upto(B, 3))
+    streams.advance()
+    streams.tell(rows, 1.0)
+    assert streams.untold() == [Upto(PARTITION, EPOCH, 2)]
+
+
+def test_a_closed_stream_has_those_that_wait_and_takes_nothing_more() -> None:
+    streams = opened(B)
+    number = prepare(streams, 1, "a client")
+    stream = streams.close(PARTITION)
+    assert stream is not None
+    assert stream.waiting() == ["a client"]
+    assert prepare(streams, 2) == 0
+    streams.logged(PARTITION, number)
+    streams.stored(*upto(B, number))
+    assert streams.advance() == ([], [])
+    assert streams.members_behind() == []
+
+
+def test_a_copy_that_stores_nothing_of_what_there_is_is_late() -> None:
+    streams = opened(B)
+    (stream,) = streams
+    streams.logged(PARTITION, 1)
+    streams.stored(*upto(B, 1))
+    assert list(stream.late(100.0, 5.0)) == []
+    streams.prepare(prepared(1), 10, None, now=100.0)
+    assert list(stream.late(104.0, 5.0)) == []
+    assert list(stream.late(105.5, 5.0)) == [B]
+
+
+def test_what_a_follower_has_acknowledged_is_told_by_update_numbers() -> None:
+    streams = opened(B, C)
+    prepare(streams, 1)
+    streams.prepare(prepared(2, 3), 10, None, 0.0)
+    streams.stored(*upto(B, 3))
+    streams.stored(*upto(C, 1))
+    (stream,) = streams
+    assert [tuple(one) for one in stream.acknowledged()] == [
+        (B.member, 3, 4),
+        (C.member, 3, 0),
+    ]
+
+
+@given(st.lists(st.tuples(st.sampled_from("pbcl"), st.integers(0, 12)), max_size=60))
+def test_nothing_commits_that_is_not_durable_here_and_at_every_follower(
+    steps: list[tuple[str, int]],
+) -> None:
+    streams = opened(B, C)
+    has = {"b": 0, "c": 0, "own": 1}
+    end, committed = 1, 0
+    for step, number in steps:
+        if step == "p":
+            end = prepare(streams, end)
+        elif step == "l":
+            has["own"] = max(has["own"], min(number, end))
+            streams.logged(PARTITION, has["own"])
+        else:
+            streams.stored(*upto(B if step == "b" else C, number))
+            if number <= end:
+                has[step] = max(has[step], number)
+        rows, _ = streams.advance()
+        committed = rows[-1].last if rows else committed
+        assert committed == max(min(has.values()) - 1, 0)
+
+
+# ------------------------------------------------------------------ what a copy takes
+
+
+def item(number: int, **changed: int) -> Item:
+    fields = {"partition": PARTITION, "admission": BY_TAKEOVER, "epoch": EPOCH} | changed
+    return Item(**fields, number=number, record=prepared(number))
+
+
+def following() -> Following:
+    place = Following(PARTITION, EPOCH, A)
+    place.listed = True
+    return place
+
+
+def test_a_copy_takes_items_in_order_and_each_once() -> None:
+    place = following()
+    assert [place.take(item(n), A) for n in (1, 3, 2, 2, 1, 3)] == [
+        "new", "foreign", "new", "again", "again", "new",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("changed", [{"epoch": EPOCH - 1}, {"epoch": EPOCH + 1}, {"admission": 5}])
+def test_a_copy_takes_nothing_of_another_epoch_or_admission(changed: dict[str, int]) -> None:
+    assert following().take(item(1, **changed), A) == "foreign"
+
+
+def test_a_copy_takes_nothing_of_somebody_who_is_not_the_author() -> None:
+    assert following().take(item(1), B) == "foreign"
+    assert following().take(item(1), Incarnation(A.member, A.boot + 1)) == "foreign"
+
+
+def test_a_copy_takes_nothing_before_it_has_the_list() -> None:
+    assert Following(PARTITION, EPOCH, A).take(item(1), A) == "foreign"
+
+
+def test_commits_of_one_message_are_one_record_behind_all_others() -> None:
+    def at(number: int, record: object) -> Item:
+        return Item(PARTITION, BY_TAKEOVER, EPOCH, number, record)  # type: ignore[arg-type]
+
+    rollback = RollbackRecord(tx_id=bytes(16), time=1, reason="", runs=(Run(4, 7, 3, 1),))
+    records = in_order(
+        [
+            at(1, OpenRecord(rows=((4, 7),))),  # type: ignore[arg-type]
+            at(2, prepared(1)),
+            at(3, CommitUptoRecord(rows=(Upto(4, 7, 1),))),
+            at(4, prepared(2)),
+            at(5, rollback),
+            at(6, CommitUptoRecord(rows=(Upto(4, 7, 2),))),
+        ]
+    )
+    assert records[1:] == [
+        prepared(1),
+        prepared(2),
+        rollback,
+        CommitUptoRecord(rows=(Upto(4, 7, 2),)),
+    ]
