@@ -426,7 +426,11 @@ class SimCluster:
             seen: dict[tuple[object, ...], tuple[str, str]] = {}
             for name, member in sorted(running.items()):
                 state, counter = member.log.state, member.log.state.counters[partition]
-                if member.agreement.me not in copies.in_sync or counter.out_of_order:
+                if (
+                    member.ended
+                    or member.agreement.me not in copies.in_sync
+                    or counter.out_of_order
+                ):
                     continue
                 place = (state.epoch_tables[partition], counter.lwm, member.decided)
                 known = self._digests.get((name, partition))

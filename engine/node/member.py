@@ -150,6 +150,11 @@ class RunningMember:
 
     # -------------------------------------------------------------- its life
 
+    @property
+    def ended(self) -> bool:
+        """Whether this incarnation is over, and about to let go of its files."""
+        return self._ended.is_set()
+
     async def run(self, *, listen: Address, ready: Callable[[Address], object]) -> None:
         """Take part in the cluster until ``leave`` or the end of this incarnation.
 
