@@ -150,13 +150,41 @@ class ReplicaGroups:
         ]
 
     def lagging(self) -> list[list[object]]:
-        """Return which copies lack something: partition, member, how many items."""
+        """Return which copies lack something: partition, member, how many items, since when.
+
+        That is in microseconds, from when the copy last had everything or stored something.
+        """
+        now = self._now()
         return [
-            [stream.partition, copy.member.bytes, stream.end - follower.stored]
+            [
+                stream.partition,
+                copy.member.bytes,
+                stream.end - follower.stored,
+                max(int((now - follower.waited_since) * 1e6), 0),
+            ]
             for stream in self._streams
             for copy, follower in stream.followers.items()
             if follower.stored < stream.end
         ]
+
+    def held(self, first: int, limit: int) -> dict[str, object]:
+        """Return who holds partitions from a number on, and the counters that they have here."""
+        found = self._topology.partitions[max(first, 0) : max(first, 0) + max(limit, 0)]
+        counters = [self._log.state.counters[copies.row.partition] for copies in found]
+        return {
+            "decided": self._topology.index,
+            "partitions": [copies.row.partition for copies in found],
+            "rows": [[member.bytes for member in _row(copies)] for copies in found],
+            "epochs": [copies.epoch for copies in found],
+            "authors": [copies.author.member.bytes for copies in found],
+            "boots": [copies.author.boot for copies in found],
+            "sets": [[copy.member.bytes for copy in copies.in_sync] for copies in found],
+            "set_boots": [[copy.boot for copy in copies.in_sync] for copies in found],
+            "opened": [copies.opened for copies in found],
+            "changed": [copies.changed for copies in found],
+            "lwms": [counter.lwm for counter in counters],
+            "hwms": [counter.hwm for counter in counters],
+        }
 
     def story(self, partition: int) -> dict[str, object]:
         """Return all that this member knows of a partition."""
@@ -167,7 +195,7 @@ class ReplicaGroups:
         return {
             "partition": partition,
             "decided": self._topology.index,
-            "row": [member.bytes for member in copies.row.replicas if member is not None],
+            "row": [member.bytes for member in _row(copies)],
             "epoch": copies.epoch,
             "author": [copies.author.member.bytes, copies.author.boot],
             "in_sync": [[copy.member.bytes, copy.boot] for copy in copies.in_sync],
@@ -189,6 +217,7 @@ class ReplicaGroups:
             if stream is None
             else [[copy.member.bytes, one.stored] for copy, one in stream.followers.items()],
             "followed": None if following is None else [following.taken, following.durable],
+            "listed": following is not None and following.listed,
         }
 
     # -------------------------------------------------------------- what is decided
@@ -642,6 +671,11 @@ class _Arrived:
         for place in self._places.values():
             place.taken = place.logged = place.durable
         self._connection.end()
+
+
+def _row(copies: PartitionCopies) -> list[UUID]:
+    """Return who shall hold a partition."""
+    return [member for member in copies.row.replicas if member is not None]
 
 
 def _nothing() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -53,7 +53,7 @@ from ..store.maintenance import CHECKPOINT_PAUSE
 from ..system.disk_errors import translated_disk
 from ..system.environment import Address
 from .council import Council
-from .groups import ReplicaGroups
+from .groups import REPLICA_TIMEOUT_S, ReplicaGroups
 from .log import NodeLog
 from .member_files import OpenMember
 from .outflow import Outflow
@@ -87,6 +87,7 @@ class RunningMember:
         environment, history = opened.files.environment, opened.known.topology.history
         assert history is not None
         self._opened = opened
+        self._timing = timing
         self._environment = environment
         self._files = opened.files
         self.agreement = Agreement(
@@ -493,6 +494,8 @@ class RunningMember:
             "sets": [[copy.member.bytes for copy in copies.in_sync] for copies in mine],
             "blocked": self.groups.blocked(),
             "lagging": self.groups.lagging(),
+            "log_failure": None if self.log.failure is None else str(self.log.failure),
+            "timing": {**asdict(self._timing), "replica_timeout": REPLICA_TIMEOUT_S},
             "counts": {
                 "clients": len(self._clients),
                 "requests": self.requests.count,
@@ -503,9 +506,18 @@ class RunningMember:
 
     def story(self, partition: int) -> Mapping[str, Any]:
         """Return what this member knows of one partition."""
-        if not 0 <= partition < len(self._effective.partitions):
-            raise UsageError(f"there is no partition {partition}")
+        count = len(self._effective.partitions)
+        if not count:
+            raise NotEnoughMembersError("this member has not heard of any decision yet")
+        if not 0 <= partition < count:
+            raise UsageError(
+                f"there is no partition {partition}", hint=f"Name one of 0 to {count - 1}."
+            )
         return self.groups.story(partition)
+
+    def copies(self, first: int, limit: int) -> Mapping[str, Any]:
+        """Return who holds so many partitions from a number on, and what they have here."""
+        return self.groups.held(first, limit)
 
     # -------------------------------------------------------------- events of the transport
 
