@@ -425,6 +425,34 @@ def test_nobody_answers() -> None:
 SILENT = MemberAnswer(pid=5, problem="timed out")
 
 
+def test_without_a_coordinator_it_is_told_whether_there_are_too_few_members() -> None:
+    def alone(of: UUID, mine: list[int]) -> MemberAnswer:
+        return up(said(of, mine, majority=False, leased=[False] * len(mine)))
+
+    all_three = picture(n1=alone(N1, [0, 3]), n2=alone(N2, [1]), n3=alone(N3, [2]))
+    [block] = blocks(all_three)
+    assert block.text.startswith("no coordinator leads, though 3 of 3 members answer")
+    one = picture(n1=alone(N1, [0, 3]), n2=MemberAnswer(pid=0), n3=SILENT)
+    block = blocks(one)[0]
+    assert block.text.startswith("n2 and n3 do not answer, and 2 of 3 members are needed")
+    assert block.next == "start 1 of them: `tidelog cluster start 'a place' n2`"
+    assert {row["state"] for row in rows_of(one)} == {"waiting", "unavailable"}
+
+
+def test_a_partition_that_is_open_without_a_lease_waits_for_a_coordinator() -> None:
+    found = picture(**(ALL | {"n1": up(said(N1, [0, 3], leased=[True, False]))}))
+    [block] = blocks(found)
+    assert (block.kind, block.partitions, block.members) == ("lease", (3,), ("n1",))
+
+
+def test_a_takeover_whose_copies_lack_something_points_to_the_log() -> None:
+    stuck = said(N1, [0, 3], open=[True, False], blocked=[[3, "stuck", []]])
+    [block] = blocks(picture(**(ALL | {"n1": up(stuck)})))
+    assert (block.kind, block.partitions) == ("takeover", (3,))
+    assert "without copies that lack what they must have" in block.text
+    assert "look for `node.copy_lacks` in server.log of n1" in block.next
+
+
 def test_partitions_are_named_by_stretches_and_not_without_end() -> None:
     assert partitions_text([4]) == "1 partition (4)"
     assert partitions_text([5, 3, 4, 9]) == "4 partitions (3-5, 9)"

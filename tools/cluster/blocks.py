@@ -71,7 +71,7 @@ def blocks_of(picture: Picture, shares: Sequence[Share], folder: str) -> list[Bl
         *_unavailable(picture, shares, folder),
         *_openings(picture, shares),
         *_dues(picture, shares, folder),
-        *_leases(shares),
+        *_leases(picture, shares),
         *_lags(picture),
         *_copies(shares),
     ]
@@ -164,15 +164,15 @@ def _logs(picture: Picture, folder: str) -> list[Block]:
 def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list[Block]:
     wanted = (share for share in shares if share.state == "unavailable")
     found = []
-    for in_sync, partitions in _grouped(wanted, lambda share: share.in_sync):
-        disks = "the disk of" if len(in_sync) == 1 else "the disks of each of"
+    for in_sync, partitions in _grouped(wanted, lambda share: tuple(sorted(share.in_sync))):
+        disks = " and on that of ".join(in_sync)
         found.append(
             Block(
                 kind="unavailable",
                 partitions=partitions,
                 members=in_sync,
-                text=f"{_are(partitions)} unavailable: what was written is on {disks} "
-                f"{_names(in_sync)}, and nowhere else for sure",
+                text=f"{_are(partitions)} unavailable: what was written is on the disk of "
+                f"{disks}, and nowhere else for sure",
                 next=f"start {_names(in_sync, 'or')}: {_start(picture, in_sync, folder)}",
             )
         )
@@ -202,40 +202,50 @@ def _openings(picture: Picture, shares: Iterable[Share]) -> list[Block]:
 
 
 def _dues(picture: Picture, shares: Iterable[Share], folder: str) -> list[Block]:
+    if not picture.majority:
+        return []  # nothing can be decided: that is told already
+    due = [share for share in shares if share.state == "due"]
     found = []
-    due = (share for share in shares if share.state == "due")
-    for key, partitions in _grouped(due, lambda s: (s.primary, s.in_sync, s.stayed)):
-        primary, in_sync, stayed = key
-        there = [name for name in in_sync if picture.state_of(name) == "up"]
-        away = [name for name in in_sync if name not in there]
-        by = "itself, as it was started again" if there == [primary] else _names(there, "or")
+    going_on = (share for share in due if share.stayed or not _away(picture, share))
+    for key, partitions in _grouped(going_on, lambda s: (s.primary, _there(picture, s))):
+        primary, there = key
+        by = "itself, as it was started again" if there == (primary,) else _names(there, "or")
         found.append(
             Block(
                 kind="takeover",
                 partitions=partitions,
-                members=tuple(away),
+                members=there,
                 text=f"{_are(partitions)} about to be taken over from {primary} by {by}",
-                next=_due_next(picture, primary, stayed, away, folder),
+                next=f"wait some seconds, until the lease of {primary} has ended",
+            )
+        )
+    waiting = (share for share in due if not share.stayed and _away(picture, share))
+    for away, partitions in _grouped(waiting, lambda share: _away(picture, share)):
+        found.append(
+            Block(
+                kind="takeover",
+                partitions=partitions,
+                members=away,
+                text=f"{_are(partitions)} waiting for {_names(away)}: all who have copies ended "
+                "together, and all are to come back",
+                next=f"{_start(picture, away, folder)}; after {_seconds(picture, 'restart_wait')} "
+                "those who are back go on",
             )
         )
     return found
 
 
-def _due_next(
-    picture: Picture, primary: str, stayed: Sequence[str], away: Sequence[str], folder: str
-) -> str:
+def _there(picture: Picture, share: Share) -> tuple[str, ...]:
+    return tuple(sorted(name for name in share.in_sync if picture.state_of(name) == "up"))
+
+
+def _away(picture: Picture, share: Share) -> tuple[str, ...]:
+    return tuple(sorted(name for name in share.in_sync if picture.state_of(name) != "up"))
+
+
+def _leases(picture: Picture, shares: Iterable[Share]) -> list[Block]:
     if not picture.majority:
-        return "first there has to be a majority, see above"
-    if stayed or not away:
-        return f"wait some seconds, until the lease of {primary} has ended"
-    longest = _seconds(picture, "restart_wait")
-    return (
-        f"all of the set were started again, or are away: {_names(away)} is waited for, for "
-        f"{longest}; start who is missing: {_start(picture, away, folder)}"
-    )
-
-
-def _leases(shares: Iterable[Share]) -> list[Block]:
+        return []
     waiting = (share for share in shares if share.state == "waiting")
     return [
         Block(
@@ -263,10 +273,12 @@ def _lags(picture: Picture) -> list[Block]:
                     kind="lag",
                     partitions=partitions,
                     members=(lags,),
-                    text=f"{lags} lacks {items} items of {partitions_text(partitions)} of {name}, "
-                    f"and has stored nothing of one for {seconds:.1f} s",
-                    next="nothing while there is work: writes wait for it; a copy that stores "
-                    f"nothing for {_seconds(picture, 'replica_timeout')} is taken out of its set",
+                    text=f"{lags} has not stored {items} item{'s' * (items != 1)} of "
+                    f"{partitions_text(partitions)} of {name}, and nothing of one for "
+                    f"{seconds:.1f} s",
+                    next="while there is work this comes and goes, and writes wait for it; a copy "
+                    f"that stores nothing for {_seconds(picture, 'replica_timeout')} is taken out "
+                    "of its set",
                 )
             )
     return found

@@ -24,6 +24,8 @@ COPY_COLUMNS = (
 )  # fmt: skip
 
 _HERE = {"author": "primary", "copy": "copy", "none": "none"}
+"""Beside these: ``back`` has the copy of the set and was started again since, ``stale`` has one
+that does not count; ``down`` and ``silent`` do not answer."""
 
 
 def story_of(picture: Picture, share: Share, blocks: Sequence[Block]) -> dict[str, Any]:
@@ -64,6 +66,8 @@ def _row_of(picture: Picture, name: str, share: Share) -> dict[str, Any]:
         row |= _told(picture, answer.story)
     if row["does"] == "serves" and not share.leased:
         row["does"] = "no lease"
+    if row["here"] == "none" and (name in share.in_sync or row["hwm"]):
+        row["here"] = "back" if name in share.in_sync else "stale"
     return row
 
 
