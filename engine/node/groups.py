@@ -74,6 +74,7 @@ from ..replication.streams import ITEM_OVERHEAD, Streams
 from .log import NodeLog, record_bytes
 from .outflow import Outflow
 from .partitions import Partitions
+from .views import rows_of
 
 REPLICA_TIMEOUT_S = 5.0
 """Seconds in which a copy has to answer before the set goes on without it (I3)."""
@@ -167,25 +168,6 @@ class ReplicaGroups:
             if follower.stored < stream.end
         ]
 
-    def held(self, first: int, limit: int) -> dict[str, object]:
-        """Return who holds partitions from a number on, and the counters that they have here."""
-        found = self._topology.partitions[max(first, 0) : max(first, 0) + max(limit, 0)]
-        counters = [self._log.state.counters[copies.row.partition] for copies in found]
-        return {
-            "decided": self._topology.index,
-            "partitions": [copies.row.partition for copies in found],
-            "rows": [[member.bytes for member in _row(copies)] for copies in found],
-            "epochs": [copies.epoch for copies in found],
-            "authors": [copies.author.member.bytes for copies in found],
-            "boots": [copies.author.boot for copies in found],
-            "sets": [[copy.member.bytes for copy in copies.in_sync] for copies in found],
-            "set_boots": [[copy.boot for copy in copies.in_sync] for copies in found],
-            "opened": [copies.opened for copies in found],
-            "changed": [copies.changed for copies in found],
-            "lwms": [counter.lwm for counter in counters],
-            "hwms": [counter.hwm for counter in counters],
-        }
-
     def story(self, partition: int) -> dict[str, object]:
         """Return all that this member knows of a partition."""
         copies, state = self._topology.partitions[partition], self._log.state
@@ -195,7 +177,7 @@ class ReplicaGroups:
         return {
             "partition": partition,
             "decided": self._topology.index,
-            "row": [member.bytes for member in _row(copies)],
+            "row": rows_of([copies])[0],
             "epoch": copies.epoch,
             "author": [copies.author.member.bytes, copies.author.boot],
             "in_sync": [[copy.member.bytes, copy.boot] for copy in copies.in_sync],
@@ -671,11 +653,6 @@ class _Arrived:
         for place in self._places.values():
             place.taken = place.logged = place.durable
         self._connection.end()
-
-
-def _row(copies: PartitionCopies) -> list[UUID]:
-    """Return who shall hold a partition."""
-    return [member for member in copies.row.replicas if member is not None]
 
 
 def _nothing() -> None:

@@ -60,7 +60,7 @@ from .outflow import Outflow
 from .partitions import Partitions, just_started
 from .prepared import outcome_of
 from .requests import Requests
-from .views import members_of, told_view
+from .views import members_of, told_copies, told_view
 
 TICK_S = 0.05
 """Seconds between looks at what waits for a lease, and at whether a checkpoint is due."""
@@ -517,7 +517,9 @@ class RunningMember:
 
     def copies(self, first: int, limit: int) -> Mapping[str, Any]:
         """Return who holds so many partitions from a number on, and what they have here."""
-        return self.groups.held(first, limit)
+        topology, first = self.agreement.topology, max(first, 0)
+        found = topology.partitions[first : first + max(limit, 0)]
+        return told_copies(topology.index, found, self.log.state.counters)
 
     # -------------------------------------------------------------- events of the transport
 

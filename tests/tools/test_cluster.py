@@ -635,4 +635,6 @@ def test_more_backups_than_other_members_are_refused(
 ) -> None:
     done = run("cluster", "up", "-n", 2, "--backups", 2, "--dir", tmp_path / "c")
     assert done.exit_code == 2
-    assert "2 backups cannot be had with 2 members" in done.stderr
+    assert "2 members have 1 backup of a partition at most, not 2" in done.stderr
+    assert "next:  Give --backups 1, or -n 3." in done.stderr
+    assert os.listdir(tmp_path) == [], "a mistake leaves nothing behind"

@@ -9,59 +9,25 @@ import os
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
-import msgpack
 import pytest
 import trio
 from click.testing import Result
 
+from support.pictures import local_cluster, picture_in
 from tidelog import codecs
-from tidelog.engine.node.views import told_view
 from tidelog.errors import TidelogError
 from tidelog.testing import SimCluster
 from tidelog.testing.cluster import DIRECTORY
 from tidelog.tools.cluster import cli
-from tidelog.tools.cluster.cluster_file import LocalCluster, LocalMember, write_cluster
-from tidelog.tools.cluster.standing import MemberAnswer, Picture, held_of, picture_of, status_of
+from tidelog.tools.cluster.cluster_file import write_cluster
+from tidelog.tools.cluster.standing import Picture
 
 GOLDEN = Path(__file__).parent / "golden"
 
 Run = Callable[..., Result]
-Scenario = Callable[[SimCluster], Awaitable[None]]
-
-
-def heard(value: object) -> Any:
-    """What arrives at the other end of a connection."""
-    return msgpack.unpackb(msgpack.packb(value))
-
-
-def answer_of(at: SimCluster, name: str, partition: int) -> MemberAnswer:
-    member = at.running().get(name)
-    if member is None:
-        return MemberAnswer(pid=0)
-    view = heard(told_view(member.agreement.topology))
-    held = held_of([heard(member.copies(0, 2)), heard(member.copies(2, 100))])
-    return MemberAnswer(
-        pid=4711,
-        status=status_of(view, heard(member.status())),
-        held=held,
-        story=heard(member.story(partition)) if held else None,
-    )
-
-
-def local(at: SimCluster) -> LocalCluster:
-    return LocalCluster(
-        cluster=at.member_id("cluster"),
-        partitions=at.partitions,
-        backups=at.backups,
-        members=tuple(
-            LocalMember(
-                name=name, id=at.member_id(name), address=f"127.0.0.1:{7400 + n}", directory=name
-            )
-            for n, name in enumerate(at.names)
-        ),
-    )
+Scenario = Callable[[SimCluster], Awaitable[int]]
+"""What happens to a cluster; returns the partition whose story is told."""
 
 
 async def wrote(at: SimCluster, count: int) -> None:
@@ -189,9 +155,7 @@ PICTURES = [
 ]
 
 
-def pictured(
-    situation: Callable[[SimCluster], Awaitable[int]], nodes: int, backups: int
-) -> tuple[SimCluster, Picture, int]:
+def pictured(situation: Scenario, nodes: int, backups: int) -> tuple[SimCluster, Picture, int]:
     at = SimCluster(seed=5, nodes=nodes, partitions=6, backups=backups)
 
     async def scenario(at: SimCluster) -> tuple[Picture, int]:
@@ -200,9 +164,9 @@ def pictured(
         await wrote(at, 12)
         await at.quiesce()
         partition = await situation(at)
-        answers = {name: answer_of(at, name, partition) for name in at.names}
+        picture = picture_in(at, partition)
         at.holds.release_all()
-        return picture_of(local(at), answers), partition
+        return picture, partition
 
     picture, partition = at.run(scenario)
     return at, picture, partition
@@ -211,7 +175,7 @@ def pictured(
 @pytest.mark.slow
 @pytest.mark.parametrize(("situation", "nodes", "backups"), PICTURES)
 def test_every_picture_as_it_always_was(
-    situation: Callable[[SimCluster], Awaitable[int]],
+    situation: Scenario,
     nodes: int,
     backups: int,
     run: Run,
@@ -219,7 +183,7 @@ def test_every_picture_as_it_always_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at, picture, partition = pictured(situation, nodes, backups)
-    write_cluster(str(tmp_path), local(at))
+    write_cluster(str(tmp_path), local_cluster(at))
     monkeypatch.setattr(cli, "look", lambda *_place: picture)
     shown = ""
     for arguments in (("status",), ("partitions",), ("partition", partition)):

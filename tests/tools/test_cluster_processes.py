@@ -111,6 +111,56 @@ def test_a_cluster_comes_up_loses_a_member_gets_it_back_and_ends(run: Run, place
     assert states(run, place) == ["served"] * 8
 
 
+def test_with_copies_a_partition_tells_its_story_while_a_member_is_away(
+    run: Run, place: Path
+) -> None:
+    up = ("cluster", "up", "-n", 3, "--backups", 2, "--dir", place, "--partitions", 4)
+    done = run(*up, "--base-port", free_port())
+    assert done.exit_code == 0, done.stderr
+    assert "fewer copies" not in done.stderr
+    status = document(run("cluster", "status", place, "--json"))
+    assert (status["backups"], status["sets_full"], status["blocks"]) == (2, 4, [])
+    assert status["timing"]["member_timeout"] == 1.0
+    assert run("cluster", "up", "--dir", place, "--backups", 1).exit_code == 2
+
+    assert run("cluster", "kill", place, "n3").exit_code == 0
+    while document(run("cluster", "status", place, "--json"))["sets_full"]:
+        pass
+    started = run("cluster", "start", place, "n3")
+    assert started.exit_code == 0
+    assert started.stderr == (
+        "4 of 4 partitions have fewer copies than they should: "
+        f"`tidelog cluster status {place}` tells which\n"
+    )
+    assert run("cluster", "kill", place, "n3").exit_code == 0
+
+    rows = document(run("cluster", "partitions", place, "--json"))["partitions"]
+    assert [(row["state"], sorted(row["in_sync"]), row["missing"]) for row in rows] == [
+        ("served", ["n1", "n2"], ["n3"])
+    ] * 4
+    story = document(run("cluster", "partition", place, 1, "--json"))
+    assert (story["partition"], story["state"], sorted(story["in_sync"])) == (
+        1, "served", ["n1", "n2"]
+    )  # fmt: skip
+    here = {row["member"]: row["here"] for row in story["members"]}
+    assert (sorted(here.values()), here["n3"]) == (["copy", "down", "primary"], "down")
+    shown = run("cluster", "partition", place, 1)
+    assert shown.exit_code == 0
+    assert "n3 has no copy that counts of 4 partitions (0-3)" in shown.stdout
+    for wrong in (4, 99):
+        refused = run("cluster", "partition", place, wrong)
+        assert refused.exit_code == 4
+        assert f"there is no partition {wrong}" in refused.stderr
+        assert "Name one of 0 to 3." in refused.stderr
+
+    assert run("cluster", "down", place).exit_code == 0
+    nobody = run("cluster", "partition", place, 1)
+    assert nobody.exit_code == 6
+    assert "nobody tells of partition 1: no member runs" in nobody.stderr
+    assert f"next:  `tidelog cluster up --dir {place}`." in nobody.stderr
+    assert "nobody tells of any" in run("cluster", "partitions", place).stderr
+
+
 def test_a_cluster_that_was_described_and_not_made_is_gone_on_with(run: Run, place: Path) -> None:
     place.mkdir()
     wanted = described(str(place), 1, 4, free_port())

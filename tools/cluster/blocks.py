@@ -244,7 +244,7 @@ def _away(picture: Picture, share: Share) -> tuple[str, ...]:
 
 
 def _leases(picture: Picture, shares: Iterable[Share]) -> list[Block]:
-    if not picture.majority:
+    if not picture.majority or _no_coordinator(picture):
         return []
     waiting = (share for share in shares if share.state == "waiting")
     return [
@@ -252,7 +252,7 @@ def _leases(picture: Picture, shares: Iterable[Share]) -> list[Block]:
             kind="lease",
             partitions=partitions,
             members=(primary,),
-            text=f"{_are(partitions)} open at {primary}, which has no lease for them",
+            text=f"{_are(partitions)} open at {primary}, which has no lease",
             next="wait some seconds: a coordinator that leads gives leases",
         )
         for primary, partitions in _grouped(waiting, lambda share: share.primary)
@@ -297,7 +297,7 @@ def _copies(shares: Iterable[Share]) -> list[Block]:
                 partitions=tuple(partitions),
                 members=(name,),
                 text=f"{name} has no copy that counts of {partitions_text(partitions)}: it was "
-                "away while the others went on",
+                "away, or said nothing, while the others went on",
                 next="no way back yet: a copy that was away is not brought up to date in this "
                 "preview; keep the others running",
             )

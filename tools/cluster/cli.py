@@ -10,6 +10,7 @@ Left out: members on other machines (``tidelog server``).
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from functools import partial
 
@@ -24,6 +25,7 @@ from .blocks import Block, blocks_about, blocks_of
 from .cluster_file import read_cluster
 from .running import (
     changing,
+    check_backups,
     described,
     end_members,
     kill_member,
@@ -93,6 +95,7 @@ def up(
     """
     settings = settings_of(ctx)
     settings.where = folder
+    check_backups(folder, members or MEMBERS, backups or 0)
     prepare_folder(folder)
     with changing(folder):
         found = described(
@@ -156,6 +159,9 @@ def nodes(ctx: click.Context, directory: str, form: str) -> None:
 def partitions(ctx: click.Context, directory: str, form: str) -> None:
     """Show each partition: whether it is served, by whom, and who has copies."""
     rows = partition_rows(shares_of(look(directory, read_cluster(directory))))
+    if not rows:
+        place = shlex.quote(directory)
+        note(settings_of(ctx), f"nobody tells of any: `tidelog cluster status {place}` says why")
     if form == "text":
         write_rows(settings_of(ctx), PARTITION_COLUMNS, list(map(partition_text, rows)))
     elif form == "json":
@@ -184,7 +190,7 @@ def partition(ctx: click.Context, directory: str, number: int, form: str) -> Non
         raise NotEnoughMembersError(
             f"nobody tells of partition {number}: "
             + (blocks[0].text if blocks else "no member that answers knows of it yet"),
-            hint=f"Next: {blocks[0].next}." if blocks else "Wait a moment, and ask again.",
+            hint=f"{blocks[0].next}." if blocks else "Wait a moment, and ask again.",
         )
     blocks = blocks_about(shares[number], blocks)
     story = story_of(picture, shares[number], blocks)

@@ -94,17 +94,22 @@ def prepare_folder(folder: str) -> None:
         )
 
 
+def check_backups(folder: str, count: int, backups: int) -> None:
+    """Raise ``UsageError`` if a new cluster in a directory cannot have so many backups."""
+    if backups >= count and not os.path.exists(os.path.join(folder, CLUSTER_FILE_NAME)):
+        has = f"{count} members have" if count > 1 else "one member has"
+        raise UsageError(
+            f"{has} {count - 1} backup{'s' * (count != 2)} of a partition at most, not {backups}",
+            hint=f"Give --backups {count - 1}, or -n {backups + 1}.",
+        )
+
+
 def described(
     folder: str, count: int, partitions: int, base_port: int, backups: int = 0
 ) -> LocalCluster:
     """Return the cluster in a directory; a new one, which is written down, if there is none."""
     if os.path.exists(os.path.join(folder, CLUSTER_FILE_NAME)):
         return read_cluster(folder)
-    if backups >= count:
-        raise UsageError(
-            f"{backups} backups cannot be had with {count} members",
-            hint=f"Give at most {count - 1}, or more members.",
-        )
     cluster = uuid4()
     members = []
     for number, port in enumerate(free_ports(base_port, count), 1):

@@ -251,8 +251,12 @@ class Picture:
 
     @property
     def majority(self) -> bool:
-        """Whether somebody reaches a majority."""
-        return any(status.majority for status in self.statuses)
+        """Whether somebody reaches a majority, and did not miss yet that there is none."""
+        newest, needed = self.newest, len(self.answers) // 2 + 1
+        if newest is None or not any(status.majority for status in self.statuses):
+            return False
+        leads = any(status.member == newest.coordinator for status in self.statuses)
+        return leads or len(self.statuses) >= needed
 
     @property
     def whole(self) -> bool:

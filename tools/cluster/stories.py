@@ -124,6 +124,8 @@ def story_text(story: Mapping[str, Any]) -> dict[str, Any]:
     shown = {
         name: value for name, value in story.items() if name not in ("members", "blocks", "phase")
     }
+    if len(story["in_sync"]) == 1:
+        del shown["opened"]  # nobody is told of that: there is no other copy to take over
     if story["phase"]:
         shown["state"] = f"{story['state']}: {story['phase']}"
     shown["epochs"] = [f"{epoch} from number {start}" for epoch, start in story["epochs"]]
@@ -137,5 +139,8 @@ def copy_text(row: Mapping[str, Any]) -> dict[str, Any]:
     answered = row["decided"] is not None
     shown["pending"] = len(row["pending"]) if answered else None
     if row["stream"]:
-        shown["stream"] = " ".join(f"{count} {name}" for name, count in row["stream"].items())
+        stream = row["stream"]
+        shown["stream"] = f"{stream['durable']} of {stream['items']} durable"
+        if "everywhere" in stream:
+            shown["stream"] += f" and {stream['everywhere']} everywhere"
     return shown

@@ -44,7 +44,7 @@ def summary_of(
         "partitions_waiting": states["waiting"],
         "partitions_taken_over": states["opening"] + states["due"],
         "partitions_unavailable": states["unavailable"],
-        "backups": max((len(share.row) for share in shares), default=1) - 1 if shares else None,
+        "backups": max((len(share.row) - 1 for share in shares), default=picture.cluster.backups),
         "sets_full": sum(not share.missing for share in shares) if shares else None,
         "copies_lagging": sum(len(share.lag) for share in shares),
         "timing": dict(newest.timing) if newest else None,
