@@ -229,6 +229,18 @@ def test_a_member_is_found_by_another_way_to_its_directory(tmp_path: Path) -> No
         assert pid_of(str(tmp_path / "link")) == process.pid
 
 
+def test_a_member_whose_directory_was_removed_is_not_taken_for_the_new_one(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    # `up` found it by its command line, and waited a minute for a member of another cluster.
+    place = tmp_path / "c"
+    with sleeper(*command_line(str(place / "n1"))[3:]) as process:
+        done = run("cluster", "up", "-n", 1, "--dir", place)
+        assert done.exit_code == 7
+        assert f"process {process.pid} runs n1 still, whose directory" in done.stderr
+        assert f"kill {process.pid}" in done.stderr
+
+
 def test_of_a_log_the_last_lines_are_shown(tmp_path: Path) -> None:
     assert end_of_log(str(tmp_path)) == []
     lines = [f"line {number} " + "x" * 100 for number in range(1000)]

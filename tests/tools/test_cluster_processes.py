@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -202,6 +205,68 @@ def test_if_one_does_not_come_up_the_others_end(run: Run, place: Path) -> None:
     assert f"the end of {place / 'n2' / LOG_NAME}" in done.stderr
     assert "manifest" in done.stderr
     assert [pid_of(str(place / name)) for name in ("n1", "n2", "n3")] == [0, 0, 0]
+
+
+# ------------------------------------------------------------------ docs/cluster.md
+
+PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
+SEEN_S_MAX = 60
+"""Seconds until a cluster is as the page shows it."""
+
+
+def shown_on(page: str) -> Iterator[tuple[str, str]]:
+    """Each command of a page, and what it prints there."""
+    for fence in re.findall(r"^```text\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+        for part in re.split(r"^(?=\$ |>>> )", fence, flags=re.MULTILINE):
+            if part.startswith("$ "):
+                command, _, printed = part[2:].partition("\n")
+                yield command, printed
+
+
+def words_of(text: str) -> list[str]:
+    """The lines of a text without what differs from one cluster to the next."""
+    text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", text)
+    text = re.sub(r"\([\d ,.-]*\)", "()", text)
+    text = re.sub(r"\d+", "0", re.sub(r"\bn[123]\b", "nX", text))
+    lines = [" ".join(line.split()) for line in text.strip().splitlines()]
+    rows = iter(sorted(line for line in lines if line.startswith("nX ")))
+    return [next(rows) if line.startswith("nX ") else line for line in lines]
+
+
+def is_shown(printed: str, expected: str) -> bool:
+    wanted = "".join(
+        r"(?:.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in words_of(expected)
+    )
+    return re.fullmatch(wanted, "".join(f"{line}\n" for line in words_of(printed))) is not None
+
+
+def test_what_the_page_shows_is_what_is_printed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = PAGE.read_text().partition("## On several machines")[0]
+    commands = list(shown_on(page))
+    assert len(commands) > 10
+    try:
+        for command, expected in commands:
+            words = shlex.split(command)[1:]
+            if words[1] == "up":
+                words += ["--base-port", str(free_port())]
+            if words[1] == "partition":
+                rows = document(run("cluster", "partitions", words[2], "--json"))["partitions"]
+                words[3] = next(str(r["partition"]) for r in rows if len(r["in_sync"]) == 2
+                                and r["epoch"] == 1)  # fmt: skip
+            deadline = time.monotonic() + SEEN_S_MAX
+            while True:
+                done = run(*words)
+                assert done.exit_code == 0, done.output
+                if is_shown(done.output, expected):
+                    break
+                again = words[1] in ("status", "partition") and time.monotonic() < deadline
+                assert again, f"{command}\n{done.output}\nis not\n{expected}"
+    finally:
+        for place in ("demo", "safe"):
+            run("cluster", "down", place)
 
 
 # ------------------------------------------------------------------ held wrong

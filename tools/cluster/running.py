@@ -149,13 +149,23 @@ def free_ports(first: int, count: int) -> list[int]:
 
 
 def make_members(folder: str, cluster: LocalCluster) -> None:
-    """Make the stores of members that are not there yet."""
+    """Make the stores of members that are not there yet.
+
+    ``RefusedError`` if one runs whose directory was removed meanwhile: it would be found as the
+    process of the new one.
+    """
     from ...engine.node.member_files import init_member
 
     addresses = {member.name: member.address for member in cluster.members}
     for member in cluster.members:
         directory = os.path.join(folder, member.directory)
         if not os.path.exists(os.path.join(directory, MANIFEST_NAME)):
+            if pid := pid_of(directory):
+                raise RefusedError(
+                    f"process {pid} runs {member.name} still, whose directory {directory} was "
+                    "removed",
+                    hint=f"End it: `kill {pid}`. Before you remove a cluster, take it down.",
+                )
             init_member(
                 production(),
                 os.path.abspath(directory),
