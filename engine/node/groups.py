@@ -74,7 +74,7 @@ from ..replication.streams import ITEM_OVERHEAD, Streams
 from .log import NodeLog, record_bytes
 from .outflow import Outflow
 from .partitions import Partitions
-from .views import rows_of
+from .views import row_members
 
 REPLICA_TIMEOUT_S = 5.0
 """Seconds in which a copy has to answer before the set goes on without it (I3)."""
@@ -177,7 +177,7 @@ class ReplicaGroups:
         return {
             "partition": partition,
             "decided": self._topology.index,
-            "row": rows_of([copies])[0],
+            "row": row_members([copies])[0],
             "epoch": copies.epoch,
             "author": [copies.author.member.bytes, copies.author.boot],
             "in_sync": [[copy.member.bytes, copy.boot] for copy in copies.in_sync],

@@ -42,7 +42,7 @@ def told_view(topology: Topology) -> list[object]:
     ]
 
 
-def rows_of(copies: Iterable[PartitionCopies]) -> list[list[bytes]]:
+def row_members(copies: Iterable[PartitionCopies]) -> list[list[bytes]]:
     """Return who shall hold each partition."""
     return [[member.bytes for member in one.row.replicas if member is not None] for one in copies]
 
@@ -57,7 +57,7 @@ def told_copies(
     return {
         "decided": decided,
         "partitions": [one.row.partition for one in copies],
-        "rows": rows_of(copies),
+        "rows": row_members(copies),
         "epochs": [one.epoch for one in copies],
         "authors": [one.author.member.bytes for one in copies],
         "boots": [one.author.boot for one in copies],

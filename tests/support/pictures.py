@@ -48,5 +48,5 @@ def _answer_of(at: SimCluster, name: str, partition: int) -> MemberAnswer:
         pid=4711,
         status=status_of(view, _heard(member.status())),
         held=held,
-        story=_heard(member.story(partition)) if held else None,
+        story=_heard(member.story(partition)) if member.decided else None,
     )

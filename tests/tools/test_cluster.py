@@ -22,7 +22,7 @@ from tidelog.engine.net.frames import KNOWN, FrameDecoder, Message, frame, pack_
 from tidelog.engine.net.handshake import Introduction, Refusal
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.system.layout import CLUSTER_FILE_NAME
-from tidelog.tools.cluster.blocks import Block, blocks_of, partitions_text
+from tidelog.tools.cluster.blocks import Blocker, blocks_of, partitions_text
 from tidelog.tools.cluster.cluster_file import (
     LOG_NAME,
     LocalCluster,
@@ -42,6 +42,7 @@ from tidelog.tools.cluster.standing import (
     picture_of,
     status_of,
 )
+from tidelog.tools.cluster.stories import copy_text, story_of
 from tidelog.tools.cluster.tables import node_rows, partition_rows, summary_of
 from tidelog.tools.server.members import (
     address_text,
@@ -320,7 +321,7 @@ def rows_of(found: Picture) -> list[dict[str, Any]]:
     return partition_rows(shares_of(found))
 
 
-def blocks(found: Picture) -> list[Block]:
+def blocks(found: Picture) -> list[Blocker]:
     return blocks_of(found, shares_of(found), "a place")
 
 
@@ -465,6 +466,56 @@ def test_a_takeover_whose_copies_lack_something_points_to_the_log() -> None:
     assert "look for `node.copy_lacks` in server.log of n1" in block.next
 
 
+STORY = {
+    "here": "copy", "open_here": False, "phase": None, "waits_for": [], "lwm": 5, "hwm": 12,
+    "ranges": [[6, 2], [10, 1]], "epochs": [[1, 1], [2, 4]], "pending": [b"\x01" * 16],
+    "stream": None, "followers": [], "followed": [9, 7], "listed": True, "decided": 4,
+}  # fmt: skip
+
+
+def told(story: dict[str, Any]) -> dict[str, Any]:
+    """What is told of n1 in the story of partition 0, which n1 serves and n2 has said this of."""
+    other = replace(ALL["n2"], story=story)
+    found = picture(**(ALL | {"n2": other}))
+    return story_of(found, shares_of(found)[0], [])["members"][1]
+
+
+def test_the_story_of_a_copy_has_its_gaps_and_what_is_pending() -> None:
+    row = told(STORY)
+    assert (row["here"], row["does"]) == ("copy", "follows")
+    assert (row["gaps"], row["ranges"]) == ([[6, 6], [9, 10]], [[7, 8], [11, 11]])
+    assert row["pending"] == ["01" * 16]
+    assert row["stream"] == {"items": 9, "durable": 7}
+    shown = copy_text(row)
+    assert (shown["gaps"], shown["pending"]) == (["6-6", "9-10"], 1)
+    assert shown["stream"] == "7 of 9 durable"
+
+
+@pytest.mark.parametrize(
+    ("changed", "here", "does"),
+    [
+        ({"listed": False}, "copy", "sealed"),
+        ({"followed": [0, 0]}, "copy", "stored"),
+        ({"here": "none", "followed": None}, "stale", None),
+        ({"here": "none", "followed": None, "hwm": 0}, "none", None),
+        ({"here": "author", "followed": None, "phase": "reports"}, "primary", "reports"),
+        ({"here": "author", "followed": None}, "primary", "released"),
+        ({"here": "author", "followed": None, "open_here": True}, "primary", "serves"),
+    ],
+)
+def test_a_member_is_something_to_a_partition(
+    changed: dict[str, Any], here: str, does: str | None
+) -> None:
+    row = told(STORY | changed)
+    assert (row["here"], row["does"]) == (here, does)
+
+
+def test_a_story_of_another_form_is_an_error() -> None:
+    for wrong in ({"ranges": [[1]]}, {"here": "there"}, {"pending": [None]}, {"followed": [1]}):
+        with pytest.raises(ClusterError, match="cannot be right"):
+            told(STORY | wrong)
+
+
 def test_partitions_are_named_by_stretches_and_not_without_end() -> None:
     assert partitions_text([4]) == "1 partition (4)"
     assert partitions_text([5, 3, 4, 9]) == "4 partitions (3-5, 9)"
@@ -578,7 +629,7 @@ def test_a_member_is_asked_for_its_status() -> None:
 
 def test_of_many_partitions_one_page_after_the_other_is_asked_for() -> None:
     many = view(4, [0] * (PAGE + 1), [1] * (PAGE + 1))
-    asked = []
+    asked: list[list[Any]] = []
 
     def member(stream: socket.socket, decoder: FrameDecoder) -> None:
         request = welcomed(stream, decoder)

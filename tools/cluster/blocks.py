@@ -32,7 +32,7 @@ _PHASES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Blocker:
     """Something that is in the way."""
 
     kind: str
@@ -60,7 +60,7 @@ def partitions_text(partitions: Sequence[int]) -> str:
     return f"{count} partition{'s' * (count != 1)} ({', '.join(shown)})"
 
 
-def blocks_of(picture: Picture, shares: Sequence[Share], folder: str) -> list[Block]:
+def blocks_of(picture: Picture, shares: Sequence[Share], folder: str) -> list[Blocker]:
     """Return what is in the way of a cluster in a directory, the worst first."""
     if not picture.statuses:
         return [_nobody(picture, folder)]
@@ -77,7 +77,7 @@ def blocks_of(picture: Picture, shares: Sequence[Share], folder: str) -> list[Bl
     ]
 
 
-def blocks_about(share: Share, blocks: Iterable[Block]) -> list[Block]:
+def blocks_about(share: Share, blocks: Iterable[Blocker]) -> list[Blocker]:
     """Return those that are in the way of one partition."""
     return [
         block
@@ -88,16 +88,16 @@ def blocks_about(share: Share, blocks: Iterable[Block]) -> list[Block]:
     ]
 
 
-def _nobody(picture: Picture, folder: str) -> Block:
+def _nobody(picture: Picture, folder: str) -> Blocker:
     silent = picture.away(lambda answer: answer.pid > 0)
     if silent:
-        return Block(
+        return Blocker(
             kind="majority",
             members=tuple(silent),
             text=f"no member answers; of {_names(silent)} there is a process",
             next=f"wait a moment; if it stays so, look into {LOG_NAME} of each member",
         )
-    return Block(
+    return Blocker(
         kind="majority",
         members=tuple(picture.answers),
         text="no member runs",
@@ -105,14 +105,14 @@ def _nobody(picture: Picture, folder: str) -> Block:
     )
 
 
-def _too_few(picture: Picture, folder: str) -> list[Block]:
+def _too_few(picture: Picture, folder: str) -> list[Blocker]:
     if picture.majority:
         return []
     members, away = len(picture.answers), picture.away()
     missing = members // 2 + 1 - len(picture.statuses)
     if missing <= 0:
         return [
-            Block(
+            Blocker(
                 kind="majority",
                 members=tuple(picture.answers),
                 text=f"no coordinator leads, though {len(picture.statuses)} of {members} members "
@@ -123,7 +123,7 @@ def _too_few(picture: Picture, folder: str) -> list[Block]:
         ]
     do_not = "does not answer" if len(away) == 1 else "do not answer"
     return [
-        Block(
+        Blocker(
             kind="majority",
             members=tuple(away),
             text=f"{_names(away)} {do_not}, and {members // 2 + 1} of {members} members are needed "
@@ -133,13 +133,13 @@ def _too_few(picture: Picture, folder: str) -> list[Block]:
     ]
 
 
-def _no_coordinator(picture: Picture) -> list[Block]:
+def _no_coordinator(picture: Picture) -> list[Blocker]:
     newest = picture.newest
     leading = picture.name_of(newest.coordinator) if newest else None
     if not picture.majority or leading is None or picture.state_of(leading) == "up":
         return []
     return [
-        Block(
+        Blocker(
             kind="coordinator",
             members=(leading,),
             text=f"{leading}, which led, does not answer: leases end, and nothing can be decided",
@@ -148,9 +148,9 @@ def _no_coordinator(picture: Picture) -> list[Block]:
     ]
 
 
-def _logs(picture: Picture, folder: str) -> list[Block]:
+def _logs(picture: Picture, folder: str) -> list[Blocker]:
     return [
-        Block(
+        Blocker(
             kind="log",
             members=(name,),
             text=f"{name} writes nothing any more, as its log failed: {answer.status.log_failure}",
@@ -161,13 +161,13 @@ def _logs(picture: Picture, folder: str) -> list[Block]:
     ]
 
 
-def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list[Block]:
+def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blocker]:
     wanted = (share for share in shares if share.state == "unavailable")
     found = []
     for in_sync, partitions in _grouped(wanted, lambda share: tuple(sorted(share.in_sync))):
         disks = " and on that of ".join(in_sync)
         found.append(
-            Block(
+            Blocker(
                 kind="unavailable",
                 partitions=partitions,
                 members=in_sync,
@@ -179,14 +179,14 @@ def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list
     return found
 
 
-def _openings(picture: Picture, shares: Iterable[Share]) -> list[Block]:
+def _openings(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:
     found = []
     opening = (share for share in shares if share.state == "opening")
     for key, partitions in _grouped(opening, lambda s: (s.primary, s.phase, s.waits_for)):
         primary, phase, waits_for = key
         what = _PHASES.get(phase or "", "has not heard of it yet").format(_names(waits_for))
         found.append(
-            Block(
+            Blocker(
                 kind="takeover",
                 partitions=partitions,
                 members=waits_for or (primary,),
@@ -201,7 +201,7 @@ def _openings(picture: Picture, shares: Iterable[Share]) -> list[Block]:
     return found
 
 
-def _dues(picture: Picture, shares: Iterable[Share], folder: str) -> list[Block]:
+def _dues(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blocker]:
     if not picture.majority:
         return []  # nothing can be decided: that is told already
     due = [share for share in shares if share.state == "due"]
@@ -211,7 +211,7 @@ def _dues(picture: Picture, shares: Iterable[Share], folder: str) -> list[Block]
         primary, there = key
         by = "itself, as it was started again" if there == (primary,) else _names(there, "or")
         found.append(
-            Block(
+            Blocker(
                 kind="takeover",
                 partitions=partitions,
                 members=there,
@@ -222,7 +222,7 @@ def _dues(picture: Picture, shares: Iterable[Share], folder: str) -> list[Block]
     waiting = (share for share in due if not share.stayed and _away(picture, share))
     for away, partitions in _grouped(waiting, lambda share: _away(picture, share)):
         found.append(
-            Block(
+            Blocker(
                 kind="takeover",
                 partitions=partitions,
                 members=away,
@@ -243,12 +243,12 @@ def _away(picture: Picture, share: Share) -> tuple[str, ...]:
     return tuple(sorted(name for name in share.in_sync if picture.state_of(name) != "up"))
 
 
-def _leases(picture: Picture, shares: Iterable[Share]) -> list[Block]:
+def _leases(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:
     if not picture.majority or _no_coordinator(picture):
         return []
     waiting = (share for share in shares if share.state == "waiting")
     return [
-        Block(
+        Blocker(
             kind="lease",
             partitions=partitions,
             members=(primary,),
@@ -259,7 +259,7 @@ def _leases(picture: Picture, shares: Iterable[Share]) -> list[Block]:
     ]
 
 
-def _lags(picture: Picture) -> list[Block]:
+def _lags(picture: Picture) -> list[Blocker]:
     found = []
     for name, answer in picture.answers.items():
         lagging = answer.status.lagging if answer.status else ()
@@ -269,7 +269,7 @@ def _lags(picture: Picture) -> list[Block]:
             partitions = tuple(sorted(lag.partition for lag in rows))
             [lags] = picture.names_of([copy])
             found.append(
-                Block(
+                Blocker(
                     kind="lag",
                     partitions=partitions,
                     members=(lags,),
@@ -284,7 +284,7 @@ def _lags(picture: Picture) -> list[Block]:
     return found
 
 
-def _copies(shares: Iterable[Share]) -> list[Block]:
+def _copies(shares: Iterable[Share]) -> list[Blocker]:
     lacking: dict[str, list[int]] = {}
     for share in shares:
         for name in share.missing:
@@ -292,7 +292,7 @@ def _copies(shares: Iterable[Share]) -> list[Block]:
     found = []
     for name, partitions in sorted(lacking.items()):
         found.append(
-            Block(
+            Blocker(
                 kind="copies",
                 partitions=tuple(partitions),
                 members=(name,),

@@ -21,7 +21,7 @@ from ...affinity.partitions import PARTITIONS_MAX
 from ...affinity.rows import REPLICAS_MAX
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.terminal import note, visible, write_fields, write_json, write_rows
-from .blocks import Block, blocks_about, blocks_of
+from .blocks import Blocker, blocks_about, blocks_of
 from .cluster_file import read_cluster
 from .running import (
     changing,
@@ -204,7 +204,7 @@ def partition(ctx: click.Context, directory: str, number: int, form: str) -> Non
         write_json({"v": SCHEMA, "type": "story", **story})
 
 
-def _write_blocks(blocks: Sequence[Block]) -> None:
+def _write_blocks(blocks: Sequence[Blocker]) -> None:
     click.echo()
     for line in blocks_text(blocks):
         click.echo(visible(line))

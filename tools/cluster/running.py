@@ -333,7 +333,7 @@ def look(folder: str, cluster: LocalCluster, partition: int | None = None) -> Pi
         pid = pid_of(os.path.join(folder, member.directory))
         if not pid:
             return MemberAnswer(pid=0)
-        story = None
+        story = problem = None
         try:
             address = parsed_address(member.address)
             with talking(address, cluster.cluster.bytes, ANSWER_S_MAX) as member_says:
@@ -341,12 +341,15 @@ def look(folder: str, cluster: LocalCluster, partition: int | None = None) -> Pi
                 status = status_of(member_says.view, told)
                 held = held_of(member_says.ask_copies())
                 if partition is not None and held:
-                    story = member_says.ask("partition", partition)
+                    try:
+                        story = member_says.ask("partition", partition)
+                    except ConnectionRefusedError as error:  # it has just heard of decisions
+                        problem = str(error)
         except OSError as error:
             return MemberAnswer(pid=pid, problem=error.strerror or str(error))
         if status.member != member.id:
             return MemberAnswer(pid=pid, problem=f"member {status.member} answers there")
-        return MemberAnswer(pid=pid, status=status, held=held, story=story)
+        return MemberAnswer(pid=pid, status=status, held=held, story=story, problem=problem)
 
     with ThreadPoolExecutor(len(cluster.members)) as pool:
         answers = list(pool.map(answer_of, cluster.members))

@@ -27,7 +27,7 @@ from uuid import UUID
 
 from .standing import Blocked, HeldPartition, MemberStatus, Picture
 
-State = Literal["served", "waiting", "opening", "due", "unavailable"]
+ShareState = Literal["served", "waiting", "opening", "due", "unavailable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Share:
     """A partition as it is now; members are named."""
 
     partition: int
-    state: State
+    state: ShareState
     primary: str
     epoch: int
     opened: bool
@@ -119,7 +119,7 @@ def _awaited(blocked: Blocked | None, picture: Picture) -> tuple[str, ...]:
 
 def _state_of(
     own: tuple[MemberStatus, bool, bool] | None, held: HeldPartition, there: Mapping[UUID, int]
-) -> State:
+) -> ShareState:
     if own is not None:
         _, is_open, leased = own
         return "opening" if not is_open else "served" if leased else "waiting"

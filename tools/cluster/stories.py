@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
-from .blocks import Block
+from .blocks import Blocker
 from .shares import Share
 from .standing import Picture, in_form, uuids_of
 
@@ -28,7 +28,7 @@ _HERE = {"author": "primary", "copy": "copy", "none": "none"}
 that does not count; ``down`` and ``silent`` do not answer."""
 
 
-def story_of(picture: Picture, share: Share, blocks: Sequence[Block]) -> dict[str, Any]:
+def story_of(picture: Picture, share: Share, blocks: Sequence[Blocker]) -> dict[str, Any]:
     """Return all that members say of a partition, with what is in its way."""
     rows = [_row_of(picture, name, share) for name in picture.answers]
     newest = picture.newest

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from .blocks import Block
+from .blocks import Blocker
 from .shares import Share
 from .standing import Picture
 
@@ -25,7 +25,7 @@ PARTITION_COLUMNS = (
 
 
 def summary_of(
-    picture: Picture, shares: Sequence[Share], blocks: Sequence[Block]
+    picture: Picture, shares: Sequence[Share], blocks: Sequence[Blocker]
 ) -> dict[str, Any]:
     """Return what `tidelog cluster status` shows."""
     newest = picture.newest
@@ -68,7 +68,7 @@ def timing_text(timing: Mapping[str, float]) -> str:
     )
 
 
-def blocks_text(blocks: Sequence[Block]) -> list[str]:
+def blocks_text(blocks: Sequence[Blocker]) -> list[str]:
     """Return lines that tell what is in the way, and what to do."""
     if not blocks:
         return ["nothing blocks"]
