@@ -477,7 +477,8 @@ def told(story: dict[str, Any]) -> dict[str, Any]:
     """What is told of n1 in the story of partition 0, which n1 serves and n2 has said this of."""
     other = replace(ALL["n2"], story=story)
     found = picture(**(ALL | {"n2": other}))
-    return story_of(found, shares_of(found)[0], [])["members"][1]
+    row: dict[str, Any] = story_of(found, shares_of(found)[0], [])["members"][1]
+    return row
 
 
 def test_the_story_of_a_copy_has_its_gaps_and_what_is_pending() -> None:
