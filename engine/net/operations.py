@@ -31,6 +31,7 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     "status": (),
     "partition": typed_fields("partition:int"),
     "copies": typed_fields("first:int limit:int"),
+    "move": typed_fields("partition:int member:bytes"),
 }
 READS = typed_fields("namespace:int keys:bytes* epochs:int* counters:int*")
 RANGES = typed_fields("namespace:int partitions:int* low:bytes high:bytes? count:int digest:bytes")

@@ -49,7 +49,7 @@ from .commits import (
     unexpected,
     wanted_of,
 )
-from .log import NodeLog
+from .log import Haste, NodeLog
 from .partitions import Partitions, RoutedError
 from .prepared import ClientCommit
 
@@ -99,6 +99,9 @@ class Surroundings(Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """Return what ``status`` shows."""
+
+    def move(self, partition: int, member: bytes, done: Callable[[Exception | None], None]) -> None:
+        """Let another member serve a partition; ``done`` hears None once it does, or why not."""
 
     def story(self, partition: int) -> Mapping[str, Any]:
         """Return what is known of a partition; ``UsageError`` if there is none of this number."""
@@ -286,6 +289,13 @@ class Requests:
     def _copies(self, request: ClientRequest) -> None:
         request.answer(dict(self._around.copies(*request.arguments)))
 
+    def _move(self, request: ClientRequest) -> None:
+        partition, member = request.arguments
+        if not 0 <= partition < self._log.state.partitions:
+            raise not_understood("a partition that is not there")
+        self._partitions.check((partition,), self._around.now)
+        self._around.move(partition, member, lambda refused: _done(request, refused))
+
     # -------------------------------------------------------------- commits
 
     def _commit(self, request: ClientRequest) -> None:
@@ -313,7 +323,7 @@ class Requests:
         if request.deadline != float("inf"):
             commit.deadline = request.deadline
         self._ids.add(wanted.tx_id)
-        self._log.put(commit)
+        self._log.put(commit, Haste.SHARED if shared else Haste.AT_ONCE)
 
     def _commit_of(self, wanted: WantedCommit, answer: Callable[[], object]) -> ClientCommit:
         return commit_of(
@@ -527,4 +537,5 @@ _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "status": Requests._status,
     "partition": Requests._partition,
     "copies": Requests._copies,
+    "move": Requests._move,
 }
