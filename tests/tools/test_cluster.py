@@ -458,6 +458,18 @@ def test_a_partition_that_is_open_without_a_lease_waits_for_a_coordinator() -> N
     assert (block.kind, block.partitions, block.members) == ("lease", (3,), ("n1",))
 
 
+def test_a_copy_is_in_the_way_only_if_it_stores_nothing_for_a_while() -> None:
+    def lagging(us: int) -> list[Blocker]:
+        said_so = said(N1, [0, 3], lagging=[[0, N2.bytes, 3, us], [3, N2.bytes, 1, 10]])
+        return blocks(picture(**(ALL | {"n1": up(said_so)})))
+
+    assert lagging(100_000) == []
+    [block] = lagging(1_500_000)
+    assert (block.kind, block.partitions, block.members) == ("lag", (0,), ("n2",))
+    assert "n2 has not stored 3 items of 1 partition (0) of n1" in block.text
+    assert "for 1.5 s" in block.text
+
+
 def test_a_takeover_whose_copies_lack_something_points_to_the_log() -> None:
     stuck = said(N1, [0, 3], open=[True, False], blocked=[[3, "stuck", []]])
     [block] = blocks(picture(**(ALL | {"n1": up(stuck)})))

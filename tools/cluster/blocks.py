@@ -17,6 +17,8 @@ from .cluster_file import LOG_NAME
 from .shares import Share
 from .standing import Picture
 
+LAG_S = 0.25
+"""Seconds in which a copy may store nothing of what it lacks before that is in the way."""
 RANGES_SHOWN = 6
 """Stretches of partitions that a sentence names."""
 
@@ -262,7 +264,8 @@ def _leases(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:
 def _lags(picture: Picture) -> list[Blocker]:
     found = []
     for name, answer in picture.answers.items():
-        lagging = answer.status.lagging if answer.status else ()
+        told = answer.status.lagging if answer.status else ()
+        lagging = [lag for lag in told if lag.seconds >= LAG_S]
         for copy in sorted({lag.member for lag in lagging}):
             rows = [lag for lag in lagging if lag.member == copy]
             items, seconds = sum(lag.items for lag in rows), max(lag.seconds for lag in rows)
