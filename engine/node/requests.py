@@ -61,6 +61,8 @@ HELD_MAX = 4096
 """Requests that wait for decisions; of more than that the oldest are told to come again."""
 HELD_S_MAX = 5.0
 """Seconds that a request waits for decisions before it is told to come again."""
+AT_ONCE = frozenset(("status", "partition", "copies"))
+"""What a member answers for itself, whatever it knows of decisions."""
 PREPARE_BYTES_MAX, PREPARE_KEYS_MAX = 60 << 20, 500_000
 """Of one transaction that other copies store, too: it goes to them in one message."""
 OUTSTANDING_BYTES_MAX = 32 << 20
@@ -103,6 +105,9 @@ class Surroundings(Protocol):
 
     def story(self, partition: int) -> Mapping[str, Any]:
         """Return what is known of a partition; ``UsageError`` if there is none of this number."""
+
+    def copies(self, first: int, limit: int) -> Mapping[str, Any]:
+        """Return who holds so many partitions from a number on, in columns."""
 
 
 @dataclass(slots=True)
@@ -193,10 +198,7 @@ class Requests:
             request = ClientRequest(
                 connection, number, self._around.now + left, operation, arguments
             )
-            if connection.decided > self._around.decided and operation not in (
-                "status",
-                "partition",
-            ):
+            if connection.decided > self._around.decided and operation not in AT_ONCE:
                 self._hold(connection.decided, request)
             else:
                 self._carry_out(request)
@@ -283,6 +285,9 @@ class Requests:
 
     def _partition(self, request: ClientRequest) -> None:
         request.answer(dict(self._around.story(request.arguments[0])))
+
+    def _copies(self, request: ClientRequest) -> None:
+        request.answer(dict(self._around.copies(*request.arguments)))
 
     def _move(self, request: ClientRequest) -> None:
         partition, member = request.arguments
@@ -531,5 +536,6 @@ _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "rename": Requests._rename,
     "status": Requests._status,
     "partition": Requests._partition,
+    "copies": Requests._copies,
     "move": Requests._move,
 }
