@@ -349,7 +349,9 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
                 raise AnswerLostError(search.reason, event.now)
             if event.code == NotEnoughMembersError.code:
                 now = yield from search.looked(event.now, member.id)
-                if not search.fresh or _still(cluster, job, member):
+                # Who has a majority will take over from a member that has none.
+                told = not search.fresh or (search.minority and _still(cluster, job, member))
+                if told and not job.patient:
                     raise error_of(event.code, event.message, event.fields)
             elif event.code not in (REMAP, WAIT):
                 raise error_of(event.code, event.message, event.fields)
