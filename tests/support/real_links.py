@@ -2,7 +2,7 @@
 
 Others know a member by the address of its proxy.  The first frame of a connection says who calls,
 so each connection is a link from one host to another.  Hosts are members, by name, and two that
-the clients share: ``c0`` and ``c1``, by the id of their lines.
+the lines of clients share in turn: ``c0`` and ``c1``.
 
 Invariants:
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import partial
 
 import trio
 
@@ -36,26 +35,26 @@ class Links:
         self.members = members
         self._cut: set[tuple[str, str]] = set()
         self._healed = trio.Event()
-        self._listening: dict[str, trio.CancelScope] = {}
+        self._listening: dict[str, trio.SocketListener] = {}
+        self._lines: dict[bytes, str] = {}
         self._open: dict[trio.CancelScope, tuple[str, str]] = {}
         """Connections, by who called whom."""
 
     async def listen(self, name: str, port: int, behind: int) -> None:
         """Accept connections to a member at a port; it listens at another one behind."""
-        listeners = await trio.open_tcp_listeners(port, host=HOST)
-        self._listening[name] = scope = trio.CancelScope()
+        (listener,) = await trio.open_tcp_listeners(port, host=HOST)
+        self._listening[name] = listener
 
         async def serve() -> None:
-            with scope:
-                await trio.serve_listeners(
-                    partial(self._serve, name, behind), listeners, handler_nursery=self._nursery
-                )
+            with suppress(trio.ClosedResourceError):  # by `refuse`
+                while True:
+                    self._nursery.start_soon(self._serve, name, behind, await listener.accept())
 
         self._nursery.start_soon(serve)
 
     def refuse(self, name: str) -> None:
         """Accept no more connections to a member, which has ended."""
-        self._listening.pop(name).cancel()
+        self._listening.pop(name).socket.close()
 
     def cut(self, ways: Iterable[tuple[str, str]]) -> None:
         """Let nothing pass from the first host of each pair to the second one."""
@@ -89,7 +88,8 @@ class Links:
         introduction = heard(message)
         assert not isinstance(introduction, Refusal)
         line = introduction.member
-        return self.members.get(line, CLIENTS[line[-1] % 2])
+        turn = CLIENTS[len(self._lines) % len(CLIENTS)]
+        return self.members.get(line) or self._lines.setdefault(line, turn)
 
     async def _pass(
         self, src: str, dst: str, behind: int, caller: trio.SocketStream, first: bytes

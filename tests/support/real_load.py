@@ -1,6 +1,7 @@
 """Load on a cluster of real processes: what its clients do, and what they met meanwhile.
 
-Three maps are used by clients of three handles: registers, counters, and pairs.  A pair is two keys
+Three maps are used through three handles: registers, counters, and pairs.  Each key has one client of
+each handle, so that who waits for one partition tells of the others still.  A pair is two keys
 of one partition that only transactions touch, which read and write both; as one register it has
 a history like any other.
 
@@ -16,32 +17,43 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any, TypeVar
 
 import trio
 
 from tidelog import aio
-from tidelog.affinity.errors import TidelogError
+from tidelog.affinity.errors import (
+    NotEnoughMembersError,
+    PartitionUnavailableError,
+    TidelogError,
+)
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.codecs import Msgpack, Str
 from tidelog.engine.client.blocking import connect
 from tidelog.testing.histories import Get, History
 from tidelog.testing.linear import check
 from tidelog.testing.moves import COUNTER, REGISTER, CallModel
-from tidelog.testing.workloads import SharedMap, counter_clients, register_clients
+from tidelog.testing.workloads import (
+    SharedMap,
+    WorkloadClient,
+    counter_clients,
+    register_clients,
+)
 
 T = TypeVar("T")
 SPACE = Space(0, 8)
 MAPS = ("registers", "counters", "pairs")
 MODELS: dict[str, CallModel] = {"registers": REGISTER, "counters": COUNTER, "pairs": REGISTER}
-CLIENTS = {"registers": 8, "counters": 5, "pairs": 5}
 TIMEOUTS_S = (4.0, 12.0)
 THREADS_TIMEOUT_S = 8.0
-PAUSE_S_MAX = 0.1
-OPERATIONS = 4000
+PAUSE_S_MAX = 0.2
+OPERATIONS = 2000
+PATIENCE_S = 60.0
 BUDGET = 2_000_000
 
 
@@ -174,8 +186,12 @@ class ThreadsMap:
         return await trio.to_thread.run_sync(self._map.incr, key, delta)
 
 
+_handle: ContextVar[int] = ContextVar("_handle")
+"""Through which handle the client of this task asks."""
+
+
 class WatchedMap:
-    """One map through several handles: pauses before each call, and notes what comes of it."""
+    """A map through several handles: pauses before each call, and notes what comes of it."""
 
     def __init__(self, load: Load, handles: Sequence[tuple[SharedMap, float]]) -> None:
         self._load = load
@@ -206,7 +222,7 @@ class WatchedMap:
     ) -> T:
         load = self._load
         await trio.sleep(load.chance.uniform(0, PAUSE_S_MAX))
-        handle, timeout = load.chance.choice(self._handles)
+        handle, timeout = self._handles[_handle.get()]
         began = time.monotonic()
         try:
             result = await asked(handle)
@@ -226,11 +242,26 @@ def _maps(databases: Sequence[Any], name: str) -> list[tuple[SharedMap, float]]:
     ]
 
 
+async def _work(client: WorkloadClient, number: int) -> None:
+    _handle.set(number)
+    await client()
+
+
+async def _found(mapping: SharedMap, key: str) -> Any:
+    """Return a value, as soon as the partition is there."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            try:
+                return await mapping.get(key)
+            except (PartitionUnavailableError, NotEnoughMembersError):
+                await trio.sleep(PAUSE_S_MAX)
+
+
 class Load:
-    """The histories of all maps, and what the clients noted."""
+    """The histories of all keys, and what the clients noted."""
 
     def __init__(self, address: str, chance: random.Random) -> None:
-        self.histories = {name: History() for name in MAPS}
+        self.histories = {(name, key): History() for name in MAPS for key in KEYS[name]}
         self.answered: list[Answered] = []
         self.met: list[Met] = []
         self.chance = chance
@@ -265,11 +296,13 @@ class Load:
         self, name: str, nursery: trio.Nursery, handles: Sequence[tuple[SharedMap, float]]
     ) -> None:
         make = counter_clients if name == "counters" else register_clients
-        for client in make(
-            WatchedMap(self, handles), self.histories[name], clients=CLIENTS[name],
-            keys=KEYS[name], operations=OPERATIONS, chance=self.chance, clock=time.monotonic,
-        ):  # fmt: skip
-            nursery.start_soon(client)
+        for key in KEYS[name]:
+            clients = make(
+                WatchedMap(self, handles), self.histories[name, key], clients=len(handles),
+                keys=[key], operations=OPERATIONS, chance=self.chance, clock=time.monotonic,
+            )  # fmt: skip
+            for number, client in enumerate(clients):
+                nursery.start_soon(_work, client, number)
 
     def served_since(self, moment: float) -> set[int]:
         """The partitions that have answered a read and a write which began behind a moment."""
@@ -294,16 +327,21 @@ class Load:
     async def read_back(self, reader: str) -> None:
         """Read every key, through a handle of its own."""
         async with aio.connect(self._address) as db:
-            for name, history in self.histories.items():
-                mapping: SharedMap = (
-                    PairMap(db) if name == "pairs" else db.map(name, key=Str, value=Msgpack)
-                )
-                for key in KEYS[name]:
-                    call = history.begin(reader, Get(key), time.monotonic())
-                    call.ok(await mapping.get(key), time.monotonic())
+            maps: dict[str, SharedMap] = {
+                name: db.map(name, key=Str, value=Msgpack) for name in MAPS[:2]
+            }
+            maps["pairs"] = PairMap(db)
+            for (name, key), history in self.histories.items():
+                call = history.begin(reader, Get(key), time.monotonic())
+                call.ok(await _found(maps[name], key), time.monotonic())
 
     def judge(self) -> None:
         """Assert that every history is linearizable."""
-        for name, history in self.histories.items():
+        for (name, _), history in self.histories.items():
             violation = check(history, MODELS[name], budget=BUDGET)
             assert violation is None, f"{name}: {violation}"
+
+    def write(self, folder: Path) -> None:
+        """Keep the histories as files."""
+        for (name, key), history in self.histories.items():
+            (folder / f"{name}-{key}.jsonl").write_text("\n".join(history.to_lines()))

@@ -60,6 +60,8 @@ class Round:
     met: list[Met] = field(default_factory=list)
     served: bool = True
     """Whether everything was served again before the fault ended, if that was waited for."""
+    stuck: bool = False
+    """Whether too few members, or no copy of some partition, were left."""
 
 
 class Life:
@@ -92,7 +94,8 @@ class Life:
             print(
                 f"  {this.fault:22} {','.join(this.victims):9} {this.seconds:6.2f} s, "
                 f"away {this.away_s:5.2f} s, {this.answered} calls answered, "
-                f"{len(this.met)} errors{'' if this.served else ', NOT SERVED MEANWHILE'}",
+                f"{len(this.met)} errors{', nobody left' * this.stuck}"
+                f"{'' if this.served else ', not served meanwhile'}",
                 flush=True,
             )
 
@@ -207,13 +210,13 @@ class Life:
 
         With ``seconds`` below the most it is only noted if it is not.
         """
-        this.served = await self._served(seconds, despite=True)
+        this.served = await self._served(seconds, this)
         assert this.served or seconds < PATIENCE_S, f"not served during {this}"
 
-    async def _served(self, seconds: float, *, despite: bool = False) -> bool:
+    async def _served(self, seconds: float, despite: Round | None = None) -> bool:
         """Wait until every partition answers; tell whether it did in time.
 
-        ``despite``: or until no copy of some partition's set can.
+        During a round wait no longer than until no copy of some partition's set can.
         """
         moment = time.monotonic()
         looked = moment
@@ -223,6 +226,7 @@ class Life:
                 return False
             if despite and now - looked > STORY_S:
                 if not await self._can_be():
+                    despite.stuck = True
                     return True
                 looked = time.monotonic()
             await trio.sleep(LOOK_S)
@@ -257,8 +261,7 @@ async def live(folder: Path, number: int, chance: random.Random, faults: Sequenc
             await load.read_back("reader behind the end")
             await cluster.end()
         finally:
-            for name, history in load.histories.items():
-                (folder / f"{name}.jsonl").write_text("\n".join(history.to_lines()))
+            load.write(folder)
         await trio.to_thread.run_sync(load.judge)
         for name in NAMES:
             bad = [line for line in cluster.log_lines(name) if any(w in line for w in BAD_WORDS)]
@@ -288,20 +291,23 @@ def run_rounds(folder: Path, seed: int, lives: int, rounds: int) -> list[Round]:
 
 
 def table(rounds: Iterable[Round]) -> str:
-    """Return what was seen, by kind of fault: how long a partition was away, and the errors."""
-    by_fault: dict[str, list[Round]] = defaultdict(list)
+    """Return what was seen, by kind of fault: how long a partition was away, and the errors.
+
+    Rounds in which nobody was left to serve have lines of their own.
+    """
+    kinds: dict[tuple[bool, str], list[Round]] = defaultdict(list)
     for one in rounds:
-        by_fault[one.fault].append(one)
-    lines = [f"{'fault':22} rounds  away s: median    most   answered  errors  early"]
-    for fault in FAULTS:
-        if some := by_fault[fault]:
-            away = [one.away_s for one in some]
-            met = [error for one in some for error in one.met]
-            lines.append(
-                f"{fault:22} {len(some):6} {median(away):15.2f} {max(away):7.2f} "
-                f"{sum(one.answered for one in some):10} {len(met):7} "
-                f"{sum(error.early for error in met):6}"
-            )
+        kinds[one.stuck, one.fault].append(one)
+    lines = [f"{'fault':34} rounds  away s: median    most   answered  errors  early"]
+    for stuck, fault in sorted(kinds, key=lambda kind: (kind[0], FAULTS.index(kind[1]))):
+        some = kinds[stuck, fault]
+        away = [one.away_s for one in some]
+        met = [error for one in some for error in one.met]
+        lines.append(
+            f"{fault + ', nobody left' * stuck:34} {len(some):6} {median(away):15.2f} "
+            f"{max(away):7.2f} {sum(one.answered for one in some):10} {len(met):7} "
+            f"{sum(error.early for error in met):6}"
+        )
     return "\n".join(lines)
 
 
@@ -311,9 +317,10 @@ def early(rounds: Iterable[Round]) -> str:
     for one in rounds:
         for error in one.met:
             if error.early:
-                found[one.fault, type(error.error).__name__].append(error)
+                kind = one.fault + ", nobody left" * one.stuck
+                found[kind, type(error.error).__name__].append(error)
     return "\n".join(
-        f"{len(errors):5} in {fault!r}: {errors[0]}" for (fault, _), errors in found.items()
+        f"{len(errors):5} in {kind!r}: {errors[0]}" for (kind, _), errors in found.items()
     )
 
 
