@@ -353,6 +353,8 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
                 told = not search.fresh or (search.minority and _still(cluster, job, member))
                 if told and not job.patient:
                     raise error_of(event.code, event.message, event.fields)
+            elif job.patient and event.code == PartitionUnavailableError.code:
+                now = event.now
             elif event.code not in (REMAP, WAIT):
                 raise error_of(event.code, event.message, event.fields)
             else:

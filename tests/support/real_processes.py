@@ -36,6 +36,7 @@ PORT_BASE = 20_000
 ANSWER_S_MAX = 2.0
 PATIENCE_S = 60.0
 LOG_NAME = "server.log"
+PROGRAM = ["-m", "tidelog"]
 
 
 class Story(NamedTuple):
@@ -78,7 +79,7 @@ class RealCluster:
             await self.links.listen(name, front, behind)
             with open(self.folder / name / LOG_NAME, "ab") as log:
                 self._running[name] = subprocess.Popen(
-                    [sys.executable, "-m", "tidelog", "server", "run", self.folder / name, "-v",
+                    [sys.executable, *PROGRAM, "server", "run", self.folder / name, "-v",
                      "--listen", f"{HOST}:{behind}"],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 )  # fmt: skip

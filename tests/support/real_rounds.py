@@ -8,8 +8,8 @@ killed and started again).  Every key is read before and behind that.
 
 Invariants:
 
-- A seed decides which faults come to whom, and for how long; what runs meanwhile is up to the
-  machine.
+- A seed decides which faults come and for how long, and to whom but for who has copies still;
+  what runs meanwhile is up to the machine.
 - A fault that leaves a majority, and of each partition a copy of the set, is not ended before every
   partition has answered reads and writes again.
 """
@@ -158,9 +158,7 @@ class Life:
                 await self._goes_on(this)
                 cluster.wake(one)
                 await trio.sleep(short * coin)
-                await cluster.kill(other)
-                await trio.sleep(long)
-                await cluster.start(other)
+                await self._killed(this, other, long)
             case "cut" | "cut and kill":
                 hosts = (*rest, *CLIENTS) if coin else rest
                 self._cut(one, [*_ways([one], hosts), *_ways(hosts, [one])])
@@ -170,9 +168,7 @@ class Life:
                 if this.fault == "cut and kill":
                     this.victims = one, other
                     await trio.sleep(short * coin)
-                    await cluster.kill(other)
-                    await trio.sleep(long)
-                    await cluster.start(other)
+                    await self._killed(this, other, long)
             case "cut what it says" | "cut what it hears":
                 ways = _ways([one], (*rest, *CLIENTS) if coin else rest)
                 if this.fault == "cut what it hears":
@@ -194,6 +190,12 @@ class Life:
                 for _ in range(chance.randint(3, 12)):
                     links.reset(one)
                     await trio.sleep(short / 4)
+
+    async def _killed(self, this: Round, name: str, seconds: float) -> None:
+        await self._cluster.kill(name)
+        this.stuck |= not await self._can_be()
+        await trio.sleep(seconds)
+        await self._cluster.start(name)
 
     def _cut(self, name: str, ways: Iterable[tuple[str, str]]) -> None:
         self._cut_off.add(name)
@@ -246,11 +248,11 @@ def _ways(sources: Iterable[str], targets: Iterable[str]) -> list[tuple[str, str
 # ------------------------------------------------------------------ a life, a campaign
 
 
-async def live(folder: Path, number: int, chance: random.Random, faults: Sequence[str]) -> Life:
+async def live(folder: Path, seed: str, faults: Sequence[str]) -> Life:
     """Live through the rounds of one cluster, and assert what has to hold behind them."""
-    async with real_cluster(folder, UUID(int=number + 1)) as cluster:
-        load = Load(cluster.address, chance)
-        life = Life(cluster, load, chance)
+    async with real_cluster(folder, UUID(int=random.Random(seed).getrandbits(128))) as cluster:
+        load = Load(cluster.address, random.Random(f"{seed}:load"))
+        life = Life(cluster, load, random.Random(f"{seed}:life"))
         try:
             async with load.running():
                 await life.go_through(faults)
@@ -269,24 +271,24 @@ async def live(folder: Path, number: int, chance: random.Random, faults: Sequenc
         return life
 
 
-def dealt(seed: int, count: int) -> list[str]:
-    """Faults for so many rounds, each as often as the others, in an order of chance."""
+def dealt(seed: int, lives: int, rounds: int) -> list[list[str]]:
+    """Faults for each round of some lives, each as often as the others, in an order of chance."""
     chance = random.Random(f"{seed}:faults")
-    found: list[str] = []
-    while len(found) < count:
-        found += chance.sample(FAULTS, len(FAULTS))
-    return found[:count]
+    faults: list[str] = []
+    while len(faults) < lives * rounds:
+        faults += chance.sample(FAULTS, len(FAULTS))
+    return [faults[life * rounds : (life + 1) * rounds] for life in range(lives)]
 
 
-def run_rounds(folder: Path, seed: int, lives: int, rounds: int) -> list[Round]:
-    """Run a campaign; return all its rounds, behind printing them."""
-    faults = dealt(seed, lives * rounds)
+def run_rounds(folder: Path, seed: int, lives: Iterable[Sequence[str]]) -> list[Round]:
+    """Run a campaign, print what was seen, and return all its rounds."""
     found: list[Round] = []
-    for number in range(lives):
-        chance = random.Random(f"{seed}:{number}")
+    for number, faults in enumerate(lives):
         print(f"seed {seed}, life {number}:", flush=True)
-        some = faults[number * rounds : (number + 1) * rounds]
-        found += trio.run(live, folder / f"life{number}", number, chance, some).rounds
+        life = trio.run(live, folder / f"life{number}", f"{seed}:{number}", faults)
+        found += life.rounds
+    print(table(found))
+    print(early(found))
     return found
 
 
@@ -325,7 +327,5 @@ def early(rounds: Iterable[Round]) -> str:
 
 
 if __name__ == "__main__":
-    given = [int(word) for word in (sys.argv[1], *sys.argv[3:])]
-    seen = run_rounds(Path(sys.argv[2]), given[0], *(given[1:] or [10, 4]))
-    print(table(seen))
-    print(early(seen))
+    lives_and_rounds = [int(word) for word in sys.argv[3:]] or [10, 4]
+    run_rounds(Path(sys.argv[2]), int(sys.argv[1]), dealt(int(sys.argv[1]), *lives_and_rounds))

@@ -1,0 +1,20 @@
+"""A cluster of real processes with two backups under load: killed, paused and cut, round by round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.real_rounds import dealt, run_rounds
+
+
+@pytest.mark.slow
+def test_five_rounds_of_faults_lose_nothing_that_has_copies(tmp_path: Path) -> None:
+    faults = ["pause short", "pause long", "cut what it says", "kill all", "kill"]
+    assert len(run_rounds(tmp_path, 1, [faults])) == len(faults)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(2))
+def test_forty_rounds_of_faults_lose_nothing_that_has_copies(tmp_path: Path, seed: int) -> None:
+    assert len(run_rounds(tmp_path, seed, dealt(seed, lives=10, rounds=4))) == 40
