@@ -1,10 +1,11 @@
-"""A cluster of real processes with two backups under load: killed, paused and cut, round by round."""
+"""Real processes with two backups, under load: killed, paused and cut, round after round."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+
 from support.real_rounds import dealt, run_rounds
 
 

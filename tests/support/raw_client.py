@@ -5,7 +5,6 @@ Tests of members speak to them with it, so that no rule of the real client hides
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Load on a cluster of real processes: what its clients do, and what they met meanwhile.
 
-Three maps are used through three handles: registers, counters, and pairs.  Each key has one client of
-each handle, so that who waits for one partition tells of the others still.  A pair is two keys
+Three maps are used through three handles: registers, counters, and pairs.  Each key has one client
+of each handle, so that who waits for one partition tells of the others still.  A pair is two keys
 of one partition that only transactions touch, which read and write both; as one register it has
 a history like any other.
 
@@ -84,7 +84,7 @@ KEYS = {"registers": keys_of("r"), "counters": keys_of("c"), "pairs": keys_of("p
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A call that was acknowledged: when it began and ended, of which partition, whether it wrote."""
+    """A call that was acknowledged: its begin and end, its partition, and whether it wrote."""
 
     began: float
     ended: float
@@ -217,9 +217,7 @@ class WatchedMap:
         """Add to a number."""
         return await self._call(key, True, lambda one: one.incr(key, delta))
 
-    async def _call(
-        self, key: str, writes: bool, asked: Callable[[SharedMap], Awaitable[T]]
-    ) -> T:
+    async def _call(self, key: str, writes: bool, asked: Callable[[SharedMap], Awaitable[T]]) -> T:
         load = self._load
         await trio.sleep(load.chance.uniform(0, PAUSE_S_MAX))
         handle, timeout = self._handles[_handle.get()]

@@ -113,7 +113,7 @@ class RealCluster:
             process.terminate()
         for process in ending.values():
             status = await trio.to_thread.run_sync(process.wait, PATIENCE_S)
-            assert status == 0, f"{process.args} ended with {status}"
+            assert status == 0, f"{process.args!r} ended with {status}"
 
     async def stories(self) -> list[Story]:
         """Return what the newest decision that anybody knows says of each partition."""
@@ -129,9 +129,7 @@ class RealCluster:
     async def _told_by(self, name: str) -> list[dict[str, Any]]:
         address = HOST, self._ports[name][1]
         try:
-            client: RawClient = await connected(
-                production().network, address, line=os.urandom(16)
-            )
+            client: RawClient = await connected(production().network, address, line=os.urandom(16))
             try:
                 return [await client.ask("partition", one) for one in range(PARTITIONS)]
             finally:

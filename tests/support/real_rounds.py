@@ -1,8 +1,8 @@
 """Rounds of faults on clusters of three real processes with two backups, under load.
 
-A copy that was away stays out of its sets, so a cluster has but few rounds in it: a campaign is made
-of *lives*, each of a new cluster, some rounds, and a power cut of processes at its end (all are
-killed and started again).  Every key is read before and behind that.
+A copy that was away stays out of its sets, so a cluster has but few rounds in it: a campaign is
+made of *lives*, each of a new cluster, some rounds, and a kill of all members at its end, which are
+started again.  Every key is read before and behind that.
 
     python -m support.real_rounds SEED FOLDER [LIVES [ROUNDS]]
 
@@ -80,8 +80,8 @@ class Life:
         """Let faults come, one after the other; behind each all is healed and served."""
         await self._served(PATIENCE_S)
         for fault in faults:
-            one, other, _ = victims = await self._victims()
-            this = Round(fault, (one,))
+            victims = await self._victims()
+            this = Round(fault, (victims[0],))
             self.rounds.append(this)
             began, met, answered = time.monotonic(), len(self._load.met), len(self._load.answered)
             await self._cause(this, victims)
@@ -314,7 +314,7 @@ def table(rounds: Iterable[Round]) -> str:
 
 
 def early(rounds: Iterable[Round]) -> str:
-    """Return the errors that a client could have avoided by trying on, by kind, with one of each."""
+    """Return the errors of clients that had time to try on, by kind, with one of each."""
     found: dict[tuple[str, str], list[Met]] = defaultdict(list)
     for one in rounds:
         for error in one.met:
