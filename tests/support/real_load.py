@@ -45,6 +45,8 @@ from tidelog.testing.workloads import (
     register_clients,
 )
 
+from .real_pinned import Pinned
+
 T = TypeVar("T")
 SPACE = Space(0, 8)
 MAPS = ("registers", "counters", "pairs")
@@ -258,12 +260,13 @@ async def _found(mapping: SharedMap, key: str) -> Any:
 class Load:
     """The histories of all keys, and what the clients noted."""
 
-    def __init__(self, address: str, chance: random.Random) -> None:
+    def __init__(self, address: str, pinned: Sequence[Pinned], chance: random.Random) -> None:
         self.histories = {(name, key): History() for name in MAPS for key in KEYS[name]}
         self.answered: list[Answered] = []
         self.met: list[Met] = []
         self.chance = chance
         self._address = address
+        self._pinned = pinned
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -285,6 +288,9 @@ class Load:
                         )
                         handles.append((ThreadsMap(shared), THREADS_TIMEOUT_S))
                     self._begin(name, nursery, handles)
+                registers = {key: self.histories["registers", key] for key in KEYS["registers"]}
+                for pinned in self._pinned:
+                    nursery.start_soon(pinned.work, registers)
                 yield
                 nursery.cancel_scope.cancel()
         finally:

@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ PORT_BASE = 20_000
 ANSWER_S_MAX = 2.0
 PATIENCE_S = 60.0
 LOG_NAME = "server.log"
-PROGRAM = ["-m", "tidelog"]
+PROGRAM = ("-m", "tidelog")
 
 
 class Story(NamedTuple):
@@ -50,17 +50,24 @@ class Story(NamedTuple):
 class RealCluster:
     """Three members, each a process, with two backups."""
 
-    def __init__(self, folder: Path, links: Links, ports: dict[str, tuple[int, int]]) -> None:
+    def __init__(
+        self, folder: Path, links: Links, ports: dict[str, tuple[int, int]], program: Sequence[str]
+    ) -> None:
         self.folder = folder
         self.links = links
         self.paused: set[str] = set()
         self._ports = ports
+        self._program = program
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def address(self) -> str:
         """Where clients connect: through the proxies."""
         return "tidelog://" + ",".join(f"{HOST}:{front}" for front, _ in self._ports.values())
+
+    def front(self, name: str) -> tuple[str, int]:
+        """Where clients and other members reach a member: its proxy."""
+        return HOST, self._ports[name][0]
 
     async def wait_until_up(self) -> None:
         """Wait until somebody has heard of a decision about every partition."""
@@ -79,7 +86,7 @@ class RealCluster:
             await self.links.listen(name, front, behind)
             with open(self.folder / name / LOG_NAME, "ab") as log:
                 self._running[name] = subprocess.Popen(
-                    [sys.executable, *PROGRAM, "server", "run", self.folder / name, "-v",
+                    [sys.executable, *self._program, "server", "run", self.folder / name, "-v",
                      "--listen", f"{HOST}:{behind}"],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 )  # fmt: skip
@@ -162,15 +169,20 @@ def make_members(folder: Path, cluster: UUID, fronts: Iterable[int]) -> dict[byt
 
 
 @asynccontextmanager
-async def real_cluster(folder: Path, cluster: UUID) -> AsyncIterator[RealCluster]:
-    """Make a cluster in a new folder and start it; whatever of it runs at the end is killed."""
+async def real_cluster(
+    folder: Path, cluster: UUID, program: Sequence[str] = PROGRAM
+) -> AsyncIterator[RealCluster]:
+    """Make a cluster in a new folder and start it; whatever of it runs at the end is killed.
+
+    ``program`` is what Python is given to run the command ``tidelog``.
+    """
     folder.mkdir(parents=True)
     ports = free_ports(PORT_BASE + os.getpid() % 1000 * 8, 2 * len(NAMES))
     fronts, behind = ports[: len(NAMES)], ports[len(NAMES) :]
     async with trio.open_nursery() as nursery:
         links = Links(nursery, make_members(folder, cluster, fronts))
         made = RealCluster(
-            folder, links, dict(zip(NAMES, zip(fronts, behind, strict=True), strict=True))
+            folder, links, dict(zip(NAMES, zip(fronts, behind, strict=True), strict=True)), program
         )
         try:
             await made.start(*NAMES)

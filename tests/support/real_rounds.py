@@ -30,7 +30,8 @@ import trio
 
 from .real_links import CLIENTS
 from .real_load import Load, Met
-from .real_processes import NAMES, PATIENCE_S, RealCluster, real_cluster
+from .real_pinned import Pinned
+from .real_processes import NAMES, PATIENCE_S, PROGRAM, RealCluster, real_cluster
 
 LOOK_S = 0.05
 STORY_S = 0.5
@@ -248,10 +249,16 @@ def _ways(sources: Iterable[str], targets: Iterable[str]) -> list[tuple[str, str
 # ------------------------------------------------------------------ a life, a campaign
 
 
-async def live(folder: Path, seed: str, faults: Sequence[str]) -> Life:
+async def live(folder: Path, seed: str, faults: Sequence[str], program: Sequence[str]) -> Life:
     """Live through the rounds of one cluster, and assert what has to hold behind them."""
-    async with real_cluster(folder, UUID(int=random.Random(seed).getrandbits(128))) as cluster:
-        load = Load(cluster.address, random.Random(f"{seed}:load"))
+    cluster_id = UUID(int=random.Random(seed).getrandbits(128))
+    async with real_cluster(folder, cluster_id, program) as cluster:
+        pinned = [
+            Pinned(name, cluster.front(name), "registers", writes=writes)
+            for name in NAMES
+            for writes in (False, True)
+        ]
+        load = Load(cluster.address, pinned, random.Random(f"{seed}:load"))
         life = Life(cluster, load, random.Random(f"{seed}:life"))
         try:
             async with load.running():
@@ -262,6 +269,7 @@ async def live(folder: Path, seed: str, faults: Sequence[str]) -> Life:
             await cluster.wait_until_up()
             await load.read_back("reader behind the end")
             await cluster.end()
+            assert all(one.answered for one in pinned), "one was never served"
         finally:
             load.write(folder)
         await trio.to_thread.run_sync(load.judge)
@@ -280,12 +288,14 @@ def dealt(seed: int, lives: int, rounds: int) -> list[list[str]]:
     return [faults[life * rounds : (life + 1) * rounds] for life in range(lives)]
 
 
-def run_rounds(folder: Path, seed: int, lives: Iterable[Sequence[str]]) -> list[Round]:
+def run_rounds(
+    folder: Path, seed: int, lives: Iterable[Sequence[str]], program: Sequence[str] = PROGRAM
+) -> list[Round]:
     """Run a campaign, print what was seen, and return all its rounds."""
     found: list[Round] = []
     for number, faults in enumerate(lives):
         print(f"seed {seed}, life {number}:", flush=True)
-        life = trio.run(live, folder / f"life{number}", f"{seed}:{number}", faults)
+        life = trio.run(live, folder / f"life{number}", f"{seed}:{number}", faults, program)
         found += life.rounds
     print(table(found))
     print(early(found))
