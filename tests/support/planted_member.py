@@ -1,4 +1,4 @@
-"""The command ``tidelog`` with a mistake planted: a member answers without a look at its lease (L5).
+"""The command ``tidelog`` with a mistake: a member answers without a look at its lease (L5).
 
 python -m support.planted_member server run DIR
 """
@@ -9,7 +9,7 @@ from tidelog.engine.agreement.machine import Agreement
 from tidelog.tools.entry import main
 
 
-def may_serve(self: Agreement, partition: int, _now: float) -> bool:
+def may_serve(self: Agreement, partition: int, now: float) -> bool:
     return self.is_author(self.topology.partitions[partition])
 
 

@@ -66,7 +66,7 @@ class Pinned:
         try:
             with trio.fail_after(ANSWER_S_MAX):
                 if self._writes:
-                    pair = {key.encode(): Msgpack.encode(value)}
+                    pair: dict[bytes, bytes | None] = {key.encode(): Msgpack.encode(value)}
                     await client.put(os.urandom(16), namespace, pair)
                     call.ok(None, time.monotonic())
                 else:
