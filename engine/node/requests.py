@@ -358,7 +358,7 @@ class Requests:
         try:
             commit.check(commit, self._log.waiting)
         except ConflictError as error:
-            raise self._told(error, wanted) from error
+            raise self._told(error, wanted) from None
         self._partitions.check(wanted.partitions(), self._around.now)
         request.answer((context.state.time, [], [], [], []))
 
