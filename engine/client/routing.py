@@ -349,8 +349,12 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
                 raise AnswerLostError(search.reason, event.now)
             if event.code == NotEnoughMembersError.code:
                 now = yield from search.looked(event.now, member.id)
-                if not search.fresh or _still(cluster, job, member):
+                # Who has a majority will take over from a member that has none.
+                told = not search.fresh or (search.minority and _still(cluster, job, member))
+                if told and not job.patient:
                     raise error_of(event.code, event.message, event.fields)
+            elif job.patient and event.code == PartitionUnavailableError.code:
+                now = event.now
             elif event.code not in (REMAP, WAIT):
                 raise error_of(event.code, event.message, event.fields)
             else:
@@ -361,7 +365,7 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
                 raise AnswerLostError(event.reason, event.now)
             now = yield from search.failed(member, event)
             minority = search.fresh and search.minority and not job.patient
-            if minority and _still(cluster, job, member):
+            if minority and job.partitions and _still(cluster, job, member):
                 raise search.late()  # nobody can tell who serves this instead
         if _still(cluster, job, member):
             yield from search.rested(now)
@@ -429,9 +433,14 @@ def _still(cluster: Cluster, job: Job, member: MemberView) -> bool:
 
 
 def _lacks_majority(event: Value | Failed) -> bool:
-    """Tell whether a member has said in its status that it reaches no majority."""
+    """Tell whether a member has said in its status that it reaches no majority.
+
+    One that has just started cannot know that yet.
+    """
     status = event.value if type(event) is Value else None
-    return isinstance(status, dict) and status.get("majority") is False
+    if not isinstance(status, dict) or status.get("just_started"):
+        return False
+    return status.get("majority") is False
 
 
 def _unavailable(job: Job, member: MemberView) -> PartitionUnavailableError:

@@ -475,6 +475,7 @@ class RunningMember:
             "term": term.number,
             "coordinator": term.member.bytes if term.number else None,
             "majority": agreement.reaches_majority(now),
+            "just_started": partitions.just_started(now),
             "decided": topology.index,
             "members": members_of(topology),
             "lease_us": max(int((agreement.lease.end - now) * 1e6), 0)

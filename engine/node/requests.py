@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ...affinity.errors import (
     CommitUnknownError,
+    ConflictError,
     DeadlineError,
     TidelogError,
     TransactionTooLargeError,
@@ -67,6 +68,8 @@ PREPARE_BYTES_MAX, PREPARE_KEYS_MAX = 60 << 20, 500_000
 """Of one transaction that other copies store, too: it goes to them in one message."""
 OUTSTANDING_BYTES_MAX = 32 << 20
 """Bytes of one partition that some copy does not have yet; who brings more comes again."""
+SILENT_S = 0.1
+"""Seconds after which a copy that has stored nothing counts as silent."""
 QUEUED_BYTES_MAX = 256 << 20
 """Bytes of updates that wait for the log; who brings more is told to come again."""
 
@@ -311,7 +314,7 @@ class Requests:
         if self._log.queued_bytes > QUEUED_BYTES_MAX:
             raise RoutedError("wait", "more is to be written here than the disk keeps up with")
         shared = self._check_room(touched)
-        commit = self._commit_of(wanted, lambda: self._ended(pending))
+        commit = self._commit_of(wanted, lambda: self._ended(pending, wanted))
         if shared and (commit.size > PREPARE_BYTES_MAX or len(wanted.writes) > PREPARE_KEYS_MAX):
             raise TransactionTooLargeError(
                 f"a transaction of {len(wanted.writes):,} keys and {commit.size:,} bytes does not "
@@ -357,17 +360,34 @@ class Requests:
         commit = self._commit_of(wanted, lambda: None)
         assert commit.check is not None
         # What is on its way is not applied: a read that it changes is not confirmed either.
-        commit.check(commit, self._log.waiting)
+        try:
+            commit.check(commit, self._log.waiting)
+        except ConflictError as error:
+            raise self._told(error, wanted) from None
         self._partitions.check(wanted.partitions(), self._around.now)
         request.answer((context.state.time, [], [], [], []))
 
-    def _ended(self, pending: PendingCommit) -> None:
+    def _told(self, error: Exception, wanted: WantedCommit) -> Exception:
+        """Return what is told of an error: to come again if what was in the way waits for a copy.
+
+        Whoever runs again at once would lose again, until the copy is out of the set.
+        """
+        if not isinstance(error, ConflictError):
+            return error
+        if not self._log.is_undecided({read.full_key for read in wanted.reads}):
+            return error
+        now, streams = self._around.now, map(self._streams.get, wanted.partitions())
+        if not any(stream is not None and any(stream.late(now, SILENT_S)) for stream in streams):
+            return error
+        return RoutedError("wait", "another transaction is in the way, which waits for a copy")
+
+    def _ended(self, pending: PendingCommit, wanted: WantedCommit) -> None:
         """Answer a commit that was applied, or failed; called under the mutex if it was applied."""
         commit = pending.commit
         if commit.error is not None:
             self._ids.discard(pending.tx_id)
             assert isinstance(commit.error, Exception)
-            pending.request.fail(commit.error)
+            pending.request.fail(self._told(commit.error, wanted))
         else:
             self._confirm(pending)
         self._ask_again()

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import pytest
 import trio
 
-from tidelog import codecs
+from tidelog import aio, codecs
+from tidelog.affinity.partitions import Space, partition_of
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.node.partitions import Partitions
 from tidelog.engine.replication import merging
@@ -56,6 +57,42 @@ def test_every_copy_has_what_was_acknowledged() -> None:
         for partition in range(PARTITIONS):
             assert len({at.digest(name, partition) for name in at.names}) == 1
             assert len({at.counters(name, partition) for name in at.names}) == 1
+
+    at.run(scenario)
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_who_conflicts_with_a_commit_that_waits_for_a_silent_copy_waits_too(writes: bool) -> None:
+    """Each attempt lost at once to what could not commit yet, until there were none left."""
+    at = cluster(61)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        db = at.client(timeout=30)
+        numbers = db.map("m", key=codecs.Str, value=codecs.I64)
+        await numbers.set("k0", 1)
+
+        space = Space(0, PARTITIONS)
+        place = partition_of(b"k0", space)
+        names = (f"k{number}" for number in range(1, 1000))
+        twin = next(name for name in names if partition_of(name.encode(), space) == place)
+
+        async def add(tx: aio.Transaction) -> int | None:
+            await tx[numbers].get(twin)
+            found = await tx[numbers].get("k0")
+            if writes:
+                await tx[numbers].set("k0", (found or 0) + 1)
+            return found
+
+        primary = at.primary(place)
+        silent = next(name for name in at.names if name not in (primary, at.coordinator()))
+        at.cut([silent], [name for name in at.names if name != silent])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(numbers.set, "k0", 10)
+            await trio.sleep(0.3)
+            assert await db.run(add, attempts=3) == 10
+        assert await numbers.get("k0") == 10 + writes
 
     at.run(scenario)
 
