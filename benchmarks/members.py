@@ -23,6 +23,7 @@ from typing import Any, Literal
 from unittest import mock
 from uuid import UUID
 
+from tidelog.affinity.assignment import assign
 from tidelog.affinity.partitions import Space, partitions_of
 from tidelog.engine.node import member_files
 from tidelog.engine.system.production import production
@@ -118,13 +119,12 @@ def members_up(
 def _make(folder: Path, local: LocalCluster, one_primary: bool) -> None:
     known = identified(local.cluster, {member.name: member.address for member in local.members})
     first = local.members[0].id
-    spread = member_files.assign
 
     def gathered(*arguments: Any) -> list[list[Any]]:
-        rows: Sequence[Sequence[Any]] = spread(*arguments)
+        rows: Sequence[Sequence[Any]] = assign(*arguments)
         return [[first, *(member for member in row if member != first)] for row in rows]
 
-    with mock.patch.object(member_files, "assign", gathered if one_primary else spread):
+    with mock.patch.object(member_files, "assign", gathered if one_primary else assign):
         for member in local.members:
             member_files.init_member(
                 production(),
