@@ -69,6 +69,7 @@ class Ask:
     clients: int
     seconds: float
     pids: tuple[int, ...] = ()
+    records: int = RECORDS
 
 
 class Load(NamedTuple):
@@ -194,10 +195,10 @@ async def _of_tasks(ask: Ask, shares: list[list[Pair]]) -> Load:
 
 
 def fill(ask: Ask) -> float:
-    """Put all records once."""
+    """Put so many records once."""
     client = threads_of(ask.peer, ask.where)
     with ThreadPoolExecutor(ask.clients) as pool:
-        list(pool.map(lambda pair: client.put(*pair), pairs_of(RECORDS, WRITTEN)))
+        list(pool.map(lambda pair: client.put(*pair), pairs_of(ask.records, WRITTEN)))
     client.close()
     return 0.0
 

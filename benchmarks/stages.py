@@ -19,6 +19,9 @@ from members import Layout, members_up
 from staged_member import read_stages
 from workloads import WRITTEN, pairs_of
 
+WARM_RECORDS = 1_000
+"""Put before time is taken."""
+
 
 @dataclass(frozen=True, slots=True)
 class AskStages:
@@ -92,7 +95,7 @@ def staged_round(
     """Measure a new cluster whose members tell of their stages; by the number of clients."""
     try:
         with members_up(folder, backups=backups, layout=layout, staged=True) as up:
-            in_child(fill, Ask("tidelog-3", up.url, "put", "threads", 32, 0))
+            in_child(fill, Ask("tidelog-3", up.url, "put", "threads", 32, 0, (), WARM_RECORDS))
             return {
                 count: in_child(stages_of, AskStages(up.url, count, seconds, up.pids, up.files))
                 for count in clients
