@@ -194,6 +194,12 @@ class NodeLog:
             self._idle = trio.Event()
         self._wake.set()
 
+    async def passed(self) -> None:
+        """Wait until everything that is queued by now is in the log, durably."""
+        behind = trio.Event()
+        self.put_barrier(behind.set)
+        await behind.wait()
+
     async def written(self) -> None:
         """Wait until nothing is queued or on its way."""
         await self._idle.wait()
