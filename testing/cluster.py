@@ -35,6 +35,7 @@ from ..affinity.errors import TidelogError
 from ..affinity.partitions import partition_of
 from ..affinity.topology import FIRST_NAMESPACE, Decision, Topology
 from ..engine.agreement.timing import Timing
+from ..engine.client.copies import ReadFrom
 from ..engine.client.tasks import ClusterTasksDatabase
 from ..engine.data.raw_scan import raw_blocks
 from ..engine.data.stored import CHECK_SIZE, PENDING, is_tombstone, pack_prefix, split_key
@@ -255,14 +256,18 @@ class SimCluster:
         return machine
 
     def client(
-        self, name: str | None = None, timeout: float = CLIENT_S_MAX
+        self,
+        name: str | None = None,
+        timeout: float = CLIENT_S_MAX,
+        read_from: ReadFrom = "primary",
     ) -> ClusterTasksDatabase:
         """Return a database of ``tidelog.aio`` on a machine of its own.
 
         ``name`` is the member that is asked first.
         """
         names = sorted(self.names, key=lambda other: other != name)
-        return self.client_machine().database([f"{one}:{PORT}" for one in names], timeout)
+        addresses = [f"{one}:{PORT}" for one in names]
+        return self.client_machine().database(addresses, timeout, read_from)
 
     # -------------------------------------------------------------- what is looked at
 

@@ -133,6 +133,10 @@ class ReplicaGroups:
         self._accused: dict[int, list[int]] = {}
         self._accused_at = float("-inf")
         self._early: list[_Early] = []
+        self.asked: Callable[[Incarnation, Message], object] = lambda _sender, _message: None
+        """Hears what others say about reads of copies."""
+        self.applied: Callable[[], object] = _nothing
+        """Hears that something of a stream has taken effect here."""
 
     def __repr__(self) -> str:
         return (
@@ -190,6 +194,20 @@ class ReplicaGroups:
             else [[copy.member.bytes, one.stored] for copy, one in stream.followers.items()],
             "followed": None if following is None else [following.taken, following.durable],
         }
+
+    # -------------------------------------------------------------- what reads of copies ask
+
+    def lists(self, copy: Incarnation, partition: int) -> bool:
+        """Tell whether a copy is of the in-sync set of a partition."""
+        return copy in self._topology.partitions[partition].in_sync
+
+    def followed(self, partition: int) -> Following | None:
+        """Return what this copy follows, if it is of the set, in an epoch that is open here."""
+        following = self._following.get(partition)
+        if following is None or self._log.state.epochs[partition] != following.epoch:
+            return None
+        is_whole = self._log.state.copies.is_whole(partition)
+        return following if is_whole and self.lists(self._me, partition) else None
 
     # -------------------------------------------------------------- what is decided
 
@@ -448,7 +466,11 @@ class ReplicaGroups:
         self._answer(sender, [one for one in again.values() if one.durable])
         if fresh:
             arrived = _Arrived(fresh, self._following, self._log, connection)
-            self._log.put(arrived.commit(partial(self._answer, sender)))
+            self._log.put(arrived.commit(partial(self._stored_items, sender)))
+
+    def _stored_items(self, author: Incarnation, having: Sequence[Following]) -> None:
+        self._answer(author, having)
+        self.applied()
 
     def _answer(self, author: Incarnation, having: Sequence[Following]) -> None:
         if having:
@@ -496,6 +518,8 @@ class ReplicaGroups:
                 self._take_settles(sender, message)
             case "settle-stored":
                 self._take_stored_lists(sender, message)
+            case "confirm-copy" | "copy-confirmed":
+                self.asked(sender, message)
             case _:
                 pass  # of rebalancing, and of transactions over several groups
 

@@ -42,13 +42,12 @@ from .commits import (
     WantedCommit,
     check_id,
     commit_of,
-    map_record,
     not_understood,
     places_of,
-    range_of,
     unexpected,
     wanted_of,
 )
+from .copy_reads import CopyReads
 from .log import NodeLog
 from .partitions import Partitions, RoutedError
 from .prepared import ClientCommit
@@ -57,6 +56,8 @@ REQUEST, RESPONSE, FAILURE = BY_NAME["request"], BY_NAME["response"], BY_NAME["f
 CANCEL = BY_NAME["cancel"]
 CODEC_NAME_MAX = 255
 VERSIONS_END = 1 << 31
+AT_ONCE = frozenset(("status", "partition", "stale"))
+"""Operations that wait for no decisions."""
 HELD_MAX = 4096
 """Requests that wait for decisions; of more than that the oldest are told to come again."""
 HELD_S_MAX = 5.0
@@ -156,12 +157,14 @@ class Requests:
         log: NodeLog,
         partitions: Partitions,
         streams: Streams,
+        copy_reads: CopyReads,
         around: Surroundings,
         near: tuple[bytes, int],
     ) -> None:
         """``near`` is the member, and its boot."""
         self._log = log
         self._streams = streams
+        self._copy_reads = copy_reads
         self._near = near
         self._partitions = partitions
         self._around = around
@@ -190,10 +193,7 @@ class Requests:
             request = ClientRequest(
                 connection, number, self._around.now + left, operation, arguments
             )
-            if connection.decided > self._around.decided and operation not in (
-                "status",
-                "partition",
-            ):
+            if connection.decided > self._around.decided and operation not in AT_ONCE:
                 self._hold(connection.decided, request)
             else:
                 self._carry_out(request)
@@ -233,6 +233,7 @@ class Requests:
     def tick(self) -> None:
         """Confirm commits that wait for a lease, and give up what waits too long."""
         now = self._around.now
+        self._copy_reads.tick()
         waiting, self._unconfirmed = self._unconfirmed, []
         for pending in waiting:
             self._confirm(pending)
@@ -255,25 +256,15 @@ class Requests:
         request.answer(found)
 
     def _scan(self, request: ClientRequest) -> None:
-        number, partitions, low, high, reverse, limit, versions, values = request.arguments
-        if limit < 1:
-            raise not_understood(f"a scan of {limit} pairs")
-        state = self._log.state
-        space = state.space_of(map_record(state, number))
-        if not set(partitions) <= set(space.numbers):
-            raise not_understood("a scan of partitions that its map has not")
-        found = reads.page(
-            self._log.overlay.view,
-            state,
-            range_of(number, low, high),
-            partitions,
-            reverse=bool(reverse),
-            limit=limit,
-            versions=bool(versions),
-            with_values=bool(values),
-        )
-        self._partitions.check(partitions, self._around.now)
-        request.answer(found)
+        found = reads.scanned(self._log.state, self._log.overlay.view, request.arguments)
+        self._partitions.check(found.partitions, self._around.now)
+        request.answer(found.value)
+
+    def _copy(self, request: ClientRequest) -> None:
+        self._copy_reads.confirmed(request)
+
+    def _stale(self, request: ClientRequest) -> None:
+        self._copy_reads.stale(request)
 
     def _status(self, request: ClientRequest) -> None:
         request.answer(dict(self._around.status()))
@@ -514,6 +505,8 @@ RECENT_MAX = 65_536
 _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "get": Requests._get,
     "scan": Requests._scan,
+    "copy": Requests._copy,
+    "stale": Requests._stale,
     "commit": Requests._commit,
     "outcome": Requests._outcome,
     "map": Requests._map,
