@@ -31,6 +31,7 @@ from .routing import (
     TRIED_SHOWN_MAX,
     WAIT,
     Ask,
+    Broke,
     ClientEvent,
     Cluster,
     Failed,
@@ -99,6 +100,7 @@ class Stale:
         if cluster.view is None:
             yield from served(cluster, Job((), "status", (), job.until))
         tried: dict[int, ClientEvent] = {}
+        broken: set[int] = set()
         pause = PAUSE_S
         now = (yield Pause(0.0)).now
         while True:
@@ -114,7 +116,10 @@ class Stale:
                     for partition, epoch, lwm in zip(*columns, strict=True):
                         self.as_of[partition] = AsOf(epoch, lwm)
                     return value
-                tried[place], now = event, event.now
+                if type(event) is not Broke or place in broken:
+                    tried[place] = event
+                broken.add(place)  # an old connection says nothing of whoever is there now
+                now = event.now
             elif len(job.partitions) > 1:  # one member need not have all of them
                 raise SplitError({partition: partition for partition in job.partitions})
             elif now < job.until and any(_is_coming(event) for event in tried.values()):
