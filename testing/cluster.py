@@ -95,6 +95,7 @@ class SimCluster:
         nodes: int = 3,
         partitions: int = 16,
         backups: int = 0,
+        min_in_sync: int = 1,
         timing: Timing | None = None,
         options: Options | None = None,
     ) -> None:
@@ -102,6 +103,7 @@ class SimCluster:
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
         self.partitions = partitions
         self.backups = backups
+        self.min_in_sync = min_in_sync
         self.holds = Holds()
         self._id = UUID(int=self.world.random("cluster").getrandbits(128), version=4)
         self._members = [(self.member_id(name), f"{name}:{PORT}") for name in self.names]
@@ -163,6 +165,7 @@ class SimCluster:
                     members=self._members,
                     partitions=self.partitions,
                     backups=self.backups,
+                    min_in_sync=self.min_in_sync,
                 )
             await run_member(
                 environment,

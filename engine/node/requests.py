@@ -284,6 +284,7 @@ class Requests:
         if not wanted.writes:
             self._only_reads(request, wanted)
             return
+        self._partitions.check_copies(touched)
         if self._log.queued_bytes > QUEUED_BYTES_MAX:
             raise RoutedError("wait", "more is to be written here than the disk keeps up with")
         shared = self._check_room(touched)
@@ -308,7 +309,9 @@ class Requests:
             answer,
             streams=self._streams,
             near=self._near,
-            check_epochs=self._partitions.check_epochs,
+            check_epochs=self._partitions.check_writable
+            if wanted.writes
+            else self._partitions.check_epochs,
         )
 
     def _check_room(self, touched: Collection[int]) -> bool:
@@ -428,6 +431,7 @@ class Requests:
             return
         # Whoever uses a higher attempt than the next one was told of that one's refusal.
         attempt = 1 if entry is None else entry.attempt + 1
+        self._partitions.check_copies((home,))
         refusal = outcomes.OutcomeEntry(outcomes.Kind.REFUSED, state.time, attempt)
         writes: Writes = {full_key: (home, OUTCOMES, tx_id, outcomes.encode_outcome(refusal))}
         commit = ClientCommit(

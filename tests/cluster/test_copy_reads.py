@@ -10,7 +10,7 @@ import trio
 
 from tidelog import codecs
 from tidelog.affinity.topology import Incarnation
-from tidelog.engine.node.copy_reads import CopyReads, PendingKeys
+from tidelog.engine.node.copy_reads import CopyReads, CopyRow, PendingKeys
 from tidelog.errors import NotEnoughMembersError, PartitionUnavailableError, ReadOnlyError
 from tidelog.testing import SimCluster
 from tidelog.testing.storms import run_storm
@@ -203,9 +203,6 @@ def test_a_stale_read_needs_one_copy_and_says_so_without_any() -> None:
 
 # ------------------------------------------------------------------ storms
 
-CUT_OFF = ["1.000 cut c2,n3 5.000"]
-"""The second machine, which reads from copies, is with a member that the others go on without."""
-
 
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_what_copies_answer_holds_through_a_storm(seed: int) -> None:
@@ -213,9 +210,19 @@ def test_what_copies_answer_holds_through_a_storm(seed: int) -> None:
     assert outcome.failure is None, outcome
 
 
-@pytest.mark.parametrize(("seed", "faults"), [(2, []), (3, CUT_OFF)])
-def test_what_copies_answer_holds_where_mistakes_show(seed: int, faults: list[str]) -> None:
-    outcome = run_storm(seed, backups=2, read_from="copies", faults=faults)
+WHERE_MISTAKES_SHOW = [
+    (2, 3, []),
+    (3, 3, ["1.000 cut c2,n3 5.000"]),
+    (6, 5, ["1.000 cut c2,n4,n5 6.000"]),
+]
+"""Seed, members and faults: the second machine, which reads from copies, is cut off with few."""
+
+
+@pytest.mark.parametrize(("seed", "nodes", "faults"), WHERE_MISTAKES_SHOW)
+def test_what_copies_answer_holds_where_mistakes_show(
+    seed: int, nodes: int, faults: list[str]
+) -> None:
+    outcome = run_storm(seed, nodes=nodes, backups=2, read_from="copies", faults=faults)
     assert outcome.failure is None, outcome
 
 
@@ -235,16 +242,33 @@ def nobody_confirms(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CopyReads, "_ask", ask)
 
 
+def a_primary_confirms_without_a_lease(patch: pytest.MonkeyPatch) -> None:
+    def confirms(self: CopyReads, copy: Incarnation, row: CopyRow) -> bool:
+        stream = self._streams.get(row.partition)
+        return stream is not None and stream.epoch == row.epoch and copy in stream.followers
+
+    patch.setattr(CopyReads, "_confirms", confirms)
+
+
 @pytest.mark.parametrize(
-    ("plant", "seed", "faults"), [(nobody_is_waited_for, 2, []), (nobody_confirms, 3, CUT_OFF)]
+    ("plant", "seed", "nodes", "faults"),
+    [
+        (plant, *where)
+        for plant, where in zip(
+            (nobody_is_waited_for, nobody_confirms, a_primary_confirms_without_a_lease),
+            WHERE_MISTAKES_SHOW,
+            strict=True,
+        )
+    ],
 )
 def test_a_mistake_that_is_planted_in_copies_is_found(
     plant: Callable[[pytest.MonkeyPatch], None],
     seed: int,
+    nodes: int,
     faults: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plant(monkeypatch)
-    outcome = run_storm(seed, backups=2, read_from="copies", faults=faults)
+    outcome = run_storm(seed, nodes=nodes, backups=2, read_from="copies", faults=faults)
     assert outcome.failure is not None
     assert "not linearizable" in outcome.failure

@@ -91,7 +91,12 @@ def prepare_folder(folder: str) -> None:
 
 
 def described(
-    folder: str, count: int, partitions: int, base_port: int, backups: int = 0
+    folder: str,
+    count: int,
+    partitions: int,
+    base_port: int,
+    backups: int = 0,
+    min_in_sync: int = 1,
 ) -> LocalCluster:
     """Return the cluster in a directory; a new one, which is written down, if there is none."""
     if os.path.exists(os.path.join(folder, CLUSTER_FILE_NAME)):
@@ -100,6 +105,11 @@ def described(
         raise UsageError(
             f"{backups} backups cannot be had with {count} members",
             hint=f"Give at most {count - 1}, or more members.",
+        )
+    if min_in_sync > backups + 1:
+        raise UsageError(
+            f"{min_in_sync} copies in sync cannot be had with {backups} backups",
+            hint=f"Give at most {backups + 1}, or more backups.",
         )
     cluster = uuid4()
     members = []
@@ -114,7 +124,11 @@ def described(
             )
         )
     new = LocalCluster(
-        cluster=cluster, partitions=partitions, members=tuple(members), backups=backups
+        cluster=cluster,
+        partitions=partitions,
+        members=tuple(members),
+        backups=backups,
+        min_in_sync=min_in_sync,
     )
     write_cluster(folder, new)
     return new
@@ -155,6 +169,7 @@ def make_members(folder: str, cluster: LocalCluster) -> None:
                 members=identified(cluster.cluster, addresses),
                 partitions=cluster.partitions,
                 backups=cluster.backups,
+                min_in_sync=cluster.min_in_sync,
             )
 
 
