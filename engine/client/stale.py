@@ -16,7 +16,7 @@ Left out: who is asked (``copies``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from ...affinity.errors import ReadOnlyError
 from ..aio import maps as aio_maps
@@ -25,16 +25,15 @@ from ..api.maps import Map, map_of
 from ..api.pickling import WayBack
 from ..api.unwritable import Unwritable
 from ..data.decisions import Decide
-from ..data.namespaces import Namespace, namespace_at, not_copied
+from ..data.namespaces import Home, Namespace, namespace_at, not_copied
 from ..data.operations import Encoded
 from ..data.requests import Together
 from ..data.scan import Pair
 from .copies import AsOf, Stale
+from .reads import ReadWay
 from .remote import PairBlocks, Remote
+from .routing import Cluster
 from .session import ClusterSession, peeked
-
-if TYPE_CHECKING:
-    from .tasks import ClusterLoopSession
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -117,10 +116,32 @@ class StaleView:
 # ------------------------------------------------------------------ tasks
 
 
+class TasksSession(Protocol):
+    """What stands behind a database for tasks."""
+
+    cluster: Cluster
+    home: Home
+    loop: Loop
+
+    def check(self, namespace: Namespace) -> None:
+        """Raise unless a map can be asked for something."""
+
+    async def values(
+        self, namespace: Namespace, keys: list[bytes], way: ReadWay | None = None
+    ) -> list[bytes | None]:
+        """Return the encoded values of encoded keys."""
+
+    def blocks(
+        self, namespace: Namespace, low: bytes, high: bytes | None, reverse: bool, size: int,
+        *, values: bool = True, way: ReadWay | None = None,
+    ) -> PairBlocks:  # fmt: skip
+        """Begin an iteration over encoded pairs."""
+
+
 class StaleReach:
     """What answers to the maps of a view for tasks."""
 
-    def __init__(self, session: ClusterLoopSession, way: Stale) -> None:
+    def __init__(self, session: TasksSession, way: Stale) -> None:
         self._session = session
         self._way = way
 
@@ -166,7 +187,7 @@ class StaleReach:
 class StaleTasksView:
     """A cluster as any copy has it, for the tasks of a loop; see ``StaleView``."""
 
-    def __init__(self, session: ClusterLoopSession) -> None:
+    def __init__(self, session: TasksSession) -> None:
         self._home = session.home
         self._way = Stale(session.cluster)
         self._reach = StaleReach(session, self._way)

@@ -44,7 +44,7 @@ from ..replication.streams import Streams
 from .log import NodeLog
 from .outflow import Outflow
 from .partitions import Partitions, RoutedError
-from .reads import Look, look
+from .reads import LookedUp, looked_up
 
 CONFIRM, CONFIRMED = BY_NAME["confirm-copy"], BY_NAME["copy-confirmed"]
 
@@ -155,9 +155,9 @@ class CopyReads:
         lwms = [state.counters[partition].lwm for partition in partitions]
         request.answer((found.value, partitions, epochs, lwms))
 
-    def _look(self, request: CopyRequest) -> Look:
+    def _look(self, request: CopyRequest) -> LookedUp:
         operation, arguments = request.arguments
-        return look(self._log.state, self._log.overlay.view, operation, arguments)
+        return looked_up(self._log.state, self._log.overlay.view, operation, arguments)
 
     # -------------------------------------------------------------- confirmed, at the copy
 
@@ -191,7 +191,7 @@ class CopyReads:
             self._ask(author)
 
     def applied(self) -> None:
-        """Look again at what waits for outcomes, since some are here."""
+        """LookedUp again at what waits for outcomes, since some are here."""
         waiting, self._waiting = self._waiting, []
         for until, request in waiting:
             try:
@@ -287,7 +287,7 @@ class PendingKeys:
     def __init__(self) -> None:
         self._known: dict[int, dict[tuple[bytes, Run], frozenset[tuple[int, bytes]]]] = {}
 
-    def meets(self, found: Look, partition: int, prepared: Prepared | None) -> bool:
+    def meets(self, found: LookedUp, partition: int, prepared: Prepared | None) -> bool:
         """Tell whether something of what was read is written by what is pending in a partition."""
         before = self._known.pop(partition, {})
         if not prepared:

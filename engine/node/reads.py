@@ -22,7 +22,7 @@ PASSED_BYTES_MAX = 32 << 20
 """So much is gone over for a page that shows keys only: the member does nothing else meanwhile."""
 
 
-class Look(NamedTuple):
+class LookedUp(NamedTuple):
     """What a ``get`` or a ``scan`` has found, and all that it rests on."""
 
     value: tuple[Any, ...]
@@ -44,7 +44,7 @@ class Look(NamedTuple):
         )
 
 
-def look(state: State, view: View, operation: object, arguments: object) -> Look:
+def looked_up(state: State, view: View, operation: object, arguments: object) -> LookedUp:
     """Carry out a ``get`` or a ``scan``; ``UsageError`` for anything else, ``NotFoundError``."""
     if operation not in ("get", "scan") or not isinstance(arguments, list):
         raise not_understood(f"a read by {operation!r}")
@@ -54,10 +54,10 @@ def look(state: State, view: View, operation: object, arguments: object) -> Look
         return scanned(state, view, arguments)
     number, keys = arguments
     places = places_of(state, number, keys)
-    return Look(get(view, number, keys, places), frozenset(places), number, frozenset(keys))
+    return LookedUp(get(view, number, keys, places), frozenset(places), number, frozenset(keys))
 
 
-def scanned(state: State, view: View, arguments: Sequence[Any]) -> Look:
+def scanned(state: State, view: View, arguments: Sequence[Any]) -> LookedUp:
     """Return a page, by the arguments of a ``scan``."""
     number, partitions, low, high, reverse, limit, versions, values = arguments
     if limit < 1:
@@ -82,7 +82,7 @@ def scanned(state: State, view: View, arguments: Sequence[Any]) -> Look:
         start = keys[-1]
     elif more:
         stop = keys[-1] + b"\0"
-    return Look(found, frozenset(partitions), number, None, start, stop)
+    return LookedUp(found, frozenset(partitions), number, None, start, stop)
 
 
 def get(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -187,14 +187,15 @@ def test_a_stale_read_needs_one_copy_and_says_so_without_any() -> None:
         at.start([primary])  # which is out of the set by now, and alone with a stranger
         await at.settled([stranger])
         assert await stale[raw_map(database)].get(key) == b"value"
-        for write in (
+        writes: list[Callable[[Any], Awaitable[object]]] = [
             lambda m: m.set(key, b"x"),
             lambda m: m.discard(key),
             lambda m: m.pop(key, None),
             lambda m: m.popitem(),
             lambda m: m.clear(),
             lambda m: m.update_many({key: b"x"}),
-        ):
+        ]
+        for write in writes:
             with pytest.raises(ReadOnlyError, match="a stale view cannot be written"):
                 await write(stale[raw_map(database)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -40,11 +41,12 @@ def test_writes_are_refused_below_the_fewest_copies_and_reads_go_on(
             await raw.set(key, b"after")
             assert await raw.get(key) == b"after"
             return
-        for write in (
+        writes: list[Callable[[], Awaitable[object]]] = [
             lambda: raw.set(key, b"after"),
             lambda: raw.pop(key),
             lambda: raw.update_many({key: b"after"}),
-        ):
+        ]
+        for write in writes:
             with pytest.raises(TooFewCopiesError, match="has 2 copies in sync") as caught:
                 await write()
             assert caught.value.partition == 0
