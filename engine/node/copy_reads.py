@@ -139,6 +139,11 @@ class CopyReads:
         self._questions: dict[Incarnation, _Questions] = {}
         self._number = 0
 
+    @property
+    def waits(self) -> bool:
+        """Whether a read waits for what is pending."""
+        return len(self._waiting) > 0
+
     # -------------------------------------------------------------- stale
 
     def stale(self, request: CopyRequest) -> None:
@@ -177,6 +182,7 @@ class CopyReads:
                 continue
             if self._writing.meets(found, partition, state.copies.pending.get(partition)):
                 self._waiting.append(_Waiting(until, request))
+                self._log.hurry()
                 if len(self._waiting) > WAITING_MAX:
                     self._waiting.pop(0).request.fail(_not_here("what is read is being written"))
                 return

@@ -34,6 +34,7 @@ from ...affinity.topology import (
     TopologyChange,
 )
 from ...wal.records import (
+    CommitUptoRecord,
     Opened,
     OpenRecord,
     PrepareRecord,
@@ -71,7 +72,7 @@ from ..replication.stream import (
     stored_of,
 )
 from ..replication.streams import ITEM_OVERHEAD, Streams
-from .log import NodeLog, record_bytes
+from .log import Haste, NodeLog, record_bytes
 from .outflow import Outflow
 from .partitions import Partitions
 
@@ -92,6 +93,20 @@ class Decisions(Protocol):
 
     def release(self, partitions: list[int]) -> None:
         """Serve some partitions no more in their epochs."""
+
+
+class Readers(Protocol):
+    """What answers reads from the copies that are here."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a read waits for what is pending."""
+
+    def arrived(self, sender: Incarnation, message: Message) -> None:
+        """Take what another member says about reads."""
+
+    def applied(self) -> None:
+        """Hear that something of a stream has taken effect here."""
 
 
 class _Early(NamedTuple):
@@ -133,10 +148,8 @@ class ReplicaGroups:
         self._accused: dict[int, list[int]] = {}
         self._accused_at = float("-inf")
         self._early: list[_Early] = []
-        self.asked: Callable[[Incarnation, Message], object] = lambda _sender, _message: None
-        """Hears what others say about reads of copies."""
-        self.applied: Callable[[], object] = _nothing
-        """Hears that something of a stream has taken effect here."""
+        self.readers: Readers
+        """Set before anything arrives."""
 
     def __repr__(self) -> str:
         return (
@@ -466,11 +479,13 @@ class ReplicaGroups:
         self._answer(sender, [one for one in again.values() if one.durable])
         if fresh:
             arrived = _Arrived(fresh, self._following, self._log, connection)
-            self._log.put(arrived.commit(partial(self._stored_items, sender)))
+            commit = arrived.commit(partial(self._stored_items, sender))
+            matters = arrived.matters or self.readers.waits
+            self._log.put(commit, Haste.AT_ONCE if matters else Haste.COURTESY)
 
     def _stored_items(self, author: Incarnation, having: Sequence[Following]) -> None:
         self._answer(author, having)
-        self.applied()
+        self.readers.applied()
 
     def _answer(self, author: Incarnation, having: Sequence[Following]) -> None:
         if having:
@@ -519,7 +534,7 @@ class ReplicaGroups:
             case "settle-stored":
                 self._take_stored_lists(sender, message)
             case "confirm-copy" | "copy-confirmed":
-                self.asked(sender, message)
+                self.readers.arrived(sender, message)
             case _:
                 pass  # of rebalancing, and of transactions over several groups
 
@@ -635,6 +650,11 @@ class _Arrived:
         self._connection = connection
         self._places = {item.partition: followed[item.partition] for item in items}
         self._records: list[Streamed] = []
+
+    @property
+    def matters(self) -> bool:
+        """Whether anybody waits for it: not for what only tells what has committed."""
+        return any(not isinstance(item.record, CommitUptoRecord) for item in self._items)
 
     def commit(self, answer: Callable[[list[Following]], object]) -> Commit:
         """Return what is queued; ``answer`` is told the places that have something new."""

@@ -48,7 +48,7 @@ from .commits import (
     wanted_of,
 )
 from .copy_reads import CopyReads
-from .log import NodeLog
+from .log import Haste, NodeLog
 from .partitions import Partitions, RoutedError
 from .prepared import ClientCommit
 
@@ -98,6 +98,9 @@ class Surroundings(Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """Return what ``status`` shows."""
+
+    def move(self, partition: int, member: bytes, done: Callable[[Exception | None], None]) -> None:
+        """Let another member serve a partition; ``done`` hears None once it does, or why not."""
 
     def story(self, partition: int) -> Mapping[str, Any]:
         """Return what is known of a partition; ``UsageError`` if there is none of this number."""
@@ -272,6 +275,13 @@ class Requests:
     def _partition(self, request: ClientRequest) -> None:
         request.answer(dict(self._around.story(request.arguments[0])))
 
+    def _move(self, request: ClientRequest) -> None:
+        partition, member = request.arguments
+        if not 0 <= partition < self._log.state.partitions:
+            raise not_understood("a partition that is not there")
+        self._partitions.check((partition,), self._around.now)
+        self._around.move(partition, member, lambda refused: _done(request, refused))
+
     # -------------------------------------------------------------- commits
 
     def _commit(self, request: ClientRequest) -> None:
@@ -300,7 +310,7 @@ class Requests:
         if request.deadline != float("inf"):
             commit.deadline = request.deadline
         self._ids.add(wanted.tx_id)
-        self._log.put(commit)
+        self._log.put(commit, Haste.SHARED if shared else Haste.AT_ONCE)
 
     def _commit_of(self, wanted: WantedCommit, answer: Callable[[], object]) -> ClientCommit:
         return commit_of(
@@ -518,4 +528,5 @@ _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "rename": Requests._rename,
     "status": Requests._status,
     "partition": Requests._partition,
+    "move": Requests._move,
 }

@@ -211,19 +211,14 @@ def test_what_copies_answer_holds_through_a_storm(seed: int) -> None:
     assert outcome.failure is None, outcome
 
 
-WHERE_MISTAKES_SHOW = [
-    (2, 3, []),
-    (3, 3, ["1.000 cut c2,n3 5.000"]),
-    (6, 5, ["1.000 cut c2,n4,n5 6.000"]),
-]
-"""Seed, members and faults: the second machine, which reads from copies, is cut off with few."""
+CUT_OFF = ["1.000 cut c2,n3 5.000"]
+"""The second machine, which reads from copies, is with a member that the others go on without."""
+TWO_CUT_OFF = ["1.000 cut c2,n4,n5 6.000"]
 
 
-@pytest.mark.parametrize(("seed", "nodes", "faults"), WHERE_MISTAKES_SHOW)
-def test_what_copies_answer_holds_where_mistakes_show(
-    seed: int, nodes: int, faults: list[str]
-) -> None:
-    outcome = run_storm(seed, nodes=nodes, backups=2, read_from="copies", faults=faults)
+@pytest.mark.parametrize(("nodes", "faults"), [(3, []), (3, CUT_OFF), (5, TWO_CUT_OFF)])
+def test_what_copies_answer_holds_where_mistakes_show(nodes: int, faults: list[str]) -> None:
+    outcome = run_storm(6, nodes=nodes, backups=2, read_from="copies", faults=faults)
     assert outcome.failure is None, outcome
 
 
@@ -251,25 +246,24 @@ def a_primary_confirms_without_a_lease(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CopyReads, "_confirms", confirms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("plant", "seed", "nodes", "faults"),
+    ("plant", "nodes", "faults"),
     [
-        (plant, *where)
-        for plant, where in zip(
-            (nobody_is_waited_for, nobody_confirms, a_primary_confirms_without_a_lease),
-            WHERE_MISTAKES_SHOW,
-            strict=True,
-        )
+        (nobody_is_waited_for, 3, []),
+        (nobody_confirms, 3, CUT_OFF),
+        (a_primary_confirms_without_a_lease, 5, TWO_CUT_OFF),
     ],
 )
 def test_a_mistake_that_is_planted_in_copies_is_found(
     plant: Callable[[pytest.MonkeyPatch], None],
-    seed: int,
     nodes: int,
     faults: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plant(monkeypatch)
-    outcome = run_storm(seed, nodes=nodes, backups=2, read_from="copies", faults=faults)
-    assert outcome.failure is not None
-    assert "not linearizable" in outcome.failure
+    storms = (
+        run_storm(seed, nodes=nodes, backups=2, read_from="copies", faults=faults)
+        for seed in range(1, 21)
+    )
+    assert any("not linearizable" in (storm.failure or "") for storm in storms)
