@@ -16,8 +16,8 @@ NAMES = [f"k{number}" for number in range(30)]
 CONTENT = {name: number for number, name in enumerate(NAMES)}
 
 
-def test_threads_and_tasks_read_from_copies_as_from_the_primary(directory: Path) -> None:
-    with real_members(directory, 3, 4, backups=2) as running:
+def test_threads_and_tasks_read_from_copies_as_from_the_primary(tmp_path: Path) -> None:
+    with real_members(tmp_path, 3, 4, backups=2) as running:
         url = url_of(running)
         with tidelog.connect(url) as db, tidelog.connect(url, read_from="copies") as copies:
             while not serves(db.status()):
