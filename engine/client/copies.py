@@ -12,7 +12,7 @@ way                    who answers
 A way has a *turn*: it asks the first member at or behind that place in the view who has what is
 asked for.  So reads spread, and those of one way go to one member as long as that answers.
 
-Left out: what members answer to ``copy`` and ``stale`` (``engine.node.copy_reads``).
+Left out: what members answer, and why that is right (``engine.node.copy_reads``).
 """
 
 from __future__ import annotations

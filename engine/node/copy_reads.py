@@ -29,7 +29,7 @@ Left out: what is read (``reads``), streams and sets (``groups``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -37,8 +37,8 @@ from ...affinity.errors import TidelogError
 from ...affinity.topology import Incarnation
 from ...checkpoints.copies import Prepared
 from ...wal.records import PrepareRecord, Run
-from ..net.frames import Message
-from ..net.kinds import BY_NAME
+from ..net.frames import FrameError, Message
+from ..net.kinds import BY_NAME, BY_NUMBER, MessageKind
 from ..replication.following import Following
 from ..replication.streams import Streams
 from .log import NodeLog
@@ -213,8 +213,7 @@ class CopyReads:
         questions.number = self._number = self._number + 1
         questions.until = self._now() + CONFIRM_S_MAX
         rows = dict.fromkeys(row for _, rows in questions.asked for row in rows)
-        columns = map(list, zip(*rows, strict=True))
-        self._outflow.tell(author.member, CONFIRM.message(questions.number, *columns))
+        self._outflow.tell(author.member, _message(CONFIRM, questions.number, rows))
 
     def _take_answer(self, author: Incarnation, number: int, rows: Iterable[CopyRow]) -> None:
         questions = self._questions.get(author)
@@ -244,18 +243,17 @@ class CopyReads:
     # -------------------------------------------------------------- messages
 
     def arrived(self, sender: Incarnation, message: Message) -> None:
-        """Take what another member asks or answers."""
+        """Take what another member asks or answers; ``FrameError`` if that cannot be."""
         kind, number, *columns = message
-        rows = map(CopyRow._make, zip(*columns, strict=True))
+        try:
+            rows = [CopyRow._make(row) for row in zip(*columns, strict=True)]
+        except ValueError as error:
+            raise FrameError(f"{BY_NUMBER[kind].name}: {error}") from None
         if kind == CONFIRMED.number:
             self._take_answer(sender, number, rows)
             return
         told = [row for row in rows if self._confirms(sender, row)]
-        partitions, epochs, admissions = (
-            map(list, zip(*told, strict=True)) if told else ([], [], [])
-        )
-        answer = CONFIRMED.message(number, partitions, epochs, admissions)
-        self._outflow.tell(sender.member, answer)
+        self._outflow.tell(sender.member, _message(CONFIRMED, number, told))
 
     def _confirms(self, copy: Incarnation, row: CopyRow) -> bool:
         """Tell whether a copy is in the set of a partition that is served here now (L5)."""
@@ -267,6 +265,11 @@ class CopyReads:
             return False
         listed = self._sets.lists(copy, row.partition)
         return listed and self._partitions.serves(row.partition, self._now())
+
+
+def _message(kind: MessageKind, number: int, rows: Collection[CopyRow]) -> Message:
+    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    return kind.message(number, *map(list, columns))
 
 
 def _settle(computed: _Computed, *, confirmed: bool) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
 
 from tidelog import codecs
 from tidelog.affinity.topology import Incarnation
+from tidelog.engine.net.frames import FrameError
 from tidelog.engine.node.copy_reads import CopyReads, CopyRow, PendingKeys
+from tidelog.engine.node.outflow import Outflow
 from tidelog.errors import NotEnoughMembersError, PartitionUnavailableError, ReadOnlyError
 from tidelog.testing import SimCluster
 from tidelog.testing.storms import run_storm
@@ -198,6 +201,38 @@ def test_a_stale_read_needs_one_copy_and_says_so_without_any() -> None:
         for write in writes:
             with pytest.raises(ReadOnlyError, match="a stale view cannot be written"):
                 await write(stale[raw_map(database)])
+
+    at.run(scenario)
+
+
+def test_only_whoever_is_in_the_set_as_it_says_is_confirmed() -> None:
+    at = cluster(6)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        primary = at.member(at.primary(0))
+        [one] = [copy for copy in at.topology().partitions[0].in_sync if copy.boot == 1][1:2]
+        told: list[tuple[UUID, list[Any]]] = []
+        readers, epoch = primary.groups.readers, at.topology().partitions[0].epoch
+        assert isinstance(readers, CopyReads)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Outflow, "tell", lambda _self, *said: told.append(said))
+            for sender, *row in (
+                (one, 0, epoch, 0),
+                (one, 0, epoch + 1, 0),
+                (one, 0, epoch, 5),
+                (one, 99, epoch, 0),
+                (one._replace(boot=2), 0, epoch, 0),
+            ):
+                readers.arrived(sender, [80, 7, *([number] for number in row)])
+            for columns in ([0], [], []), ([], [1, 2], []):
+                with pytest.raises(FrameError, match="confirm-copy: zip"):
+                    readers.arrived(one, [80, 7, *columns])
+        assert [message for _, message in told] == [
+            [81, 7, [0], [epoch], [0]],
+            *([[81, 7, [], [], []]] * 4),
+        ]
 
     at.run(scenario)
 
