@@ -226,7 +226,8 @@ def test_only_whoever_is_in_the_set_as_it_says_is_confirmed() -> None:
                 (one._replace(boot=2), 0, epoch, 0),
             ):
                 readers.arrived(sender, [80, 7, *([number] for number in row)])
-            for columns in ([0], [], []), ([], [1, 2], []):
+            uneven: list[list[list[int]]] = [[[0], [], []], [[], [1, 2], []]]
+            for columns in uneven:
                 with pytest.raises(FrameError, match="confirm-copy: zip"):
                     readers.arrived(one, [80, 7, *columns])
         assert [message for _, message in told] == [
