@@ -246,6 +246,7 @@ class NodeLog:
                 else:
                     await self._carry(self._next_group())
             if not self._queue:
+                self._haste = Haste.COURTESY
                 self._idle.set()
             self.pass_turn()
 
