@@ -35,6 +35,7 @@ from ..affinity.errors import TidelogError
 from ..affinity.partitions import partition_of
 from ..affinity.topology import FIRST_NAMESPACE, Decision, Topology
 from ..engine.agreement.timing import Timing
+from ..engine.client.copies import ReadFrom
 from ..engine.client.tasks import ClusterTasksDatabase
 from ..engine.data.raw_scan import raw_blocks
 from ..engine.data.stored import CHECK_SIZE, PENDING, is_tombstone, pack_prefix, split_key
@@ -94,6 +95,7 @@ class SimCluster:
         nodes: int = 3,
         partitions: int = 16,
         backups: int = 0,
+        min_in_sync: int = 1,
         timing: Timing | None = None,
         options: Options | None = None,
     ) -> None:
@@ -101,6 +103,7 @@ class SimCluster:
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
         self.partitions = partitions
         self.backups = backups
+        self.min_in_sync = min_in_sync
         self.holds = Holds()
         self._id = UUID(int=self.world.random("cluster").getrandbits(128), version=4)
         self._members = [(self.member_id(name), f"{name}:{PORT}") for name in self.names]
@@ -162,6 +165,7 @@ class SimCluster:
                     members=self._members,
                     partitions=self.partitions,
                     backups=self.backups,
+                    min_in_sync=self.min_in_sync,
                 )
             await run_member(
                 environment,
@@ -255,14 +259,18 @@ class SimCluster:
         return machine
 
     def client(
-        self, name: str | None = None, timeout: float = CLIENT_S_MAX
+        self,
+        name: str | None = None,
+        timeout: float = CLIENT_S_MAX,
+        read_from: ReadFrom = "primary",
     ) -> ClusterTasksDatabase:
         """Return a database of ``tidelog.aio`` on a machine of its own.
 
         ``name`` is the member that is asked first.
         """
         names = sorted(self.names, key=lambda other: other != name)
-        return self.client_machine().database([f"{one}:{PORT}" for one in names], timeout)
+        addresses = [f"{one}:{PORT}" for one in names]
+        return self.client_machine().database(addresses, timeout, read_from)
 
     # -------------------------------------------------------------- what is looked at
 

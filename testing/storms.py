@@ -41,6 +41,7 @@ from math import isfinite
 import trio
 
 from ..affinity.errors import UsageError
+from ..engine.client.copies import ReadFrom
 from ..engine.codecs.registry import Msgpack, Str
 from ..engine.store.options import Options
 from .cluster import KINDS, POINTS, BrokenPromiseError, SimCluster
@@ -243,15 +244,23 @@ class StormOutcome:
 
 
 def run_storm(
-    seed: int, *, nodes: int = 3, backups: int = 0, faults: Iterable[str] | None = None
+    seed: int,
+    *,
+    nodes: int = 3,
+    backups: int = 0,
+    faults: Iterable[str] | None = None,
+    read_from: ReadFrom = "primary",
 ) -> StormOutcome:
-    """Run the storm of a seed, or with other faults than it has, and tell what became of it."""
+    """Run the storm of a seed, or with other faults than it has, and tell what became of it.
+
+    ``read_from`` is who answers the reads of every second machine; the others ask the primary.
+    """
     chosen = (
         drawn_faults(seed, nodes, backups)
         if faults is None
         else [parsed_fault(line, nodes) for line in faults]
     )
-    storm = _Storm(seed, nodes, backups, chosen)
+    storm = _Storm(seed, nodes, backups, chosen, read_from)
     failure = None
     try:
         storm.cluster.run(storm.scenario)
@@ -322,7 +331,14 @@ class PacedMap:
 
 
 class _Storm:
-    def __init__(self, seed: int, nodes: int, backups: int, faults: Sequence[StormFault]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        nodes: int,
+        backups: int,
+        faults: Sequence[StormFault],
+        read_from: ReadFrom,
+    ) -> None:
         rng = random.Random(f"{seed}:storm")
         self.cluster = SimCluster(
             seed=seed,
@@ -338,6 +354,7 @@ class _Storm:
         )
         self.registers, self.counters = History(), History()
         self._faults = faults
+        self._read_from = read_from
         self._down = dict.fromkeys(self.cluster.names, 0.5)
         self._working = 0
         self._ended = trio.Event()
@@ -380,7 +397,12 @@ class _Storm:
     def _clients(self) -> list[WorkloadClient]:
         """Return clients of both maps, who use the databases of several machines."""
         cluster, world = self.cluster, self.cluster.world
-        databases = [cluster.client(timeout=CALL_S_MAX) for _ in range(MACHINES)]
+        databases = [
+            cluster.client(
+                timeout=CALL_S_MAX, read_from=self._read_from if number % 2 else "primary"
+            )
+            for number in range(MACHINES)
+        ]
         maps = [
             PacedMap(
                 [database.map(name, key=Str, value=Msgpack) for database in databases],

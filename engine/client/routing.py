@@ -157,7 +157,11 @@ class AnswerLostError(Exception):
 
 
 class SplitError(Exception):
-    """The partitions of a request have more than one member by now."""
+    """The partitions of a request have more than one member by now; ``places`` tells them apart."""
+
+    def __init__(self, places: Mapping[int, int]) -> None:
+        super().__init__(f"{len(places)} partitions of several members")
+        self.places = places
 
 
 # ------------------------------------------------------------------ what is known
@@ -176,6 +180,8 @@ class Cluster:
         self.view: ClusterView | None = None
         self.decided = 0
         """How many decisions are known."""
+        self.turn = 0
+        """Which member is asked first by the next read that any copy may answer."""
         self._attempts: dict[bytes, int] = {}
         self.changed: Callable[[ClusterView], None] = lambda view: None
         """Called with each newer view, in the thread that has heard of it."""
@@ -196,6 +202,11 @@ class Cluster:
             self.view = view
             self.decided = view.decided
             self.changed(view)
+
+    def next_turn(self) -> int:
+        """Return whose turn it is."""
+        self.turn += 1
+        return self.turn
 
     def next_attempt(self, tx_id: bytes) -> int:
         """Return the number of the next attempt under an id that was given."""
@@ -416,12 +427,20 @@ def _chosen(cluster: Cluster, partitions: Sequence[int], tried: Mapping[str, str
     view = cluster.view
     assert view is not None
     if partitions:
-        places = {view.primaries[partition] for partition in partitions}
-        if len(places) > 1:
-            raise SplitError
-        return view.members[places.pop()]
+        return view.members[only_place({p: view.primaries[p] for p in partitions})]
     present = [member for member in view.members if member.present] or view.members
     return next((member for member in present if member.address not in tried), present[0])
+
+
+def only_place(places: Mapping[int, int]) -> int:
+    """Return the one member that a request goes to, by partition; ``SplitError`` if it is several.
+
+    Members are places in the view.
+    """
+    found = set(places.values())
+    if len(found) > 1:
+        raise SplitError(places)
+    return found.pop()
 
 
 def _still(cluster: Cluster, job: Job, member: MemberView) -> bool:

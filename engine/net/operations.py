@@ -18,6 +18,8 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
         "namespace:int partitions:int* low:bytes high:bytes? "
         "reverse:flag limit:int versions:flag values:flag"
     ),
+    "copy": typed_fields("operation:text arguments:list"),
+    "stale": typed_fields("operation:text arguments:list"),
     "commit": typed_fields(
         "id:bytes attempt:int given:flag tag:text? reads:list* ranges:list* writes:list*"
         " partitions:int* epochs:int*"

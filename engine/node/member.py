@@ -51,6 +51,7 @@ from ..replication.streams import Streams
 from ..store.maintenance import CHECKPOINT_PAUSE
 from ..system.disk_errors import translated_disk
 from ..system.environment import Address
+from .copy_reads import CopyReads
 from .council import Council
 from .departure import Departure
 from .groups import REPLICA_TIMEOUT_S, ReplicaGroups
@@ -133,7 +134,11 @@ class RunningMember:
             environment.reached,
         )
         near = (me.member.bytes, me.boot)
-        self.requests = Requests(self.log, self.partitions, streams, self, near)
+        copy_reads = CopyReads(
+            me, self.log, self.partitions, streams, self.groups, outflow, environment.boottime
+        )
+        self.groups.readers = copy_reads
+        self.requests = Requests(self.log, self.partitions, streams, copy_reads, self, near)
         opened.files.keeper.follow(self.log)
         opened.files.keeper.indexes_by_reading = True  # what copies log is not in order of numbers
         opened.files.adopt(self.log)

@@ -43,13 +43,12 @@ from .commits import (
     WantedCommit,
     check_id,
     commit_of,
-    map_record,
     not_understood,
     places_of,
-    range_of,
     unexpected,
     wanted_of,
 )
+from .copy_reads import CopyReads
 from .log import Haste, NodeLog
 from .partitions import Partitions, RoutedError
 from .prepared import ClientCommit
@@ -58,6 +57,8 @@ REQUEST, RESPONSE, FAILURE = BY_NAME["request"], BY_NAME["response"], BY_NAME["f
 CANCEL = BY_NAME["cancel"]
 CODEC_NAME_MAX = 255
 VERSIONS_END = 1 << 31
+AT_ONCE = frozenset(("status", "partition", "stale"))
+"""Operations that wait for no decisions."""
 HELD_MAX = 4096
 """Requests that wait for decisions; of more than that the oldest are told to come again."""
 HELD_S_MAX = 5.0
@@ -167,12 +168,14 @@ class Requests:
         log: NodeLog,
         partitions: Partitions,
         streams: Streams,
+        copy_reads: CopyReads,
         around: Surroundings,
         near: tuple[bytes, int],
     ) -> None:
         """``near`` is the member, and its boot."""
         self._log = log
         self._streams = streams
+        self._copy_reads = copy_reads
         self._near = near
         self._partitions = partitions
         self._around = around
@@ -241,6 +244,7 @@ class Requests:
     def tick(self) -> None:
         """Confirm commits that wait for a lease, and give up what waits too long."""
         now = self._around.now
+        self._copy_reads.tick()
         waiting, self._unconfirmed = self._unconfirmed, []
         for pending in waiting:
             self._confirm(pending)
@@ -263,25 +267,15 @@ class Requests:
         request.answer(found)
 
     def _scan(self, request: ClientRequest) -> None:
-        number, partitions, low, high, reverse, limit, versions, values = request.arguments
-        if limit < 1:
-            raise not_understood(f"a scan of {limit} pairs")
-        state = self._log.state
-        space = state.space_of(map_record(state, number))
-        if not set(partitions) <= set(space.numbers):
-            raise not_understood("a scan of partitions that its map has not")
-        found = reads.page(
-            self._log.overlay.view,
-            state,
-            range_of(number, low, high),
-            partitions,
-            reverse=bool(reverse),
-            limit=limit,
-            versions=bool(versions),
-            with_values=bool(values),
-        )
-        self._partitions.check(partitions, self._around.now)
-        request.answer(found)
+        found = reads.scanned(self._log.state, self._log.overlay.view, request.arguments)
+        self._partitions.check(found.partitions, self._around.now)
+        request.answer(found.value)
+
+    def _copy(self, request: ClientRequest) -> None:
+        self._copy_reads.confirmed(request)
+
+    def _stale(self, request: ClientRequest) -> None:
+        self._copy_reads.stale(request)
 
     def _status(self, request: ClientRequest) -> None:
         request.answer(dict(self._around.status()))
@@ -311,6 +305,7 @@ class Requests:
         if not wanted.writes:
             self._only_reads(request, wanted)
             return
+        self._partitions.check_copies(touched)
         if self._log.queued_bytes > QUEUED_BYTES_MAX:
             raise RoutedError("wait", "more is to be written here than the disk keeps up with")
         shared = self._check_room(touched)
@@ -335,7 +330,9 @@ class Requests:
             answer,
             streams=self._streams,
             near=self._near,
-            check_epochs=self._partitions.check_epochs,
+            check_epochs=self._partitions.check_writable
+            if wanted.writes
+            else self._partitions.check_epochs,
         )
 
     def _check_room(self, touched: Collection[int]) -> bool:
@@ -472,6 +469,7 @@ class Requests:
             return
         # Whoever uses a higher attempt than the next one was told of that one's refusal.
         attempt = 1 if entry is None else entry.attempt + 1
+        self._partitions.check_copies((home,))
         refusal = outcomes.OutcomeEntry(outcomes.Kind.REFUSED, state.time, attempt)
         writes: Writes = {full_key: (home, OUTCOMES, tx_id, outcomes.encode_outcome(refusal))}
         commit = ClientCommit(
@@ -549,6 +547,8 @@ RECENT_MAX = 65_536
 _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "get": Requests._get,
     "scan": Requests._scan,
+    "copy": Requests._copy,
+    "stale": Requests._stale,
     "commit": Requests._commit,
     "outcome": Requests._outcome,
     "map": Requests._map,

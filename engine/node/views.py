@@ -39,6 +39,7 @@ def told_view(topology: Topology) -> list[object]:
         [places[copies.author.member] for copies in topology.partitions],
         [copies.epoch for copies in topology.partitions],
         [partition for partition in topology.orphaned if partition not in topology.deserted],
+        [[places[copy.member] for copy in copies.in_sync] for copies in topology.partitions],
     ]
 
 

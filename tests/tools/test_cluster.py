@@ -706,6 +706,30 @@ def test_a_cluster_remembers_how_many_backups_it_began_with() -> None:
         cluster_of_toml(toml_of(replace(THREE, backups=3)))
 
 
+def test_a_cluster_remembers_how_many_copies_have_to_be_there() -> None:
+    careful = replace(THREE, backups=2, min_in_sync=2)
+    assert cluster_of_toml(toml_of(careful)) == careful
+    assert "min_in_sync" not in toml_of(THREE)
+    for least in (0, 4):
+        text = toml_of(careful).replace("min_in_sync = 2", f"min_in_sync = {least}")
+        with pytest.raises(ClusterError, match=f"{least} is not a number of copies"):
+            cluster_of_toml(text)
+
+
+@pytest.mark.parametrize("command", ["server", "cluster"])
+def test_more_copies_than_there_are_cannot_be_asked_for(
+    run: Callable[..., Any], tmp_path: Path, command: str
+) -> None:
+    place = tmp_path / "c"
+    what = {
+        "server": ("init", place, "--name", "a", "--members", "a=127.0.0.1:1,b=127.0.0.1:2"),
+        "cluster": ("up", "-n", 2, "--dir", place),
+    }[command]
+    done = run(command, *what, "--backups", 1, "--min-in-sync", 3)
+    assert done.exit_code == 2
+    assert "3 copies in sync cannot be had with 1 backups" in done.stderr
+
+
 def test_more_backups_than_other_members_are_refused(
     run: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ from .blocks import Blocker, blocks_about, blocks_of
 from .cluster_file import read_cluster
 from .running import (
     changing,
-    check_backups,
+    check_copies,
     described,
     end_members,
     kill_member,
@@ -74,6 +74,11 @@ def cluster() -> None:
     help="Copies of each partition beside the first one.  [default: 0]",
 )
 @click.option(
+    "--min-in-sync",
+    type=click.IntRange(1, REPLICAS_MAX),
+    help="Copies that have to be there for a partition to be written.  [default: 1]",
+)
+@click.option(
     "--base-port",
     type=click.IntRange(1, 65_535),
     default=BASE_PORT,
@@ -87,6 +92,7 @@ def up(
     folder: str,
     partitions: int | None,
     backups: int | None,
+    min_in_sync: int | None,
     base_port: int,
 ) -> None:
     """Make a cluster in a directory, or start again what is there; return when all is served.
@@ -95,15 +101,21 @@ def up(
     """
     settings = settings_of(ctx)
     settings.where = folder
-    check_backups(folder, members or MEMBERS, backups or 0)
+    check_copies(folder, members or MEMBERS, backups or 0, min_in_sync or 1)
     prepare_folder(folder)
     with changing(folder):
         found = described(
-            folder, members or MEMBERS, partitions or PARTITIONS, base_port, backups or 0
+            folder,
+            members or MEMBERS,
+            partitions or PARTITIONS,
+            base_port,
+            backups or 0,
+            min_in_sync or 1,
         )
         _check_same("members", members, len(found.members))
         _check_same("partitions", partitions, found.partitions)
         _check_same("backups", backups, found.backups)
+        _check_same("copies that have to be there", min_in_sync, found.min_in_sync)
         make_members(folder, found)
         start_members(folder, [member.name for member in found.members], partial(note, settings))
     addresses = ",".join(member.address for member in found.members)

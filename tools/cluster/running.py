@@ -94,18 +94,30 @@ def prepare_folder(folder: str) -> None:
         )
 
 
-def check_backups(folder: str, count: int, backups: int) -> None:
-    """Raise ``UsageError`` if a new cluster in a directory cannot have so many backups."""
-    if backups >= count and not os.path.exists(os.path.join(folder, CLUSTER_FILE_NAME)):
+def check_copies(folder: str, count: int, backups: int, min_in_sync: int) -> None:
+    """Raise ``UsageError`` if a new cluster in a directory cannot have so many copies."""
+    if os.path.exists(os.path.join(folder, CLUSTER_FILE_NAME)):
+        return
+    if backups >= count:
         has = f"{count} members have" if count > 1 else "one member has"
         raise UsageError(
             f"{has} {count - 1} backup{'s' * (count != 2)} of a partition at most, not {backups}",
             hint=f"Give --backups {count - 1}, or -n {backups + 1}.",
         )
+    if min_in_sync > backups + 1:
+        raise UsageError(
+            f"{min_in_sync} copies in sync cannot be had with {backups} backups",
+            hint=f"Give at most {backups + 1}, or more backups.",
+        )
 
 
 def described(
-    folder: str, count: int, partitions: int, base_port: int, backups: int = 0
+    folder: str,
+    count: int,
+    partitions: int,
+    base_port: int,
+    backups: int = 0,
+    min_in_sync: int = 1,
 ) -> LocalCluster:
     """Return the cluster in a directory; a new one, which is written down, if there is none."""
     if os.path.exists(os.path.join(folder, CLUSTER_FILE_NAME)):
@@ -123,7 +135,11 @@ def described(
             )
         )
     new = LocalCluster(
-        cluster=cluster, partitions=partitions, members=tuple(members), backups=backups
+        cluster=cluster,
+        partitions=partitions,
+        members=tuple(members),
+        backups=backups,
+        min_in_sync=min_in_sync,
     )
     write_cluster(folder, new)
     return new
@@ -174,6 +190,7 @@ def make_members(folder: str, cluster: LocalCluster) -> None:
                 members=identified(cluster.cluster, addresses),
                 partitions=cluster.partitions,
                 backups=cluster.backups,
+                min_in_sync=cluster.min_in_sync,
             )
 
 
