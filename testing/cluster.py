@@ -96,8 +96,11 @@ class SimCluster:
         backups: int = 0,
         timing: Timing | None = None,
         options: Options | None = None,
+        delay_s: float | None = None,
+        slow_disks: bool = True,
     ) -> None:
-        self.world = World(seed)
+        """``delay_s`` and ``slow_disks`` are those of the world."""
+        self.world = World(seed, delay_s=delay_s, slow_disks=slow_disks)
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
         self.partitions = partitions
         self.backups = backups
@@ -353,9 +356,13 @@ class SimCluster:
         running = self.running()
         if not wanted <= running.keys():
             return False
-        known = {member.agreement.topology.index for member in running.values()}
-        if len(known) != 1 or any(running[name].partitions.draining for name in wanted):
+        if not running:
             return False
+        newest = self.topology().index
+        for name in wanted:
+            member = running[name]
+            if member.agreement.topology.index != newest or member.partitions.draining:
+                return False
         return all(
             running[name].partitions.serves(partition, running[name].now)
             for partition in range(self.partitions)
