@@ -109,7 +109,7 @@ def test_a_primary_dies_at_a_point_of_its_stream(point: str, nodes: int) -> None
 @pytest.mark.parametrize("point", STREAM_OF_COPIES)
 def test_a_copy_dies_at_a_point_of_the_stream(point: str, nodes: int) -> None:
     async def scenario(group: Group) -> None:
-        primary, _ = primary_and_coordinator(group)
+        _primary, _ = primary_and_coordinator(group)
         await work(group, [(group.backups[-1], point)], [])
 
     live(scenario, nodes=nodes, seed=nodes)
@@ -150,7 +150,8 @@ def test_a_coordinator_dies_at_a_point_of_a_takeover(place: int, point: str, nod
     # ``place`` among the copies that are left: it becomes the author, or another listed copy.
     async def scenario(group: Group) -> None:
         coordinator = group.at.coordinator()
-        for group.partition in range(group.at.partitions):
+        for partition in range(group.at.partitions):
+            group.partition = partition
             if coordinator in group.backups and group.backups[place] == coordinator:
                 break
         assert coordinator == group.backups[place]
@@ -161,7 +162,7 @@ def test_a_coordinator_dies_at_a_point_of_a_takeover(place: int, point: str, nod
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [3, 5])
-@pytest.mark.parametrize("point", (*CONFIG, "takeover.after_seal", "tx.after_prepare_sync"))
+@pytest.mark.parametrize("point", [*CONFIG, "takeover.after_seal", "tx.after_prepare_sync"])
 def test_an_old_primary_that_was_cut_off_dies_when_it_is_heard_again(
     point: str, nodes: int
 ) -> None:

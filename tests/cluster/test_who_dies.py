@@ -270,9 +270,10 @@ def test_an_author_that_dies_before_its_list_was_opened_had_no_effect(stored: st
         some = await group.begin(0, b"some")
         await group.pending_at(some.tx_id, old, one, other)
         for name in (other, third):
-            group.hold("settle" if stored == "nowhere else" else "settle-stored", *(
-                (one, name) if stored == "nowhere else" else (name, one)
-            ))
+            group.hold(
+                "settle" if stored == "nowhere else" else "settle-stored",
+                *((one, name) if stored == "nowhere else" else (name, one)),
+            )
         if stored == "at one":
             group.hold("settle", one, third)
         await group.fall(old)
@@ -397,8 +398,10 @@ def test_a_coordinator_that_dies_over_a_takeover_leaves_it_to_the_next_one(point
         else:
             node = group.at.member(coordinator)
             await group.until(
-                lambda: node.agreement.topology.partitions[group.partition].author.member
-                != group.at.member_id(old)
+                lambda: (
+                    node.agreement.topology.partitions[group.partition].author.member
+                    != group.at.member_id(old)
+                )
             )
             await group.fall(coordinator)
         await group.at.killed(coordinator)
@@ -420,9 +423,7 @@ def test_a_coordinator_that_is_isolated_with_a_primary_ends_its_leases() -> None
         late = await group.client(old)
         group.at.cut([coordinator, old], rest)
         await group.until(lambda: any(group.at.member(one).agreement.leads for one in rest))
-        assert not group.at.member(old).partitions.serves(
-            group.partition, group.at.member(old).now
-        )
+        assert not group.at.member(old).partitions.serves(group.partition, group.at.member(old).now)
         await trio.sleep(KNOWN_S)
         with pytest.raises(FailureError, match="TL-CLU-004"):
             await late.ask("get", group.number, [group.at.key(group.partition, 0)])

@@ -1,11 +1,11 @@
 """One partition of a simulated cluster and its copies, as scenarios of copies speak of them.
 
-    async def scenario(group):
-        await group.put(0, b"a")
-        tx = await group.begin(1, b"b")
-        ...
+async def scenario(group):
+    await group.put(0, b"a")
+    tx = await group.begin(1, b"b")
+    ...
 
-    live(scenario, seed=7)
+live(scenario, seed=7)
 """
 
 from __future__ import annotations
