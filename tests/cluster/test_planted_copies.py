@@ -425,7 +425,7 @@ CASES: list[tuple[Scenario, dict[str, Any], Plant, str]] = [
     (an_old_primary_answers, {}, an_answer_without_a_lease, "both serve|the past"),
     (an_author_dies_with_its_list, FIVE, a_list_counts_before_all_have_it, "was told, and then"),
     (an_author_dies_behind_its_open, FIVE, no_list_binds, "was told, and then"),
-    (a_commit_of_an_older_epoch_is_late, {}, commits_count_in_any_epoch, "told to have failed"),
+    (a_commit_of_an_older_epoch_is_late, {}, commits_count_in_any_epoch, "told it refused"),
     (
         a_sync_is_slow_at_a_copy_that_reports,
         {"nodes": 5},
