@@ -146,10 +146,10 @@ class Group:
         pending = self.at.member(name).log.state.copies.pending.get(self.partition)
         return pending is not None and any(one.tx_id == tx_id for one in pending.all())
 
-    def numbers(self, name: str) -> tuple[int, int, list[Any]]:
+    def numbers(self, name: str) -> tuple[int, int, tuple[Any, ...]]:
         """Return LWM, HWM and what is applied above LWM."""
         counter = self.at.member(name).log.state.counters[self.partition]
-        return counter.lwm, counter.hwm, [*counter.out_of_order]
+        return counter.lwm, counter.hwm, (*counter.out_of_order,)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         with trio.fail_after(SOON_S):
@@ -170,7 +170,7 @@ class Group:
         there = sorted(self.in_sync & self.at.running().keys())
         assert len({self.at.digest(name, self.partition) for name in there}) == 1, there
         [found] = {self.at.counters(name, self.partition) for name in there}
-        assert all(self.numbers(name)[2] == [] for name in there)
+        assert all(not self.numbers(name)[2] for name in there)
         return found
 
     async def taken(self, name: str, number: int) -> None:
