@@ -12,7 +12,7 @@ By the numbers of the protocol:
 
 1 and 3 are looked at whenever a client is told something, 2 to 6 whenever ``check`` is called.
 
-Left out: that everything settles (8): ``SimCluster.settled`` and ``quiesce`` wait for that.
+Left out: that everything settles (8): ``SimCluster`` waits for that.
 """
 
 from __future__ import annotations

@@ -43,13 +43,14 @@ import trio
 from ..affinity.errors import UsageError
 from ..engine.codecs.registry import Msgpack, Str
 from ..engine.store.options import Options
-from .cluster import KINDS, POINTS, BrokenPromiseError, SimCluster
+from .cluster import KINDS, POINTS, SimCluster
 from .histories import Get, History
 from .linear import check
 from .media import CRASH_OUTCOMES
 from .moves import COUNTER, REGISTER, CallModel
 from .plan import MOMENTS
 from .process import leaves
+from .promises import BrokenPromiseError
 from .workloads import SharedMap, WorkloadClient, counter_clients, register_clients
 
 PARTITIONS = 16

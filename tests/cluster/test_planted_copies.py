@@ -200,7 +200,17 @@ async def a_commit_of_an_older_epoch_is_late(group: Group) -> None:
     await group.put(0, b"before")
     tx_id, key = group.new_id(), group.at.key(group.partition, 0)
     writes = [[group.number, [key], [b"late"]]]
-    late = (tx_id, 1, False, None, [], [], writes, [group.partition], [group.epoch])
+    late: tuple[Any, ...] = (
+        tx_id,
+        1,
+        False,
+        None,
+        [],
+        [],
+        writes,
+        [group.partition],
+        [group.epoch],
+    )
     await group.fall(group.primary)
     await group.taken_over(1)
     assert await group.outcome(tx_id) == "rolled_back"

@@ -114,7 +114,7 @@ class Group:
         places = [i] if isinstance(i, int) else i
         keys = [self.at.key(self.partition, place) for place in places]
         writes = [[self.number, keys, [value] * len(keys)]]
-        asked = (tx_id, 1, False, None, [], [], writes)
+        asked: tuple[Any, ...] = (tx_id, 1, False, None, [], [], writes)
         return Begun(tx_id, client, await client.begin("commit", *asked))
 
     async def put(self, i: int | range, value: bytes) -> bytes:
