@@ -471,7 +471,7 @@ class Agreement:
             self._resign_before(message.term, now)
             self._following = message.term
             self._heard = now
-            self._pause(now + self._timing.member_timeout)
+            self._pause(max(now + self._timing.member_timeout, self.voter.held_until))
         self.lease.answering(message.term, message.round, now)
         pong = Pong(
             term=message.term,

@@ -1,8 +1,9 @@
 """How long a takeover takes, in simulated time: links of 10 ms, and disks that are not slow.
 
-Five members, two backups, one writer for each partition who writes one value after the other.  A
-member dies that does not lead.  Its partitions are written again soon behind the end of its lease,
-those where it was a backup once it is declared gone, and the others never stop.
+Five members, two backups, one writer for each partition who writes one value after the other.  If
+a member dies that does not lead, its partitions are written again soon behind the end of its lease,
+those where it was a backup once it is declared gone, and the others never stop.  If it led, leases
+end, too: everything is written again soon behind the promises to it, once somebody has stood.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ class Watched:
     """The longest pauses of the others."""
 
 
-def killed(seed: int, outcome: str) -> Watched:
-    """Kill a primary under load, and return what was seen."""
+def killed(seed: int, outcome: str, *, leads: bool = False) -> Watched:
+    """Kill a primary under load that leads, or does not, and return what was seen."""
     at = SimCluster(
         seed=seed, nodes=5, partitions=PARTITIONS, backups=2, delay_s=LINK_S, slow_disks=False
     )
-    seen = Watched()
+    seen, behind_s = Watched(), 2 * BEHIND_S if leads else BEHIND_S
 
     async def scenario(at: SimCluster) -> None:
         at.start()
@@ -81,16 +82,17 @@ def killed(seed: int, outcome: str) -> Watched:
             coordinator = at.coordinator()
             assert coordinator is not None
             primaries = [at.primary(partition) for partition in range(PARTITIONS)]
-            dead = sorted({*primaries} - {coordinator})[seed % 4]
+            dead = coordinator if leads else sorted({*primaries} - {coordinator})[seed % 4]
             sets = [at.topology().partitions[p].in_sync for p in range(PARTITIONS)]
             began = at.world.now()
-            nursery.start_soon(look, coordinator, at.member(dead).agreement.me)
+            if not leads:
+                nursery.start_soon(look, coordinator, at.member(dead).agreement.me)
             await at.kill(dead, outcome=outcome)
-            await trio.sleep(BEHIND_S)
+            await trio.sleep(behind_s)
             nursery.cancel_scope.cancel()
         for partition, times in told.items():
             behind = [time - began for time in times if time > began - 1.0]
-            assert behind[-1] > BEHIND_S - 3 * WRITE_S, f"partition {partition} is not written"
+            assert behind[-1] > behind_s - 3 * WRITE_S, f"partition {partition} is not written"
             pauses = [later - time for time, later in itertools.pairwise(behind)]
             if primaries[partition] == dead:
                 answers = [t for t in behind if t > LINK_S]  # what it had answered may arrive still
@@ -119,3 +121,19 @@ def test_a_dead_primary_of_five_is_replaced_soon_behind_its_lease(seed: int) -> 
     assert max(seen.untouched) <= WRITE_S + ROUND_TRIP_S, seen
     gone = timing.member_timeout + timing.heartbeat if seed % 2 else 0.0
     assert max(seen.backed) <= gone + SLACK_S, seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_dead_coordinator_of_five_is_replaced_soon_behind_what_was_promised_to_it(
+    seed: int,
+) -> None:
+    # Who stood before those promises ended was refused, and stood again a second later.
+    timing = Timing()
+    seen = killed(seed, ("kept", "lost")[seed % 2], leads=True)
+    assert seen.served
+    stood = timing.lease + 5 * timing.rank_pause
+    assert max(seen.untouched) <= stood + SLACK_S, seen
+    # Nobody is there any more who refuses connections, so the next one waits for it, too.
+    silent = timing.member_timeout + timing.heartbeat if seed % 2 else 0.0
+    assert max(*seen.served, *seen.backed) <= stood + silent + SLACK_S, seen
