@@ -57,13 +57,11 @@ REQUEST, RESPONSE, FAILURE = BY_NAME["request"], BY_NAME["response"], BY_NAME["f
 CANCEL = BY_NAME["cancel"]
 CODEC_NAME_MAX = 255
 VERSIONS_END = 1 << 31
-AT_ONCE = frozenset(("status", "partition", "stale"))
-"""Operations that wait for no decisions."""
 HELD_MAX = 4096
 """Requests that wait for decisions; of more than that the oldest are told to come again."""
 HELD_S_MAX = 5.0
 """Seconds that a request waits for decisions before it is told to come again."""
-AT_ONCE = frozenset(("status", "partition", "copies"))
+AT_ONCE = frozenset(("status", "partition", "copies", "stale"))
 """What a member answers for itself, whatever it knows of decisions."""
 PREPARE_BYTES_MAX, PREPARE_KEYS_MAX = 60 << 20, 500_000
 """Of one transaction that other copies store, too: it goes to them in one message."""
