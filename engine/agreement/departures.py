@@ -62,6 +62,6 @@ class Departures:
         return None
 
     def too_few(self, topology: Topology) -> bool:
-        """Tell whether those that have not asked to leave are no majority."""
+        """Tell whether those that have not asked to leave are not a majority."""
         stay = {one.member for one in topology.present if one not in self._asked}
         return len(stay & {*topology.baseline}) < majority(topology.baseline)
