@@ -156,6 +156,20 @@ def test_with_copies_a_partition_tells_its_story_while_a_member_is_away(
         assert f"there is no partition {wrong}" in refused.stderr
         assert "Name one of 0 to 3." in refused.stderr
 
+    source, target = ("n1", "n2") if here["n1"] == "primary" else ("n2", "n1")
+    for told in (
+        f"{target} serves partition 1, which {source} did",
+        f"{target} serves partition 1 already",
+    ):
+        moved = run("cluster", "move", place, 1, target)
+        assert (moved.exit_code, moved.stderr) == (0, told + "\n")
+    away = run("cluster", "move", place, 1, "n3")
+    assert away.exit_code == 2
+    assert "n3 has no copy of partition 1 that counts: n1, n2 have one" in away.stderr.replace(
+        "n2, n1", "n1, n2"
+    )
+    assert run("cluster", "move", place, 1, "n9").exit_code == 4
+
     assert run("cluster", "down", place).exit_code == 0
     nobody = run("cluster", "partition", place, 1)
     assert nobody.exit_code == 6

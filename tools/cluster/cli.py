@@ -22,7 +22,7 @@ from ...affinity.rows import REPLICAS_MAX
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.terminal import note, visible, write_fields, write_json, write_rows
 from .blocks import Blocker, blocks_about, blocks_of
-from .cluster_file import read_cluster
+from .cluster_file import LocalCluster, read_cluster
 from .running import (
     changing,
     check_copies,
@@ -31,10 +31,12 @@ from .running import (
     kill_member,
     look,
     make_members,
+    move_partition,
     prepare_folder,
     start_members,
 )
-from .shares import shares_of
+from .shares import Share, shares_of
+from .standing import Picture
 from .stories import COPY_COLUMNS, copy_text, story_of, story_text
 from .tables import (
     NODE_COLUMNS,
@@ -191,6 +193,23 @@ def partitions(ctx: click.Context, directory: str, form: str) -> None:
 def partition(ctx: click.Context, directory: str, number: int, form: str) -> None:
     """Show one PARTITION: what was decided, what each member has of it, and what is in the way."""
     found = read_cluster(directory)
+    picture, share, blocks = _look_at(directory, found, number)
+    blocks = blocks_about(share, blocks)
+    story = story_of(picture, share, blocks)
+    if form == "text":
+        settings = settings_of(ctx)
+        write_fields(settings, story_text(story))
+        click.echo()
+        write_rows(settings, COPY_COLUMNS, list(map(copy_text, story["members"])))
+        _write_blocks(blocks)
+    else:
+        write_json({"v": SCHEMA, "type": "story", **story})
+
+
+def _look_at(
+    directory: str, found: LocalCluster, number: int
+) -> tuple[Picture, Share, list[Blocker]]:
+    """Return what is told of a partition; ``NotFoundError`` and ``NotEnoughMembersError``."""
     if not 0 <= number < found.partitions:
         raise NotFoundError(
             f"there is no partition {number}", hint=f"Name one of 0 to {found.partitions - 1}."
@@ -204,22 +223,35 @@ def partition(ctx: click.Context, directory: str, number: int, form: str) -> Non
             + (blocks[0].text if blocks else "no member that answers knows of it yet"),
             hint=f"{blocks[0].next}." if blocks else "Wait a moment, and ask again.",
         )
-    blocks = blocks_about(shares[number], blocks)
-    story = story_of(picture, shares[number], blocks)
-    if form == "text":
-        settings = settings_of(ctx)
-        write_fields(settings, story_text(story))
-        click.echo()
-        write_rows(settings, COPY_COLUMNS, list(map(copy_text, story["members"])))
-        _write_blocks(blocks)
-    else:
-        write_json({"v": SCHEMA, "type": "story", **story})
+    return picture, shares[number], blocks
 
 
 def _write_blocks(blocks: Sequence[Blocker]) -> None:
     click.echo()
     for line in blocks_text(blocks):
         click.echo(visible(line))
+
+
+@cluster.command()
+@store_argument("directory")
+@click.argument("number", metavar="PARTITION", type=int)
+@click.argument("node")
+@click.pass_context
+def move(ctx: click.Context, directory: str, number: int, node: str) -> None:
+    """Let NODE serve PARTITION, of which it has a copy; return when it does."""
+    found = read_cluster(directory)
+    found.member(node)
+    _, share, _ = _look_at(directory, found, number)
+    if node == share.primary:
+        return note(settings_of(ctx), f"{node} serves partition {number} already")
+    if node not in share.in_sync:
+        raise UsageError(
+            f"{node} has no copy of partition {number} that counts: {', '.join(share.in_sync)} "
+            f"{'have one' if len(share.in_sync) > 1 else 'has the only one'}",
+            hint="Name one of these.",
+        )
+    move_partition(found, number, share.primary, node)
+    note(settings_of(ctx), f"{node} serves partition {number}, which {share.primary} did")
 
 
 @cluster.command()

@@ -51,6 +51,8 @@ HOST = "127.0.0.1"
 LOCK_NAME = "cluster.lock"
 PORTS_TRIED = 1000
 PAUSE_S = 0.05
+MOVE_S_MAX = 20.0
+"""Seconds in which a primary has to hand a partition over."""
 ANSWER_S_MAX = 2.0
 """Seconds for one answer."""
 UP_S_MAX = 60.0
@@ -341,6 +343,21 @@ def _end_all(
 
 
 # ------------------------------------------------------------------ how it is
+
+
+def move_partition(cluster: LocalCluster, partition: int, source: str, target: str) -> None:
+    """Have the primary of a partition hand it over; ``ClusterError`` if it does not."""
+    primary = cluster.member(source)
+    try:
+        address = parsed_address(primary.address)
+        with talking(address, cluster.cluster.bytes, MOVE_S_MAX) as member_says:
+            member_says.ask("move", partition, cluster.member(target).id.bytes)
+    except OSError as error:
+        raise ClusterError(
+            f"partition {partition} was not moved from {source} to {target}: "
+            f"{error.strerror or error}",
+            hint="`tidelog cluster partition` tells what is in the way; then try again.",
+        ) from None
 
 
 def look(folder: str, cluster: LocalCluster, partition: int | None = None) -> Picture:
