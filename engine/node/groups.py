@@ -625,10 +625,10 @@ class ReplicaGroups:
         self._announced_at = now
         listed = [copies for copies in self._topology.partitions if self._me in copies.in_sync]
         shared = [copies for copies in listed if copies.in_sync[1:]]
-        if shared and shared == listed:
+        if shared and shared == listed:  # else there is what only this member can show
             self._decisions.suggest(MemberGone(incarnation=self._me))
-        else:  # what only this member has it goes on to show
-            self._decisions.release([c.row.partition for c in shared if c.author == self._me])
+        # Who serves nothing that others have is let go, and if it is not that is served at least.
+        self._decisions.release([c.row.partition for c in shared if c.author == self._me])
 
     def refused(self, request: int, reason: str) -> None:
         """Hear that a change which was suggested is not made."""

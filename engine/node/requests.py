@@ -303,6 +303,7 @@ class Requests:
         if not wanted.writes:
             self._only_reads(request, wanted)
             return
+        self._check_log(touched)
         self._partitions.check_copies(touched)
         if self._log.queued_bytes > QUEUED_BYTES_MAX:
             raise RoutedError("wait", "more is to be written here than the disk keeps up with")
@@ -320,6 +321,14 @@ class Requests:
             commit.deadline = request.deadline
         self._ids.add(wanted.tx_id)
         self._log.put(commit, Haste.SHARED if shared else Haste.AT_ONCE)
+
+    def _check_log(self, partitions: Collection[int]) -> None:
+        """Raise if the log has failed: to come again if others have copies, who will serve (I6)."""
+        if self._log.failure is None:
+            return
+        if all(map(self._streams.alone, partitions)):
+            raise self._log.failure
+        raise _about_to_withdraw()
 
     def _commit_of(self, wanted: WantedCommit, answer: Callable[[], object]) -> ClientCommit:
         return commit_of(
@@ -367,6 +376,8 @@ class Requests:
 
         Whoever runs again at once would lose again, until the copy is out of the set.
         """
+        if error is self._log.failure and not all(map(self._streams.alone, wanted.partitions())):
+            return _about_to_withdraw()
         if not isinstance(error, ConflictError):
             return error
         if not self._log.is_undecided({read.full_key for read in wanted.reads}):
@@ -428,8 +439,7 @@ class Requests:
         if not 0 <= home < self._log.state.partitions:
             raise not_understood("a home that is not a partition")
         self._partitions.check((home,), self._around.now)
-        if self._log.failure is not None:
-            raise self._log.failure  # what is in the log may not be there behind a restart
+        self._check_log((home,))  # what is in it may not be there behind a restart
         if tx_id in self._ids:
             self._questions.append(request)
         elif tx_id in self._recent:
@@ -530,6 +540,10 @@ class Requests:
 
 def _knows_too_little() -> RoutedError:
     return RoutedError("wait", "this member knows too little of the cluster yet")
+
+
+def _about_to_withdraw() -> RoutedError:
+    return RoutedError("wait", "the log of this member failed, and others have what it serves")
 
 
 def _done(request: ClientRequest, refused: Exception | None) -> None:
