@@ -326,9 +326,13 @@ class Requests:
         """Raise if the log has failed: to come again if others have copies, who will serve (I6)."""
         if self._log.failure is None:
             return
-        if all(map(self._streams.alone, partitions)):
+        if all(map(self._knows_no_more, partitions)):
             raise self._log.failure
         raise _about_to_withdraw()
+
+    def _knows_no_more(self, partition: int) -> bool:
+        """Tell whether the log has failed, and nobody else has what it holds of a partition."""
+        return self._log.failure is not None and self._streams.alone(partition)
 
     def _commit_of(self, wanted: WantedCommit, answer: Callable[[], object]) -> ClientCommit:
         return commit_of(
@@ -376,7 +380,7 @@ class Requests:
 
         Whoever runs again at once would lose again, until the copy is out of the set.
         """
-        if error is self._log.failure and not all(map(self._streams.alone, wanted.partitions())):
+        if error is self._log.failure and not all(map(self._knows_no_more, wanted.partitions())):
             return _about_to_withdraw()
         if not isinstance(error, ConflictError):
             return error
@@ -480,17 +484,24 @@ class Requests:
         self._partitions.check_copies((home,))
         refusal = outcomes.OutcomeEntry(outcomes.Kind.REFUSED, state.time, attempt)
         writes: Writes = {full_key: (home, OUTCOMES, tx_id, outcomes.encode_outcome(refusal))}
+        epoch = self._partitions.epoch(home)
         commit = ClientCommit(
-            FewUpdates(writes), self._streams, self._near, tx_id=self._log.new_id()
+            FewUpdates(writes),
+            self._streams,
+            self._near,
+            check=lambda _commit, _group: self._partitions.check_writable([(home, epoch)]),
+            tx_id=self._log.new_id(),
         )
 
         def done() -> None:
             self._ids.discard(tx_id)
-            if commit.error is not None:
+            if commit.error is None:
+                self._tell(request, home, "rolled_back")
+            elif commit.was_forsaken and not self._knows_no_more(home):
+                request.fail(RoutedError("wait", "who serves this next knows what is refused"))
+            else:
                 assert isinstance(commit.error, Exception)
                 request.fail(commit.error)
-            else:
-                self._tell(request, home, "rolled_back")
             self._ask_again()
 
         commit.then = commit.undo = done
