@@ -304,7 +304,12 @@ class Coordinator:
         return changes
 
     def _gone(self, topology: Topology, now: float) -> list[TopologyChange]:
-        """Return who is gone (C10), once the others have shown that they are not."""
+        """Return who is gone (C10), once the others have shown that they are not.
+
+        While a whole cluster stops nobody is: who happens to be last would be alone in all sets.
+        """
+        if self._departures.too_few(topology):
+            return []
         present = sorted(topology.present - {self._me})
         left = [one for one in present if one.member not in self._joins]
         for incarnation in left:

@@ -11,8 +11,8 @@ it serves what others have a copy of         ``HAND_OVER``: it hands that over, 
 else                                         it has gone
 =========================================== ====================================================
 
-So sets do not shrink to whoever stops last when a whole cluster is stopped: everybody is missed at
-once, and all are waited for when it is started again (S2).
+So sets do not shrink to whoever stops last when a whole cluster is stopped, as long as nobody is
+declared gone for whom there are ``too_few``: all are waited for when it is started again (S2).
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Departures:
 
     def waits(self, who: Incarnation, topology: Topology, now: float) -> bool:
         """Tell whether it is too early for an answer: others may be asking, too."""
-        return now < self._asked[who] + self._pause and not self._too_few(topology)
+        return now < self._asked[who] + self._pause and not self.too_few(topology)
 
     def objection(
         self, who: Incarnation, topology: Topology, released: dict[int, GivenUp]
     ) -> str | None:
         """Return why somebody does not go now; None if it does."""
-        if self._too_few(topology):
+        if self.too_few(topology):
             return TOO_FEW
         shared = (
             partition
@@ -61,6 +61,7 @@ class Departures:
                 return HAND_OVER
         return None
 
-    def _too_few(self, topology: Topology) -> bool:
+    def too_few(self, topology: Topology) -> bool:
+        """Tell whether those that have not asked to leave are not a majority."""
         stay = {one.member for one in topology.present if one not in self._asked}
         return len(stay & {*topology.baseline}) < majority(topology.baseline)

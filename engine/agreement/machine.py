@@ -320,7 +320,8 @@ class Agreement:
     def _ask(self, now: float, *, sure: bool) -> None:
         number = 1 + max(self._highest, self.voter.promised.number)
         term = self._candidacy.term if self._candidacy and sure else Term(number, self.me.member)
-        self._candidacy = Candidacy(term, sure=sure, until=now + self._timing.member_timeout)
+        patience = self._timing.member_timeout if sure else 2 * self._timing.heartbeat
+        self._candidacy = Candidacy(term, sure=sure, until=now + patience)
         question = AskPromise(term=term, sure=sure)
         self._send(self.me.member, self._answer(question, now))
         for member in self.topology.baseline:
@@ -475,7 +476,8 @@ class Agreement:
             self._resign_before(message.term, now)
             self._following = message.term
             self._heard = now
-            self._pause(now + self._timing.member_timeout)
+            # Whoever stood before the others may promise anything would only lose time.
+            self._pause(max(now + self._timing.member_timeout, self.voter.held_until))
         self.lease.answering(message.term, message.round, now)
         pong = Pong(
             term=message.term,

@@ -49,7 +49,7 @@ from .commits import (
     unexpected,
     wanted_of,
 )
-from .log import NodeLog
+from .log import Haste, NodeLog
 from .partitions import Partitions, RoutedError
 from .prepared import ClientCommit
 
@@ -318,7 +318,7 @@ class Requests:
         if request.deadline != float("inf"):
             commit.deadline = request.deadline
         self._ids.add(wanted.tx_id)
-        self._log.put(commit)
+        self._log.put(commit, Haste.SHARED if shared else Haste.AT_ONCE)
 
     def _commit_of(self, wanted: WantedCommit, answer: Callable[[], object]) -> ClientCommit:
         return commit_of(
