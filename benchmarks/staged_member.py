@@ -25,7 +25,7 @@ from tidelog.engine.commit.context import CommitContext
 from tidelog.engine.commit.entries import Commit
 from tidelog.engine.net.connection import Sent
 from tidelog.engine.net.frames import Message
-from tidelog.engine.node.log import NodeLog
+from tidelog.engine.node.log import Haste, NodeLog
 from tidelog.engine.node.outflow import Outflow
 from tidelog.engine.node.prepared import ClientCommit
 from tidelog.engine.node.server import run_member
@@ -60,10 +60,10 @@ def _time_copies() -> dict[str, int]:
         figures["messages"] += 1
         return send(self, member, message)
 
-    def timed_put(self: NodeLog, commit: Commit) -> None:
+    def timed_put(self: NodeLog, commit: Commit, *haste: Haste) -> None:
         if isinstance(commit, ClientCommit):
             since[commit] = time.perf_counter_ns()
-        put(self, commit)
+        put(self, commit, *haste)
 
     def next_stage(commit: ClientCommit, stage: str) -> None:
         now = time.perf_counter_ns()
@@ -73,12 +73,12 @@ def _time_copies() -> dict[str, int]:
     def timed_apply(self: ClientCommit, context: CommitContext, end: int) -> None:
         next_stage(self, "here")
         if self.record_prepared is None:
-            del since[self]
+            since.pop(self, None)
         apply(self, context, end)
 
     def timed_decided(self: ClientCommit) -> None:
         next_stage(self, "everywhere")
-        del since[self]
+        since.pop(self, None)
         figures["prepared"] += 1
         decided(self)
 
