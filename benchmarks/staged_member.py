@@ -60,10 +60,10 @@ def _time_copies() -> dict[str, int]:
         figures["messages"] += 1
         return send(self, member, message)
 
-    def timed_put(self: NodeLog, commit: Commit, *haste: Haste) -> None:
+    def timed_put(self: NodeLog, commit: Commit, haste: Haste = Haste.AT_ONCE) -> None:
         if isinstance(commit, ClientCommit):
             since[commit] = time.perf_counter_ns()
-        put(self, commit, *haste)
+        put(self, commit, haste)
 
     def next_stage(commit: ClientCommit, stage: str) -> None:
         now = time.perf_counter_ns()
