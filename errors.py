@@ -32,6 +32,7 @@ from .affinity.errors import (
     SnapshotExpiredError as SnapshotExpiredError,
     StorageError as StorageError,
     TidelogError as TidelogError,
+    TooFewCopiesError as TooFewCopiesError,
     TooManyRangesError as TooManyRangesError,
     TransactionError as TransactionError,
     TransactionTooLargeError as TransactionTooLargeError,

@@ -411,6 +411,24 @@ class NotEnoughMembersError(ClusterError):
     hint = "Check that the members run and reach each other; then try again."
 
 
+class TooFewCopiesError(ClusterError):
+    """A partition has fewer copies in sync than are to be there for a write; nothing was done.
+
+    ``partition`` is its number.  Reads go on.
+    """
+
+    code = "TL-CLU-006"
+    retryable = True
+    hint = (
+        "Start the members that are away; `tidelog cluster status` names them. How many copies "
+        "have to be there was said when the cluster was made (`--min-in-sync`)."
+    )
+
+    def __init__(self, message: str, *, partition: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.partition = partition
+
+
 class ServerError(ClusterError):
     """A member failed in a way that has no other class here; whether it did anything is not known.
 

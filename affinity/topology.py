@@ -117,6 +117,8 @@ class Topology:
     partitions: tuple[PartitionCopies, ...] = ()
     namespaces: Mapping[int, KnownNamespace] = field(default_factory=dict)
     next_namespace: int = FIRST_NAMESPACE
+    min_in_sync: int = 1
+    """How many copies a set has to have for anything new to be written to its partition (I7)."""
 
     @cached_property
     def present(self) -> frozenset[Incarnation]:
@@ -193,6 +195,7 @@ class Begun:
     members: tuple[tuple[UUID, str], ...]
     spaces: tuple[Space, ...]
     rows: tuple[tuple[UUID, ...], ...]
+    min_in_sync: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +339,7 @@ class _Draft:
         self._partitions = list(topology.partitions)
         self._namespaces = dict(topology.namespaces)
         self._next_namespace = topology.next_namespace
+        self._min_in_sync = topology.min_in_sync
 
     def apply(self, change: TopologyChange) -> None:
         _APPLY[type(change)](self, change)
@@ -352,6 +356,7 @@ class _Draft:
             partitions=tuple(self._partitions),
             namespaces=self._namespaces,
             next_namespace=self._next_namespace,
+            min_in_sync=self._min_in_sync,
         )
 
     def begun(self, change: Begun) -> None:
@@ -372,6 +377,7 @@ class _Draft:
         self._history = change.history
         self._baseline = tuple(sorted(members))
         self._spaces = change.spaces
+        self._min_in_sync = change.min_in_sync
         self._partitions = copies
         for member, address in sorted(members.items()):
             self._members[member] = KnownMember(member=member, address=address, since=self._index)

@@ -156,6 +156,11 @@ class Copies:
             found = self.pending[partition] = Prepared()
         return found
 
+    def is_whole(self, partition: int) -> bool:
+        """Tell whether this is a copy that has once been open, and lacks nothing of that."""
+        state = self.states.get(partition, CopyState.OWNING)
+        return partition in self.sealed and state is CopyState.OWNING
+
     def end(self, partition: int, prepared: int, record: RollbackRecord | CommitRecord) -> None:
         """Note that a transaction ended; ``prepared`` is the highest number given out by then."""
         run = numbers_ended(record)

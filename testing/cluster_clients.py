@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from ..engine.aio.running import running_loop
+from ..engine.client.copies import ReadFrom
 from ..engine.client.dialogue import Dialogue, NotWelcomeError
 from ..engine.client.lines import CONNECT_S_MAX
 from ..engine.client.links import TICK_S, Link, LoopLinks
@@ -47,11 +48,13 @@ class ClientMachine:
         else:
             self._nursery.start_soon(job)
 
-    def database(self, addresses: Sequence[str], timeout: float) -> ClusterTasksDatabase:
+    def database(
+        self, addresses: Sequence[str], timeout: float, read_from: ReadFrom = "primary"
+    ) -> ClusterTasksDatabase:
         """Return a cluster as a user of this machine has it: ``tidelog.aio``."""
         place = ClusterPlace("tidelog://" + ",".join(addresses), tuple(addresses))
         environment = self.node.environment
-        session = ClusterLoopSession(place, environment, running_loop(), timeout, ())
+        session = ClusterLoopSession(place, environment, running_loop(), timeout, (), read_from)
         open_handles.discard(session)  # it ends with its world, not with this process
         session.links = _StreamLinks(session, self, timeout)
         self._databases.append(session)

@@ -4,8 +4,8 @@
     run_storm(17, faults=["2.500 kill n1 torn 0.8"])  # these, and no others
 
 Behind the last fault everything is healed, and has to settle; every key is read back, also behind a
-power cut of all members at once; and the histories of registers and counters have to be
-linearizable.  What is looked at meanwhile is the business of ``SimCluster``.
+power cut of all members at once; in the end copies have to be equal, and the histories of registers
+and counters linearizable.  What is looked at meanwhile is the business of ``SimCluster``.
 
 A fault is a line: when it comes, what it is, and what that needs.
 
@@ -41,15 +41,17 @@ from math import isfinite
 import trio
 
 from ..affinity.errors import UsageError
+from ..engine.client.copies import ReadFrom
 from ..engine.codecs.registry import Msgpack, Str
 from ..engine.store.options import Options
-from .cluster import KINDS, POINTS, BrokenPromiseError, SimCluster
+from .cluster import KINDS, POINTS, SimCluster
 from .histories import Get, History
 from .linear import check
 from .media import CRASH_OUTCOMES
 from .moves import COUNTER, REGISTER, CallModel
 from .plan import MOMENTS
 from .process import leaves
+from .promises import BrokenPromiseError
 from .workloads import SharedMap, WorkloadClient, counter_clients, register_clients
 
 PARTITIONS = 16
@@ -243,15 +245,23 @@ class StormOutcome:
 
 
 def run_storm(
-    seed: int, *, nodes: int = 3, backups: int = 0, faults: Iterable[str] | None = None
+    seed: int,
+    *,
+    nodes: int = 3,
+    backups: int = 0,
+    faults: Iterable[str] | None = None,
+    read_from: ReadFrom = "primary",
 ) -> StormOutcome:
-    """Run the storm of a seed, or with other faults than it has, and tell what became of it."""
+    """Run the storm of a seed, or with other faults than it has, and tell what became of it.
+
+    ``read_from`` is who answers the reads of every second machine; the others ask the primary.
+    """
     chosen = (
         drawn_faults(seed, nodes, backups)
         if faults is None
         else [parsed_fault(line, nodes) for line in faults]
     )
-    storm = _Storm(seed, nodes, backups, chosen)
+    storm = _Storm(seed, nodes, backups, chosen, read_from)
     failure = None
     try:
         storm.cluster.run(storm.scenario)
@@ -322,7 +332,14 @@ class PacedMap:
 
 
 class _Storm:
-    def __init__(self, seed: int, nodes: int, backups: int, faults: Sequence[StormFault]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        nodes: int,
+        backups: int,
+        faults: Sequence[StormFault],
+        read_from: ReadFrom,
+    ) -> None:
         rng = random.Random(f"{seed}:storm")
         self.cluster = SimCluster(
             seed=seed,
@@ -338,6 +355,7 @@ class _Storm:
         )
         self.registers, self.counters = History(), History()
         self._faults = faults
+        self._read_from = read_from
         self._down = dict.fromkeys(self.cluster.names, 0.5)
         self._working = 0
         self._ended = trio.Event()
@@ -375,12 +393,18 @@ class _Storm:
             await trio.sleep(0.05)
             await cluster.settled()
             await self._read_back("reader behind a power cut")
+            await cluster.quiesce()
             nursery.cancel_scope.cancel()
 
     def _clients(self) -> list[WorkloadClient]:
         """Return clients of both maps, who use the databases of several machines."""
         cluster, world = self.cluster, self.cluster.world
-        databases = [cluster.client(timeout=CALL_S_MAX) for _ in range(MACHINES)]
+        databases = [
+            cluster.client(
+                timeout=CALL_S_MAX, read_from=self._read_from if number % 2 else "primary"
+            )
+            for number in range(MACHINES)
+        ]
         maps = [
             PacedMap(
                 [database.map(name, key=Str, value=Msgpack) for database in databases],

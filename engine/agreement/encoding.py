@@ -77,6 +77,7 @@ def topology_bytes(topology: Topology) -> bytes:
         [_copies_row(copies, names) for copies in topology.partitions],
         [_namespace_row(known) for known in topology.namespaces.values()],
         topology.next_namespace,
+        *_least(topology.min_in_sync),
     ]
     data: bytes = msgpack.packb([topology.index, *names.rows(), *fields])
     return data
@@ -152,6 +153,7 @@ def _begun_row(change: Begun, names: _Names) -> list[Any]:
         [[names.member(member), address] for member, address in change.members],
         list(map(list, change.spaces)),
         [list(map(names.member, row)) for row in change.rows],
+        *_least(change.min_in_sync),
     ]
 
 
@@ -164,8 +166,23 @@ def _begun(row: list[Any], places: _Places) -> Begun:
         row, as_id, as_id, as_id, each(member), each(_space), each(each(places.member))
     )
     return Begun(
-        cluster=cluster, store=store, history=history, members=members, spaces=spaces, rows=rows
+        cluster=cluster,
+        store=store,
+        history=history,
+        members=members,
+        spaces=spaces,
+        rows=rows,
+        min_in_sync=_least_of(row[6:]),
     )
+
+
+def _least(min_in_sync: int) -> list[int]:
+    """Return the field of the fewest copies for a write, which is left out if it is one."""
+    return [min_in_sync] if min_in_sync > 1 else []
+
+
+def _least_of(fields: list[Any]) -> int:
+    return as_number(fields[0]) if fields else 1
 
 
 def _joined_row(change: Joined, names: _Names) -> list[Any]:
@@ -361,6 +378,7 @@ def _topology(value: object) -> Topology:
         partitions=tuple(_copies(*numbered, places) for numbered in enumerate(partitions)),
         namespaces=_by_key(map(_namespace, namespaces), lambda known: known.id),
         next_namespace=next_namespace,
+        min_in_sync=_least_of(as_list(value)[10:]),
     )
     _check(topology, ids)
     return topology

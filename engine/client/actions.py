@@ -18,7 +18,7 @@ from ..data.digests import range_digest
 from ..data.namespaces import Namespace
 from ..data.scan import Pair
 from .commits import CommitRequest, RangeColumns, ReadColumns, WriteColumns, committing, puts_of
-from .reads import PagedScan, got, paged
+from .reads import PagedScan, ReadWay, got, paged
 from .routing import PAUSE_S, Cluster, Pause, Steps
 from .unsupported import check_one_group
 
@@ -56,13 +56,13 @@ def put_many(
 
 
 def values_of(
-    cluster: Cluster, namespace: Namespace, keys: Sequence[bytes], until: float
+    cluster: Cluster, namespace: Namespace, keys: Sequence[bytes], until: float, way: ReadWay
 ) -> Steps[list[bytes | None]]:
     """Return the values of keys: one request for each member that has some."""
     if not keys:
         return []
     places = partitions_of(keys, namespace.space)
-    return (yield from got(cluster, namespace.id, keys, places, until)).values
+    return (yield from got(cluster, namespace.id, keys, places, until, way)).values
 
 
 def decided_on(

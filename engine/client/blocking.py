@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack, overload
 
 from ...affinity.errors import UsageError
 from ..api.attempts import ATTEMPTS, Attempt
-from ..api.choices import Durability, Isolation, Mode, TransactionOptions, checked_seconds
+from ..api.choices import Durability, Isolation, Mode, TransactionOptions, checked_seconds, choice
 from ..api.maps import Map, map_of
 from ..api.transaction_session import checked_tx_id
 from ..api.transactions import Transaction
@@ -24,9 +24,11 @@ from ..commit.outcomes import Outcome, home_of
 from ..data.namespaces import not_copied
 from ..system.environment import Environment
 from ..system.production import production
+from .copies import ReadFrom
 from .places import place_of_cluster
 from .routing import Job, Steps, question, served
 from .session import ClusterSession
+from .stale import StaleView
 from .transactions import ClusterTransaction, cluster_attempts, run_in_cluster
 from .unsupported import not_yet
 
@@ -212,6 +214,15 @@ class ClusterDatabase:
         found: dict[str, Any] = asked
         return found
 
+    def stale(self) -> StaleView:
+        """Return a view for reads that may be out of date: ``db.stale()[users].get("ada")``.
+
+        Any copy of a partition answers, without a lease and without a majority; ``as_of`` of the
+        view tells how old that is.  It need not show what this client has written itself.
+        """
+        self._session.open_state.check()
+        return StaleView(self._session)
+
     # -------------------------------------------------------------- what there is not yet
 
     def snapshot(self) -> NoReturn:
@@ -259,15 +270,18 @@ def connect(
     *,
     timeout: float = TIMEOUT_S,
     codecs: Iterable[ValueCodec[Any]] = (),
+    read_from: ReadFrom = "primary",
 ) -> ClusterDatabase:
     """Connect to a cluster, and return it once a member has answered.
 
     ``where``: ``tidelog://HOST:PORT,HOST:PORT`` (some of its members), ``tidelog+unix:///PATH``,
     or the directory of a test cluster.  ``timeout`` is how many seconds a call may take, with all
-    that it tries.  ``codecs`` are codecs of your own that the maps name.  Raises
-    ``NotEnoughMembersError`` if nobody answers in that time, ``NotFoundError``, ``UsageError``.
+    that it tries.  ``codecs`` are codecs of your own that the maps name.  With ``copies`` as
+    ``read_from`` all copies in turn answer reads outside of transactions, which are as new as from
+    the primary.  Raises ``NotEnoughMembersError`` if nobody answers in that time,
+    ``NotFoundError``, ``UsageError``.
     """
-    return connect_with(production(), where, timeout=timeout, codecs=codecs)
+    return connect_with(production(), where, timeout=timeout, codecs=codecs, read_from=read_from)
 
 
 def connect_with(
@@ -276,10 +290,17 @@ def connect_with(
     *,
     timeout: float = TIMEOUT_S,
     codecs: Iterable[ValueCodec[Any]] = (),
+    read_from: ReadFrom = "primary",
 ) -> ClusterDatabase:
     """Connect in a given environment: ``connect`` with another clock, or other chance."""
     place = place_of_cluster(where)
-    session = ClusterSession(place, environment, checked_seconds("timeout", timeout), tuple(codecs))
+    session = ClusterSession(
+        place,
+        environment,
+        checked_seconds("timeout", timeout),
+        tuple(codecs),
+        choice("read_from", read_from, ReadFrom),
+    )
     database = ClusterDatabase(session)
     try:
         database.status()

@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 TICK_S = 0.25
 """Seconds after which a connection that is silent looks for requests that have waited too long."""
-TAKEN_BACK = frozenset(("get", "scan", "status", "outcome"))
+TAKEN_BACK = frozenset(("get", "scan", "copy", "stale", "status", "outcome"))
 """Operations that change nothing."""
 
 

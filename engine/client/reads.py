@@ -9,13 +9,16 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
 from ..data.scan import Pair
 from .routing import Cluster, Job, SplitError, Steps, served
+
+ReadWay = Callable[[Cluster, Job], Steps[Any]]
+"""Who is asked to read: ``served``, or a way of ``copies``; it raises what ``served`` does."""
 
 PAGE_MAX = 2048
 """Pairs that are asked for at once, at most; the first page has fewer."""
@@ -30,12 +33,17 @@ class FoundColumns(NamedTuple):
 
 
 def got(
-    cluster: Cluster, namespace: int, keys: Sequence[bytes], partitions: Sequence[int], until: float
+    cluster: Cluster,
+    namespace: int,
+    keys: Sequence[bytes],
+    partitions: Sequence[int],
+    until: float,
+    way: ReadWay = served,
 ) -> Steps[FoundColumns]:
     """Return what is at keys, which lie in these partitions: one request for each member."""
     if len(set(partitions)) == 1:
         job = Job(partitions[:1], "get", (namespace, keys), until)
-        return FoundColumns(*(yield from served(cluster, job)))
+        return FoundColumns(*(yield from way(cluster, job)))
     found = FoundColumns([None] * len(keys), [0] * len(keys), [0] * len(keys))
     left: list[list[int]] = [list(range(len(keys)))]
     while left:
@@ -44,9 +52,9 @@ def got(
         asked = [keys[place] for place in places]
         job = Job(about, "get", (namespace, asked), until)
         try:
-            answer = yield from served(cluster, job)
-        except SplitError:
-            left += _divided(cluster, places, [partitions[place] for place in places])
+            answer = yield from way(cluster, job)
+        except SplitError as split:
+            left += _divided(split.places, places, [partitions[place] for place in places])
             continue
         for place, value, epoch, counter in zip(places, *answer, strict=True):
             found.values[place] = value
@@ -55,12 +63,11 @@ def got(
     return found
 
 
-def _divided(cluster: Cluster, items: list[int], partitions: list[int]) -> list[list[int]]:
-    """Divide items among the members that serve their partitions now."""
-    assert cluster.view is not None
+def _divided(places: Mapping[int, int], items: list[int], partitions: list[int]) -> list[list[int]]:
+    """Divide items among the members that have their partitions."""
     groups: dict[int, list[int]] = {}
     for item, partition in zip(items, partitions, strict=True):
-        groups.setdefault(cluster.view.primaries[partition], []).append(item)
+        groups.setdefault(places[partition], []).append(item)
     return [groups[place] for place in sorted(groups)]
 
 
@@ -101,8 +108,10 @@ class PagedScan:
         reverse: bool,
         size: int,
         values: bool = True,
+        way: ReadWay = served,
     ) -> None:
         self._cluster = cluster
+        self._way = way
         self._namespace = namespace
         self._reverse = reverse
         self._values = values
@@ -130,12 +139,12 @@ class PagedScan:
             asked = paged(
                 self._cluster, self._namespace, source.partitions, source.low, source.high,
                 reverse=self._reverse, limit=self._size,
-                versions=False, values=self._values, until=until,
+                versions=False, values=self._values, until=until, way=self._way,
             )  # fmt: skip
             try:
                 page = yield from asked
-            except SplitError:
-                parts = _divided(self._cluster, source.partitions, source.partitions)
+            except SplitError as split:
+                parts = _divided(split.places, source.partitions, source.partitions)
                 made = [_Source(part, source.low, source.high) for part in parts]
                 self._sources.remove(source)
                 self._sources += made
@@ -183,6 +192,7 @@ def paged(
     versions: bool,
     values: bool = True,
     until: float,
+    way: ReadWay = served,
 ) -> Steps[Page]:
     """Return the next pairs of partitions that one member serves; ``SplitError`` if more do.
 
@@ -191,7 +201,7 @@ def paged(
     if high is not None and high <= low:
         return Page([], [], [], [], False)
     arguments = (namespace, partitions, low, high, reverse, limit, versions, values)
-    answer: list[Any] = yield from served(cluster, Job(partitions, "scan", arguments, until))
+    answer: list[Any] = yield from way(cluster, Job(partitions, "scan", arguments, until))
     if not values:
         answer[1] = [b""] * len(answer[0])
     return Page(*answer[:5])

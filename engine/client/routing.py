@@ -49,7 +49,9 @@ WAIT = "wait"
 PATIENCE_S = 1.0
 """Seconds without an answer after which others are asked what is new."""
 PAUSE_S, PAUSE_S_MAX = 0.0005, 0.25
-"""The longest pause before the second attempt, and before any."""
+"""The longest pause before the second attempt at a member, and before any."""
+COMING_S_MAX = 0.05
+"""The longest pause while a partition is being taken over, which takes a round trip or two."""
 ATTEMPTS_KEPT_MAX = 4096
 """Ids whose refused attempts are remembered."""
 TRIED_SHOWN_MAX = 8
@@ -157,7 +159,11 @@ class AnswerLostError(Exception):
 
 
 class SplitError(Exception):
-    """The partitions of a request have more than one member by now."""
+    """The partitions of a request have more than one member by now; ``places`` tells them apart."""
+
+    def __init__(self, places: Mapping[int, int]) -> None:
+        super().__init__(f"{len(places)} partitions of several members")
+        self.places = places
 
 
 # ------------------------------------------------------------------ what is known
@@ -176,6 +182,8 @@ class Cluster:
         self.view: ClusterView | None = None
         self.decided = 0
         """How many decisions are known."""
+        self.turn = 0
+        """Which member is asked first by the next read that any copy may answer."""
         self._attempts: dict[bytes, int] = {}
         self.changed: Callable[[ClusterView], None] = lambda view: None
         """Called with each newer view, in the thread that has heard of it."""
@@ -196,6 +204,11 @@ class Cluster:
             self.view = view
             self.decided = view.decided
             self.changed(view)
+
+    def next_turn(self) -> int:
+        """Return whose turn it is."""
+        self.turn += 1
+        return self.turn
 
     def next_attempt(self, tx_id: bytes) -> int:
         """Return the number of the next attempt under an id that was given."""
@@ -243,6 +256,7 @@ class _Search:
         self.cluster = cluster
         self.until = until
         self.pause = PAUSE_S
+        self._asked: MemberView | None = None
         self.fresh = False
         """Whether a member has confirmed the view during this call, not known to be outdated."""
         self.minority = False
@@ -253,11 +267,16 @@ class _Search:
         self.tried: dict[str, str] = {}
         """Why nobody was reached at an address."""
 
-    def rested(self, now: float) -> Steps[None]:
+    def asks(self, member: MemberView) -> None:
+        """Begin with short pauses anew if it is somebody else that is asked, or waited for."""
+        if member != self._asked:
+            self._asked, self.pause = member, PAUSE_S
+
+    def rested(self, now: float, most: float = PAUSE_S_MAX) -> Steps[None]:
         """Pause before the next attempt; raise if the time is over."""
         if now >= self.until:
             raise self.late()
-        yield Pause(min(self.pause, self.until - now))
+        yield Pause(min(self.pause, most, self.until - now))
         self.pause = min(2 * self.pause, PAUSE_S_MAX)
 
     def late(self) -> TidelogError:
@@ -333,6 +352,7 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
             if cluster.view is None:
                 yield from _met(search)
             member = _chosen(cluster, job.partitions, search.tried)
+            search.asks(member)
             if job.partitions and not member.present:
                 yield from _awaited(search, job, member, cluster.view)
                 continue
@@ -395,7 +415,7 @@ def _awaited(
     if search.fresh and not job.patient and not is_coming:
         raise _unavailable(job, member)
     search.reason = f"the member at {member.address} is away"
-    yield from search.rested(now)
+    yield from search.rested(now, COMING_S_MAX if is_coming else PAUSE_S_MAX)
     search.fresh = False
 
 
@@ -416,12 +436,20 @@ def _chosen(cluster: Cluster, partitions: Sequence[int], tried: Mapping[str, str
     view = cluster.view
     assert view is not None
     if partitions:
-        places = {view.primaries[partition] for partition in partitions}
-        if len(places) > 1:
-            raise SplitError
-        return view.members[places.pop()]
+        return view.members[only_place({p: view.primaries[p] for p in partitions})]
     present = [member for member in view.members if member.present] or view.members
     return next((member for member in present if member.address not in tried), present[0])
+
+
+def only_place(places: Mapping[int, int]) -> int:
+    """Return the one member that a request goes to, by partition; ``SplitError`` if it is several.
+
+    Members are places in the view.
+    """
+    found = set(places.values())
+    if len(found) > 1:
+        raise SplitError(places)
+    return found.pop()
 
 
 def _still(cluster: Cluster, job: Job, member: MemberView) -> bool:

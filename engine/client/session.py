@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ...affinity.errors import UsageError
 from ...affinity.partitions import partition_of
+from ..api.answering import Session
 from ..api.inside import Blocks
 from ..api.maps import Map, map_of
 from ..api.pickling import WayBack
@@ -26,10 +27,11 @@ from ..system.environment import Environment
 from . import actions
 from .catalog import ClusterCatalog, GivenCodec
 from .commits import committing, put_of
+from .copies import ReadFrom, way_of
 from .ids import Ids
 from .lines import Lines
 from .places import ClusterPlace
-from .reads import PagedScan
+from .reads import PagedScan, ReadWay
 from .routing import Cluster, Job, Steps, Tried, served
 from .transactions import run_inside
 
@@ -48,9 +50,11 @@ class ClusterSession:
         environment: Environment,
         timeout: float,
         given: Sequence[GivenCodec],
+        read_from: ReadFrom = "primary",
     ) -> None:
         self.path = place.shown
         self.cluster = Cluster(place.addresses)
+        self.read_from = read_from
         self.lines = Lines(self.cluster, environment, timeout)
         self.home = Home(place.shown)
         self.catalog = ClusterCatalog(self.cluster, given, self.home)
@@ -67,7 +71,8 @@ class ClusterSession:
         self.open_state.check()
         return self.lines.carry(steps(self.lines.until()))
 
-    def _run_about(self, namespace: Namespace, steps: Callable[[float], Steps[T]]) -> T:
+    def run_about(self, namespace: Namespace, steps: Callable[[float], Steps[T]]) -> T:
+        """Carry out steps about a map."""
         return self.run(lambda until: actions.about(namespace, steps(until)))
 
     def check(self, namespace: Namespace) -> None:
@@ -85,6 +90,8 @@ class ClusterSession:
 
     def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
         """Return a function from encoded key to encoded value."""
+        if self.read_from != "primary":
+            return lambda key: self.get_many(namespace, [key])[0]
         state, lines, cluster = self.open_state, self.lines, self.cluster
         number, space = namespace.id, namespace.space
         asked = lines.asked
@@ -130,17 +137,21 @@ class ClusterSession:
 
         return put
 
-    def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
+    def get_many(
+        self, namespace: Namespace, keys: list[bytes], way: ReadWay | None = None
+    ) -> list[bytes | None]:
         """Return the encoded values of encoded keys: one request for each member."""
         self.check(namespace)
-        return self._run_about(
-            namespace, lambda until: actions.values_of(self.cluster, namespace, keys, until)
+        way = way or way_of(self.cluster, self.read_from)
+        return self.run_about(
+            namespace,
+            lambda until: actions.values_of(self.cluster, namespace, keys, until, way),
         )
 
     def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Set or delete many encoded keys in one transaction."""
         self.check_outside(namespace)
-        self._run_about(
+        self.run_about(
             namespace,
             lambda until: actions.put_many(self.cluster, namespace, pairs, self.new_id, until),
         )
@@ -150,7 +161,7 @@ class ClusterSession:
 
         def rewrite(key: bytes, decide: Decide) -> Any:
             self.check_outside(namespace)
-            return self._run_about(
+            return self.run_about(
                 namespace,
                 lambda until: actions.decided_on(
                     self.cluster, namespace, key, decide, self.new_id, until
@@ -162,7 +173,7 @@ class ClusterSession:
     def pop_first(self, namespace: Namespace) -> Pair | None:
         """Delete the first key and return the encoded pair, None if there is none."""
         self.check_outside(namespace)
-        return self._run_about(
+        return self.run_about(
             namespace,
             lambda until: actions.popped_first(self.cluster, namespace, self.new_id, until),
         )
@@ -174,15 +185,16 @@ class ClusterSession:
 
     def blocks(
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int,
-        *, values: bool = True,
+        *, values: bool = True, way: ReadWay | None = None,
     ) -> Iterator[list[Pair]]:  # fmt: skip
         """Yield blocks of encoded pairs, in order; each page is of a moment of its own."""
         self.check(namespace)
+        way = way or way_of(self.cluster, self.read_from)
         scan = PagedScan(
             self.cluster, namespace.id, namespace.space.numbers, start, stop,
-            reverse=reverse, size=size, values=values,
+            reverse=reverse, size=size, values=values, way=way,
         )  # fmt: skip
-        while block := self._run_about(namespace, scan.block):
+        while block := self.run_about(namespace, scan.block):
             yield block
             self.check(namespace)
 
@@ -192,9 +204,7 @@ class ClusterSession:
 
     def peek(self, namespace: Namespace) -> tuple[list[Pair], int | None]:
         """Return the first pairs, for whoever only looks."""
-        blocks = self.blocks(namespace, b"", None, False, PEEKED)
-        found = list(islice((pair for block in blocks for pair in block), PEEKED + 1))
-        return found[:PEEKED], None if len(found) > PEEKED else len(found)
+        return peeked(self, namespace)
 
     def way(self) -> WayBack:
         """Raise: a client belongs to its process."""
@@ -216,3 +226,10 @@ class ClusterSession:
         """In the child of a fork: leave the connections to the parent."""
         self.open_state.closed = self.open_state.forked_error
         self.lines.close()
+
+
+def peeked(session: Session, namespace: Namespace) -> tuple[list[Pair], int | None]:
+    """Return the first pairs of a map, and how many there are if that is known then."""
+    blocks = session.blocks(namespace, b"", None, False, PEEKED)
+    found = list(islice((pair for block in blocks for pair in block), PEEKED + 1))
+    return found[:PEEKED], None if len(found) > PEEKED else len(found)

@@ -27,7 +27,7 @@ from ..aio.maps import Map, backing_of, check_home
 from ..aio.running import running_loop
 from ..aio.transactions import Transaction
 from ..api.attempts import ATTEMPTS, check_callable
-from ..api.choices import Durability, Isolation, Mode, TransactionOptions, checked_seconds
+from ..api.choices import Durability, Isolation, Mode, TransactionOptions, checked_seconds, choice
 from ..api.inside import Blocks
 from ..api.transaction_session import checked_tag, checked_tx_id
 from ..codecs.registry import ValueCodec
@@ -46,12 +46,14 @@ from . import actions
 from .blocking import TIMEOUT_S
 from .catalog import ClusterCatalog, GivenCodec
 from .changes import SeenRange, TransactionContent
+from .copies import ReadFrom, way_of
 from .ids import Ids
 from .links import LoopLinks
 from .places import ClusterPlace, place_of_cluster
-from .reads import PAGE_MAX, PagedScan
+from .reads import PAGE_MAX, PagedScan, ReadWay
 from .remote import Remote
 from .routing import Cluster, Job, Steps, question, served
+from .stale import StaleTasksView
 from .transactions import ADVICE
 from .unsupported import check_choices, not_yet
 
@@ -73,10 +75,12 @@ class ClusterLoopSession:
         loop: Loop,
         timeout: float,
         given: Sequence[GivenCodec],
+        read_from: ReadFrom = "primary",
     ) -> None:
         self.path = place.shown
         self.loop = loop
         self.cluster = Cluster(place.addresses)
+        self.read_from = read_from
         self.links = LoopLinks(self.cluster, environment, loop, timeout)
         self.home = Home(place.shown)
         self.catalog = ClusterCatalog(self.cluster, given, self.home)
@@ -119,11 +123,14 @@ class ClusterLoopSession:
         if self.inside:
             self.inside.check_write(self.loop.task(), namespace.name)
 
-    async def values(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
+    async def values(
+        self, namespace: Namespace, keys: list[bytes], way: ReadWay | None = None
+    ) -> list[bytes | None]:
         """Return the encoded values of encoded keys."""
         self.check(namespace)
+        way = way or way_of(self.cluster, self.read_from)
         return await self.run_about(
-            namespace, lambda until: actions.values_of(self.cluster, namespace, keys, until)
+            namespace, lambda until: actions.values_of(self.cluster, namespace, keys, until, way)
         )
 
     async def put_many(self, namespace: Namespace, pairs: Encoded) -> None:
@@ -164,12 +171,13 @@ class ClusterLoopSession:
 
     def blocks(
         self, namespace: Namespace, low: bytes, high: bytes | None, reverse: bool, size: int,
-        *, values: bool = True,
+        *, values: bool = True, way: ReadWay | None = None,
     ) -> PlainBlocks:  # fmt: skip
         """Begin an iteration; each page is of a moment of its own."""
         scan = PagedScan(
             self.cluster, namespace.id, namespace.space.numbers, low, high,
             reverse=reverse, size=size, values=values,
+            way=way or way_of(self.cluster, self.read_from),
         )  # fmt: skip
         return PlainBlocks(self, namespace, scan)
 
@@ -608,6 +616,11 @@ class ClusterTasksDatabase:
         found: dict[str, Any] = asked
         return found
 
+    def stale(self) -> StaleTasksView:
+        """Return a view for reads that may be out of date; see ``ClusterDatabase.stale``."""
+        self._session.check_open()
+        return StaleTasksView(self._session)
+
     # -------------------------------------------------------------- what there is not yet
 
     def snapshot(self) -> NoReturn:
@@ -646,12 +659,13 @@ def connect(
     *,
     timeout: float = TIMEOUT_S,
     codecs: Iterable[ValueCodec[Any]] = (),
+    read_from: ReadFrom = "primary",
 ) -> AbstractAsyncContextManager[ClusterTasksDatabase]:
     """Connect to a cluster for the tasks of this loop; leaving the ``async with`` block closes.
 
     All is as in ``tidelog.connect``; the block begins once a member has answered.
     """
-    return connect_with(production(), where, timeout=timeout, codecs=codecs)
+    return connect_with(production(), where, timeout=timeout, codecs=codecs, read_from=read_from)
 
 
 @asynccontextmanager
@@ -661,11 +675,17 @@ async def connect_with(
     *,
     timeout: float = TIMEOUT_S,
     codecs: Iterable[ValueCodec[Any]] = (),
+    read_from: ReadFrom = "primary",
 ) -> AsyncIterator[ClusterTasksDatabase]:
     """Connect in a given environment: ``connect`` with another clock, or other chance."""
     place = place_of_cluster(where)
     session = ClusterLoopSession(
-        place, environment, running_loop(), checked_seconds("timeout", timeout), tuple(codecs)
+        place,
+        environment,
+        running_loop(),
+        checked_seconds("timeout", timeout),
+        tuple(codecs),
+        choice("read_from", read_from, ReadFrom),
     )
     database = ClusterTasksDatabase(session)
     try:

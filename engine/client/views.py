@@ -42,6 +42,8 @@ class ClusterView:
     epochs: Sequence[int]
     coming: frozenset[int]
     """Partitions whose primary is away, and that another copy is about to take over."""
+    copies: Sequence[Sequence[int]]
+    """For each partition the places in ``members`` of those in its in-sync set."""
 
     def serving(self, partition: int) -> MemberView:
         """Return the member that serves a partition."""
@@ -54,7 +56,7 @@ def view_of(fields: Sequence[Any]) -> ClusterView:
     A later version may have appended to it, to its members and to its namespaces.
     """
     try:
-        decided, members, spaces, namespaces, primaries, epochs, coming = fields[:7]
+        decided, members, spaces, namespaces, primaries, epochs, coming, copies = fields[:8]
         told = tuple(MemberView(*row[:4]) for row in members)
         records = [
             NamespaceRecord(
@@ -70,18 +72,23 @@ def view_of(fields: Sequence[Any]) -> ClusterView:
         ]
         divided = tuple(Space(*row[:3]) for row in spaces)
         check_spaces(divided, len(primaries))
+        known = frozenset(range(len(told)))
         wrong = [
             *(f"member {member!r}" for member in told if not _is_member(member)),
             *(f"partition of {place!r}" for place in primaries if place not in range(len(told))),
+            *(f"copies at {places!r}" for places in copies if not known.issuperset(places)),
             *(f"map {record!r}" for record in records if record.space not in range(len(divided))),
         ]
-        if wrong or len(epochs) != len(primaries) or type(decided) is not int:
+        lengths = {len(primaries), len(epochs), len(copies)}
+        if wrong or len(lengths) > 1 or type(decided) is not int:
             raise ValueError(wrong[0] if wrong else "columns of different lengths")
     except (ValueError, TypeError, IndexError) as error:
         raise FrameError(f"a view that cannot be right: {error}") from None
     by_id = {record.id: record for record in records}
     by_name = {record.name: record for record in records if not record.hidden}
-    return ClusterView(decided, told, divided, by_id, by_name, primaries, epochs, frozenset(coming))
+    return ClusterView(
+        decided, told, divided, by_id, by_name, primaries, epochs, frozenset(coming), copies
+    )
 
 
 def _is_member(member: MemberView) -> bool:

@@ -164,6 +164,9 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (78, "demand", DATA, "partition:int admission:int ranges:int* bytes_max:int"),
     (79, "supply", DATA,
      "partition:int admission:int data:any closed:int* not_yet:int* cannot:int* last:flag"),
+    # A copy has its primary confirm that it is in the set (``engine.node.copy_reads``).
+    (80, "confirm-copy", DATA, "ask:int partitions:int* epochs:int* admissions:int*"),
+    (81, "copy-confirmed", DATA, "ask:int partitions:int* epochs:int* admissions:int*"),
     # Clients.
     (101, "welcome", CLIENT, "cluster:bytes store:bytes history:bytes view:list"),
     (102, "request", CLIENT, "id:int left_us:int? operation:text arguments:list"),

@@ -18,6 +18,8 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
         "namespace:int partitions:int* low:bytes high:bytes? "
         "reverse:flag limit:int versions:flag values:flag"
     ),
+    "copy": typed_fields("operation:text arguments:list"),
+    "stale": typed_fields("operation:text arguments:list"),
     "commit": typed_fields(
         "id:bytes attempt:int given:flag tag:text? reads:list* ranges:list* writes:list*"
         " partitions:int* epochs:int*"
@@ -30,6 +32,7 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     "rename": typed_fields("old:text new:text map:int?"),
     "status": (),
     "partition": typed_fields("partition:int"),
+    "copies": typed_fields("first:int limit:int"),
     "move": typed_fields("partition:int member:bytes"),
 }
 READS = typed_fields("namespace:int keys:bytes* epochs:int* counters:int*")

@@ -75,6 +75,7 @@ from ..replication.streams import ITEM_OVERHEAD, Streams
 from .log import Haste, NodeLog, record_bytes
 from .outflow import Outflow
 from .partitions import Partitions
+from .views import row_members
 
 REPLICA_TIMEOUT_S = 5.0
 """Seconds in which a copy has to answer before the set goes on without it (I3)."""
@@ -93,6 +94,20 @@ class Decisions(Protocol):
 
     def release(self, partitions: list[int]) -> None:
         """Serve some partitions no more in their epochs."""
+
+
+class Readers(Protocol):
+    """What answers reads from the copies that are here."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a read waits for what is pending."""
+
+    def arrived(self, sender: Incarnation, message: Message) -> None:
+        """Take what another member says about reads."""
+
+    def applied(self) -> None:
+        """Hear that something of a stream has taken effect here."""
 
 
 class _Early(NamedTuple):
@@ -134,6 +149,8 @@ class ReplicaGroups:
         self._accused: dict[int, list[int]] = {}
         self._accused_at = float("-inf")
         self._early: list[_Early] = []
+        self.readers: Readers
+        """Set before anything arrives."""
 
     def __repr__(self) -> str:
         return (
@@ -151,9 +168,18 @@ class ReplicaGroups:
         ]
 
     def lagging(self) -> list[list[object]]:
-        """Return which copies lack something: partition, member, how many items."""
+        """Return which copies lack something: partition, member, how many items, since when.
+
+        That is in microseconds, from when the copy last had everything or stored something.
+        """
+        now = self._now()
         return [
-            [stream.partition, copy.member.bytes, stream.end - follower.stored]
+            [
+                stream.partition,
+                copy.member.bytes,
+                stream.end - follower.stored,
+                max(int((now - follower.waited_since) * 1e6), 0),
+            ]
             for stream in self._streams
             for copy, follower in stream.followers.items()
             if follower.stored < stream.end
@@ -168,7 +194,7 @@ class ReplicaGroups:
         return {
             "partition": partition,
             "decided": self._topology.index,
-            "row": [member.bytes for member in copies.row.replicas if member is not None],
+            "row": row_members([copies])[0],
             "epoch": copies.epoch,
             "author": [copies.author.member.bytes, copies.author.boot],
             "in_sync": [[copy.member.bytes, copy.boot] for copy in copies.in_sync],
@@ -190,7 +216,22 @@ class ReplicaGroups:
             if stream is None
             else [[copy.member.bytes, one.stored] for copy, one in stream.followers.items()],
             "followed": None if following is None else [following.taken, following.durable],
+            "listed": following is not None and following.listed,
         }
+
+    # -------------------------------------------------------------- what reads of copies ask
+
+    def lists(self, copy: Incarnation, partition: int) -> bool:
+        """Tell whether a copy is of the in-sync set of a partition."""
+        return copy in self._topology.partitions[partition].in_sync
+
+    def followed(self, partition: int) -> Following | None:
+        """Return what this copy follows, if it is of the set, in an epoch that is open here."""
+        following = self._following.get(partition)
+        if following is None or self._log.state.epochs[partition] != following.epoch:
+            return None
+        is_whole = self._log.state.copies.is_whole(partition)
+        return following if is_whole and self.lists(self._me, partition) else None
 
     # -------------------------------------------------------------- what is decided
 
@@ -449,8 +490,13 @@ class ReplicaGroups:
         self._answer(sender, [one for one in again.values() if one.durable])
         if fresh:
             arrived = _Arrived(fresh, self._following, self._log, connection)
-            commit = arrived.commit(partial(self._answer, sender))
-            self._log.put(commit, Haste.AT_ONCE if arrived.matters else Haste.COURTESY)
+            commit = arrived.commit(partial(self._stored_items, sender))
+            matters = arrived.matters or self.readers.waits
+            self._log.put(commit, Haste.AT_ONCE if matters else Haste.COURTESY)
+
+    def _stored_items(self, author: Incarnation, having: Sequence[Following]) -> None:
+        self._answer(author, having)
+        self.readers.applied()
 
     def _answer(self, author: Incarnation, having: Sequence[Following]) -> None:
         if having:
@@ -498,6 +544,8 @@ class ReplicaGroups:
                 self._take_settles(sender, message)
             case "settle-stored":
                 self._take_stored_lists(sender, message)
+            case "confirm-copy" | "copy-confirmed":
+                self.readers.arrived(sender, message)
             case _:
                 pass  # of rebalancing, and of transactions over several groups
 

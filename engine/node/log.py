@@ -222,10 +222,14 @@ class NodeLog:
         self.put_barrier(behind.set)
         await behind.wait()
 
-    async def written(self) -> None:
-        """Wait until nothing is queued or on its way."""
+    def hurry(self) -> None:
+        """Let what is queued wait for nothing more."""
         if self._queue:
             self._hurry(Haste.AT_ONCE)
+
+    async def written(self) -> None:
+        """Wait until nothing is queued or on its way."""
+        self.hurry()
         await self._idle.wait()
 
     async def run(self) -> None:
@@ -289,8 +293,8 @@ class NodeLog:
         if self._streams.untold():
             self._tells = True
             self.put_records((), _nothing)  # its frame brings it along
-        elif self._queue:
-            self._hurry(Haste.AT_ONCE)
+        else:
+            self.hurry()
 
     def forsake(self, stream: PartitionStream) -> None:
         """Tell those who wait for a stream that has ended that nobody knows yet (T7)."""

@@ -53,12 +53,16 @@ class OpenMember:
 
 
 def first_decision(
-    cluster: UUID, members: Sequence[tuple[UUID, str]], partitions: int, backups: int = 0
+    cluster: UUID,
+    members: Sequence[tuple[UUID, str]],
+    partitions: int,
+    backups: int = 0,
+    min_in_sync: int = 1,
 ) -> Decision:
     """Return what begins a cluster: each of its members makes the same by itself (C9).
 
-    Whoever is made with other members, addresses, partitions or backups has another history, and is
-    told so.
+    Whoever is made with other members, addresses, partitions, backups or copies to write to has
+    another history, and is told so.
     """
     rows = assign([member for member, _ in members], partitions, backups)
     places = " ".join(f"{member}={address}" for member, address in sorted(members))
@@ -68,10 +72,13 @@ def first_decision(
             Begun(
                 cluster=cluster,
                 store=uuid5(cluster, "store"),
-                history=uuid5(cluster, f"history of {partitions} and {backups} at {places}"),
+                history=uuid5(
+                    cluster, f"history of {partitions}, {backups} and {min_in_sync} at {places}"
+                ),
                 members=tuple(sorted(members)),
                 spaces=(Space(0, partitions, backups),),
                 rows=tuple(map(tuple, rows)),
+                min_in_sync=min_in_sync,
             ),
         ),
     )
@@ -86,6 +93,7 @@ def init_member(
     members: Sequence[tuple[UUID, str]],
     partitions: int,
     backups: int = 0,
+    min_in_sync: int = 1,
 ) -> None:
     """Make the directory of a member that begins a cluster together with ``members``.
 
@@ -97,6 +105,11 @@ def init_member(
         raise UsageError(
             f"{backups} backups cannot be had with {len(members)} members",
             hint=f"Give at most {min(len(members), REPLICAS_MAX) - 1}.",
+        )
+    if not 1 <= min_in_sync <= backups + 1:
+        raise UsageError(
+            f"{min_in_sync} copies in sync cannot be had with {backups} backups",
+            hint=f"Give from 1 to {backups + 1}, or more backups.",
         )
     if member not in dict(members):
         raise UsageError(f"member {member} is not among the members of its cluster")
@@ -111,7 +124,7 @@ def init_member(
         with translated_disk("making a member's directory"):
             root = disk.directory(directory)
             _clear_remains(environment, directory)
-            decision = first_decision(cluster, members, partitions, backups)
+            decision = first_decision(cluster, members, partitions, backups, min_in_sync)
             journal = Journal.create(root, identity=member.bytes, cluster=cluster.bytes)
             try:
                 journal.append(noted_records([decision], None).records)

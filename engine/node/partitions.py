@@ -17,7 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from ...affinity.errors import NotEnoughMembersError, PartitionUnavailableError, TidelogError
+from ...affinity.errors import (
+    NotEnoughMembersError,
+    PartitionUnavailableError,
+    TidelogError,
+    TooFewCopiesError,
+)
 from ...affinity.topology import PartitionCopies, Topology
 
 
@@ -113,6 +118,24 @@ class Partitions:
             copies = self._leases.topology.partitions[partition]
             if copies.epoch != epoch or not self.is_open(partition):
                 raise RoutedError("remap", f"partition {partition} is in epoch {copies.epoch}")
+
+    def check_writable(self, epochs: Iterable[tuple[int, int]]) -> None:
+        """Raise as ``check_epochs`` and ``check_copies`` do."""
+        epochs = list(epochs)
+        self.check_epochs(epochs)
+        self.check_copies(partition for partition, _ in epochs)
+
+    def check_copies(self, partitions: Iterable[int]) -> None:
+        """Raise ``TooFewCopiesError`` unless enough copies of partitions are in sync (I7)."""
+        topology = self._leases.topology
+        for partition in partitions:
+            copies = len(topology.partitions[partition].in_sync)
+            if copies < topology.min_in_sync:
+                raise TooFewCopiesError(
+                    f"partition {partition} has {copies} copies in sync, and nothing is written to "
+                    f"fewer than {topology.min_in_sync}",
+                    partition=partition,
+                )
 
     def authored(self) -> list[PartitionCopies]:
         """Return the partitions that the log gives to this incarnation."""

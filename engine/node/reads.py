@@ -5,19 +5,84 @@ Left out: which partitions may be read (``partitions``), checks of commits (``co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set as AbstractSet
+from typing import Any, NamedTuple
 
 from ...checkpoints.replay import State
 from ..data.overlay import View
 from ..data.point_reads import read_stored
 from ..data.scan import BlockSizes, Range, scan
 from ..data.stored import VALUE, pack_prefix, version_of
-from .commits import ABSENT, places_of, version_at
+from ..net.operations import check_arguments
+from .commits import ABSENT, map_record, not_understood, places_of, range_of, version_at
 
 PAGE_BYTES = 1 << 20
 PAGE_PAIRS_MAX = 8192
 PASSED_BYTES_MAX = 32 << 20
 """So much is gone over for a page that shows keys only: the member does nothing else meanwhile."""
+
+
+class LookedUp(NamedTuple):
+    """What a ``get`` or a ``scan`` has found, and all that it rests on."""
+
+    value: tuple[Any, ...]
+    partitions: AbstractSet[int]
+    namespace: int
+    keys: AbstractSet[bytes] | None
+    """The keys of a ``get``."""
+    low: bytes = b""
+    high: bytes | None = None
+    """What a ``scan`` has gone over: from ``low`` to below ``high``."""
+
+    def meets(self, written: AbstractSet[tuple[int, bytes]]) -> bool:
+        """Tell whether one of these keys of maps could change what was found."""
+        if self.keys is not None:
+            return any((self.namespace, key) in written for key in self.keys)
+        return any(
+            number == self.namespace and self.low <= key and (self.high is None or key < self.high)
+            for number, key in written
+        )
+
+
+def looked_up(state: State, view: View, operation: object, arguments: object) -> LookedUp:
+    """Carry out a ``get`` or a ``scan``; ``UsageError`` for anything else, ``NotFoundError``."""
+    if operation not in ("get", "scan") or not isinstance(arguments, list):
+        raise not_understood(f"a read by {operation!r}")
+    assert isinstance(operation, str)
+    check_arguments(operation, arguments)
+    if operation == "scan":
+        return scanned(state, view, arguments)
+    number, keys = arguments
+    places = places_of(state, number, keys)
+    return LookedUp(get(view, number, keys, places), frozenset(places), number, frozenset(keys))
+
+
+def scanned(state: State, view: View, arguments: Sequence[Any]) -> LookedUp:
+    """Return a page, by the arguments of a ``scan``."""
+    number, partitions, low, high, reverse, limit, versions, values = arguments
+    if limit < 1:
+        raise not_understood(f"a scan of {limit} pairs")
+    space = state.space_of(map_record(state, number))
+    if not set(partitions) <= set(space.numbers):
+        raise not_understood("a scan of partitions that its map has not")
+    wanted = range_of(number, low, high)
+    found = page(
+        view,
+        state,
+        wanted,
+        partitions,
+        reverse=bool(reverse),
+        limit=limit,
+        versions=bool(versions),
+        with_values=bool(values),
+    )
+    keys, more = found[0], found[4]
+    start, stop = wanted.start, wanted.stop
+    if more and reverse:
+        start = keys[-1]
+    elif more:
+        stop = keys[-1] + b"\0"
+    return LookedUp(found, frozenset(partitions), number, None, start, stop)
 
 
 def get(

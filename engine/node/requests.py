@@ -43,13 +43,12 @@ from .commits import (
     WantedCommit,
     check_id,
     commit_of,
-    map_record,
     not_understood,
     places_of,
-    range_of,
     unexpected,
     wanted_of,
 )
+from .copy_reads import CopyReads
 from .log import Haste, NodeLog
 from .partitions import Partitions, RoutedError
 from .prepared import ClientCommit
@@ -62,6 +61,8 @@ HELD_MAX = 4096
 """Requests that wait for decisions; of more than that the oldest are told to come again."""
 HELD_S_MAX = 5.0
 """Seconds that a request waits for decisions before it is told to come again."""
+AT_ONCE = frozenset(("status", "partition", "copies", "stale"))
+"""What a member answers for itself, whatever it knows of decisions."""
 PREPARE_BYTES_MAX, PREPARE_KEYS_MAX = 60 << 20, 500_000
 """Of one transaction that other copies store, too: it goes to them in one message."""
 OUTSTANDING_BYTES_MAX = 32 << 20
@@ -106,6 +107,9 @@ class Surroundings(Protocol):
 
     def story(self, partition: int) -> Mapping[str, Any]:
         """Return what is known of a partition; ``UsageError`` if there is none of this number."""
+
+    def copies(self, first: int, limit: int) -> Mapping[str, Any]:
+        """Return who holds so many partitions from a number on, in columns."""
 
 
 @dataclass(slots=True)
@@ -162,12 +166,14 @@ class Requests:
         log: NodeLog,
         partitions: Partitions,
         streams: Streams,
+        copy_reads: CopyReads,
         around: Surroundings,
         near: tuple[bytes, int],
     ) -> None:
         """``near`` is the member, and its boot."""
         self._log = log
         self._streams = streams
+        self._copy_reads = copy_reads
         self._near = near
         self._partitions = partitions
         self._around = around
@@ -196,10 +202,7 @@ class Requests:
             request = ClientRequest(
                 connection, number, self._around.now + left, operation, arguments
             )
-            if connection.decided > self._around.decided and operation not in (
-                "status",
-                "partition",
-            ):
+            if connection.decided > self._around.decided and operation not in AT_ONCE:
                 self._hold(connection.decided, request)
             else:
                 self._carry_out(request)
@@ -239,6 +242,7 @@ class Requests:
     def tick(self) -> None:
         """Confirm commits that wait for a lease, and give up what waits too long."""
         now = self._around.now
+        self._copy_reads.tick()
         waiting, self._unconfirmed = self._unconfirmed, []
         for pending in waiting:
             self._confirm(pending)
@@ -261,31 +265,24 @@ class Requests:
         request.answer(found)
 
     def _scan(self, request: ClientRequest) -> None:
-        number, partitions, low, high, reverse, limit, versions, values = request.arguments
-        if limit < 1:
-            raise not_understood(f"a scan of {limit} pairs")
-        state = self._log.state
-        space = state.space_of(map_record(state, number))
-        if not set(partitions) <= set(space.numbers):
-            raise not_understood("a scan of partitions that its map has not")
-        found = reads.page(
-            self._log.overlay.view,
-            state,
-            range_of(number, low, high),
-            partitions,
-            reverse=bool(reverse),
-            limit=limit,
-            versions=bool(versions),
-            with_values=bool(values),
-        )
-        self._partitions.check(partitions, self._around.now)
-        request.answer(found)
+        found = reads.scanned(self._log.state, self._log.overlay.view, request.arguments)
+        self._partitions.check(found.partitions, self._around.now)
+        request.answer(found.value)
+
+    def _copy(self, request: ClientRequest) -> None:
+        self._copy_reads.confirmed(request)
+
+    def _stale(self, request: ClientRequest) -> None:
+        self._copy_reads.stale(request)
 
     def _status(self, request: ClientRequest) -> None:
         request.answer(dict(self._around.status()))
 
     def _partition(self, request: ClientRequest) -> None:
         request.answer(dict(self._around.story(request.arguments[0])))
+
+    def _copies(self, request: ClientRequest) -> None:
+        request.answer(dict(self._around.copies(*request.arguments)))
 
     def _move(self, request: ClientRequest) -> None:
         partition, member = request.arguments
@@ -306,6 +303,7 @@ class Requests:
         if not wanted.writes:
             self._only_reads(request, wanted)
             return
+        self._partitions.check_copies(touched)
         if self._log.queued_bytes > QUEUED_BYTES_MAX:
             raise RoutedError("wait", "more is to be written here than the disk keeps up with")
         shared = self._check_room(touched)
@@ -330,7 +328,9 @@ class Requests:
             answer,
             streams=self._streams,
             near=self._near,
-            check_epochs=self._partitions.check_epochs,
+            check_epochs=self._partitions.check_writable
+            if wanted.writes
+            else self._partitions.check_epochs,
         )
 
     def _check_room(self, touched: Collection[int]) -> bool:
@@ -467,6 +467,7 @@ class Requests:
             return
         # Whoever uses a higher attempt than the next one was told of that one's refusal.
         attempt = 1 if entry is None else entry.attempt + 1
+        self._partitions.check_copies((home,))
         refusal = outcomes.OutcomeEntry(outcomes.Kind.REFUSED, state.time, attempt)
         writes: Writes = {full_key: (home, OUTCOMES, tx_id, outcomes.encode_outcome(refusal))}
         commit = ClientCommit(
@@ -544,6 +545,8 @@ RECENT_MAX = 65_536
 _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "get": Requests._get,
     "scan": Requests._scan,
+    "copy": Requests._copy,
+    "stale": Requests._stale,
     "commit": Requests._commit,
     "outcome": Requests._outcome,
     "map": Requests._map,
@@ -551,5 +554,6 @@ _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "rename": Requests._rename,
     "status": Requests._status,
     "partition": Requests._partition,
+    "copies": Requests._copies,
     "move": Requests._move,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -32,6 +33,7 @@ from tidelog.engine.agreement.encoding import (
     topology_bytes,
     topology_of,
 )
+from tidelog.engine.node.member_files import first_decision
 from tidelog.wal.records.shapes import UndecodableRecordError
 
 ADA, BOB = UUID(int=1), UUID(int=2)
@@ -177,13 +179,26 @@ def test_a_topology_of_plain_arrays() -> None:
 
 
 def test_a_later_version_may_append_fields() -> None:
-    found = msgpack.unpackb(msgpack.packb(TOPOLOGY))
+    found = [*msgpack.unpackb(msgpack.packb(TOPOLOGY)), 1]
     for row in (found, found[2][0], found[3], found[4][0], found[6][0], found[7][0], found[8][0]):
         row.append(b"new")
     assert topology_of(msgpack.packb(found)) == topology_of(msgpack.packb(TOPOLOGY))
     written = [1, [ADA.bytes], [[0, 1, "new"]], [[5, 3, "new"], [3, 0, "new"]], "new"]
     decision = Decision(1, (Touched(partition=3), MemberGone(incarnation=ADA_1)))
     assert decision_of(msgpack.packb(written)) == decision
+
+
+def test_the_fewest_copies_for_a_write_are_written_if_they_are_more_than_one() -> None:
+    fewest = replace(topology_of(msgpack.packb(TOPOLOGY)), min_in_sync=2)
+    assert topology_of(topology_bytes(fewest)) == fewest
+    assert msgpack.unpackb(topology_bytes(fewest))[10:] == [2]
+    [begun] = first_decision(ADA, [(ADA, "a:1"), (BOB, "b:1")], 2, 1, 2).changes
+    assert isinstance(begun, Begun)
+    assert begun.min_in_sync == 2
+    assert decision_of(decision_bytes(Decision(1, (begun,)))) == Decision(1, (begun,))
+    assert decision_bytes(Decision(1, (begun,))) != decision_bytes(
+        Decision(1, (replace(begun, min_in_sync=1),))
+    )
 
 
 def changed(at: list[int], value: object) -> list[Any]:

@@ -80,8 +80,10 @@ class Player:
         members = [[name[0].encode() * 16, 1, name[1] == "+", name[0]] for name in told]
         count = len(members)
         coming = [place for place, name in enumerate(told) if name[1] == "~"]
+        places = list(range(count))
+        spaces = [[0, count, 0]]
         self.cluster.learn(
-            [int(decided), members, [[0, count, 0]], [], list(range(count)), [1] * count, coming]
+            [int(decided), members, spaces, [], places, [1] * count, coming, [places] * count]
         )
 
     def begun(self, word: str, partition: int = 0) -> Steps[Any]:

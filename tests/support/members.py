@@ -71,7 +71,8 @@ class Members:
     def view(self) -> list[Any]:
         members = [[m.id, 1, m.present, m.address] for m in self.members]
         return [self.decided, members, [[0, self.partitions, 0]], list(self.namespaces),
-                list(self.primaries), list(self.epochs), []]  # fmt: skip
+                list(self.primaries), list(self.epochs), [],
+                [[place] for place in self.primaries]]  # fmt: skip
 
     def decide(self) -> None:
         self.decided += 1

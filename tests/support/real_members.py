@@ -79,7 +79,9 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def real_members(directory: Path, count: int, partitions: int) -> Iterator[list[RealMember]]:
+def real_members(
+    directory: Path, count: int, partitions: int, backups: int = 0
+) -> Iterator[list[RealMember]]:
     """A cluster of so many members, which ends with the block."""
     ports = free_ports(count)
     ids = [(UUID(int=n + 1), f"127.0.0.1:{port}") for n, port in enumerate(ports)]
@@ -88,7 +90,7 @@ def real_members(directory: Path, count: int, partitions: int) -> Iterator[list[
         home = directory / f"m{number}"
         init_member(
             production(), str(home), cluster=CLUSTER, member=ids[number][0], members=ids,
-            partitions=partitions,
+            partitions=partitions, backups=backups,
         )  # fmt: skip
         running.append(RealMember(home, ("127.0.0.1", port)))
     for member in running:

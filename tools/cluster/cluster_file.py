@@ -57,6 +57,8 @@ class LocalCluster:
     members: tuple[LocalMember, ...]
     backups: int = 0
     """How many copies each partition has beside its first one, when the cluster begins."""
+    min_in_sync: int = 1
+    """How many of them have to be there for a partition to be written."""
 
     def member(self, name: str) -> LocalMember:
         """Return the member of that name."""
@@ -77,6 +79,8 @@ def toml_of(cluster: LocalCluster) -> str:
     lines = [f'cluster = "{cluster.cluster}"', f"partitions = {cluster.partitions}"]
     if cluster.backups:
         lines.append(f"backups = {cluster.backups}")
+    if cluster.min_in_sync > 1:
+        lines.append(f"min_in_sync = {cluster.min_in_sync}")
     for member in cluster.members:
         lines += [
             "",
@@ -101,6 +105,7 @@ def cluster_of_toml(text: str) -> LocalCluster:
             partitions=_typed(int, fields, "partitions"),
             members=members,
             backups=_typed(int, {"backups": 0, **fields}, "backups"),
+            min_in_sync=_typed(int, {"min_in_sync": 1, **fields}, "min_in_sync"),
         )
     except KeyError as error:
         raise _broken(f"it has no field {error.args[0]!r}") from None
@@ -112,6 +117,8 @@ def cluster_of_toml(text: str) -> LocalCluster:
         raise _broken(f"{found.partitions} is not a number of partitions")
     if not 0 <= found.backups < len(members):
         raise _broken(f"{found.backups} is not a number of backups for {len(members)} members")
+    if not 1 <= found.min_in_sync <= found.backups + 1:
+        raise _broken(f"{found.min_in_sync} is not a number of copies that can be there")
     return found
 
 

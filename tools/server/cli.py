@@ -64,6 +64,13 @@ def server() -> None:
     show_default=True,
     help="Copies of each partition beside the first one.",
 )
+@click.option(
+    "--min-in-sync",
+    type=click.IntRange(1, REPLICAS_MAX),
+    default=1,
+    show_default=True,
+    help="Copies that have to be there for a partition to be written.",
+)
 @json_options
 @click.pass_context
 def init(
@@ -74,12 +81,13 @@ def init(
     cluster: UUID | None,
     partitions: int,
     backups: int,
+    min_in_sync: int,
     form: str,
 ) -> None:
     """Make the member NAME of a new cluster in DIRECTORY.
 
-    Each member is made on its own machine with the same --members, --partitions, --backups and
-    --cluster.
+    Each member is made on its own machine with the same --members, --partitions, --backups,
+    --min-in-sync and --cluster.
     The first one may leave --cluster out: it prints the id for the others.
     """
     from ...engine.node.member_files import init_member
@@ -99,6 +107,7 @@ def init(
         members=identified(cluster, known),
         partitions=partitions,
         backups=backups,
+        min_in_sync=min_in_sync,
     )
     fields = {"name": name, "cluster": str(cluster), "member": str(member), "address": known[name]}
     if form == "text":

@@ -89,6 +89,7 @@ CODES: tuple[tuple[type[errors.TidelogError], Exit], ...] = (
     (errors.StorageError, Exit.DISK),
     (errors.PartitionUnavailableError, Exit.UNAVAILABLE),
     (errors.NotEnoughMembersError, Exit.UNAVAILABLE),
+    (errors.TooFewCopiesError, Exit.UNAVAILABLE),
     (errors.ServerError, Exit.FAILURE),
     (errors.ClusterError, Exit.FOUND),
     (errors.TidelogError, Exit.FAILURE),
