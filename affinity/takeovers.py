@@ -19,10 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
+from uuid import UUID
 
 from .topology import CopiesRemoved, Incarnation, PartitionCopies, Takeover, Topology
 
-NOTHING: Mapping[int, int] = MappingProxyType({})
+
+class GivenUp(NamedTuple):
+    """An epoch that its author serves no more, and the member that shall serve the next one."""
+
+    epoch: int
+    target: UUID | None = None
+
+
+NOTHING: Mapping[int, GivenUp] = MappingProxyType({})
 
 Outlived = Callable[[Incarnation, Incarnation], bool]
 """Whether the first one was surely there when the second one was not any more."""
@@ -39,7 +49,7 @@ def takeovers_due(
     *,
     outlived: Outlived = surely,
     waited: Callable[[int], bool] = surely,
-    released: Mapping[int, int] = NOTHING,
+    released: Mapping[int, GivenUp] = NOTHING,
 ) -> list[Takeover]:
     """Return the takeovers that have to be, and for which somebody is there.
 
@@ -50,13 +60,15 @@ def takeovers_due(
     due = []
     for partition in sorted({*topology.incomplete, *released}):
         copies = topology.partitions[partition]
-        given_up = released.get(partition) == copies.epoch
+        given_up = released.get(partition)
+        if given_up is not None and given_up.epoch != copies.epoch:
+            given_up = None
         listed = _who_stayed(topology, copies)
         if copies.author not in topology.present:
             if not may_move(copies):
                 continue
             listed = listed or _who_came_back(topology, copies, waited)
-        elif not given_up and not _cannot_open(copies, listed):
+        elif given_up is None and not _cannot_open(copies, listed):
             continue
         if listed and _outlived_all(listed, copies.in_sync, outlived):
             due.append(
@@ -116,15 +128,17 @@ def _outlived_all(
 
 
 def _next_author(
-    copies: PartitionCopies, listed: Sequence[Incarnation], given_up: bool
+    copies: PartitionCopies, listed: Sequence[Incarnation], given_up: GivenUp | None
 ) -> Incarnation:
     """Return who goes on: the author if it can, and else the first of the row that is listed (K1).
 
-    Who gave the partition up gets it again only if there is nobody else.
+    Who gave the partition up gets it again only if there is nobody else, and in favour of a member
+    that is listed that one is taken (K7).
     """
-    if copies.author in listed and not given_up:
+    if copies.author in listed and given_up is None:
         return copies.author
     able = [one for one in listed if one != copies.author] or listed
     by_member = {incarnation.member: incarnation for incarnation in able}
-    hottest = next((member for member in copies.row.replicas if member in by_member), None)
+    wanted = copies.row.replicas if given_up is None else (given_up.target, *copies.row.replicas)
+    hottest = next((member for member in wanted if member in by_member), None)
     return able[0] if hottest is None else by_member[hottest]

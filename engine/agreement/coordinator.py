@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from ...affinity.takeovers import removals_due, takeovers_due
+from ...affinity.takeovers import GivenUp, removals_due, takeovers_due
 from ...affinity.topology import (
     CopiesRemoved,
     Decision,
@@ -39,6 +39,7 @@ from ...affinity.topology import (
     verdicts,
 )
 from .answers import Answers
+from .departures import Departures
 from .identity import misfit
 from .leases import FOREVER, CoordinatorLease, majority
 from .messages import ChangeRefused, Credentials, Guard, Join, Pong, ProposeChange, Release, Term
@@ -83,7 +84,8 @@ class Coordinator:
         self._waiting: dict[Incarnation, int] = {}
         self._joins: dict[UUID, Join] = {}
         self._requests: dict[tuple[Incarnation, int], ProposeChange] = {}
-        self._released: dict[int, int] = {}
+        self._departures = Departures(timing)
+        self._released: dict[int, GivenUp] = {}
         self._deserted: dict[int, float] = {}
 
     # -------------------------------------------------------------- its term
@@ -133,7 +135,7 @@ class Coordinator:
         if 0 <= release.partition < len(topology.partitions):
             copies = topology.partitions[release.partition]
             if (copies.author, copies.epoch) == (sender, release.epoch):
-                self._released[release.partition] = release.epoch
+                self._released[release.partition] = GivenUp(release.epoch, release.target)
 
     def unreachable(self, incarnation: Incarnation) -> None:
         """Take it that an incarnation is dead: its connection broke, and a new one was refused."""
@@ -146,9 +148,11 @@ class Coordinator:
 
     # -------------------------------------------------------------- decisions
 
-    def asked(self, sender: Incarnation, request: ProposeChange) -> None:
+    def asked(self, sender: Incarnation, request: ProposeChange, now: float) -> None:
         """Keep a change that a member asks for."""
         self._requests[sender, request.request] = request
+        if _leaves(sender, request.change):
+            self._departures.asked(sender, now)
         while len(self._requests) > REQUESTS_MAX:
             del self._requests[next(iter(self._requests))]
 
@@ -174,8 +178,7 @@ class Coordinator:
             for change in decision.changes
             if isinstance(change, Takeover)
             for copies in [topology.partitions[change.partition]]
-            if copies.author != change.author
-            and self._released.get(change.partition) != copies.epoch
+            if copies.author != change.author and not self._is_given_up(copies)
         }
 
     def accepted(self, member: UUID, index: int, topology: Topology) -> Decision | None:
@@ -216,10 +219,15 @@ class Coordinator:
         asked = [
             (sender, request, self._refusal(sender, request, topology, kept))
             for (sender, _), request in self._requests.items()
+            if not self._waits(sender, request, topology, now)
         ]
         own = [*self._joined(topology, now), *self._gone(topology, now)]
         self._joins.clear()
-        self._requests.clear()
+        self._requests = {
+            (sender, request.request): request
+            for (sender, _), request in self._requests.items()
+            if self._waits(sender, request, topology, now)
+        }
         wanted = [*own, *(request.change for _, request, refusal in asked if refusal is None)]
         reasons = verdicts(topology, wanted)
         refused = [(sender, refusal) for sender, _, refusal in asked if refusal is not None]
@@ -236,6 +244,13 @@ class Coordinator:
             self._notice(incarnation)
         decision = Decision(decision.index, (*changes, *self._changes_of_sets(following, now)))
         return (decision if decision.changes else None), refused
+
+    def _waits(
+        self, sender: Incarnation, request: ProposeChange, topology: Topology, now: float
+    ) -> bool:
+        """Tell whether it is too early to answer a request."""
+        leaves = _leaves(sender, request.change)
+        return leaves and self._departures.waits(sender, topology, now)
 
     def _refusal(
         self,
@@ -260,6 +275,8 @@ class Coordinator:
         """Return why a change that could follow is not made all the same; None if it is."""
         stale = _stale(topology, request.guards)
         change = request.change
+        if _leaves(sender, change):
+            return self._departures.objection(sender, topology, self._released)
         if stale is not None or not isinstance(change, (CopiesRemoved, Takeover)):
             return stale
         for copies in _copies_changed(topology, change):
@@ -293,7 +310,12 @@ class Coordinator:
         return changes
 
     def _gone(self, topology: Topology, now: float) -> list[TopologyChange]:
-        """Return who is gone (C10), once the others have shown that they are not."""
+        """Return who is gone (C10), once the others have shown that they are not.
+
+        While a whole cluster stops nobody is: who happens to be last would be alone in all sets.
+        """
+        if self._departures.too_few(topology):
+            return []
         present = sorted(topology.present - {self._me})
         left = [one for one in present if one.member not in self._joins]
         for incarnation in left:
@@ -306,6 +328,11 @@ class Coordinator:
             and self._answers.all_outlived(incarnation, topology, self.lease.round)
         ]
 
+    def _is_given_up(self, copies: PartitionCopies) -> bool:
+        """Tell whether the author of the newest epoch of a partition serves it no more."""
+        given_up = self._released.get(copies.row.partition)
+        return given_up is not None and given_up.epoch == copies.epoch
+
     def _changes_of_sets(self, topology: Topology, now: float) -> list[TopologyChange]:
         self.next_end = FOREVER
 
@@ -313,7 +340,7 @@ class Coordinator:
             author = copies.author
             end = self.lease.held_until(author)
             if (
-                self._released.get(copies.row.partition) == copies.epoch
+                self._is_given_up(copies)
                 or topology.members[author.member].boot > author.boot
                 or now >= end
             ):
@@ -325,8 +352,8 @@ class Coordinator:
             return now >= self._deserted[partition] + self._timing.restart_wait
 
         self._deserted = {p: self._deserted.get(p, now) for p in topology.deserted}
-        for partition, epoch in [*self._released.items()]:
-            if topology.partitions[partition].epoch != epoch:
+        for partition in [*self._released]:
+            if not self._is_given_up(topology.partitions[partition]):
                 del self._released[partition]
         outlived = self._answers.outlived
         return [
@@ -335,6 +362,11 @@ class Coordinator:
                 topology, may_move, outlived=outlived, waited=waited, released=self._released
             ),
         ]
+
+
+def _leaves(sender: Incarnation, change: TopologyChange) -> bool:
+    """Tell whether who asks for a change wants to go."""
+    return isinstance(change, MemberGone) and change.incarnation == sender
 
 
 def _copies_changed(

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
+from ...affinity.takeovers import GivenUp
 from ...affinity.topology import Incarnation
 from .timing import Timing
 
@@ -115,16 +116,17 @@ class Released:
     """What a primary gave up by itself: no lease message that follows covers it again (L7)."""
 
     def __init__(self) -> None:
-        self._epochs: dict[int, int] = {}
+        self._epochs: dict[int, GivenUp] = {}
 
-    def release(self, partition: int, epoch: int) -> None:
-        """Give a partition up, up to an epoch."""
-        self._epochs[partition] = max(epoch, self._epochs.get(partition, 0))
+    def release(self, partition: int, epoch: int, target: UUID | None = None) -> None:
+        """Give a partition up, up to an epoch, in favour of a member if there is one."""
+        if not self.covers(partition, epoch):
+            self._epochs[partition] = GivenUp(epoch, target)
 
     def covers(self, partition: int, epoch: int) -> bool:
         """Tell whether an epoch of a partition was given up."""
-        return epoch <= self._epochs.get(partition, -1)
+        return partition in self._epochs and epoch <= self._epochs[partition].epoch
 
-    def epochs(self) -> Mapping[int, int]:
+    def epochs(self) -> Mapping[int, GivenUp]:
         """Return the last epoch that was given up, by partition."""
         return dict(self._epochs)

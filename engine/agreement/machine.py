@@ -191,11 +191,12 @@ class Agreement:
 
     def is_author(self, copies: PartitionCopies) -> bool:
         """Tell whether the log gives a partition to this incarnation, and it was not released."""
-        return (
-            copies.author == self.me
-            and not self.gone
-            and not self.released.covers(copies.row.partition, copies.epoch)
-        )
+        return copies.author == self.me and not self.gone and not self.is_released(copies)
+
+    def is_released(self, copies: PartitionCopies) -> bool:
+        """Tell whether the log gives a partition to this incarnation, which released it."""
+        released = self.released.covers(copies.row.partition, copies.epoch)
+        return released and copies.author == self.me
 
     def decisions_kept(self) -> tuple[Decision, ...]:
         """Return the newest decisions, in order."""
@@ -214,11 +215,14 @@ class Agreement:
         message = ProposeChange(request=request, change=change, guards=guards, after=after)
         self._send(self.coordinator.member, message)
 
-    def release(self, partition: int) -> None:
-        """Serve a partition no more in its epoch, and say so until somebody else does (K1, L7)."""
+    def release(self, partition: int, target: UUID | None = None) -> None:
+        """Serve a partition no more in its epoch, and say so until somebody else does (K1, L7).
+
+        ``target`` is the member that shall, if it is in the in-sync set.
+        """
         copies = self.topology.partitions[partition]
-        self.released.release(partition, copies.epoch)
-        message = Release(partition=partition, epoch=copies.epoch)
+        self.released.release(partition, copies.epoch, target)
+        message = Release(partition=partition, epoch=copies.epoch, target=target)
         self._send(self.coordinator.member, message)
 
     def unreachable(self, member: UUID) -> None:
@@ -316,7 +320,8 @@ class Agreement:
     def _ask(self, now: float, *, sure: bool) -> None:
         number = 1 + max(self._highest, self.voter.promised.number)
         term = self._candidacy.term if self._candidacy and sure else Term(number, self.me.member)
-        self._candidacy = Candidacy(term, sure=sure, until=now + self._timing.member_timeout)
+        patience = self._timing.member_timeout if sure else 2 * self._timing.heartbeat
+        self._candidacy = Candidacy(term, sure=sure, until=now + patience)
         question = AskPromise(term=term, sure=sure)
         self._send(self.me.member, self._answer(question, now))
         for member in self.topology.baseline:
@@ -450,13 +455,13 @@ class Agreement:
 
     def _on_propose_change(self, message: ProposeChange, envelope: Envelope, now: float) -> None:
         if self._leading is not None:
-            self._leading.asked(envelope.sender, message)
+            self._leading.asked(envelope.sender, message, now)
             self._decide_more(self._leading, now)
 
     def _on_release(self, message: Release, envelope: Envelope, now: float) -> None:
-        """Keep it for the next decision: they come many at once, and from members that leave."""
         if self._leading is not None:
             self._leading.released(envelope.sender, message, self.topology)
+            self._decide_more(self._leading, now)
 
     # -------------------------------------------------------------- following
 
@@ -471,6 +476,7 @@ class Agreement:
             self._resign_before(message.term, now)
             self._following = message.term
             self._heard = now
+            # Whoever stood before the others may promise anything would only lose time.
             self._pause(max(now + self._timing.member_timeout, self.voter.held_until))
         self.lease.answering(message.term, message.round, now)
         pong = Pong(
@@ -491,10 +497,11 @@ class Agreement:
 
     def _release_again(self, coordinator: UUID) -> None:
         """Say again what was released of what the log still gives to this incarnation."""
-        for partition, epoch in self.released.epochs().items():
+        for partition, (epoch, target) in self.released.epochs().items():
             copies = self.topology.partitions[partition]
             if (copies.author, copies.epoch) == (self.me, epoch):
-                self._send(coordinator, Release(partition=partition, epoch=epoch))
+                release = Release(partition=partition, epoch=epoch, target=target)
+                self._send(coordinator, release)
 
     def _on_lease(self, message: Lease, envelope: Envelope, now: float) -> None:
         if not self.gone:

@@ -125,10 +125,11 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A primary serves an epoch of a partition no more."""
+    """A primary serves an epoch of a partition no more; ``target`` is who shall, if listed."""
 
     partition: int
     epoch: int
+    target: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

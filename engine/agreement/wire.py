@@ -248,8 +248,15 @@ def _lease(term: list[Any], round_: int, microseconds: int) -> Lease:
     return Lease(term=_term(term), round=as_number(round_), seconds=seconds)
 
 
-def _release(partition: int, epoch: int) -> Release:
-    return Release(partition=as_number(partition), epoch=as_number(epoch))
+def _release_fields(release: Release) -> list[Any]:
+    target = release.target
+    return [release.partition, release.epoch, None if target is None else target.bytes]
+
+
+def _release(partition: int, epoch: int, target: bytes | None) -> Release:
+    return Release(
+        partition=as_number(partition), epoch=as_number(epoch), target=maybe(as_id)(target)
+    )
 
 
 def _join(credentials: list[Any], address: str) -> Join:
@@ -312,7 +319,7 @@ _FORMS: Mapping[type, _Form] = {
     Ping: _Form("ping", lambda one: (_term_row(one.term), one.round), _ping),
     Pong: _Form("pong", _pong_fields, _pong),
     Lease: _Form("lease", _lease_fields, _lease),
-    Release: _Form("release", lambda one: (one.partition, one.epoch), _release),
+    Release: _Form("release", _release_fields, _release),
     Join: _Form("join", lambda one: (_credentials_row(one.credentials), one.address), _join),
     JoinRefused: _Form(
         "join-refused",

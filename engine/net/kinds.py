@@ -99,7 +99,7 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
      "term:list round:int votes:flag promised:list end:int"
      " reaches:bytes*"),
     (17, "lease", CONTROL, "term:list round:int lease_us:int"),
-    (18, "release", CONTROL, "partition:int epoch:int"),
+    (18, "release", CONTROL, "partition:int epoch:int target:bytes?"),
     (19, "confirm-epoch", CONTROL, "ask:int partitions:int* epochs:int*"),
     (20, "epoch-confirmed", CONTROL, "ask:int partitions:int* epochs:int*"),
     (21, "join", CONTROL, "credentials:list address:text"),

@@ -30,6 +30,7 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     "rename": typed_fields("old:text new:text map:int?"),
     "status": (),
     "partition": typed_fields("partition:int"),
+    "move": typed_fields("partition:int member:bytes"),
 }
 READS = typed_fields("namespace:int keys:bytes* epochs:int* counters:int*")
 RANGES = typed_fields("namespace:int partitions:int* low:bytes high:bytes? count:int digest:bytes")

@@ -140,10 +140,10 @@ class Council:
         self._wake.set()
         return self._requests
 
-    def release(self, partitions: list[int]) -> None:
-        """Serve some partitions no more in their epochs."""
+    def release(self, partitions: list[int], target: UUID | None = None) -> None:
+        """Serve some partitions no more in their epochs; ``target`` shall, if it is listed."""
         for partition in partitions:
-            self.agreement.release(partition)
+            self.agreement.release(partition, target)
         self._wake.set()
 
     # -------------------------------------------------------------- the loop

@@ -34,6 +34,7 @@ from ...affinity.topology import (
     TopologyChange,
 )
 from ...wal.records import (
+    CommitUptoRecord,
     Opened,
     OpenRecord,
     PrepareRecord,
@@ -71,7 +72,7 @@ from ..replication.stream import (
     stored_of,
 )
 from ..replication.streams import ITEM_OVERHEAD, Streams
-from .log import NodeLog, record_bytes
+from .log import Haste, NodeLog, record_bytes
 from .outflow import Outflow
 from .partitions import Partitions
 
@@ -448,7 +449,8 @@ class ReplicaGroups:
         self._answer(sender, [one for one in again.values() if one.durable])
         if fresh:
             arrived = _Arrived(fresh, self._following, self._log, connection)
-            self._log.put(arrived.commit(partial(self._answer, sender)))
+            commit = arrived.commit(partial(self._answer, sender))
+            self._log.put(commit, Haste.AT_ONCE if arrived.matters else Haste.COURTESY)
 
     def _answer(self, author: Incarnation, having: Sequence[Following]) -> None:
         if having:
@@ -611,6 +613,11 @@ class _Arrived:
         self._connection = connection
         self._places = {item.partition: followed[item.partition] for item in items}
         self._records: list[Streamed] = []
+
+    @property
+    def matters(self) -> bool:
+        """Whether anybody waits for it: not for what only tells what has committed."""
+        return any(not isinstance(item.record, CommitUptoRecord) for item in self._items)
 
     def commit(self, answer: Callable[[list[Following]], object]) -> Commit:
         """Return what is queued; ``answer`` is told the places that have something new."""

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
 from threading import Lock
 
 import trio
@@ -43,10 +44,21 @@ from ..replication.streams import PartitionStream, Streams
 from ..store.store_files import StoreFiles
 from .prepared import ClientCommit, Undecided
 
+GATHER_S = 0.004
+"""Seconds that what others have to store waits for company, while what went before is on its way to
+them: each group costs a frame and a sync at every copy."""
 GROUP_BYTES_MAX = 1 << 20
 """Bytes of updates from which on the rest of the queue waits for the next group."""
 
 log = logging.getLogger("tidelog.node")
+
+
+class Haste(IntEnum):
+    """How long something waits in the queue of the log."""
+
+    COURTESY = 0  # until the next frame, or the next tick
+    SHARED = 1  # for what is on its way to other copies, or ``GATHER_S``
+    AT_ONCE = 2
 
 
 class NodeLog:
@@ -87,6 +99,9 @@ class NodeLog:
         self._after: list[Callable[[], object]] = []
         self._courtesies: list[Record] = []
         self._wake = trio.Event()
+        self._haste = Haste.COURTESY
+        self._gathered = trio.Event()
+        self._tells = False
         self._idle = trio.Event()
         self._idle.set()
         self.queued_bytes = 0
@@ -152,13 +167,23 @@ class NodeLog:
         """The end of the log."""
         return self._writer.position
 
-    def put(self, commit: Commit) -> None:
+    def put(self, commit: Commit, haste: Haste = Haste.AT_ONCE) -> None:
         """Queue a commit; ``commit.then`` is called when it has been applied, else ``undo``."""
-        self._queue.append(commit)
         self.queued_bytes += commit.size
+        self._enqueue(commit, haste)
+
+    def _enqueue(self, entry: Commit | _Barrier, haste: Haste) -> None:
+        self._queue.append(entry)
         if self._idle.is_set():
             self._idle = trio.Event()
-        self._wake.set()
+        self._hurry(haste)
+
+    def _hurry(self, haste: Haste) -> None:
+        self._haste = max(self._haste, haste)
+        if self._haste > Haste.COURTESY:
+            self._wake.set()
+        if self._haste == Haste.AT_ONCE:
+            self._gathered.set()
 
     def put_records(
         self,
@@ -189,13 +214,18 @@ class NodeLog:
 
         It is never called if the log fails before.
         """
-        self._queue.append(_Barrier(then))
-        if self._idle.is_set():
-            self._idle = trio.Event()
-        self._wake.set()
+        self._enqueue(_Barrier(then), Haste.AT_ONCE)
+
+    async def passed(self) -> None:
+        """Wait until everything that is queued by now is in the log, durably."""
+        behind = trio.Event()
+        self.put_barrier(behind.set)
+        await behind.wait()
 
     async def written(self) -> None:
         """Wait until nothing is queued or on its way."""
+        if self._queue:
+            self._hurry(Haste.AT_ONCE)
         await self._idle.wait()
 
     async def run(self) -> None:
@@ -203,15 +233,25 @@ class NodeLog:
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
-            while self._queue:
+            while self._queue and self._haste > Haste.COURTESY:
+                await self._gather()
                 first = self._queue[0]
                 if isinstance(first, _Barrier):
                     del self._queue[0]
                     await self._pass(first)
                 else:
                     await self._carry(self._next_group())
-            self._idle.set()
+            if not self._queue:
+                self._haste = Haste.COURTESY
+                self._idle.set()
             self.pass_turn()
+
+    async def _gather(self) -> None:
+        """Wait for company if nothing is in a hurry: until other copies have what went before."""
+        if self._haste == Haste.SHARED and self.undecided:
+            self._gathered = trio.Event()
+            with trio.move_on_after(GATHER_S):
+                await self._gathered.wait()
 
     def tell_durable(self) -> None:
         """Let an idle log say how far it is durable, with what is to be noted beside."""
@@ -234,15 +274,23 @@ class NodeLog:
             assert isinstance(commit, ClientCommit)
             self._undecided.remove(commit)
             commit.decided()
+        if not self.undecided:
+            self._gathered.set()
         if answered:
             self.environment.reached("tx.after_prepared_sent")
 
     def tell_decided(self) -> None:
-        """Let an idle log, and the copies, know what has committed."""
-        if not self._queue and not self._in_flight and self.failure is None:
-            rows = self._streams.untold()
-            if rows:
-                self.put_records((), _nothing)  # its frame brings it along
+        """Let an idle log, and the copies, know what has committed, and carry what waits for that.
+
+        Else it goes with the next transaction that other copies have to have.
+        """
+        if self._in_flight or self.failure is not None:
+            return
+        if self._streams.untold():
+            self._tells = True
+            self.put_records((), _nothing)  # its frame brings it along
+        elif self._queue:
+            self._hurry(Haste.AT_ONCE)
 
     def forsake(self, stream: PartitionStream) -> None:
         """Tell those who wait for a stream that has ended that nobody knows yet (T7)."""
@@ -269,6 +317,7 @@ class NodeLog:
             group.append(commit)
         del self._queue[: len(group)]
         self.queued_bytes -= size
+        self._haste = Haste.AT_ONCE if self._queue else Haste.COURTESY
         return group
 
     async def _pass(self, barrier: _Barrier) -> None:
@@ -324,7 +373,8 @@ class NodeLog:
         """Return who passed the checks, what has committed elsewhere, and what to write."""
         passed: list[Commit] = []
         parts: list[bytes] = []
-        told = self._streams.untold()
+        told = self._streams.untold() if self._tells or any(map(_is_shared, group)) else []
+        self._tells = False
         if told:
             parts.append(encode_record(CommitUptoRecord(rows=tuple(told))))
         with self.mutex:
@@ -431,6 +481,11 @@ class NodeLog:
 
 def _nothing() -> None:
     """Nobody waits for it."""
+
+
+def _is_shared(commit: Commit) -> bool:
+    """Tell whether other copies may have to store a commit, too."""
+    return isinstance(commit, ClientCommit)
 
 
 class _Barrier:

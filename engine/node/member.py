@@ -31,7 +31,6 @@ from ...affinity.errors import (
     UsageError,
 )
 from ...affinity.topology import (
-    MemberGone,
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
@@ -53,6 +52,7 @@ from ..store.maintenance import CHECKPOINT_PAUSE
 from ..system.disk_errors import translated_disk
 from ..system.environment import Address
 from .council import Council
+from .departure import Departure
 from .groups import ReplicaGroups
 from .log import NodeLog
 from .member_files import OpenMember
@@ -66,8 +66,6 @@ TICK_S = 0.05
 """Seconds between looks at what waits for a lease, and at whether a checkpoint is due."""
 ANNOUNCE_S = 1.0
 """Seconds after which an idle log says how far it is durable."""
-LEAVE_S_MAX = 2.0
-"""Seconds that a member that stops waits for the others to take note of it."""
 CHANGE_S_MAX = 2.0
 """Seconds without a majority after which nobody waits for a change any more."""
 LINES_MAX = 65_536
@@ -138,6 +136,7 @@ class RunningMember:
         opened.files.keeper.follow(self.log)
         opened.files.keeper.indexes_by_reading = True  # what copies log is not in order of numbers
         opened.files.adopt(self.log)
+        self._departure = Departure(self.log, self.partitions, streams, self.council)
         self._lines: dict[bytes, Connection] = {}
         self._clients: set[Connection] = set()
         self._effective = Topology()
@@ -177,14 +176,8 @@ class RunningMember:
             )
 
     async def leave(self) -> None:
-        """Answer what is under way, serve nothing any more, and tell the others."""
-        self.partitions.draining = True
-        with trio.move_on_after(LEAVE_S_MAX):
-            await self.log.written()
-            while self.log.undecided:
-                await trio.sleep(TICK_S)
-            self.council.release([copies.row.partition for copies in self.partitions.authored()])
-            await self.council.propose(MemberGone(incarnation=self.agreement.me))
+        """Let others serve, answer what is under way, and tell the others."""
+        await self._departure.leave()
         self._ended.set()
 
     async def close(self) -> None:
@@ -500,6 +493,27 @@ class RunningMember:
                 "log_bytes": self.log.position,
             },
         }
+
+    def move(self, partition: int, member: bytes, done: Callable[[Exception | None], None]) -> None:
+        """Let another member serve a partition of this one; ``done`` hears None once it does."""
+        copies = self.agreement.topology.partitions[partition]
+        listed = {copy.member.bytes for copy in copies.in_sync if copy in self._effective.present}
+        if member not in listed:
+            names = ", ".join(sorted(f"{str(UUID(bytes=one))[:8]}" for one in listed))
+            raise UsageError(
+                f"partition {partition} cannot be served by {member.hex()[:8]}, which is not in "
+                f"its in-sync set: {names} are",
+                hint="Choose one of these, or wait until the copy has caught up.",
+            )
+
+        async def hand_over() -> None:
+            await self._departure.hand_over([copies], UUID(bytes=member))
+            done(None)
+
+        if member == self.agreement.me.member.bytes:
+            done(None)
+        else:
+            self._nursery.start_soon(hand_over)
 
     def story(self, partition: int) -> Mapping[str, Any]:
         """Return what this member knows of one partition."""

@@ -34,6 +34,9 @@ class Leases(Protocol):
     def is_author(self, copies: PartitionCopies) -> bool:
         """Tell whether the log gives a partition to this incarnation, and it was not released."""
 
+    def is_released(self, copies: PartitionCopies) -> bool:
+        """Tell whether the log gives a partition to this incarnation, which released it."""
+
     def reaches_majority(self, now: float) -> bool:
         """Tell whether this member is on the side that can decide."""
 
@@ -55,6 +58,11 @@ def just_started() -> RoutedError:
     return RoutedError("wait", "this member has just started")
 
 
+def about_to_move(partition: int) -> RoutedError:
+    """Return the answer for a partition that somebody else is to serve (K7)."""
+    return RoutedError("wait", f"partition {partition} is about to be served by another member")
+
+
 class Partitions:
     """What one incarnation of a member serves."""
 
@@ -63,6 +71,7 @@ class Partitions:
         self._patient_until = patient_until
         self._leases = leases
         self._opened: dict[int, int] = {}
+        self._drained: dict[int, int] = {}
         self.draining = False
         """Whether this member is about to leave: it takes nothing new."""
 
@@ -80,6 +89,12 @@ class Partitions:
         for partition in partitions:
             if not self.serves(partition, now):
                 raise self._refusal(partition, now)
+            if self._drained.get(partition) == self._opened.get(partition):
+                raise about_to_move(partition)
+
+    def drain(self, moving: Iterable[PartitionCopies]) -> None:
+        """Take nothing new for some partitions in their epochs: others are to serve them (K7)."""
+        self._drained.update((copies.row.partition, copies.epoch) for copies in moving)
 
     def serves(self, partition: int, now: float) -> bool:
         """Tell whether a partition may be answered for now."""
@@ -118,6 +133,8 @@ class Partitions:
             )
         if self._leases.is_author(copies):
             return RoutedError("wait", f"partition {partition} is about to be served here")
+        if self._leases.is_released(copies):
+            return about_to_move(partition)
         if not topology.is_present(copies.author):
             if any(topology.is_present(copy) for copy in copies.in_sync):
                 return RoutedError("wait", f"partition {partition} is about to be taken over")

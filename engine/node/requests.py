@@ -49,7 +49,7 @@ from .commits import (
     unexpected,
     wanted_of,
 )
-from .log import NodeLog
+from .log import Haste, NodeLog
 from .partitions import Partitions, RoutedError
 from .prepared import ClientCommit
 
@@ -97,6 +97,9 @@ class Surroundings(Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """Return what ``status`` shows."""
+
+    def move(self, partition: int, member: bytes, done: Callable[[Exception | None], None]) -> None:
+        """Let another member serve a partition; ``done`` hears None once it does, or why not."""
 
     def story(self, partition: int) -> Mapping[str, Any]:
         """Return what is known of a partition; ``UsageError`` if there is none of this number."""
@@ -281,6 +284,13 @@ class Requests:
     def _partition(self, request: ClientRequest) -> None:
         request.answer(dict(self._around.story(request.arguments[0])))
 
+    def _move(self, request: ClientRequest) -> None:
+        partition, member = request.arguments
+        if not 0 <= partition < self._log.state.partitions:
+            raise not_understood("a partition that is not there")
+        self._partitions.check((partition,), self._around.now)
+        self._around.move(partition, member, lambda refused: _done(request, refused))
+
     # -------------------------------------------------------------- commits
 
     def _commit(self, request: ClientRequest) -> None:
@@ -308,7 +318,7 @@ class Requests:
         if request.deadline != float("inf"):
             commit.deadline = request.deadline
         self._ids.add(wanted.tx_id)
-        self._log.put(commit)
+        self._log.put(commit, Haste.SHARED if shared else Haste.AT_ONCE)
 
     def _commit_of(self, wanted: WantedCommit, answer: Callable[[], object]) -> ClientCommit:
         return commit_of(
@@ -521,4 +531,5 @@ _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "rename": Requests._rename,
     "status": Requests._status,
     "partition": Requests._partition,
+    "move": Requests._move,
 }

@@ -154,22 +154,32 @@ class RealStream:
 
     def send_nowait(self, data: bytes) -> int:
         """Send what can be taken at once; return how many bytes that is, maybe none."""
-        number = self._stream.socket.fileno()
-        if number < 0:
-            raise trio.ClosedResourceError
         try:
-            return os.write(number, data)
+            return os.write(self._number(), data)
         except BlockingIOError:
             return 0
 
     async def receive(self, bytes_max: int = 65_536) -> bytes:
-        """Wait for some bytes; empty if the peer has closed its end."""
-        with _system_errors():
-            return bytes(await self._stream.receive_some(bytes_max))
+        """Wait for some bytes; empty if the peer has closed its end.
+
+        As nearly always nothing is there yet, it waits first: Trio's own way tries first, and goes
+        round the loop once more if something was there.
+        """
+        while True:
+            await trio.lowlevel.wait_readable(self._number())
+            with suppress(BlockingIOError):
+                return os.read(self._number(), bytes_max)
 
     def close(self) -> None:
         """Close this end, without waiting; closing twice is fine."""
         self._stream.socket.close()
+
+    def _number(self) -> int:
+        """Return the number of the open socket; ``ClosedResourceError`` if it is closed."""
+        number = self._stream.socket.fileno()
+        if number < 0:
+            raise trio.ClosedResourceError
+        return number
 
 
 def _limit_silence(stream: SocketStream) -> None:

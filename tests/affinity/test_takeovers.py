@@ -10,7 +10,7 @@ import pytest
 
 from support.decisions import history_of
 from tidelog.affinity.partitions import Space
-from tidelog.affinity.takeovers import removals_due, takeovers_due
+from tidelog.affinity.takeovers import GivenUp, removals_due, takeovers_due
 from tidelog.affinity.topology import (
     Begun,
     CopiesRemoved,
@@ -166,18 +166,25 @@ def test_s5_a_set_of_one_waits_for_nobody_else() -> None:
 def test_k1_who_released_is_followed_by_the_first_other_one_and_stays_listed() -> None:
     topology = running(0, 1)
     due = replace(takeover(0, 2, ADA_1, BOB_1, CID_1), author=BOB_1)
-    assert takeovers_due(topology, lambda _copies: False, released={0: 1}) == [due]
-    assert takeovers_due(topology, released={0: 0}) == []
+    assert takeovers_due(topology, lambda _copies: False, released={0: GivenUp(1)}) == [due]
+    assert takeovers_due(topology, released={0: GivenUp(0)}) == []
+
+
+def test_k7_who_was_named_by_the_release_is_next_if_it_is_listed() -> None:
+    topology = running(0, 1)
+    for target, author in ((CID, CID_1), (BOB, BOB_1), (ADA, BOB_1), (EVE, BOB_1)):
+        due = replace(takeover(0, 2, ADA_1, BOB_1, CID_1), author=author)
+        assert takeovers_due(topology, released={0: GivenUp(1, target)}) == [due]
 
 
 def test_k1_who_released_and_is_alone_goes_on_in_a_new_epoch() -> None:
     topology = after(running(), *gone(BOB_1, CID_1))
-    assert takeover(0, 2, ADA_1) in takeovers_due(topology, released={0: 1})
+    assert takeover(0, 2, ADA_1) in takeovers_due(topology, released={0: GivenUp(1)})
 
 
 def test_k1_who_released_and_has_gone_is_no_longer_listed() -> None:
     topology = after(running(0), *gone(ADA_1))
-    due = takeovers_due(topology, released={0: 1})
+    due = takeovers_due(topology, released={0: GivenUp(1)})
     assert takeover(0, 2, BOB_1, CID_1) in due
 
 

@@ -555,7 +555,7 @@ def test_what_several_authors_opened_is_one_decision() -> None:
     for request, partition in enumerate(range(4)):
         asker = net.truth.partitions[partition].author
         change = EpochsOpened(opened=((partition, 1),))
-        first.asked(asker, ProposeChange(request=request, change=change))
+        first.asked(asker, ProposeChange(request=request, change=change), net.time)
     net.run(1)
     assert net.truth.index == index + 1
     assert all(copies.opened for copies in net.truth.partitions)

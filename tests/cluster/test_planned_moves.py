@@ -1,0 +1,174 @@
+"""Partitions that move by plan (K7), and members that stop: nobody waits for a lease to end."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+import trio
+
+from tidelog import codecs
+from tidelog.errors import TidelogError, UsageError
+from tidelog.testing import SimCluster
+
+PARTITIONS = 8
+KEYS = 24
+
+
+def cluster(seed: int, *, nodes: int = 3, backups: int = 2) -> SimCluster:
+    return SimCluster(seed=seed, nodes=nodes, partitions=PARTITIONS, backups=backups)
+
+
+async def moved(at: SimCluster, partition: int, target: str) -> None:
+    """Let the primary of a partition hand it over, and wait until it has."""
+    ended: list[Exception | None] = []
+    primary = at.primary(partition)
+    at.member(primary).move(partition, at.member_id(target).bytes, ended.append)
+    while not ended:
+        await trio.sleep(0.01)
+    assert ended == [None]
+
+
+class Writer:
+    """Adds to counters as long as it runs; knows what was acknowledged, and the longest pause."""
+
+    def __init__(self, at: SimCluster, name: str | None = None) -> None:
+        self._at = at
+        self._name = name
+        self.acknowledged = [0] * KEYS
+        self.pause = 0.0
+        self.errors: list[TidelogError] = []
+
+    async def run(self) -> None:
+        numbers = self._at.client(self._name, timeout=30).map("m", key=codecs.Str, value=codecs.I64)
+        last = float("inf")  # the first write makes the map
+        while True:
+            for key in range(KEYS):
+                try:
+                    await numbers.set(f"k{key}", self.acknowledged[key] + 1)
+                except TidelogError as error:
+                    self.errors.append(error)
+                    continue
+                self.acknowledged[key] += 1
+                self.pause = max(self.pause, self._at.world.now() - last)
+                last = self._at.world.now()
+
+    async def check(self, name: str | None = None) -> None:
+        numbers = self._at.client(name, timeout=30).map("m", key=codecs.Str, value=codecs.I64)
+        for key, value in enumerate(self.acknowledged):
+            found = await numbers.get(f"k{key}", default=0)
+            assert found in (value, value + 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_partition_moves_under_load_to_the_member_that_was_named(seed: int) -> None:
+    at = cluster(seed)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        writer = Writer(at)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.run)
+            await trio.sleep(1)
+            for partition in range(PARTITIONS):
+                before = at.topology().partitions[partition]
+                target = next(name for name in at.names if name != at.primary(partition))
+                await moved(at, partition, target)
+                after = at.topology().partitions[partition]
+                assert (at.primary(partition), after.epoch) == (target, before.epoch + 1)
+                assert set(after.in_sync) == set(before.in_sync)
+            nursery.cancel_scope.cancel()
+        assert not writer.errors
+        assert writer.pause < 1.0, "a move waits for no lease"
+        await writer.check()
+        await at.settled()
+        await at.quiesce()
+        for partition in range(PARTITIONS):
+            assert len({at.digest(name, partition) for name in at.names}) == 1
+
+    at.run(scenario)
+
+
+def test_a_partition_moves_to_copies_in_its_in_sync_set_only() -> None:
+    at = cluster(1)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        primary = at.primary(0)
+        other = next(name for name in at.names if name != primary)
+        await at.kill(other)
+        while at.member_id(other) in at.topology().members_present:
+            await trio.sleep(0.1)
+        for member in (at.member_id(other), UUID(int=5)):
+            with pytest.raises(UsageError, match="not in its in-sync set") as told:
+                at.member(primary).move(0, member.bytes, lambda _: None)
+            assert str(at.member_id(primary))[:8] in str(told.value)
+        epoch = at.topology().partitions[0].epoch
+        await moved(at, 0, primary)
+        assert at.topology().partitions[0].epoch == epoch
+
+    at.run(scenario)
+
+
+def test_a_member_that_stops_hands_over_and_clients_notice_no_more_than_a_short_pause() -> None:
+    at = cluster(4)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        leaver = at.primary(0)
+        stay = [name for name in at.names if name != leaver]
+        writer = Writer(at, stay[0])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.run)
+            await trio.sleep(1)
+            await at.stop(leaver)
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        assert not writer.errors
+        assert writer.pause < 1.0, "nobody waits for a lease to end"
+        topology = at.topology()
+        assert at.member_id(leaver) not in topology.members_present
+        assert {len(copies.in_sync) for copies in topology.partitions} == {2}
+        await writer.check(stay[0])
+
+    at.run(scenario)
+
+
+def test_a_whole_cluster_that_is_stopped_has_full_sets_when_it_is_started_again() -> None:
+    at = cluster(5)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        writer = Writer(at)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.run)
+            await trio.sleep(1)
+            async with trio.open_nursery() as stopping:
+                for name in at.names:
+                    stopping.start_soon(at.stop, name)
+            nursery.cancel_scope.cancel()
+        at.start()
+        await at.settled()
+        await writer.check()
+        assert {len(copies.in_sync) for copies in at.topology().partitions} == {3}
+
+    at.run(scenario)
+
+
+def test_members_that_stop_one_after_the_other_leave_a_majority_of_them_in_the_sets() -> None:
+    at = cluster(6)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        for name in at.names:
+            await at.stop(name)
+        at.start()
+        await at.settled()
+        assert {len(copies.in_sync) for copies in at.topology().partitions} == {2}
+
+    at.run(scenario)
