@@ -267,14 +267,16 @@ def violation(seed: int, nodes: int, away: Sequence[int]) -> Violation | None:
     async def write(database: Any, keys: list[bytes]) -> None:
         for number in range(40):
             for key in keys:
-                call = history.begin(f"writer of {key!r}", Put(key, number), at.world.now())
+                call = history.begin(
+                    f"writer of {key!r}", Put(key.decode(), number), at.world.now()
+                )
                 await raw_map(database).set(key, b"%d" % number)
                 call.ok(True, at.world.now())
             await trio.sleep(0.1)
 
     async def read(database: Any, key: bytes) -> None:
         while True:
-            call = history.begin(f"reader of {key!r}", Get(key), at.world.now())
+            call = history.begin(f"reader of {key!r}", Get(key.decode()), at.world.now())
             try:
                 found = await raw_map(database).get(key)
             except TidelogError:
