@@ -1,12 +1,14 @@
-"""etcd as a peer: processes on loopback, a client in threads, and one in tasks.
+"""etcd as a peer: processes on loopback, clients in threads, in tasks, and etcd's own in Go.
 
-Both clients are grpcio with messages packed by hand, and one connection to the member that leads.
-(etcd-client-py, a binding to a client in Rust, sends one request at a time, however many tasks
-ask.)  A get is linearizable, a put is answered when a majority has synced it: etcd's defaults.
+Those of Python are grpcio with messages packed by hand, and one connection to the member that
+leads.  (etcd-client-py, a binding to a client in Rust, sends one request at a time, however many
+tasks ask.)  The one in Go, in ``etcd_load``, is built when it is asked for.  A get is linearizable,
+a put is answered when a majority has synced it: etcd's defaults.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import socket
@@ -15,9 +17,17 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "benchmarks" / "etcd_load"
+PROGRAM = ROOT / "build" / "etcd_load"
+BUILD_S_MAX = 300.0
+SHARE = 16
+"""Clients in Go that have a connection together: the quickest of 1, 8, 16 and 64 at 32 clients."""
 PUT, GET = "/etcdserverpb.KV/Put", "/etcdserverpb.KV/Range"
 START_S_MAX = 60.0
 SMALL = 128
@@ -44,9 +54,70 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
+@functools.cache
+def lacks_go() -> str | None:
+    """Build the client in Go, once; returns why there is none, None if there is."""
+    if shutil.which("go") is None:
+        return "there is no Go here to build etcd's own client with"
+    command = ["go", "build", "-o", str(PROGRAM), "."]
+    built = subprocess.run(
+        command, cwd=SOURCE, capture_output=True, text=True, timeout=BUILD_S_MAX, check=False
+    )
+    if built.returncode:
+        return f"etcd's own client could not be built ({built.stderr.strip().splitlines()[-1]})"
+    return None
+
+
+def go_load(
+    endpoints: str,
+    operation: str,
+    clients: int,
+    seconds: float,
+    pids: tuple[int, ...],
+    *,
+    limit_s: float = 10.0,
+    each: bool = False,
+) -> dict[str, Any]:
+    """What the client in Go tells of its load; of each operation if asked to.
+
+    An operation that takes more than ``limit_s`` has failed.
+    """
+    options = {
+        "endpoints": endpoints,
+        "operation": operation,
+        "clients": clients,
+        "share": SHARE,
+        "seconds": seconds,
+        "pids": ",".join(map(str, pids)),
+        "limit": f"{limit_s}s",
+        "each": "true" if each else "false",
+    }
+    command = [str(PROGRAM), *(f"-{name}={value}" for name, value in options.items())]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    told: dict[str, Any] = json.loads(answer.stdout)
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A cluster of etcd that runs: who leads, the addresses of all, and their processes."""
+
+    leader: str
+    addresses: tuple[str, ...]
+    processes: tuple[subprocess.Popen[bytes], ...]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(process.pid for process in self.processes)
+
+    @property
+    def leading_pid(self) -> int:
+        return self.pids[self.addresses.index(self.leader)]
+
+
 @contextmanager
-def running(folder: Path, members: int) -> Iterator[str]:
-    """Processes of a new cluster until the block ends; yields the address of who leads."""
+def running(folder: Path, members: int) -> Iterator[Running]:
+    """Processes of a new cluster until the block ends."""
     ports = free_ports(2 * members)
     clients, peers = ports[:members], ports[members:]
     cluster = ",".join(f"m{at}=http://127.0.0.1:{port}" for at, port in enumerate(peers))
@@ -66,7 +137,9 @@ def running(folder: Path, members: int) -> Iterator[str]:
             }
             command = ["etcd", *(f"--{name}={value}" for name, value in options.items())]
             processes.append(subprocess.Popen(command, stdout=sys.stderr))
-        yield f"127.0.0.1:{_leading(clients)}"
+        leader = f"127.0.0.1:{_leading(clients)}"
+        addresses = tuple(f"127.0.0.1:{port}" for port in clients)
+        yield Running(leader, addresses, tuple(processes))
     finally:
         for process in processes:
             process.kill()

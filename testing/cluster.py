@@ -11,20 +11,16 @@
 The members are those of production, on simulated disks, clocks and connections.  Everything that
 happens follows from the seed.
 
-While a scenario runs these are looked at every ``CHECK_S`` of simulated time, and at its end, by
-the numbers of the protocol: an index of the configuration log has one decision (5); two members
-never serve one partition at one moment (6); copies of a set that are equally far have equal content
-(2, 4).  And whenever a commit is acknowledged every copy of its set that runs has it (3).  What
-clients were told is kept, too: the scenarios check that, by histories.
+While a scenario runs its promises are looked at every ``CHECK_S`` of simulated time, and at its end
+(``promises``).  What clients were told is kept, too: the scenarios check that, by histories.
 
 Left out: faults that a seed decides (``storms``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from hashlib import blake2b
 from typing import TypeVar
 from uuid import UUID, uuid5
@@ -45,10 +41,10 @@ from ..engine.node.member_files import init_member
 from ..engine.node.server import run_member
 from ..engine.store.options import Options
 from ..engine.system.layout import MANIFEST_NAME
-from ..tx.counter import PartitionUpdateCounter
 from .cluster_clients import ClientMachine
 from .holds import HeldNetwork, Holds
 from .node import Node
+from .promises import BrokenPromiseError, Promises
 from .world import World
 
 T = TypeVar("T")
@@ -81,10 +77,6 @@ POINTS = (
 several groups are reached once there are such."""
 
 
-class BrokenPromiseError(AssertionError):
-    """Something happened in a cluster that must never happen; the text says what, and when."""
-
-
 class SimCluster:
     """Members ``n1``, ``n2``, ... in a world; ``run`` a scenario with it, once."""
 
@@ -98,8 +90,11 @@ class SimCluster:
         min_in_sync: int = 1,
         timing: Timing | None = None,
         options: Options | None = None,
+        delay_s: float | None = None,
+        slow_disks: bool = True,
     ) -> None:
-        self.world = World(seed)
+        """``delay_s`` and ``slow_disks`` are those of the world."""
+        self.world = World(seed, delay_s=delay_s, slow_disks=slow_disks)
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
         self.partitions = partitions
         self.backups = backups
@@ -111,8 +106,7 @@ class SimCluster:
         self._options = options or Options(segment_bytes=SEGMENT_BYTES)
         self._running: dict[str, RunningMember] = {}
         self._stops: dict[str, trio.Event] = {}
-        self._decided: dict[int, Decision] = {}
-        self._digests: dict[tuple[str, int], tuple[tuple[object, ...], str]] = {}
+        self._promises = Promises(self._id, self.world.now, self.digest)
         self.may_end: set[str] = set()
         """Members that may end by an error; others fail the scenario, unless their disk did."""
         self.ends: dict[str, TidelogError] = {}
@@ -153,7 +147,7 @@ class SimCluster:
 
         def started(member: RunningMember) -> None:
             self._running[node.name] = member
-            member.requests.acknowledged = partial(self._acknowledged, node.name)
+            self._promises.watch(node.name, member, self.running)
 
         try:
             if f"{DIRECTORY}/{MANIFEST_NAME}" not in node.disk.paths():
@@ -323,7 +317,7 @@ class SimCluster:
 
     def decided(self) -> dict[int, Decision]:
         """Return the decisions that were seen, by index."""
-        return dict(self._decided)
+        return dict(self._promises.decided)
 
     def key(self, partition: int, i: int) -> bytes:
         """Return the i-th key of a partition."""
@@ -361,9 +355,13 @@ class SimCluster:
         running = self.running()
         if not wanted <= running.keys():
             return False
-        known = {member.agreement.topology.index for member in running.values()}
-        if len(known) != 1 or any(running[name].partitions.draining for name in wanted):
+        if not running:
             return False
+        newest = self.topology().index
+        for name in wanted:
+            member = running[name]
+            if member.agreement.topology.index != newest or member.partitions.draining:
+                return False
         return all(
             running[name].partitions.serves(partition, running[name].now)
             for partition in range(self.partitions)
@@ -402,76 +400,4 @@ class SimCluster:
 
     def check(self) -> None:
         """Raise ``BrokenPromiseError`` for what must never be."""
-        serving: dict[int, str] = {}
-        for name, member in sorted(self.running().items()):
-            if member.agreement.topology.cluster != self._id:
-                continue  # whose directory somebody put here
-            for decision in member.agreement.decisions_kept():
-                known = self._decided.setdefault(decision.index, decision)
-                if known != decision:
-                    raise BrokenPromiseError(
-                        f"at {self.world.now():.3f} s: {decision.index} was decided twice: "
-                        f"{known}, and at {name} {decision}"
-                    )
-            now = member.now
-            for copies in member.partitions.authored():
-                partition = copies.row.partition
-                if member.partitions.serves(partition, now):
-                    other = serving.setdefault(partition, name)
-                    if other != name:
-                        raise BrokenPromiseError(
-                            f"at {self.world.now():.3f} s: {other} and {name} both serve "
-                            f"partition {partition}"
-                        )
-        self._check_copies()
-
-    def _check_copies(self) -> None:
-        """Raise unless copies of one set that are equally far have equal content (2, 4)."""
-        running = self.running()
-        for partition, copies in enumerate(self.topology().partitions if running else ()):
-            if len(copies.in_sync) < 2:
-                continue
-            seen: dict[tuple[object, ...], tuple[str, str]] = {}
-            for name, member in sorted(running.items()):
-                state, counter = member.log.state, member.log.state.counters[partition]
-                if (
-                    member.ended
-                    or member.agreement.me not in copies.in_sync
-                    or counter.out_of_order
-                ):
-                    continue
-                place = (state.epoch_tables[partition], counter.lwm, member.decided)
-                known = self._digests.get((name, partition))
-                if known is None or known[0] != place:
-                    known = self._digests[name, partition] = place, self.digest(name, partition)
-                other = seen.setdefault(place, (name, known[1]))
-                if other[1] != known[1]:
-                    raise BrokenPromiseError(
-                        f"at {self.world.now():.3f} s: {other[0]} and {name} have other content of "
-                        f"partition {partition} up to number {counter.lwm} of epochs {place[0]}"
-                    )
-
-    def _acknowledged(self, name: str, tx_id: bytes, runs: Sequence[int]) -> None:
-        """Raise unless every copy that runs has what is being acknowledged (3)."""
-        topology = self.running()[name].agreement.topology
-        for partition, _, first, count in zip(*[iter(runs)] * 4, strict=True):
-            for other, member in self.running().items():
-                if member.agreement.me not in topology.partitions[partition].in_sync:
-                    continue
-                state = member.log.state
-                pending = state.copies.pending.get(partition)
-                if pending is not None and any(one.tx_id == tx_id for one in pending.all()):
-                    continue
-                if not _has(state.counters[partition], first, count):
-                    raise BrokenPromiseError(
-                        f"at {self.world.now():.3f} s: {name} acknowledged {tx_id.hex()}, numbers "
-                        f"from {first} on of partition {partition}, and {other} has it not"
-                    )
-
-
-def _has(counter: PartitionUpdateCounter, first: int, count: int) -> bool:
-    """Tell whether all numbers of a run are applied."""
-    last = first + count - 1
-    return last <= counter.lwm or any(
-        start < first and last <= start + delta for start, delta in counter.out_of_order
-    )
+        self._promises.check(self.running())

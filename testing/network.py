@@ -35,9 +35,12 @@ CONNECT_S_MAX = 127.0
 class SimulatedNetwork:
     """All hosts of a world and the ways between them."""
 
-    def __init__(self, seed: int, trace: Trace, now: Callable[[], float]) -> None:
+    def __init__(
+        self, seed: int, trace: Trace, now: Callable[[], float], delay_s: float | None = None
+    ) -> None:
+        """``delay_s`` is how long everything is on its way; without it the seed decides."""
         self._trace = trace
-        self._ways = Ways(random.Random(f"{seed}:network"), now)
+        self._ways = Ways(random.Random(f"{seed}:network"), now, delay_s)
         self._hosts: dict[str, Host] = {}
         self._connections = 0
         self._port = PORT_FIRST

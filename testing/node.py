@@ -43,6 +43,7 @@ class Node:
         clocks: NodeClocks,
         network: SimulatedNetwork,
         trace: Trace,
+        slow_disk: bool = True,
     ) -> None:
         self.name = name
         self.clocks = clocks
@@ -51,6 +52,7 @@ class Node:
         self._program = program
         self._seed = seed
         self._kv = kv
+        self._slow_disk = slow_disk
         self._network = network
         self._trace = trace
         self._seeds = random.Random(f"{seed}:disks")
@@ -91,6 +93,7 @@ class Node:
             points=self.points,
             trace=self._trace,
             nursery=self._nursery,
+            slow_disk=self._slow_disk,
         )
         self.environment = self._process.environment
         self._nursery.start_soon(self._live, self._process)

@@ -62,6 +62,7 @@ class Process:
         points: Points,
         trace: Trace,
         nursery: trio.Nursery,
+        slow_disk: bool = True,
     ) -> None:
         self.name = name
         self.outcome: str | None = None
@@ -73,6 +74,7 @@ class Process:
         self._points = points
         self._trace = trace
         self._nursery = nursery
+        self._slow_disk = slow_disk
         self._rng = random.Random(f"{seed}:faults")
         self._scope = trio.CancelScope()
         self._limits = trio.CapacityLimiter(1), trio.CapacityLimiter(WORKERS_MAX)
@@ -177,7 +179,7 @@ class Process:
     def _seconds_of_work(self) -> float:
         rng = self._rng
         slow = 0.0 if rng.randrange(2 * SLOW_ONE_IN) else rng.uniform(0, SLOW_S_MAX)
-        return rng.uniform(0, WORK_S_MAX / 2) + slow
+        return rng.uniform(0, WORK_S_MAX / 2) + slow * self._slow_disk
 
     def _reached(self, point: str) -> None:
         self._trace.note(self.name, "reached", point)

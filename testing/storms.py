@@ -4,8 +4,8 @@
     run_storm(17, faults=["2.500 kill n1 torn 0.8"])  # these, and no others
 
 Behind the last fault everything is healed, and has to settle; every key is read back, also behind a
-power cut of all members at once; and the histories of registers and counters have to be
-linearizable.  What is looked at meanwhile is the business of ``SimCluster``.
+power cut of all members at once; in the end copies have to be equal, and the histories of registers
+and counters linearizable.  What is looked at meanwhile is the business of ``SimCluster``.
 
 A fault is a line: when it comes, what it is, and what that needs.
 
@@ -44,13 +44,14 @@ from ..affinity.errors import UsageError
 from ..engine.client.copies import ReadFrom
 from ..engine.codecs.registry import Msgpack, Str
 from ..engine.store.options import Options
-from .cluster import KINDS, POINTS, BrokenPromiseError, SimCluster
+from .cluster import KINDS, POINTS, SimCluster
 from .histories import Get, History
 from .linear import check
 from .media import CRASH_OUTCOMES
 from .moves import COUNTER, REGISTER, CallModel
 from .plan import MOMENTS
 from .process import leaves
+from .promises import BrokenPromiseError
 from .workloads import SharedMap, WorkloadClient, counter_clients, register_clients
 
 PARTITIONS = 16
@@ -392,6 +393,7 @@ class _Storm:
             await trio.sleep(0.05)
             await cluster.settled()
             await self._read_back("reader behind a power cut")
+            await cluster.quiesce()
             nursery.cancel_scope.cancel()
 
     def _clients(self) -> list[WorkloadClient]:

@@ -42,8 +42,12 @@ class Lane:
 class Ways:
     """All that is on its way."""
 
-    def __init__(self, rng: random.Random, now: Callable[[], float]) -> None:
+    def __init__(
+        self, rng: random.Random, now: Callable[[], float], delay_s: float | None = None
+    ) -> None:
+        """``delay_s`` is how long everything takes; without it the seed decides."""
         self.rng = rng
+        self._delay_s = delay_s
         self._now = now
         self._coming: list[tuple[float, int, Way, Callable[[], None]]] = []
         self._sent = 0
@@ -62,15 +66,20 @@ class Ways:
 
     def carry(self, way: Way, lane: Lane, action: Callable[[], None]) -> None:
         """Let ``action`` happen when it has arrived."""
-        rng = self.rng
-        delay = rng.uniform(DELAY_S_MIN, DELAY_S_MAX)
-        if not rng.randrange(LATE_ONE_IN):
-            delay += rng.uniform(0, LATE_S_MAX)
-        lane.last_s = max(lane.last_s, self._now() + delay)
+        lane.last_s = max(lane.last_s, self._now() + self._delay())
         self._sent += 1
         heapq.heappush(self._coming, (lane.last_s, self._sent, way, action))
         if self._coming[0][1] == self._sent:
             self._earlier.set()
+
+    def _delay(self) -> float:
+        if self._delay_s is not None:
+            return self._delay_s
+        rng = self.rng
+        delay = rng.uniform(DELAY_S_MIN, DELAY_S_MAX)
+        if not rng.randrange(LATE_ONE_IN):
+            delay += rng.uniform(0, LATE_S_MAX)
+        return delay
 
     def cut(self, way: Way) -> None:
         """Let nothing arrive any more over a way."""

@@ -45,14 +45,26 @@ T = TypeVar("T")
 class World:
     """Machines and a network, and what happens to them."""
 
-    def __init__(self, seed: int, *, kv: str = "memory") -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        kv: str = "memory",
+        delay_s: float | None = None,
+        slow_disks: bool = True,
+    ) -> None:
+        """``delay_s`` is how long everything is on its way between two machines, in seconds;
+        without it the seed decides, and some is late.  ``slow_disks`` tells whether some of what
+        blocks takes up to half a second.
+        """
         self.seed = seed
+        self._slow_disks = slow_disks
         self.nodes: dict[str, Node] = {}
         self._kv = kv
         self._nursery: trio.Nursery | None = None
         self._clock = MockClock(autojump_threshold=0)
         self.trace = Trace(self.now)
-        self.network = SimulatedNetwork(seed, self.trace, self.now)
+        self.network = SimulatedNetwork(seed, self.trace, self.now, delay_s)
 
     def __repr__(self) -> str:
         return f"<World seed={self.seed} nodes={sorted(self.nodes)} at {self.now():.6f} s>"
@@ -78,6 +90,7 @@ class World:
             clocks=NodeClocks(random.Random(f"{seed}:clocks"), self.now, self._clock.jump),
             network=self.network,
             trace=self.trace,
+            slow_disk=self._slow_disks,
         )
         self.nodes[name] = node
         if self._nursery is not None:

@@ -41,7 +41,7 @@ from ...affinity.topology import (
 from .answers import Answers
 from .departures import Departures
 from .identity import misfit
-from .leases import CoordinatorLease, majority
+from .leases import FOREVER, CoordinatorLease, majority
 from .messages import ChangeRefused, Credentials, Guard, Join, Pong, ProposeChange, Release, Term
 from .timing import Timing
 
@@ -73,6 +73,8 @@ class Coordinator:
         self.adopting = adopted is not None
         self.proposed: Decision | None = adopted
         self.next_round = now
+        self.next_end = FOREVER
+        """When the lease of somebody ends whose partitions are to move then."""
         self._me = me
         self._timing = timing
         self._elected = self._round_begun = now
@@ -157,6 +159,10 @@ class Coordinator:
     def joining(self, join: Join) -> None:
         """Keep that an incarnation asks to be in the topology."""
         self._joins[join.credentials.incarnation.member] = join
+
+    def next_due(self) -> float:
+        """Return when there is something to do at the latest, if nobody says anything before."""
+        return self.next_round if self.proposed is not None else min(self.next_round, self.next_end)
 
     def propose(self, decision: Decision, topology: Topology) -> None:
         """Take the next decision into work.
@@ -328,13 +334,19 @@ class Coordinator:
         return given_up is not None and given_up.epoch == copies.epoch
 
     def _changes_of_sets(self, topology: Topology, now: float) -> list[TopologyChange]:
+        self.next_end = FOREVER
+
         def may_move(copies: PartitionCopies) -> bool:
             author = copies.author
-            return (
+            end = self.lease.held_until(author)
+            if (
                 self._is_given_up(copies)
                 or topology.members[author.member].boot > author.boot
-                or now >= self.lease.held_until(author)
-            )
+                or now >= end
+            ):
+                return True
+            self.next_end = min(self.next_end, end)
+            return False
 
         def waited(partition: int) -> bool:
             return now >= self._deserted[partition] + self._timing.restart_wait

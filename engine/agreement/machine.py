@@ -293,7 +293,7 @@ class Agreement:
             return FOREVER
         times = [self._stand_at]
         if self._leading is not None:
-            times = [self._leading.next_round]
+            times = [self._leading.next_due()]
         elif self._candidacy is not None:
             times = [self._candidacy.until]
         if not self.topology.is_present(self.me):

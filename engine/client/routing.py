@@ -49,7 +49,9 @@ WAIT = "wait"
 PATIENCE_S = 1.0
 """Seconds without an answer after which others are asked what is new."""
 PAUSE_S, PAUSE_S_MAX = 0.0005, 0.25
-"""The longest pause before the second attempt, and before any."""
+"""The longest pause before the second attempt at a member, and before any."""
+COMING_S_MAX = 0.05
+"""The longest pause while a partition is being taken over, which takes a round trip or two."""
 ATTEMPTS_KEPT_MAX = 4096
 """Ids whose refused attempts are remembered."""
 TRIED_SHOWN_MAX = 8
@@ -254,6 +256,7 @@ class _Search:
         self.cluster = cluster
         self.until = until
         self.pause = PAUSE_S
+        self._asked: MemberView | None = None
         self.fresh = False
         """Whether a member has confirmed the view during this call, not known to be outdated."""
         self.minority = False
@@ -264,11 +267,16 @@ class _Search:
         self.tried: dict[str, str] = {}
         """Why nobody was reached at an address."""
 
-    def rested(self, now: float) -> Steps[None]:
+    def asks(self, member: MemberView) -> None:
+        """Begin with short pauses anew if it is somebody else that is asked, or waited for."""
+        if member != self._asked:
+            self._asked, self.pause = member, PAUSE_S
+
+    def rested(self, now: float, most: float = PAUSE_S_MAX) -> Steps[None]:
         """Pause before the next attempt; raise if the time is over."""
         if now >= self.until:
             raise self.late()
-        yield Pause(min(self.pause, self.until - now))
+        yield Pause(min(self.pause, most, self.until - now))
         self.pause = min(2 * self.pause, PAUSE_S_MAX)
 
     def late(self) -> TidelogError:
@@ -344,6 +352,7 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
             if cluster.view is None:
                 yield from _met(search)
             member = _chosen(cluster, job.partitions, search.tried)
+            search.asks(member)
             if job.partitions and not member.present:
                 yield from _awaited(search, job, member, cluster.view)
                 continue
@@ -360,8 +369,12 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
                 raise AnswerLostError(search.reason, event.now)
             if event.code == NotEnoughMembersError.code:
                 now = yield from search.looked(event.now, member.id)
-                if not search.fresh or _still(cluster, job, member):
+                # Who has a majority will take over from a member that has none.
+                told = not search.fresh or (search.minority and _still(cluster, job, member))
+                if told and not job.patient:
                     raise error_of(event.code, event.message, event.fields)
+            elif job.patient and event.code == PartitionUnavailableError.code:
+                now = event.now
             elif event.code not in (REMAP, WAIT):
                 raise error_of(event.code, event.message, event.fields)
             else:
@@ -372,7 +385,7 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
                 raise AnswerLostError(event.reason, event.now)
             now = yield from search.failed(member, event)
             minority = search.fresh and search.minority and not job.patient
-            if minority and _still(cluster, job, member):
+            if minority and job.partitions and _still(cluster, job, member):
                 raise search.late()  # nobody can tell who serves this instead
         if _still(cluster, job, member):
             yield from search.rested(now)
@@ -402,7 +415,7 @@ def _awaited(
     if search.fresh and not job.patient and not is_coming:
         raise _unavailable(job, member)
     search.reason = f"the member at {member.address} is away"
-    yield from search.rested(now)
+    yield from search.rested(now, COMING_S_MAX if is_coming else PAUSE_S_MAX)
     search.fresh = False
 
 
@@ -448,9 +461,14 @@ def _still(cluster: Cluster, job: Job, member: MemberView) -> bool:
 
 
 def _lacks_majority(event: Value | Failed) -> bool:
-    """Tell whether a member has said in its status that it reaches no majority."""
+    """Tell whether a member has said in its status that it reaches no majority.
+
+    One that has just started cannot know that yet.
+    """
     status = event.value if type(event) is Value else None
-    return isinstance(status, dict) and status.get("majority") is False
+    if not isinstance(status, dict) or status.get("just_started"):
+        return False
+    return status.get("majority") is False
 
 
 def _unavailable(job: Job, member: MemberView) -> PartitionUnavailableError:

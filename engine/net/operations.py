@@ -32,6 +32,7 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     "rename": typed_fields("old:text new:text map:int?"),
     "status": (),
     "partition": typed_fields("partition:int"),
+    "copies": typed_fields("first:int limit:int"),
     "move": typed_fields("partition:int member:bytes"),
 }
 READS = typed_fields("namespace:int keys:bytes* epochs:int* counters:int*")

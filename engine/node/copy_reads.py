@@ -197,7 +197,7 @@ class CopyReads:
             self._ask(author)
 
     def applied(self) -> None:
-        """LookedUp again at what waits for outcomes, since some are here."""
+        """Look again at what waits for outcomes, since some are here."""
         waiting, self._waiting = self._waiting, []
         for until, request in waiting:
             try:

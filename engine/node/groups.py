@@ -75,6 +75,7 @@ from ..replication.streams import ITEM_OVERHEAD, Streams
 from .log import Haste, NodeLog, record_bytes
 from .outflow import Outflow
 from .partitions import Partitions
+from .views import row_members
 
 REPLICA_TIMEOUT_S = 5.0
 """Seconds in which a copy has to answer before the set goes on without it (I3)."""
@@ -167,9 +168,18 @@ class ReplicaGroups:
         ]
 
     def lagging(self) -> list[list[object]]:
-        """Return which copies lack something: partition, member, how many items."""
+        """Return which copies lack something: partition, member, how many items, since when.
+
+        That is in microseconds, from when the copy last had everything or stored something.
+        """
+        now = self._now()
         return [
-            [stream.partition, copy.member.bytes, stream.end - follower.stored]
+            [
+                stream.partition,
+                copy.member.bytes,
+                stream.end - follower.stored,
+                max(int((now - follower.waited_since) * 1e6), 0),
+            ]
             for stream in self._streams
             for copy, follower in stream.followers.items()
             if follower.stored < stream.end
@@ -184,7 +194,7 @@ class ReplicaGroups:
         return {
             "partition": partition,
             "decided": self._topology.index,
-            "row": [member.bytes for member in copies.row.replicas if member is not None],
+            "row": row_members([copies])[0],
             "epoch": copies.epoch,
             "author": [copies.author.member.bytes, copies.author.boot],
             "in_sync": [[copy.member.bytes, copy.boot] for copy in copies.in_sync],
@@ -206,6 +216,7 @@ class ReplicaGroups:
             if stream is None
             else [[copy.member.bytes, one.stored] for copy, one in stream.followers.items()],
             "followed": None if following is None else [following.taken, following.durable],
+            "listed": following is not None and following.listed,
         }
 
     # -------------------------------------------------------------- what reads of copies ask

@@ -25,7 +25,7 @@ Left out: who may commit what (``engine.node.commits``), files (``wal.writer``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set as AbstractSet
 from enum import IntEnum
 from threading import Lock
 
@@ -308,6 +308,10 @@ class NodeLog:
     def undecided(self) -> bool:
         """Whether something is prepared here that not every copy is known to have."""
         return len(self._undecided) > 0
+
+    def is_undecided(self, full_keys: AbstractSet[bytes]) -> bool:
+        """Tell whether what is prepared here, and not decided, writes one of some keys."""
+        return bool(self._undecided.changed(full_keys))
 
     # -------------------------------------------------------------- one group
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -54,14 +54,14 @@ from ..system.environment import Address
 from .copy_reads import CopyReads
 from .council import Council
 from .departure import Departure
-from .groups import ReplicaGroups
+from .groups import REPLICA_TIMEOUT_S, ReplicaGroups
 from .log import NodeLog
 from .member_files import OpenMember
 from .outflow import Outflow
 from .partitions import Partitions, just_started
 from .prepared import outcome_of
 from .requests import Requests
-from .views import members_of, told_view
+from .views import members_of, told_copies, told_view
 
 TICK_S = 0.05
 """Seconds between looks at what waits for a lease, and at whether a checkpoint is due."""
@@ -86,6 +86,7 @@ class RunningMember:
         environment, history = opened.files.environment, opened.known.topology.history
         assert history is not None
         self._opened = opened
+        self._timing = timing
         self._environment = environment
         self._files = opened.files
         self.agreement = Agreement(
@@ -479,6 +480,7 @@ class RunningMember:
             "term": term.number,
             "coordinator": term.member.bytes if term.number else None,
             "majority": agreement.reaches_majority(now),
+            "just_started": partitions.just_started(now),
             "decided": topology.index,
             "members": members_of(topology),
             "lease_us": max(int((agreement.lease.end - now) * 1e6), 0)
@@ -491,6 +493,8 @@ class RunningMember:
             "sets": [[copy.member.bytes for copy in copies.in_sync] for copies in mine],
             "blocked": self.groups.blocked(),
             "lagging": self.groups.lagging(),
+            "log_failure": None if self.log.failure is None else str(self.log.failure),
+            "timing": {**asdict(self._timing), "replica_timeout": REPLICA_TIMEOUT_S},
             "counts": {
                 "clients": len(self._clients),
                 "requests": self.requests.count,
@@ -522,9 +526,20 @@ class RunningMember:
 
     def story(self, partition: int) -> Mapping[str, Any]:
         """Return what this member knows of one partition."""
-        if not 0 <= partition < len(self._effective.partitions):
-            raise UsageError(f"there is no partition {partition}")
+        count = len(self._effective.partitions)
+        if not count:
+            raise NotEnoughMembersError("this member has not heard of any decision yet")
+        if not 0 <= partition < count:
+            raise UsageError(
+                f"there is no partition {partition}", hint=f"Name one of 0 to {count - 1}."
+            )
         return self.groups.story(partition)
+
+    def copies(self, first: int, limit: int) -> Mapping[str, Any]:
+        """Return who holds so many partitions from a number on, and what they have here."""
+        topology, first = self.agreement.topology, max(first, 0)
+        found = topology.partitions[first : first + max(limit, 0)]
+        return told_copies(topology.index, found, self.log.state.counters)
 
     # -------------------------------------------------------------- events of the transport
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ...affinity.errors import (
     CommitUnknownError,
+    ConflictError,
     DeadlineError,
     TidelogError,
     TransactionTooLargeError,
@@ -56,16 +57,18 @@ REQUEST, RESPONSE, FAILURE = BY_NAME["request"], BY_NAME["response"], BY_NAME["f
 CANCEL = BY_NAME["cancel"]
 CODEC_NAME_MAX = 255
 VERSIONS_END = 1 << 31
-AT_ONCE = frozenset(("status", "partition", "stale"))
-"""Operations that wait for no decisions."""
 HELD_MAX = 4096
 """Requests that wait for decisions; of more than that the oldest are told to come again."""
 HELD_S_MAX = 5.0
 """Seconds that a request waits for decisions before it is told to come again."""
+AT_ONCE = frozenset(("status", "partition", "copies", "stale"))
+"""What a member answers for itself, whatever it knows of decisions."""
 PREPARE_BYTES_MAX, PREPARE_KEYS_MAX = 60 << 20, 500_000
 """Of one transaction that other copies store, too: it goes to them in one message."""
 OUTSTANDING_BYTES_MAX = 32 << 20
 """Bytes of one partition that some copy does not have yet; who brings more comes again."""
+SILENT_S = 0.1
+"""Seconds after which a copy that has stored nothing counts as silent."""
 QUEUED_BYTES_MAX = 256 << 20
 """Bytes of updates that wait for the log; who brings more is told to come again."""
 
@@ -104,6 +107,9 @@ class Surroundings(Protocol):
 
     def story(self, partition: int) -> Mapping[str, Any]:
         """Return what is known of a partition; ``UsageError`` if there is none of this number."""
+
+    def copies(self, first: int, limit: int) -> Mapping[str, Any]:
+        """Return who holds so many partitions from a number on, in columns."""
 
 
 @dataclass(slots=True)
@@ -275,6 +281,9 @@ class Requests:
     def _partition(self, request: ClientRequest) -> None:
         request.answer(dict(self._around.story(request.arguments[0])))
 
+    def _copies(self, request: ClientRequest) -> None:
+        request.answer(dict(self._around.copies(*request.arguments)))
+
     def _move(self, request: ClientRequest) -> None:
         partition, member = request.arguments
         if not 0 <= partition < self._log.state.partitions:
@@ -298,7 +307,7 @@ class Requests:
         if self._log.queued_bytes > QUEUED_BYTES_MAX:
             raise RoutedError("wait", "more is to be written here than the disk keeps up with")
         shared = self._check_room(touched)
-        commit = self._commit_of(wanted, lambda: self._ended(pending))
+        commit = self._commit_of(wanted, lambda: self._ended(pending, wanted))
         if shared and (commit.size > PREPARE_BYTES_MAX or len(wanted.writes) > PREPARE_KEYS_MAX):
             raise TransactionTooLargeError(
                 f"a transaction of {len(wanted.writes):,} keys and {commit.size:,} bytes does not "
@@ -346,17 +355,34 @@ class Requests:
         commit = self._commit_of(wanted, lambda: None)
         assert commit.check is not None
         # What is on its way is not applied: a read that it changes is not confirmed either.
-        commit.check(commit, self._log.waiting)
+        try:
+            commit.check(commit, self._log.waiting)
+        except ConflictError as error:
+            raise self._told(error, wanted) from None
         self._partitions.check(wanted.partitions(), self._around.now)
         request.answer((context.state.time, [], [], [], []))
 
-    def _ended(self, pending: PendingCommit) -> None:
+    def _told(self, error: Exception, wanted: WantedCommit) -> Exception:
+        """Return what is told of an error: to come again if what was in the way waits for a copy.
+
+        Whoever runs again at once would lose again, until the copy is out of the set.
+        """
+        if not isinstance(error, ConflictError):
+            return error
+        if not self._log.is_undecided({read.full_key for read in wanted.reads}):
+            return error
+        now, streams = self._around.now, map(self._streams.get, wanted.partitions())
+        if not any(stream is not None and any(stream.late(now, SILENT_S)) for stream in streams):
+            return error
+        return RoutedError("wait", "another transaction is in the way, which waits for a copy")
+
+    def _ended(self, pending: PendingCommit, wanted: WantedCommit) -> None:
         """Answer a commit that was applied, or failed; called under the mutex if it was applied."""
         commit = pending.commit
         if commit.error is not None:
             self._ids.discard(pending.tx_id)
             assert isinstance(commit.error, Exception)
-            pending.request.fail(commit.error)
+            pending.request.fail(self._told(commit.error, wanted))
         else:
             self._confirm(pending)
         self._ask_again()
@@ -528,5 +554,6 @@ _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "rename": Requests._rename,
     "status": Requests._status,
     "partition": Requests._partition,
+    "copies": Requests._copies,
     "move": Requests._move,
 }

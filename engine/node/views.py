@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from ...affinity.topology import Topology
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...affinity.topology import PartitionCopies, Topology
+from ...tx.counter import PartitionUpdateCounter
 
 
 def members_of(topology: Topology) -> list[list[object]]:
@@ -37,3 +41,31 @@ def told_view(topology: Topology) -> list[object]:
         [partition for partition in topology.orphaned if partition not in topology.deserted],
         [[places[copy.member] for copy in copies.in_sync] for copies in topology.partitions],
     ]
+
+
+def row_members(copies: Iterable[PartitionCopies]) -> list[list[bytes]]:
+    """Return who shall hold each partition."""
+    return [[member.bytes for member in one.row.replicas if member is not None] for one in copies]
+
+
+def told_copies(
+    decided: int,
+    copies: Sequence[PartitionCopies],
+    counters: Sequence[PartitionUpdateCounter],
+) -> Mapping[str, Any]:
+    """Return who holds some partitions as of a decision, and the counters that a member has."""
+    own = [counters[one.row.partition] for one in copies]
+    return {
+        "decided": decided,
+        "partitions": [one.row.partition for one in copies],
+        "rows": row_members(copies),
+        "epochs": [one.epoch for one in copies],
+        "authors": [one.author.member.bytes for one in copies],
+        "boots": [one.author.boot for one in copies],
+        "sets": [[copy.member.bytes for copy in one.in_sync] for one in copies],
+        "set_boots": [[copy.boot for copy in one.in_sync] for one in copies],
+        "opened": [one.opened for one in copies],
+        "changed": [one.changed for one in copies],
+        "lwms": [counter.lwm for counter in own],
+        "hwms": [counter.hwm for counter in own],
+    }

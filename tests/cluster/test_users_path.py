@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from support.users_path import users_path
+from support.pictures import picture_in
+from support.users_path import Stage, copies_path, users_path
 from tidelog import aio
 from tidelog.testing import SimCluster
+from tidelog.tools.cluster.blocks import blocks_of
+from tidelog.tools.cluster.cluster_file import read_cluster
+from tidelog.tools.cluster.processes import process_of
+from tidelog.tools.cluster.shares import shares_of
+from tidelog.tools.cluster.tables import summary_of
 
 PARTITIONS = 16
 PORT_BASE = 12_000 + os.getpid() % 2000 * 8
@@ -26,8 +33,9 @@ PORT_BASE = 12_000 + os.getpid() % 2000 * 8
 class Processes:
     """A test cluster, as the command keeps it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, backups: int = 0) -> None:
         self._folder = folder
+        self._backups = backups
 
     async def _command(self, name: str, *arguments: str) -> str:
         command = [sys.executable, "-m", "tidelog", "cluster", name, *arguments]
@@ -41,7 +49,7 @@ class Processes:
     async def up(self) -> None:
         """Start it, and return when everything is served."""
         options: dict[str, object] = {"-n": 3, "--partitions": PARTITIONS, "--dir": self._folder}
-        options["--base-port"] = PORT_BASE
+        options |= {"--base-port": PORT_BASE, "--backups": self._backups}
         await self._command("up", *(str(part) for pair in options.items() for part in pair))
 
     def connect(self) -> AbstractAsyncContextManager[Any]:
@@ -51,6 +59,20 @@ class Processes:
     async def kill(self, name: str) -> None:
         """End a member at once."""
         await self._command("kill", str(self._folder), name)
+
+    async def kill_all(self) -> None:
+        """End all members at the same moment."""
+        with ExitStack() as held:
+            found = [
+                held.enter_context(process_of(str(self._folder / member.directory)))
+                for member in read_cluster(str(self._folder)).members
+            ]
+            for process in found:
+                assert process is not None
+                process.send(signal.SIGKILL)
+            for process in found:
+                assert process is not None
+                assert process.ended(60)
 
     async def start(self, name: str) -> None:
         """Start a member again."""
@@ -68,13 +90,18 @@ class Processes:
         await self._command("down", str(self._folder))
 
 
+Way = Callable[[Stage, int], Awaitable[None]]
+WAYS: list[tuple[Way, int]] = [(users_path, 0), (copies_path, 2)]
+
+
 @pytest.mark.slow
-def test_the_way_of_a_user_with_real_processes(tmp_path: Path) -> None:
-    stage = Processes(tmp_path / "demo")
+@pytest.mark.parametrize(("path", "backups"), WAYS)
+def test_the_way_of_a_user_with_real_processes(tmp_path: Path, path: Way, backups: int) -> None:
+    stage = Processes(tmp_path / "demo", backups)
 
     async def way() -> None:
         try:
-            await users_path(stage, PARTITIONS)
+            await path(stage, PARTITIONS)
         finally:
             with trio.CancelScope(shield=True):
                 await stage.down()
@@ -109,20 +136,15 @@ class Simulated:
         self._cluster.start([name])
         await self._cluster.settled()
 
+    async def kill_all(self) -> None:
+        """End all members at the same moment."""
+        await self._cluster.power_cut()
+
     async def status(self) -> dict[str, Any]:
-        """Return what the members know."""
-        cluster = self._cluster
-        running = cluster.running()
-        served = sum(
-            member.partitions.serves(copies.row.partition, member.now)
-            for member in running.values()
-            for copies in member.partitions.authored()
-        )
-        return {
-            "coordinator": cluster.coordinator(),
-            "members_up": len(running),
-            "partitions_served": served,
-        }
+        """Return what the command would say."""
+        picture = picture_in(self._cluster)
+        shares = shares_of(picture)
+        return summary_of(picture, shares, blocks_of(picture, shares, "demo"))
 
     async def down(self) -> None:
         """End all members in order."""
@@ -132,6 +154,7 @@ class Simulated:
 
 
 @pytest.mark.parametrize("seed", range(70, 73))
-def test_the_way_of_a_user_in_a_simulated_world(seed: int) -> None:
-    cluster = SimCluster(seed=seed, nodes=3, partitions=PARTITIONS)
-    cluster.run(lambda at: users_path(Simulated(at), PARTITIONS))
+@pytest.mark.parametrize(("path", "backups"), WAYS)
+def test_the_way_of_a_user_in_a_simulated_world(path: Way, backups: int, seed: int) -> None:
+    cluster = SimCluster(seed=seed, nodes=3, partitions=PARTITIONS, backups=backups)
+    cluster.run(lambda at: path(Simulated(at), PARTITIONS))

@@ -9,6 +9,7 @@ is what the machine says, and is compared.
     given PARTITION             begins a commit under an id that the user gave
     value X, failed CODE, unreached, broke, quiet, done      what has happened, at the next second
     status yes, status no       the same: a member tells its status, whether it reaches a majority
+    status early                the same: not yet, but it has just started
     refused ATTEMPT             the answer that an attempt under that id was refused; 0: rolled back
 """
 
@@ -103,7 +104,7 @@ class Player:
             case "value":
                 return Value(code if code else [7], now)
             case "status":
-                return Value({"majority": code == "yes"}, now)
+                return Value({"majority": code == "yes", "just_started": code == "early"}, now)
             case "failed":
                 return Failed(code, "", {"partition": 0}, now)
             case "refused":

@@ -29,8 +29,11 @@ class Stage(Protocol):
     async def start(self, name: str) -> None:
         """Start a member again, and return when everything of it is served."""
 
+    async def kill_all(self) -> None:
+        """End all members at the same moment, as when the power is cut."""
+
     async def status(self) -> dict[str, Any]:
-        """Return ``coordinator``, ``members_up`` and ``partitions_served``."""
+        """Return the fields of ``tidelog cluster status --json``."""
 
     async def down(self) -> None:
         """End all members in order."""
@@ -74,6 +77,85 @@ async def users_path(stage: Stage, partitions: int) -> None:
         cities = db.map("cities")
         assert await _looked_up(cities, written) == (list(written), [])
     await stage.down()
+
+
+async def copies_path(stage: Stage, partitions: int) -> None:
+    """Go the way of ``docs/cluster.md`` with two backups: nothing waits, and nothing is lost."""
+    await stage.up()
+    status = await stage.status()
+    assert _standing(status) == (3, partitions, partitions)
+    assert status["blocks"] == []
+    written: dict[str, int] = {}
+    async with stage.connect() as db:
+        cities = db.map("cities", key=Str, value=Msgpack)
+        await _all_written(cities, written, 1)
+
+    await stage.kill_all()
+    status = await stage.status()
+    assert (status["members_up"], [block["kind"] for block in status["blocks"]]) == (
+        0,
+        ["majority"],
+    )
+    await stage.up()
+    assert _standing(await stage.status()) == (3, partitions, partitions), "all copies are back"
+
+    async with stage.connect() as db:
+        cities = db.map("cities")
+        assert await _looked_up(cities, written) == (list(written), [])
+        first = (await stage.status())["coordinator"]
+        other = next(name for name in ("n1", "n2", "n3") if name != first)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stage.kill, other)
+            await _all_written(cities, written, 2)  # the client waits for whoever takes over
+        assert await _looked_up(cities, written) == (list(written), [])
+        status = await _settled(stage, 2, partitions)
+        assert (status["members_away"], status["sets_full"]) == ([other], 0)
+        assert _blocks(status) == [("copies", [other], partitions)]
+
+        await stage.start(other)
+        assert _standing(await stage.status()) == (3, partitions, 0)
+        await stage.kill(first)
+        await _all_written(cities, written, 3)
+        status = await _settled(stage, 2, partitions)
+        assert _blocks(status) == [
+            ("copies", [name], partitions) for name in sorted((first, other))
+        ]
+        await stage.start(first)
+        assert await _looked_up(cities, written) == (list(written), [])
+    await stage.down()
+
+    await stage.up()
+    async with stage.connect() as db:
+        assert await _looked_up(db.map("cities"), written) == (list(written), [])
+    await stage.down()
+
+
+def _standing(status: dict[str, Any]) -> tuple[int, int, int]:
+    return status["members_up"], status["partitions_served"], status["sets_full"]
+
+
+def _blocks(status: dict[str, Any]) -> list[tuple[str, list[str], int]]:
+    return [
+        (block["kind"], list(block["members"]), len(block["partitions"]))
+        for block in status["blocks"]
+    ]
+
+
+async def _settled(stage: Stage, members: int, partitions: int) -> dict[str, Any]:
+    """Return the status once everything is served by so many members, and sets have shrunk."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            status = await stage.status()
+            if _standing(status) == (members, partitions, 0):
+                return status
+            await trio.sleep(0.05)
+
+
+async def _all_written(cities: Any, written: dict[str, int], value: int) -> None:
+    """Write all cities; each is there from its acknowledgement on."""
+    for number in range(CITIES):
+        await cities.set(f"c{number}", value * 1000 + number)
+        written[f"c{number}"] = value * 1000 + number
 
 
 async def _noticed(stage: Stage, members: int) -> None:

@@ -22,6 +22,7 @@ from tidelog.engine.net.frames import KNOWN, FrameDecoder, Message, frame, pack_
 from tidelog.engine.net.handshake import Introduction, Refusal
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.system.layout import CLUSTER_FILE_NAME
+from tidelog.tools.cluster.blocks import Blocker, blocks_of, partitions_text
 from tidelog.tools.cluster.cluster_file import (
     LOG_NAME,
     LocalCluster,
@@ -32,15 +33,17 @@ from tidelog.tools.cluster.cluster_file import (
     write_cluster,
 )
 from tidelog.tools.cluster.processes import command_line, end_of_log, pid_of, process_of
-from tidelog.tools.cluster.questions import ask_status
+from tidelog.tools.cluster.questions import PAGE, talking
+from tidelog.tools.cluster.shares import shares_of
 from tidelog.tools.cluster.standing import (
     MemberAnswer,
-    node_rows,
-    partition_rows,
+    Picture,
+    held_of,
     picture_of,
     status_of,
-    summary_of,
 )
+from tidelog.tools.cluster.stories import copy_text, story_of
+from tidelog.tools.cluster.tables import node_rows, partition_rows, summary_of
 from tidelog.tools.server.members import (
     address_text,
     identified,
@@ -227,6 +230,18 @@ def test_a_member_is_found_by_another_way_to_its_directory(tmp_path: Path) -> No
         assert pid_of(str(tmp_path / "link")) == process.pid
 
 
+def test_a_member_whose_directory_was_removed_is_not_taken_for_the_new_one(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    # `up` found it by its command line, and waited a minute for a member of another cluster.
+    place = tmp_path / "c"
+    with sleeper(*command_line(str(place / "n1"))[3:]) as process:
+        done = run("cluster", "up", "-n", 1, "--dir", place)
+        assert done.exit_code == 7
+        assert f"process {process.pid} runs n1 still, whose directory" in done.stderr
+        assert f"kill {process.pid}" in done.stderr
+
+
 def test_of_a_log_the_last_lines_are_shown(tmp_path: Path) -> None:
     assert end_of_log(str(tmp_path)) == []
     lines = [f"line {number} " + "x" * 100 for number in range(1000)]
@@ -246,6 +261,26 @@ def view(decided: int, primaries: list[int], epochs: list[int], present: str = "
     return [decided, members, [], [], primaries, epochs]
 
 
+def copies(primaries: list[int], epochs: list[int], boot: int = 1) -> dict[str, Any]:
+    """Who holds partitions of one copy each."""
+    ids = [(N1, N2, N3)[place].bytes for place in primaries]
+    count = len(ids)
+    return {
+        "decided": 4,
+        "partitions": list(range(count)),
+        "rows": [[one] for one in ids],
+        "epochs": epochs,
+        "authors": ids,
+        "boots": [boot] * count,
+        "sets": [[one] for one in ids],
+        "set_boots": [[boot]] * count,
+        "opened": [True] * count,
+        "changed": [2] * count,
+        "lwms": [7] * count,
+        "hwms": [8] * count,
+    }
+
+
 def said(of: UUID, mine: list[int], **more: Any) -> dict[str, Any]:
     """The answer of a member that serves these partitions in epoch 1."""
     count = len(mine)
@@ -262,6 +297,10 @@ def said(of: UUID, mine: list[int], **more: Any) -> dict[str, Any]:
         "epochs": [1] * count,
         "open": [True] * count,
         "leased": [True] * count,
+        "blocked": [],
+        "lagging": [],
+        "log_failure": None,
+        "timing": {"lease": 1.5, "drift": 0.1},
         "counts": {"clients": 2, "requests": 5, "commits": 1, "log_bytes": 4096},
     } | more
 
@@ -269,12 +308,25 @@ def said(of: UUID, mine: list[int], **more: Any) -> dict[str, Any]:
 VIEW = view(4, [0, 1, 2, 0], [1, 1, 1, 1])
 
 
-def picture(**answers: MemberAnswer) -> Any:
+def picture(**answers: MemberAnswer) -> Picture:
     return picture_of(THREE, answers)
 
 
 def up(answer: dict[str, Any], seen: list[Any] = VIEW) -> MemberAnswer:
-    return MemberAnswer(pid=17, status=status_of(seen, answer))
+    held = held_of([copies(seen[4], seen[5])])
+    return MemberAnswer(pid=17, status=status_of(seen, answer), held=held)
+
+
+def rows_of(found: Picture) -> list[dict[str, Any]]:
+    return partition_rows(shares_of(found))
+
+
+def blocks(found: Picture) -> list[Blocker]:
+    return blocks_of(found, shares_of(found), "a place")
+
+
+def summary(found: Picture) -> dict[str, Any]:
+    return summary_of(found, shares_of(found), blocks(found))
 
 
 ALL = {"n1": up(said(N1, [0, 3])), "n2": up(said(N2, [1])), "n3": up(said(N3, [2]))}
@@ -283,47 +335,73 @@ ALL = {"n1": up(said(N1, [0, 3])), "n2": up(said(N2, [1])), "n3": up(said(N3, [2
 def test_a_cluster_that_serves_everything() -> None:
     whole = picture(**ALL)
     assert whole.whole
-    assert summary_of(whole) == {
+    assert summary(whole) == {
         "cluster": str(CLUSTER),
         "members": 3,
         "members_up": 3,
+        "members_away": [],
         "majority": True,
         "coordinator": "n1",
         "term": 1,
         "decided": 4,
         "partitions": 4,
         "partitions_served": 4,
+        "partitions_waiting": 0,
+        "partitions_taken_over": 0,
+        "partitions_unavailable": 0,
+        "backups": 0,
+        "sets_full": 4,
+        "copies_lagging": 0,
+        "timing": {"lease": 1.5, "drift": 0.1},
+        "blocks": [],
     }
-    assert [row["state"] for row in partition_rows(whole)] == ["served"] * 4
-    assert [row["member"] for row in partition_rows(whole)] == ["n1", "n2", "n3", "n1"]
+    rows = rows_of(whole)
+    assert [row["state"] for row in rows] == ["served"] * 4
+    assert [row["primary"] for row in rows] == ["n1", "n2", "n3", "n1"]
+    assert [(row["lwm"], row["hwm"]) for row in rows] == [(7, 8)] * 4
     first, second, _ = node_rows(whole)
     assert (first["coordinator"], second["coordinator"]) == (True, False)
     assert (first["partitions"], first["served"], first["lease_ms"]) == (2, 2, 900)
     assert first["counts"]["requests"] == 5
 
 
-def test_a_member_that_is_away_takes_its_partitions_with_it() -> None:
+def test_a_member_that_is_away_takes_partitions_of_one_copy_with_it() -> None:
     two = picture(**(ALL | {"n2": MemberAnswer(pid=0)}))
     assert not two.whole
-    assert summary_of(two)["partitions_served"] == 3
-    assert [row["state"] for row in partition_rows(two)] == ["served", "away", "served", "served"]
+    assert summary(two)["partitions_served"] == 3
+    assert [row["state"] for row in rows_of(two)] == [
+        "served", "unavailable", "served", "served"
+    ]  # fmt: skip
     assert node_rows(two)[1]["state"] == "down"
-    assert partition_rows(two)[1]["open"] is None
+    assert rows_of(two)[1]["open"] is None
+    [block] = blocks(two)
+    assert (block.kind, block.partitions, block.members) == ("unavailable", (1,), ("n2",))
+    assert "the disk of n2" in block.text
+    assert block.next == "start n2: `tidelog cluster start 'a place' n2`"
 
 
 def test_a_member_that_runs_and_does_not_answer_is_silent() -> None:
     two = picture(**(ALL | {"n2": MemberAnswer(pid=5, problem="timed out")}))
     row = node_rows(two)[1]
     assert (row["state"], row["pid"], row["problem"]) == ("silent", 5, "timed out")
+    [block] = blocks(two)
+    assert "does not answer; `tidelog cluster kill 'a place' n2`" in block.next
 
 
 def test_a_partition_without_a_lease_or_not_yet_open_waits() -> None:
     waiting = said(N1, [0, 3], open=[True, False], leased=[False, True])
     found = picture(**(ALL | {"n1": up(waiting)}))
-    assert [row["state"] for row in partition_rows(found)] == [
-        "waiting", "served", "served", "waiting"
+    assert [row["state"] for row in rows_of(found)] == [
+        "waiting", "served", "served", "opening"
     ]  # fmt: skip
-    assert summary_of(found)["partitions_served"] == 2
+    assert summary(found)["partitions_served"] == 2
+    assert not found.whole
+
+
+def test_a_member_that_has_not_joined_yet_keeps_a_cluster_from_being_whole() -> None:
+    # Another member serves what it served; still the cluster knows nothing of this start of it.
+    found = picture(**(ALL | {"n3": up(said(N3, [2], boot=2))}))
+    assert found.partitions_served == 4
     assert not found.whole
 
 
@@ -331,17 +409,145 @@ def test_who_knows_the_most_decisions_is_right_about_who_serves() -> None:
     moved = view(5, [1, 1, 2, 0], [2, 1, 1, 1])
     newer = said(N2, [0, 1], decided=5, epochs=[2, 1], coordinator=None, open=[False, True])
     found = picture(**(ALL | {"n2": up(newer, moved)}))
-    rows = partition_rows(found)
-    assert (rows[0]["member"], rows[0]["epoch"], rows[0]["state"]) == ("n2", 2, "waiting")
-    assert summary_of(found)["coordinator"] is None
+    row = rows_of(found)[0]
+    assert (row["primary"], row["epoch"], row["state"]) == ("n2", 2, "opening")
+    assert summary(found)["coordinator"] is None
+
+
+def test_a_primary_that_has_not_heard_of_its_new_epoch_is_about_to_open_it() -> None:
+    moved = view(5, [1, 1, 2, 0], [2, 1, 1, 1])
+    newer = said(N3, [2], decided=5)
+    found = picture(**(ALL | {"n3": up(newer, moved)}))
+    assert rows_of(found)[0]["state"] == "opening"
+    [block] = [block for block in blocks(found) if block.kind == "takeover"]
+    assert "taken over by n2, which has not heard of it yet" in block.text
 
 
 def test_nobody_answers() -> None:
     none = picture(**dict.fromkeys(("n1", "n2", "n3"), MemberAnswer(pid=0)))
-    assert summary_of(none)["members_up"] == 0
-    assert summary_of(none)["decided"] is None
-    assert partition_rows(none) == []
+    assert summary(none)["members_up"] == 0
+    assert summary(none)["decided"] is None
+    assert rows_of(none) == []
     assert [row["state"] for row in node_rows(none)] == ["down"] * 3
+    [block] = blocks(none)
+    assert (block.text, block.next) == ("no member runs", "`tidelog cluster up --dir 'a place'`")
+    coming = picture(**(dict.fromkeys(("n1", "n2"), MemberAnswer(pid=0)) | {"n3": SILENT}))
+    assert blocks(coming)[0].text == "no member answers; of n3 there is a process"
+
+
+SILENT = MemberAnswer(pid=5, problem="timed out")
+
+
+def test_without_a_coordinator_it_is_told_whether_there_are_too_few_members() -> None:
+    def alone(of: UUID, mine: list[int]) -> MemberAnswer:
+        return up(said(of, mine, majority=False, leased=[False] * len(mine)))
+
+    all_three = picture(n1=alone(N1, [0, 3]), n2=alone(N2, [1]), n3=alone(N3, [2]))
+    [block] = blocks(all_three)
+    assert block.text.startswith("no coordinator leads, though 3 of 3 members answer")
+    one = picture(n1=alone(N1, [0, 3]), n2=MemberAnswer(pid=0), n3=SILENT)
+    block = blocks(one)[0]
+    assert block.text.startswith("n2 and n3 do not answer, and 2 of 3 members are needed")
+    assert block.next == "start 1 of them: `tidelog cluster start 'a place' n2`"
+    assert {row["state"] for row in rows_of(one)} == {"waiting", "unavailable"}
+
+
+def test_a_partition_that_is_open_without_a_lease_waits_for_a_coordinator() -> None:
+    found = picture(**(ALL | {"n1": up(said(N1, [0, 3], leased=[True, False]))}))
+    [block] = blocks(found)
+    assert (block.kind, block.partitions, block.members) == ("lease", (3,), ("n1",))
+
+
+def test_a_copy_is_in_the_way_only_if_it_stores_nothing_for_a_while() -> None:
+    def lagging(us: int) -> list[Blocker]:
+        said_so = said(N1, [0, 3], lagging=[[0, N2.bytes, 3, us], [3, N2.bytes, 1, 10]])
+        return blocks(picture(**(ALL | {"n1": up(said_so)})))
+
+    assert lagging(100_000) == []
+    [block] = lagging(1_500_000)
+    assert (block.kind, block.partitions, block.members) == ("lag", (0,), ("n2",))
+    assert "n2 has not stored 3 items of 1 partition (0) of n1" in block.text
+    assert "for 1.5 s" in block.text
+
+
+def test_a_takeover_whose_copies_lack_something_points_to_the_log() -> None:
+    stuck = said(N1, [0, 3], open=[True, False], blocked=[[3, "stuck", []]])
+    [block] = blocks(picture(**(ALL | {"n1": up(stuck)})))
+    assert (block.kind, block.partitions) == ("takeover", (3,))
+    assert "without copies that lack what they must have" in block.text
+    assert "look for `node.copy_lacks` in server.log of n1" in block.next
+
+
+STORY = {
+    "here": "copy", "open_here": False, "phase": None, "waits_for": [], "lwm": 5, "hwm": 12,
+    "ranges": [[6, 2], [10, 1]], "epochs": [[1, 1], [2, 4]], "pending": [b"\x01" * 16],
+    "stream": None, "followers": [], "followed": [9, 7], "listed": True, "decided": 4,
+}  # fmt: skip
+
+
+def told(story: dict[str, Any]) -> dict[str, Any]:
+    """What is told of n1 in the story of partition 0, which n1 serves and n2 has said this of."""
+    other = replace(ALL["n2"], story=story)
+    found = picture(**(ALL | {"n2": other}))
+    row: dict[str, Any] = story_of(found, shares_of(found)[0], [])["members"][1]
+    return row
+
+
+def test_the_story_of_a_copy_has_its_gaps_and_what_is_pending() -> None:
+    row = told(STORY)
+    assert (row["here"], row["does"]) == ("copy", "follows")
+    assert (row["gaps"], row["ranges"]) == ([[6, 6], [9, 10]], [[7, 8], [11, 11]])
+    assert row["pending"] == ["01" * 16]
+    assert row["stream"] == {"items": 9, "durable": 7}
+    shown = copy_text(row)
+    assert (shown["gaps"], shown["pending"]) == (["6-6", "9-10"], 1)
+    assert shown["stream"] == "7 of 9 durable"
+
+
+@pytest.mark.parametrize(
+    ("changed", "here", "does"),
+    [
+        ({"listed": False}, "copy", "sealed"),
+        ({"followed": [0, 0]}, "copy", "stored"),
+        ({"here": "none", "followed": None}, "stale", None),
+        ({"here": "none", "followed": None, "hwm": 0}, "none", None),
+        ({"here": "author", "followed": None, "phase": "reports"}, "primary", "reports"),
+        ({"here": "author", "followed": None}, "primary", "released"),
+        ({"here": "author", "followed": None, "open_here": True}, "primary", "serves"),
+    ],
+)
+def test_a_member_is_something_to_a_partition(
+    changed: dict[str, Any], here: str, does: str | None
+) -> None:
+    row = told(STORY | changed)
+    assert (row["here"], row["does"]) == (here, does)
+
+
+def test_a_story_of_another_form_is_an_error() -> None:
+    for wrong in ({"ranges": [[1]]}, {"here": "there"}, {"pending": [None]}, {"followed": [1]}):
+        with pytest.raises(ClusterError, match="cannot be right"):
+            told(STORY | wrong)
+
+
+def test_partitions_are_named_by_stretches_and_not_without_end() -> None:
+    assert partitions_text([4]) == "1 partition (4)"
+    assert partitions_text([5, 3, 4, 9]) == "4 partitions (3-5, 9)"
+    assert partitions_text(range(0, 40, 2)) == "20 partitions (0, 2, 4, 6, 8, 10, ...)"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lwms": []}, {"partitions": [1, 2]}, {"authors": [b"short"] * 2}, {"sets": [[], []]},
+        {"changed": ["x", "y"]},
+    ],
+)  # fmt: skip
+def test_copies_of_another_form_are_an_error(wrong: dict[str, Any]) -> None:
+    assert len(held_of([copies([0, 1], [1, 1])])) == 2
+    with pytest.raises(ClusterError, match="cannot be right"):
+        held_of([copies([0, 1], [1, 1]) | wrong])
+    with pytest.raises(ClusterError, match="cannot be right"):
+        held_of([{}])
 
 
 @pytest.mark.parametrize(
@@ -353,6 +559,9 @@ def test_nobody_answers() -> None:
         (VIEW, said(N1, [0], open=[])),
         (VIEW, said(N1, [0], member=b"short")),
         (VIEW, said(N1, [0], partitions=["x"])),
+        (VIEW, said(N1, [0], blocked=[[0, "reports"]])),
+        (VIEW, said(N1, [0], lagging=[[0, b"short", 1, 1]])),
+        (VIEW, said(N1, [0], timing={"lease": None})),
         ([], said(N1, [0])),
         (view(4, [7], [1]), said(N1, [0])),
         (view(4, [0], []), said(N1, [0])),
@@ -410,6 +619,11 @@ def answering(how: Answering) -> Iterator[tuple[str, int]]:
         thread.join()
 
 
+def ask(address: tuple[str, int], seconds: float) -> None:
+    with talking(address, CLUSTER.bytes, seconds) as member_says:
+        member_says.ask("status")
+
+
 def test_a_member_is_asked_for_its_status() -> None:
     def member(stream: socket.socket, decoder: FrameDecoder) -> None:
         request = welcomed(stream, decoder)
@@ -419,10 +633,29 @@ def test_a_member_is_asked_for_its_status() -> None:
         tell(stream, welcome)
         tell(stream, known, newer, BY_NAME["response"].message(request[1], said(N1, [0])))
 
-    with answering(member) as address:
-        seen, answer = ask_status(address, CLUSTER.bytes, 60)
+    with answering(member) as address, talking(address, CLUSTER.bytes, 60) as member_says:
+        answer = member_says.ask("status")
+        seen = member_says.view
     assert status_of(seen, answer).decided == 4
     assert seen == VIEW
+
+
+def test_of_many_partitions_one_page_after_the_other_is_asked_for() -> None:
+    many = view(4, [0] * (PAGE + 1), [1] * (PAGE + 1))
+    asked: list[list[Any]] = []
+
+    def member(stream: socket.socket, decoder: FrameDecoder) -> None:
+        request = welcomed(stream, decoder)
+        tell(stream, BY_NAME["welcome"].message(CLUSTER.bytes, b"", b"", many))
+        while len(asked) < 2:
+            if asked:
+                request = receive(stream, decoder)
+            asked.append(request[3:])
+            tell(stream, BY_NAME["response"].message(request[1], f"page {len(asked)}"))
+
+    with answering(member) as address, talking(address, CLUSTER.bytes, 60) as member_says:
+        assert member_says.ask_copies() == ["page 1", "page 2"]
+    assert asked == [["copies", [0, PAGE]], ["copies", [PAGE, PAGE]]]
 
 
 def test_a_member_of_another_cluster_refuses() -> None:
@@ -431,7 +664,7 @@ def test_a_member_of_another_cluster_refuses() -> None:
         tell(stream, Refusal("cluster", "this is another cluster").message())
 
     with answering(stranger) as address, pytest.raises(OSError, match="another cluster"):
-        ask_status(address, CLUSTER.bytes, 60)
+        ask(address, 60)
 
 
 def test_a_member_that_fails_says_why() -> None:
@@ -440,7 +673,7 @@ def test_a_member_that_fails_says_why() -> None:
         tell(stream, BY_NAME["failure"].message(request[1], "TL-1", "it is ending", {}))
 
     with answering(failing) as address, pytest.raises(OSError, match="it is ending"):
-        ask_status(address, CLUSTER.bytes, 60)
+        ask(address, 60)
 
 
 def test_somebody_else_at_the_address_is_told_from_a_member() -> None:
@@ -449,7 +682,7 @@ def test_somebody_else_at_the_address_is_told_from_a_member() -> None:
         stream.recv(4096)
 
     with answering(web) as address, pytest.raises(OSError, match="does not speak tidelog"):
-        ask_status(address, CLUSTER.bytes, 60)
+        ask(address, 60)
 
 
 def test_a_connection_that_is_closed_is_an_error() -> None:
@@ -457,12 +690,12 @@ def test_a_connection_that_is_closed_is_an_error() -> None:
         receive(stream, decoder)
 
     with answering(closing) as address, pytest.raises(OSError, match="without an answer"):
-        ask_status(address, CLUSTER.bytes, 60)
+        ask(address, 60)
 
 
 def test_a_member_that_says_nothing_does_not_keep_anybody_waiting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(TimeoutError):
-        ask_status(listener.getsockname(), CLUSTER.bytes, 0.01)
+        ask(listener.getsockname(), 0.01)
 
 
 def test_a_cluster_remembers_how_many_backups_it_began_with() -> None:
@@ -502,4 +735,6 @@ def test_more_backups_than_other_members_are_refused(
 ) -> None:
     done = run("cluster", "up", "-n", 2, "--backups", 2, "--dir", tmp_path / "c")
     assert done.exit_code == 2
-    assert "2 backups cannot be had with 2 members" in done.stderr
+    assert "2 members have 1 backup of a partition at most, not 2" in done.stderr
+    assert "next:  Give --backups 1, or -n 3." in done.stderr
+    assert os.listdir(tmp_path) == [], "a mistake leaves nothing behind"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -84,7 +87,7 @@ def test_a_cluster_comes_up_loses_a_member_gets_it_back_and_ends(run: Run, place
     assert run("cluster", "kill", place, "n2").stderr == "n2 does not run\n"
     nodes = document(run("cluster", "nodes", place, "--json"))["nodes"]
     assert [node["state"] for node in nodes] == ["up", "down", "up"]
-    away = states(run, place).count("away")
+    away = states(run, place).count("unavailable")
     assert 0 < away < 8
     status = document(run("cluster", "status", place, "--json"))
     assert (status["members_up"], status["majority"]) == (2, True)
@@ -109,6 +112,70 @@ def test_a_cluster_comes_up_loses_a_member_gets_it_back_and_ends(run: Run, place
     assert "served" in states(run, place)
     assert run("cluster", "up", "--dir", place).exit_code == 0
     assert states(run, place) == ["served"] * 8
+
+
+def test_with_copies_a_partition_tells_its_story_while_a_member_is_away(
+    run: Run, place: Path
+) -> None:
+    up = ("cluster", "up", "-n", 3, "--backups", 2, "--dir", place, "--partitions", 4)
+    done = run(*up, "--base-port", free_port())
+    assert done.exit_code == 0, done.stderr
+    assert "fewer copies" not in done.stderr
+    status = document(run("cluster", "status", place, "--json"))
+    assert (status["backups"], status["sets_full"], status["blocks"]) == (2, 4, [])
+    assert status["timing"]["member_timeout"] == 1.0
+    assert run("cluster", "up", "--dir", place, "--backups", 1).exit_code == 2
+
+    assert run("cluster", "kill", place, "n3").exit_code == 0
+    while document(run("cluster", "status", place, "--json"))["sets_full"]:
+        pass
+    started = run("cluster", "start", place, "n3")
+    assert started.exit_code == 0
+    assert started.stderr == (
+        "4 of 4 partitions have fewer copies than they should: "
+        f"`tidelog cluster status {place}` tells which\n"
+    )
+    assert run("cluster", "kill", place, "n3").exit_code == 0
+
+    rows = document(run("cluster", "partitions", place, "--json"))["partitions"]
+    assert [(row["state"], sorted(row["in_sync"]), row["missing"]) for row in rows] == [
+        ("served", ["n1", "n2"], ["n3"])
+    ] * 4
+    story = document(run("cluster", "partition", place, 1, "--json"))
+    assert (story["partition"], story["state"], sorted(story["in_sync"])) == (
+        1, "served", ["n1", "n2"]
+    )  # fmt: skip
+    here = {row["member"]: row["here"] for row in story["members"]}
+    assert (sorted(here.values()), here["n3"]) == (["copy", "down", "primary"], "down")
+    shown = run("cluster", "partition", place, 1)
+    assert shown.exit_code == 0
+    assert "n3 has no copy that counts of 4 partitions (0-3)" in shown.stdout
+    for wrong in (4, 99):
+        refused = run("cluster", "partition", place, wrong)
+        assert refused.exit_code == 4
+        assert f"there is no partition {wrong}" in refused.stderr
+        assert "Name one of 0 to 3." in refused.stderr
+
+    source, target = ("n1", "n2") if here["n1"] == "primary" else ("n2", "n1")
+    for told in (
+        f"{target} serves partition 1, which {source} did",
+        f"{target} serves partition 1 already",
+    ):
+        moved = run("cluster", "move", place, 1, target)
+        assert (moved.exit_code, moved.stderr) == (0, told + "\n")
+    away = run("cluster", "move", place, 1, "n3")
+    assert away.exit_code == 2
+    assert "n3 has no copy of partition 1 that counts: n1, n2 have one" in away.stderr.replace(
+        "n2, n1", "n1, n2"
+    )
+    assert run("cluster", "move", place, 1, "n9").exit_code == 4
+
+    assert run("cluster", "down", place).exit_code == 0
+    nobody = run("cluster", "partition", place, 1)
+    assert nobody.exit_code == 6
+    assert "nobody tells of partition 1: no member runs" in nobody.stderr
+    assert f"next:  `tidelog cluster up --dir {place}`." in nobody.stderr
+    assert "nobody tells of any" in run("cluster", "partitions", place).stderr
 
 
 def test_a_cluster_that_was_described_and_not_made_is_gone_on_with(run: Run, place: Path) -> None:
@@ -152,6 +219,68 @@ def test_if_one_does_not_come_up_the_others_end(run: Run, place: Path) -> None:
     assert f"the end of {place / 'n2' / LOG_NAME}" in done.stderr
     assert "manifest" in done.stderr
     assert [pid_of(str(place / name)) for name in ("n1", "n2", "n3")] == [0, 0, 0]
+
+
+# ------------------------------------------------------------------ docs/cluster.md
+
+PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
+SEEN_S_MAX = 60
+"""Seconds until a cluster is as the page shows it."""
+
+
+def shown_on(page: str) -> Iterator[tuple[str, str]]:
+    """Each command of a page, and what it prints there."""
+    for fence in re.findall(r"^```text\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+        for part in re.split(r"^(?=\$ |>>> )", fence, flags=re.MULTILINE):
+            if part.startswith("$ "):
+                command, _, printed = part[2:].partition("\n")
+                yield command, printed
+
+
+def words_of(text: str) -> list[str]:
+    """The lines of a text without what differs from one cluster to the next."""
+    text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID", text)
+    text = re.sub(r"\([\d ,.-]*\)", "()", text)
+    text = re.sub(r"\d+", "0", re.sub(r"\bn[123]\b", "nX", text))
+    lines = [" ".join(line.split()) for line in text.strip().splitlines()]
+    rows = iter(sorted(line for line in lines if line.startswith("nX ")))
+    return [next(rows) if line.startswith("nX ") else line for line in lines]
+
+
+def is_shown(printed: str, expected: str) -> bool:
+    wanted = "".join(
+        r"(?:.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in words_of(expected)
+    )
+    return re.fullmatch(wanted, "".join(f"{line}\n" for line in words_of(printed))) is not None
+
+
+def test_what_the_page_shows_is_what_is_printed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = PAGE.read_text().partition("## On several machines")[0]
+    commands = list(shown_on(page))
+    assert len(commands) > 10
+    try:
+        for command, expected in commands:
+            words = shlex.split(command)[1:]
+            if words[1] == "up":
+                words += ["--base-port", str(free_port())]
+            if words[1] == "partition":
+                rows = document(run("cluster", "partitions", words[2], "--json"))["partitions"]
+                words[3] = next(str(r["partition"]) for r in rows if len(r["in_sync"]) == 2
+                                and r["epoch"] == 1)  # fmt: skip
+            deadline = time.monotonic() + SEEN_S_MAX
+            while True:
+                done = run(*words)
+                assert done.exit_code == 0, done.output
+                if is_shown(done.output, expected):
+                    break
+                again = words[1] in ("status", "partition") and time.monotonic() < deadline
+                assert again, f"{command}\n{done.output}\nis not\n{expected}"
+    finally:
+        for place in ("demo", "safe"):
+            run("cluster", "down", place)
 
 
 # ------------------------------------------------------------------ held wrong

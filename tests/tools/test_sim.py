@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from click.testing import Result
 from tidelog.affinity.errors import UsageError
 from tidelog.testing.storms import StormOutcome, drawn_faults, parsed_fault, run_storm
 from tidelog.tools.sim import storming
-from tidelog.tools.sim.storming import Verdict, judged, parsed_seeds
+from tidelog.tools.sim.storming import Shape, Verdict, judged, parsed_seeds
 
 Run = Callable[..., Result]
 
@@ -84,7 +84,7 @@ def test_a_failure_that_needs_no_fault_is_told_so(monkeypatch: pytest.MonkeyPatc
         return [None] * len(values), epochs, counters
 
     monkeypatch.setattr(reads, "get", forgetful)
-    found = judged(1, 3, ("9.000 reset n1 n2",))
+    found = judged(1, Shape(3), ("9.000 reset n1 n2",))
     assert found.failure is not None
     assert found.faults == ()
     assert found.command == "tidelog sim --seeds 1 --nodes 3 --no-faults"
@@ -96,6 +96,40 @@ def test_the_command_of_a_failure_is_quoted_for_a_shell() -> None:
         "tidelog", "sim", "--seeds", "7", "--nodes", "5",
         "--fault", "1.000 kill_at n1 1 2.0 before sync",
     ]  # fmt: skip
+
+
+def test_a_failure_of_a_cluster_with_copies_is_shown_again_with_as_many() -> None:
+    verdict = Verdict(seed=7, nodes=5, backups=2, failure="x", faults=())
+    assert verdict.command == "tidelog sim --seeds 7 --nodes 5 --backups 2 --no-faults"
+
+
+def test_storms_have_as_many_copies_as_are_wanted(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[int, object, object]] = []
+
+    def storm(
+        seed: int, *, nodes: int, backups: int, faults: Iterable[str] | None = None
+    ) -> StormOutcome:
+        ran.append((seed, nodes, backups))
+        return StormOutcome(
+            seed=seed, nodes=nodes, backups=backups, faults=tuple(faults or ()),
+            failure="lost" if backups else None, trace="", calls=0, answered=0,
+        )  # fmt: skip
+
+    monkeypatch.setattr(storming, "run_storm", storm)
+    assert run("sim", "--seeds", "1-2", "--nodes", 4).exit_code == 0
+    done = run("sim", "--seeds", "3", "--nodes", 4, "--backups", 2)
+    assert (done.exit_code, ran) == (3, [(1, 4, 0), (2, 4, 0), (3, 4, 2)])
+    assert "  again: tidelog sim --seeds 3 --nodes 4 --backups 2 --no-faults\n" in done.stdout
+    failure = json.loads(run("sim", "--seeds", 3, "--backups", 1, "--jsonl").stdout.split("\n")[0])
+    assert (failure["nodes"], failure["backups"]) == (3, 1)
+
+
+@pytest.mark.slow
+def test_a_storm_over_copies_passes_in_a_process_of_its_own(run: Run) -> None:
+    done = run("sim", "--seeds", "1", "--backups", 2, "--no-faults", "--jobs", 2)
+    assert (done.exit_code, done.stdout) == (0, "seeds: 1, failed: 0\n")
 
 
 @pytest.mark.parametrize("seed", range(1, 60))
@@ -134,6 +168,7 @@ def test_a_line_that_is_no_fault_is_refused(run: Run, line: str) -> None:
     "arguments",
     [
         (), ("--seeds", "x"), ("--seeds", "1", "--jobs", "0"), ("--seeds", "1", "--nodes", "1"),
+        ("--seeds", "1", "--backups", "3"), ("--seeds", "1", "--nodes", "2", "--backups", "2"),
         ("--seeds", "1", "--fault", "1 power_cut 1", "--no-faults"),
     ],
 )  # fmt: skip

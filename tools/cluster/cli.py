@@ -10,27 +10,44 @@ Left out: members on other machines (``tidelog server``).
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from functools import partial
 
 import click
 
-from ...affinity.errors import UsageError
+from ...affinity.errors import NotEnoughMembersError, NotFoundError, UsageError
 from ...affinity.partitions import PARTITIONS_MAX
 from ...affinity.rows import REPLICAS_MAX
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
-from ..shell.terminal import note, write_fields, write_json, write_rows
-from .cluster_file import read_cluster
+from ..shell.terminal import note, visible, write_fields, write_json, write_rows
+from .blocks import Blocker, blocks_about, blocks_of
+from .cluster_file import LocalCluster, read_cluster
 from .running import (
     changing,
+    check_copies,
     described,
     end_members,
     kill_member,
     look,
     make_members,
+    move_partition,
     prepare_folder,
     start_members,
 )
-from .standing import NODE_COLUMNS, PARTITION_COLUMNS, node_rows, partition_rows, summary_of
+from .shares import Share, shares_of
+from .standing import Picture
+from .stories import COPY_COLUMNS, copy_text, story_of, story_text
+from .tables import (
+    NODE_COLUMNS,
+    PARTITION_COLUMNS,
+    blocks_text,
+    node_rows,
+    partition_rows,
+    partition_text,
+    summary_of,
+    summary_text,
+)
 
 SCHEMA = 1
 MEMBERS, MEMBERS_MAX = 3, 32
@@ -86,6 +103,7 @@ def up(
     """
     settings = settings_of(ctx)
     settings.where = folder
+    check_copies(folder, members or MEMBERS, backups or 0, min_in_sync or 1)
     prepare_folder(folder)
     with changing(folder):
         found = described(
@@ -120,10 +138,14 @@ def _check_same(what: str, wanted: int | None, there: int) -> None:
 @json_options
 @click.pass_context
 def status(ctx: click.Context, directory: str, form: str) -> None:
-    """Show who is there, who leads, and how much is served."""
-    fields = summary_of(look(directory, read_cluster(directory)))
+    """Show who is there, who leads, how much is served, and what is in the way."""
+    picture = look(directory, read_cluster(directory))
+    shares = shares_of(picture)
+    blocks = blocks_of(picture, shares, directory)
+    fields = summary_of(picture, shares, blocks)
     if form == "text":
-        write_fields(settings_of(ctx), fields)
+        write_fields(settings_of(ctx), summary_text(fields))
+        _write_blocks(blocks)
     else:
         write_json({"v": SCHEMA, "type": "cluster", **fields})
 
@@ -149,15 +171,87 @@ def nodes(ctx: click.Context, directory: str, form: str) -> None:
 @json_options
 @click.pass_context
 def partitions(ctx: click.Context, directory: str, form: str) -> None:
-    """Show each partition: whose it is, its epoch, and whether it is served."""
-    rows = partition_rows(look(directory, read_cluster(directory)))
+    """Show each partition: whether it is served, by whom, and who has copies."""
+    rows = partition_rows(shares_of(look(directory, read_cluster(directory))))
+    if not rows:
+        place = shlex.quote(directory)
+        note(settings_of(ctx), f"nobody tells of any: `tidelog cluster status {place}` says why")
     if form == "text":
-        write_rows(settings_of(ctx), PARTITION_COLUMNS, rows)
+        write_rows(settings_of(ctx), PARTITION_COLUMNS, list(map(partition_text, rows)))
     elif form == "json":
         write_json({"v": SCHEMA, "type": "partitions", "partitions": rows})
     else:
         for row in rows:
             write_json({"v": SCHEMA, "type": "partition", **row})
+
+
+@cluster.command()
+@store_argument("directory")
+@click.argument("number", metavar="PARTITION", type=int)
+@json_options
+@click.pass_context
+def partition(ctx: click.Context, directory: str, number: int, form: str) -> None:
+    """Show one PARTITION: what was decided, what each member has of it, and what is in the way."""
+    found = read_cluster(directory)
+    picture, share, blocks = _look_at(directory, found, number)
+    blocks = blocks_about(share, blocks)
+    story = story_of(picture, share, blocks)
+    if form == "text":
+        settings = settings_of(ctx)
+        write_fields(settings, story_text(story))
+        click.echo()
+        write_rows(settings, COPY_COLUMNS, list(map(copy_text, story["members"])))
+        _write_blocks(blocks)
+    else:
+        write_json({"v": SCHEMA, "type": "story", **story})
+
+
+def _look_at(
+    directory: str, found: LocalCluster, number: int
+) -> tuple[Picture, Share, list[Blocker]]:
+    """Return what is told of a partition; ``NotFoundError`` and ``NotEnoughMembersError``."""
+    if not 0 <= number < found.partitions:
+        raise NotFoundError(
+            f"there is no partition {number}", hint=f"Name one of 0 to {found.partitions - 1}."
+        )
+    picture = look(directory, found, number)
+    shares = shares_of(picture)
+    blocks = blocks_of(picture, shares, directory)
+    if not shares:
+        raise NotEnoughMembersError(
+            f"nobody tells of partition {number}: "
+            + (blocks[0].text if blocks else "no member that answers knows of it yet"),
+            hint=f"{blocks[0].next}." if blocks else "Wait a moment, and ask again.",
+        )
+    return picture, shares[number], blocks
+
+
+def _write_blocks(blocks: Sequence[Blocker]) -> None:
+    click.echo()
+    for line in blocks_text(blocks):
+        click.echo(visible(line))
+
+
+@cluster.command()
+@store_argument("directory")
+@click.argument("number", metavar="PARTITION", type=int)
+@click.argument("node")
+@click.pass_context
+def move(ctx: click.Context, directory: str, number: int, node: str) -> None:
+    """Let NODE serve PARTITION, of which it has a copy; return when it does."""
+    found = read_cluster(directory)
+    found.member(node)
+    _, share, _ = _look_at(directory, found, number)
+    if node == share.primary:
+        return note(settings_of(ctx), f"{node} serves partition {number} already")
+    if node not in share.in_sync:
+        raise UsageError(
+            f"{node} has no copy of partition {number} that counts: {', '.join(share.in_sync)} "
+            f"{'have one' if len(share.in_sync) > 1 else 'has the only one'}",
+            hint="Name one of these.",
+        )
+    move_partition(found, number, share.primary, node)
+    note(settings_of(ctx), f"{node} serves partition {number}, which {share.primary} did")
 
 
 @cluster.command()

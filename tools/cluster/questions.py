@@ -1,12 +1,12 @@
 """Asks a member how it is, by the protocol of clients (``docs/client-protocol.md``).
 
-One connection on a blocking socket, one question, one answer.
+One connection on a blocking socket, one question after the other.
 
 Invariants:
 
 - Whatever is at an address, there is an answer or an ``OSError`` in the time given.
 
-Left out: what the answer means (``standing``).
+Left out: what the answers mean (``standing``, ``stories``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ...engine.net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
@@ -22,29 +24,38 @@ from ...engine.net.kinds import BY_NAME, BY_NUMBER, CLIENT, checked_message
 from ...engine.system.environment import Address
 
 RECEIVE_BYTES = 65_536
-REQUEST_ID = 1
+PAGE = 4096
+"""Partitions that are asked for at once."""
+_VIEW_EPOCHS = 5
 
 
-def ask_status(address: Address, cluster: bytes, seconds: float) -> tuple[list[Any], Any]:
-    """Return the view of the member at an address, and its answer to `status`."""
+@contextmanager
+def talking(address: Address, cluster: bytes, seconds: float) -> Iterator[Conversation]:
+    """Connect to the member at an address, for so many seconds in all; ``OSError``."""
     deadline = time.monotonic() + seconds
     try:
         with socket.create_connection(address, timeout=seconds) as stream:
-            return _Conversation(stream, deadline).status(cluster)
+            conversation = Conversation(stream, deadline)
+            conversation.introduce(cluster)
+            yield conversation
     except FrameError as error:
         raise ConnectionAbortedError(f"it does not speak tidelog: {error}") from None
 
 
-class _Conversation:
-    """A connection, and what has arrived on it and was not looked at."""
+class Conversation:
+    """A connection to a member, and what has arrived on it and was not looked at."""
 
     def __init__(self, stream: socket.socket, deadline: float) -> None:
+        self.view: list[Any] = []
+        """The newest view that the member has told; empty before the first question."""
         self._stream = stream
         self._deadline = deadline
         self._decoder = FrameDecoder()
         self._arrived: list[Message] = []
+        self._asked = 0
 
-    def status(self, cluster: bytes) -> tuple[list[Any], Any]:
+    def introduce(self, cluster: bytes) -> None:
+        """Say who asks, and for which cluster; ``OSError`` if the member refuses."""
         mine = Introduction(
             role="tool", channel=CLIENT, member=os.urandom(16), cluster=cluster, number=1
         )
@@ -53,19 +64,28 @@ class _Conversation:
         if isinstance(other, Refusal):
             raise ConnectionRefusedError(other.reason)
         self._decoder.limits = KNOWN
-        view: list[Any] = []
+
+    def ask(self, operation: str, *arguments: object) -> Any:
+        """Return the answer to a question; ``OSError`` with the words of a failure."""
+        self._asked += 1
         left_us = max(1, int(self._left() * 1_000_000))
-        request = BY_NAME["request"].message(REQUEST_ID, left_us, "status", [])
+        request = BY_NAME["request"].message(self._asked, left_us, operation, list(arguments))
         self._stream.sendall(frame([pack_message(request)]))
         while True:
             message = checked_message(self._next(), CLIENT)
             name = BY_NUMBER[message[0]].name
             if name in ("welcome", "topology"):
-                view = message[-1]
+                self.view = message[-1]
             elif name == "response":
-                return view, message[2]
+                return message[2]
             elif name == "failure":
                 raise ConnectionRefusedError(message[3])
+
+    def ask_copies(self) -> list[Any]:
+        """Return who holds the partitions, page by page."""
+        pages = [self.ask("copies", 0, PAGE)]
+        count = len(self.view[_VIEW_EPOCHS]) if len(self.view) > _VIEW_EPOCHS else 0
+        return pages + [self.ask("copies", first, PAGE) for first in range(PAGE, count, PAGE)]
 
     def _next(self) -> Message:
         while not self._arrived:

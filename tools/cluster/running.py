@@ -11,12 +11,13 @@ Invariants:
 - If a start fails, the processes that it has started have ended; their data and logs stay.
 
 Left out: one process (``processes``), one question (``questions``), what answers mean
-(``standing``).
+(``standing``, ``shares``), and what follows (``blocks``).
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import time
@@ -31,6 +32,7 @@ from ...engine.system.production import production
 from ..server.members import address_text, identified, member_id, parsed_address
 from ..shell.exits import NotServedError, RefusedError
 from ..shell.terminal import tell_beside
+from .blocks import blocks_of
 from .cluster_file import (
     LOG_NAME,
     NEW_FILE_NAME,
@@ -40,13 +42,17 @@ from .cluster_file import (
     write_cluster,
 )
 from .processes import MemberProcess, end_of_log, pid_of, process_of, start_process
-from .questions import ask_status
-from .standing import MemberAnswer, Picture, picture_of, status_of
+from .questions import talking
+from .shares import shares_of
+from .standing import MemberAnswer, Picture, held_of, picture_of, status_of
+from .tables import blocks_text
 
 HOST = "127.0.0.1"
 LOCK_NAME = "cluster.lock"
 PORTS_TRIED = 1000
 PAUSE_S = 0.05
+MOVE_S_MAX = 20.0
+"""Seconds in which a primary has to hand a partition over."""
 ANSWER_S_MAX = 2.0
 """Seconds for one answer."""
 UP_S_MAX = 60.0
@@ -90,6 +96,23 @@ def prepare_folder(folder: str) -> None:
         )
 
 
+def check_copies(folder: str, count: int, backups: int, min_in_sync: int) -> None:
+    """Raise ``UsageError`` if a new cluster in a directory cannot have so many copies."""
+    if os.path.exists(os.path.join(folder, CLUSTER_FILE_NAME)):
+        return
+    if backups >= count:
+        has = f"{count} members have" if count > 1 else "one member has"
+        raise UsageError(
+            f"{has} {count - 1} backup{'s' * (count != 2)} of a partition at most, not {backups}",
+            hint=f"Give --backups {count - 1}, or -n {backups + 1}.",
+        )
+    if min_in_sync > backups + 1:
+        raise UsageError(
+            f"{min_in_sync} copies in sync cannot be had with {backups} backups",
+            hint=f"Give at most {backups + 1}, or more backups.",
+        )
+
+
 def described(
     folder: str,
     count: int,
@@ -101,16 +124,6 @@ def described(
     """Return the cluster in a directory; a new one, which is written down, if there is none."""
     if os.path.exists(os.path.join(folder, CLUSTER_FILE_NAME)):
         return read_cluster(folder)
-    if backups >= count:
-        raise UsageError(
-            f"{backups} backups cannot be had with {count} members",
-            hint=f"Give at most {count - 1}, or more members.",
-        )
-    if min_in_sync > backups + 1:
-        raise UsageError(
-            f"{min_in_sync} copies in sync cannot be had with {backups} backups",
-            hint=f"Give at most {backups + 1}, or more backups.",
-        )
     cluster = uuid4()
     members = []
     for number, port in enumerate(free_ports(base_port, count), 1):
@@ -154,13 +167,23 @@ def free_ports(first: int, count: int) -> list[int]:
 
 
 def make_members(folder: str, cluster: LocalCluster) -> None:
-    """Make the stores of members that are not there yet."""
+    """Make the stores of members that are not there yet.
+
+    ``RefusedError`` if one runs whose directory was removed meanwhile: it would be found as the
+    process of the new one.
+    """
     from ...engine.node.member_files import init_member
 
     addresses = {member.name: member.address for member in cluster.members}
     for member in cluster.members:
         directory = os.path.join(folder, member.directory)
         if not os.path.exists(os.path.join(directory, MANIFEST_NAME)):
+            if pid := pid_of(directory):
+                raise RefusedError(
+                    f"process {pid} runs {member.name} still, whose directory {directory} was "
+                    "removed",
+                    hint=f"End it: `kill {pid}`. Before you remove a cluster, take it down.",
+                )
             init_member(
                 production(),
                 os.path.abspath(directory),
@@ -214,7 +237,6 @@ def _wait_until_served(
     deadline = time.monotonic() + UP_S_MAX
     while True:
         picture = look(folder, cluster)
-        of_started = [picture.answers[name] for name in started]
         if ended := [name for name in started if not picture.answers[name].pid]:
             _show_logs(folder, cluster, ended)
             raise ClusterError(
@@ -223,14 +245,17 @@ def _wait_until_served(
             )
         running = sum(answer.pid > 0 for answer in picture.answers.values())
         if running <= len(cluster.members) // 2:
-            if all(answer.status for answer in of_started):
+            if all(picture.answers[name].status for name in started):
                 tell(f"{running} of {len(cluster.members)} members run: nothing is served yet")
                 return
-        elif picture.whole if running == len(cluster.members) else all(map(_serves, of_started)):
+        elif _is_up(picture, started, everybody=running == len(cluster.members)):
+            _tell_of_copies(picture, folder, tell)
             return
         if time.monotonic() > deadline:
-            late = [name for name, answer in picture.answers.items() if not _serves(answer)]
+            late = [name for name in picture.answers if not _serves(picture, name)]
             _show_logs(folder, cluster, late)
+            for line in blocks_text(blocks_of(picture, shares_of(picture), folder)):
+                tell_beside(line)
             raise NotServedError(
                 f"after {UP_S_MAX:.0f} s {picture.partitions_served} of {cluster.partitions} "
                 f"partitions are served; not ready: {', '.join(late)}",
@@ -239,8 +264,27 @@ def _wait_until_served(
         time.sleep(PAUSE_S)
 
 
-def _serves(answer: MemberAnswer) -> bool:
-    return answer.status is not None and answer.status.serves_all
+def _is_up(picture: Picture, started: Iterable[str], *, everybody: bool) -> bool:
+    """Tell whether all is as it stays: everything served, or what those who were started have."""
+    if everybody:
+        return picture.whole
+    return all(_serves(picture, name) for name in started)
+
+
+def _serves(picture: Picture, name: str) -> bool:
+    status = picture.answers[name].status
+    return status is not None and picture.has_joined(status) and status.serves_all
+
+
+def _tell_of_copies(picture: Picture, folder: str, tell: TellUser) -> None:
+    """Say what a user who sees everything served would not notice: copies that are missing."""
+    shares = shares_of(picture)
+    fewer = [share for share in shares if share.missing]
+    if fewer:
+        tell(
+            f"{len(fewer)} of {len(shares)} partitions have fewer copies than they should: "
+            f"`tidelog cluster status {shlex.quote(folder)}` tells which"
+        )
 
 
 def _show_logs(folder: str, cluster: LocalCluster, names: list[str]) -> None:
@@ -301,21 +345,45 @@ def _end_all(
 # ------------------------------------------------------------------ how it is
 
 
-def look(folder: str, cluster: LocalCluster) -> Picture:
-    """Ask all members at once."""
+def move_partition(cluster: LocalCluster, partition: int, source: str, target: str) -> None:
+    """Have the primary of a partition hand it over; ``ClusterError`` if it does not."""
+    primary = cluster.member(source)
+    try:
+        address = parsed_address(primary.address)
+        with talking(address, cluster.cluster.bytes, MOVE_S_MAX) as member_says:
+            member_says.ask("move", partition, cluster.member(target).id.bytes)
+    except OSError as error:
+        raise ClusterError(
+            f"partition {partition} was not moved from {source} to {target}: "
+            f"{error.strerror or error}",
+            hint="`tidelog cluster partition` tells what is in the way; then try again.",
+        ) from None
+
+
+def look(folder: str, cluster: LocalCluster, partition: int | None = None) -> Picture:
+    """Ask all members at once how they are, and what they know of a partition, if one is named."""
 
     def answer_of(member: LocalMember) -> MemberAnswer:
         pid = pid_of(os.path.join(folder, member.directory))
         if not pid:
             return MemberAnswer(pid=0)
+        story = problem = None
         try:
             address = parsed_address(member.address)
-            status = status_of(*ask_status(address, cluster.cluster.bytes, ANSWER_S_MAX))
+            with talking(address, cluster.cluster.bytes, ANSWER_S_MAX) as member_says:
+                told = member_says.ask("status")
+                status = status_of(member_says.view, told)
+                held = held_of(member_says.ask_copies())
+                if partition is not None and held:
+                    try:
+                        story = member_says.ask("partition", partition)
+                    except ConnectionRefusedError as error:  # it has just heard of decisions
+                        problem = str(error)
         except OSError as error:
             return MemberAnswer(pid=pid, problem=error.strerror or str(error))
         if status.member != member.id:
             return MemberAnswer(pid=pid, problem=f"member {status.member} answers there")
-        return MemberAnswer(pid=pid, status=status)
+        return MemberAnswer(pid=pid, status=status, held=held, story=story, problem=problem)
 
     with ThreadPoolExecutor(len(cluster.members)) as pool:
         answers = list(pool.map(answer_of, cluster.members))

@@ -1,19 +1,21 @@
-"""What the answers of members say of a cluster: who is there, who leads, what is served.
+"""What the answers of members say of a cluster: who is there, who leads, who holds what.
 
 Pure.  An answer that is not of the form of ``docs/client-protocol.md`` is a ``ClusterError``.
 
 Invariants:
 
 - What members were told differently is as the one says that knows the most decisions.
-- What a member serves is what it says itself; of a partition whose member does not answer nothing
-  is known but who it is and its epoch.
+
+Left out: one partition as its members have it (``stories``), and what follows for whoever looks
+(``shares``, ``blocks``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from ...affinity.errors import ClusterError
@@ -32,10 +34,51 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
     "epochs": (list,),
     "open": (list,),
     "leased": (list,),
+    "blocked": (list,),
+    "lagging": (list,),
+    "log_failure": (str, type(None)),
+    "timing": (dict,),
     "counts": (dict,),
 }
 _COLUMNS = ("partitions", "epochs", "open", "leased")
+_HELD = (
+    "partitions", "rows", "epochs", "authors", "boots", "sets", "set_boots", "opened", "changed",
+    "lwms", "hwms",
+)  # fmt: skip
 _VIEW_PRIMARIES, _VIEW_EPOCHS = 4, 5
+
+
+class Blocked(NamedTuple):
+    """How far the takeover of a partition has come at its primary, and who is waited for."""
+
+    phase: str
+    waits_for: tuple[UUID, ...]
+
+
+class Lagging(NamedTuple):
+    """A copy that has not stored all of a partition's stream, and for how long not."""
+
+    partition: int
+    member: UUID
+    items: int
+    seconds: float
+
+
+class HeldPartition(NamedTuple):
+    """Who holds a partition by the decisions that a member knows, and its counters there."""
+
+    partition: int
+    row: tuple[UUID, ...]
+    epoch: int
+    author: UUID
+    boot: int
+    in_sync: tuple[UUID, ...]
+    boots: tuple[int, ...]
+    """Of the members of the set, in its order."""
+    opened: bool
+    changed: int
+    lwm: int
+    hwm: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +96,16 @@ class MemberStatus:
     epochs: tuple[int, ...]
     open: tuple[bool, ...]
     leased: tuple[bool, ...]
+    blocked: Mapping[int, Blocked]
+    """Of the partitions that are not open yet, by number."""
+    lagging: Sequence[Lagging]
+    log_failure: str | None
+    """Why it writes nothing any more; None while it does."""
+    timing: Mapping[str, float]
+    """Seconds that it waits, by name; ``drift`` is a factor."""
     counts: Mapping[str, int]
-    present: Mapping[UUID, bool]
-    """Who is in the topology, of those who are known."""
+    boots: Mapping[UUID, int]
+    """Who is in the topology, of those who are known, with the boot."""
     primaries: Sequence[tuple[UUID, int]]
     """Of each partition who serves it, and its epoch."""
 
@@ -70,9 +120,27 @@ class MemberStatus:
         return self.served == sum(member == self.member for member, _ in self.primaries)
 
 
+@contextmanager
+def in_form() -> Iterator[None]:
+    """Turn what goes wrong with an answer of another form into a ``ClusterError``."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        kind = type(error).__name__
+        raise ClusterError(
+            f"a member answered with a status that cannot be right: {kind} {error}",
+            hint="Use the same version of tidelog as the member.",
+        ) from None
+
+
+def uuids_of(rows: Iterable[bytes]) -> tuple[UUID, ...]:
+    """Return the ids that some bytes are."""
+    return tuple(UUID(bytes=row) for row in rows)
+
+
 def status_of(view: Any, answer: Any) -> MemberStatus:
     """Return what a member said; ``ClusterError`` if it cannot be right."""
-    try:
+    with in_form():
         for name, kinds in _FIELDS.items():
             if type(answer[name]) not in kinds:
                 raise TypeError(f"{name} is {type(answer[name]).__name__}")
@@ -92,28 +160,62 @@ def status_of(view: Any, answer: Any) -> MemberStatus:
             epochs=tuple(map(int, answer["epochs"])),
             open=tuple(map(bool, answer["open"])),
             leased=tuple(map(bool, answer["leased"])),
+            blocked={
+                int(row[0]): Blocked(str(row[1]), uuids_of(row[2])) for row in answer["blocked"]
+            },
+            lagging=[
+                Lagging(int(row[0]), UUID(bytes=row[1]), int(row[2]), int(row[3]) / 1e6)
+                for row in answer["lagging"]
+            ],
+            log_failure=answer["log_failure"],
+            timing={str(name): float(seconds) for name, seconds in answer["timing"].items()},
             counts={str(name): int(count) for name, count in answer["counts"].items()},
-            present={UUID(bytes=row[0]): bool(row[2]) for row in answer["members"]},
+            boots={UUID(bytes=row[0]): int(row[1]) for row in answer["members"] if row[2]},
             primaries=[
                 (places[place], int(epoch))
                 for place, epoch in zip(view[_VIEW_PRIMARIES], view[_VIEW_EPOCHS], strict=True)
             ],
         )
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        kind = type(error).__name__
-        raise ClusterError(
-            f"a member answered with a status that cannot be right: {kind} {error}",
-            hint="Use the same version of tidelog as the member.",
-        ) from None
+
+
+def held_of(pages: Iterable[Any]) -> tuple[HeldPartition, ...]:
+    """Return who holds the partitions, as a member said; ``ClusterError`` if it cannot be right."""
+    found: list[HeldPartition] = []
+    with in_form():
+        for page in pages:
+            for row in zip(*(page[name] for name in _HELD), strict=True):
+                number, members, epoch, author, boot, in_sync, boots, *rest = row
+                opened, changed, lwm, hwm = rest
+                if number != len(found):
+                    raise ValueError(f"partition {number} stands where {len(found)} should")
+                if len(in_sync) != len(boots):
+                    raise ValueError("a set and its boots are not of one length")
+                found.append(
+                    HeldPartition(
+                        number, uuids_of(members), int(epoch), UUID(bytes=author), int(boot),
+                        uuids_of(in_sync), tuple(map(int, boots)), bool(opened), int(changed),
+                        int(lwm), int(hwm),
+                    )
+                )  # fmt: skip
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberAnswer:
-    """What is known of a member: its process, and its answer or why there is none."""
+    """What is known of a member: its process, and its answers or why there are none."""
 
     pid: int
     status: MemberStatus | None = None
+    held: tuple[HeldPartition, ...] = ()
+    """Who holds the partitions, as this member knows, with the counters that they have here."""
+    story: Mapping[str, Any] | None = None
+    """What it said of one partition, if it was asked."""
     problem: str | None = None
+
+    @property
+    def state(self) -> str:
+        """``up`` if it answers, ``silent`` if it only runs, ``down`` if it does not."""
+        return "up" if self.status else "silent" if self.pid else "down"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +235,14 @@ class Picture:
     @property
     def newest(self) -> MemberStatus | None:
         """The answer of the member that knows the most."""
-        return max(self.statuses, key=lambda status: (status.decided, status.term), default=None)
+        return max(self.statuses, key=_knowledge, default=None)
+
+    @property
+    def held(self) -> tuple[HeldPartition, ...]:
+        """Who holds the partitions, as the member says that knows the most."""
+        answers = [answer for answer in self.answers.values() if answer.status]
+        newest = max(answers, key=lambda one: _knowledge(one.status), default=None)
+        return newest.held if newest else ()
 
     @property
     def partitions_served(self) -> int:
@@ -141,105 +250,54 @@ class Picture:
         return sum(status.served for status in self.statuses)
 
     @property
+    def majority(self) -> bool:
+        """Whether somebody reaches a majority, and did not miss yet that there is none."""
+        newest, needed = self.newest, len(self.answers) // 2 + 1
+        if newest is None or not any(status.majority for status in self.statuses):
+            return False
+        leads = any(status.member == newest.coordinator for status in self.statuses)
+        return leads or len(self.statuses) >= needed
+
+    @property
     def whole(self) -> bool:
-        """Whether everybody answers, and everything is served."""
+        """Whether everybody answers and has joined, and everything is served."""
         everybody = len(self.statuses) == len(self.answers)
-        return everybody and self.partitions_served == self.cluster.partitions
+        served = self.partitions_served == self.cluster.partitions
+        return everybody and served and all(map(self.has_joined, self.statuses))
+
+    def has_joined(self, status: MemberStatus) -> bool:
+        """Tell whether the cluster has taken in a member as it runs now."""
+        newest = self.newest
+        return newest is not None and newest.boots.get(status.member) == status.boot
+
+    def away(self, wanted: Callable[[MemberAnswer], bool] | None = None) -> list[str]:
+        """Return the names of the members that do not answer, or of some of these."""
+        return [
+            name
+            for name, answer in self.answers.items()
+            if not answer.status and (wanted is None or wanted(answer))
+        ]
+
+    def state_of(self, name: str) -> str:
+        """Return the state of a member; one that is not of the cluster's file is ``down``."""
+        answer = self.answers.get(name)
+        return answer.state if answer else "down"
 
     def name_of(self, member: UUID | None) -> str | None:
         """Return the name of a member; its id if it has none here."""
         return None if member is None else self.names.get(member, str(member))
+
+    def names_of(self, members: Iterable[UUID]) -> list[str]:
+        """Return the names of some members."""
+        return [self.names.get(member, str(member)) for member in members]
+
+
+def _knowledge(status: MemberStatus | None) -> tuple[int, int]:
+    assert status is not None
+    return status.decided, status.term
 
 
 def picture_of(cluster: LocalCluster, answers: Mapping[str, MemberAnswer]) -> Picture:
     """Return the picture that answers make."""
     names = {member.id: member.name for member in cluster.members}
     return Picture(cluster=cluster, answers=answers, names=names)
-
-
-def summary_of(picture: Picture) -> dict[str, Any]:
-    """Return what `tidelog cluster status` shows."""
-    newest = picture.newest
-    return {
-        "cluster": str(picture.cluster.cluster),
-        "members": len(picture.answers),
-        "members_up": len(picture.statuses),
-        "majority": any(status.majority for status in picture.statuses),
-        "coordinator": picture.name_of(newest.coordinator) if newest else None,
-        "term": newest.term if newest else None,
-        "decided": newest.decided if newest else None,
-        "partitions": picture.cluster.partitions,
-        "partitions_served": picture.partitions_served,
-    }
-
-
-NODE_COLUMNS = (
-    "name", "state", "pid", "address", "boot", "coordinator", "majority", "lease_ms", "decided",
-    "partitions", "served", "problem",
-)  # fmt: skip
-PARTITION_COLUMNS = ("partition", "member", "epoch", "open", "leased", "state")
-
-
-def node_rows(picture: Picture) -> list[dict[str, Any]]:
-    """Return a row for each member, with its counts beside the columns."""
-    newest = picture.newest
-    rows = []
-    for member in picture.cluster.members:
-        answer = picture.answers[member.name]
-        status = answer.status
-        row: dict[str, Any] = {**dict.fromkeys(NODE_COLUMNS), "counts": {}}
-        row |= {
-            "name": member.name,
-            "state": "up" if status else "silent" if answer.pid else "down",
-            "pid": answer.pid or None,
-            "address": member.address,
-            "problem": answer.problem,
-        }
-        if status and newest:
-            row |= {
-                "boot": status.boot,
-                "coordinator": newest.coordinator == member.id,
-                "majority": status.majority,
-                "lease_ms": status.lease_us // 1000,
-                "decided": status.decided,
-                "partitions": len(status.partitions),
-                "served": status.served,
-                "counts": dict(status.counts),
-            }
-        rows.append(row)
-    return rows
-
-
-def partition_rows(picture: Picture) -> list[dict[str, Any]]:
-    """Return a row for each partition; none if no member answers."""
-    own: dict[int, tuple[MemberStatus, int, bool, bool]] = {}
-    for status in picture.statuses:
-        columns = status.partitions, status.epochs, status.open, status.leased
-        for partition, epoch, is_open, leased in zip(*columns, strict=True):
-            if partition not in own or own[partition][1] < epoch:
-                own[partition] = status, epoch, is_open, leased
-    newest = picture.newest
-    rows = []
-    for partition, (member, epoch) in enumerate(newest.primaries if newest else ()):
-        served: tuple[bool | None, bool | None] = None, None
-        if partition in own:
-            status, told, *flags = own[partition]
-            if (status.member, told) == (member, epoch):
-                served = flags[0], flags[1]
-        rows.append(
-            {
-                "partition": partition,
-                "member": picture.name_of(member),
-                "epoch": epoch,
-                "open": served[0],
-                "leased": served[1],
-                "state": _state(*served),
-            }
-        )
-    return rows
-
-
-def _state(is_open: bool | None, leased: bool | None) -> str:
-    if is_open is None:
-        return "away"
-    return "served" if is_open and leased else "waiting"

@@ -10,15 +10,17 @@ from collections.abc import Iterator
 import click
 
 from ...affinity.errors import UsageError
+from ...affinity.rows import REPLICAS_MAX
 from ...testing.storms import parsed_fault
 from ..shell.commands import ToolCommand, json_options, settings_of
 from ..shell.exits import Exit
 from ..shell.terminal import progress, telling_if_interrupted, write_json
-from .storming import Verdict, judged_seeds, parsed_seeds
+from .storming import Shape, Verdict, judged_seeds, parsed_seeds
 
 SCHEMA = 1
 JOBS_MAX = 64
 NODES, NODES_MAX = 3, 9
+BACKUPS_MAX = min(REPLICAS_MAX, NODES_MAX) - 1
 
 
 @click.command(cls=ToolCommand)
@@ -38,6 +40,13 @@ NODES, NODES_MAX = 3, 9
     help="Members of each cluster.",
 )
 @click.option(
+    "--backups",
+    type=click.IntRange(0, BACKUPS_MAX),
+    default=0,
+    show_default=True,
+    help="Copies of each partition beside the first one.",
+)
+@click.option(
     "--fault", "lines", multiple=True, help="A fault instead of those of the seed, as a line."
 )
 @click.option("--no-faults", is_flag=True, help="No faults at all.")
@@ -48,6 +57,7 @@ def sim(
     seeds: str,
     jobs: int,
     nodes: int,
+    backups: int,
     lines: tuple[str, ...],
     no_faults: bool,
     form: str,
@@ -59,6 +69,11 @@ def sim(
     """
     if lines and no_faults:
         raise UsageError("--fault and --no-faults exclude each other", hint="Leave one out.")
+    if backups >= nodes:
+        raise UsageError(
+            f"{backups} backups cannot be had with {nodes} members",
+            hint=f"Give at most {nodes - 1}, or more --nodes.",
+        )
     faults = tuple(str(parsed_fault(line, nodes)) for line in lines) if lines else None
     wanted = parsed_seeds(seeds)
     failed: list[Verdict] = []
@@ -69,7 +84,9 @@ def sim(
 
     settings = settings_of(ctx)
     with telling_if_interrupted(told), progress(settings, "storms", len(wanted)) as advance:
-        for verdict in judged_seeds(wanted, nodes, () if no_faults else faults, jobs):
+        for verdict in judged_seeds(
+            wanted, Shape(nodes, backups), () if no_faults else faults, jobs
+        ):
             done += 1
             advance(1)
             if verdict.failure is None:
@@ -95,6 +112,7 @@ def _fields(verdict: Verdict) -> dict[str, object]:
     return {
         "seed": verdict.seed,
         "nodes": verdict.nodes,
+        "backups": verdict.backups,
         "failure": verdict.failure,
         "faults": list(verdict.faults),
         "command": verdict.command,

@@ -2,8 +2,8 @@
 
 Invariants:
 
-- What a seed does depends on nothing but the seed, the number of members and the faults, so the
-  command that is told shows the same again.
+- What a seed does depends on nothing but the seed, the number of members and of backups, and the
+  faults, so the command that is told shows the same again.
 - However this ends, no process that was started here is left.
 
 Left out: what a storm is (``testing.storms``), how it is told (``cli``).
@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from multiprocessing.connection import Connection, wait
+from typing import NamedTuple
 
 from ...affinity.errors import UsageError
 from ...testing.process import leaves
@@ -28,12 +29,20 @@ from ...testing.storms import run_storm, shrunk
 SEED_MAX = 2**31
 
 
+class Shape(NamedTuple):
+    """How many members a cluster has, and how many copies of a partition beside its first one."""
+
+    nodes: int
+    backups: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What became of one seed."""
 
     seed: int
     nodes: int
+    backups: int = 0
     failure: str | None
     """What went wrong behind as few faults as it takes, None if nothing did."""
     faults: tuple[str, ...]
@@ -43,6 +52,8 @@ class Verdict:
     def command(self) -> str:
         """The command line that shows the failure again."""
         words = ["tidelog", "sim", "--seeds", str(self.seed), "--nodes", str(self.nodes)]
+        if self.backups:
+            words += ["--backups", str(self.backups)]
         for fault in self.faults:
             words += ["--fault", fault]
         return shlex.join(words if self.faults else [*words, "--no-faults"])
@@ -68,25 +79,26 @@ def _range_of(text: str) -> range:
     return range(lowest, highest + 1)
 
 
-def judged(seed: int, nodes: int, faults: tuple[str, ...] | None) -> Verdict:
+def judged(seed: int, shape: Shape, faults: tuple[str, ...] | None) -> Verdict:
     """Run the storm of a seed, or these faults; if it fails, find as few as it takes to fail."""
-    outcome = run_storm(seed, nodes=nodes, faults=faults)
+    size = shape._asdict()
+    outcome = run_storm(seed, faults=faults, **size)
     if outcome.failure is None:
-        return Verdict(seed=seed, nodes=nodes, failure=None, faults=outcome.faults)
+        return Verdict(seed=seed, failure=None, faults=outcome.faults, **size)
     failures = {outcome.faults: outcome.failure}
 
     def fails(some: Iterable[str]) -> bool:
-        failure = run_storm(seed, nodes=nodes, faults=some).failure
+        failure = run_storm(seed, faults=some, **size).failure
         if failure is not None:
             failures[tuple(some)] = failure
         return failure is not None
 
     few = tuple(shrunk(outcome.faults, fails))
-    return Verdict(seed=seed, nodes=nodes, failure=failures[few], faults=few)
+    return Verdict(seed=seed, failure=failures[few], faults=few, **size)
 
 
 def judged_seeds(
-    seeds: list[int], nodes: int, faults: tuple[str, ...] | None, jobs: int
+    seeds: list[int], shape: Shape, faults: tuple[str, ...] | None, jobs: int
 ) -> Iterator[Verdict]:
     """Yield what became of each seed, in the order in which they end.
 
@@ -96,22 +108,22 @@ def judged_seeds(
         with _quiet_members():
             for seed in seeds:
                 try:
-                    verdict = judged(seed, nodes, faults)
+                    verdict = judged(seed, shape, faults)
                 except BaseExceptionGroup as group:  # an interrupt, among what it did to the world
                     raise _interrupt_of(group) from None
                 yield verdict
         return
     try:
-        yield from _judged_in_processes(seeds, nodes, faults, jobs)
+        yield from _judged_in_processes(seeds, shape, faults, jobs)
     except (EOFError, ConnectionError):
         raise RuntimeError("a process that ran storms ended by itself") from None
 
 
 def _judged_in_processes(
-    seeds: list[int], nodes: int, faults: tuple[str, ...] | None, jobs: int
+    seeds: list[int], shape: Shape, faults: tuple[str, ...] | None, jobs: int
 ) -> Iterator[Verdict]:
     rest = iter(seeds)
-    with _workers(jobs, nodes, faults) as workers:
+    with _workers(jobs, shape, faults) as workers:
         busy = []
         for worker, seed in zip(workers, rest, strict=False):
             worker.send(seed)
@@ -129,7 +141,7 @@ def _judged_in_processes(
 
 
 @contextmanager
-def _workers(jobs: int, nodes: int, faults: tuple[str, ...] | None) -> Iterator[list[Connection]]:
+def _workers(jobs: int, shape: Shape, faults: tuple[str, ...] | None) -> Iterator[list[Connection]]:
     """Run processes that answer each seed with a verdict.
 
     No pool of the library's: its threads and locks are left anyhow by a signal that comes between.
@@ -141,7 +153,7 @@ def _workers(jobs: int, nodes: int, faults: tuple[str, ...] | None) -> Iterator[
             here, there = context.Pipe()
             workers.append(here)
             with _ignoring_interrupts():  # as the process does then: this one ends it
-                context.Process(target=_work, args=(there, nodes, faults), daemon=True).start()
+                context.Process(target=_work, args=(there, shape, faults), daemon=True).start()
             there.close()
         yield workers
     finally:
@@ -154,11 +166,11 @@ def _workers(jobs: int, nodes: int, faults: tuple[str, ...] | None) -> Iterator[
             worker.close()
 
 
-def _work(asker: Connection, nodes: int, faults: tuple[str, ...] | None) -> None:
+def _work(asker: Connection, shape: Shape, faults: tuple[str, ...] | None) -> None:
     logging.disable(logging.CRITICAL)
     with suppress(EOFError, ConnectionError):  # whoever asked is no more
         while True:
-            asker.send(judged(asker.recv(), nodes, faults))
+            asker.send(judged(asker.recv(), shape, faults))
 
 
 def _interrupt_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

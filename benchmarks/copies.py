@@ -1,0 +1,288 @@
+"""Puts with two backups beside etcd-3 and PySyncObj, taken apart, and what a kill does to them.
+
+The part of ``cluster.py`` whose rows have three copies of everything: ours are durable on three
+disks when they are answered, those of etcd on two of three, those of PySyncObj on none.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from math import isnan, nan
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import etcd
+import pysync
+from kills import AFTER_S, CLIENTS, Dip, kill_of_etcd, kill_of_member
+from loads import PYSYNCOBJ, Ask, Load, fill, in_child, load_of
+from members import Layout, members_up
+from report import table
+from stages import staged_round
+
+BACKUPS = 2
+ROWS = (("put", 1), ("put", 32), ("put", 64), ("get", 32))
+KILL_S_MUST, KILL_S_AIM = 2.0, 1.2
+
+
+class Side(NamedTuple):
+    """A peer and the form of its clients: a column of the tables."""
+
+    peer: str
+    form: str
+
+    def __str__(self) -> str:
+        return f"{self.peer}, {'Go' if self.form == 'go' else self.form}"
+
+
+OURS = "tidelog-3"
+THREADS, TASKS = Side(OURS, "threads"), Side(OURS, "tasks")
+ETCD, ETCD_TASKS, ETCD_GO = (Side("etcd-3", form) for form in ("threads", "tasks", "go"))
+PYSYNC = Side(PYSYNCOBJ, "threads")
+SIDES = (ETCD, ETCD_TASKS, ETCD_GO, PYSYNC, THREADS, TASKS)
+
+
+class Target(NamedTuple):
+    """A demand on the ratio of a row of ours and one of another's."""
+
+    row: tuple[str, int]
+    against: Side
+    must: float | None
+    aim: float | None
+
+
+TARGETS = (
+    Target(("put", 1), ETCD, 0.8, None),
+    Target(("put", 32), ETCD, 1.5, None),
+    Target(("put", 64), ETCD, 2.0, None),
+    Target(("get", 32), ETCD, 3.0, None),
+    Target(("put", 1), ETCD_GO, None, 1.0),
+    Target(("put", 32), ETCD_GO, None, 1.0),
+    Target(("put", 64), ETCD_GO, None, 1.5),
+    Target(("put", 1), PYSYNC, 40.0, None),
+)
+
+LAYOUTS: tuple[tuple[Layout, tuple[int, ...]], ...] = (
+    ("spread", (1, 32, 64)),
+    ("one primary", (32,)),
+    ("three disks", (32,)),
+    ("in memory", (32,)),
+)
+
+
+@dataclass(slots=True)
+class Figures:
+    """One figure per round of each row and side, stage and layout, and kill."""
+
+    loads: dict[tuple[tuple[str, int], Side], list[Load]] = field(default_factory=dict)
+    stages: dict[tuple[Layout, int], list[dict[str, float]]] = field(default_factory=dict)
+    dips: dict[str, list[Dip]] = field(default_factory=dict)
+    lacking: list[str] = field(default_factory=list)
+    """Why somebody does not take part."""
+
+
+def sides_here() -> tuple[list[Side], list[str]]:
+    """Who can take part on this machine, and why the others cannot."""
+    reasons = {
+        ETCD: etcd.missing(),
+        ETCD_TASKS: etcd.missing(),
+        ETCD_GO: etcd.missing() or etcd.lacks_go(),
+        PYSYNC: pysync.missing(),
+    }
+    lacking = dict.fromkeys(reason for reason in reasons.values() if reason)
+    return [side for side in SIDES if not reasons.get(side)], list(lacking)
+
+
+def copies_round(sides: Iterable[Side], folder: Path, seconds: float, figures: Figures) -> None:
+    """Measure everything once."""
+    _loads(list(sides), folder, seconds, figures)
+    for layout, clients in LAYOUTS:
+        found = staged_round(folder, BACKUPS, layout, clients, seconds)
+        for count, by_stage in found.items():
+            figures.stages.setdefault((layout, count), []).append(by_stage)
+    kills: dict[str, Callable[[Path], Dip]] = {"etcd-3": kill_of_etcd, OURS: kill_of_member}
+    for peer, kill in kills.items():
+        if peer == OURS or ETCD_GO in sides:
+            figures.dips.setdefault(peer, []).append(kill(folder))
+
+
+def _loads(sides: list[Side], folder: Path, seconds: float, figures: Figures) -> None:
+    together = [side for side in sides if side != PYSYNC]
+    try:
+        with ExitStack() as up:
+            places: dict[str, tuple[str, tuple[int, ...]]] = {}
+            cluster = up.enter_context(members_up(folder / OURS, backups=BACKUPS))
+            places[OURS] = cluster.url, cluster.pids
+            if ETCD in sides:
+                (folder / "etcd-3").mkdir(parents=True)
+                other = up.enter_context(etcd.running(folder / "etcd-3", 3))
+                places["etcd-3"] = other.leader, other.pids
+            for peer, (where, _) in places.items():
+                in_child(fill, Ask(peer, where, "put", "threads", 32, 0))
+            for number, row in enumerate(ROWS):
+                turn = number % len(together)
+                for side in (*together[turn:], *together[:turn]):
+                    _load(row, side, places[side.peer], seconds, figures)
+        if PYSYNC in sides:  # alone, as its members are at work all the time
+            (folder / PYSYNCOBJ).mkdir(parents=True)
+            with pysync.running(folder / PYSYNCOBJ) as place:
+                for row in ROWS[:-1]:
+                    _load(row, PYSYNC, place, seconds, figures)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _load(
+    row: tuple[str, int],
+    side: Side,
+    place: tuple[str, tuple[int, ...]],
+    seconds: float,
+    figures: Figures,
+) -> None:
+    os.sync()
+    where, pids = place
+    operation, clients = row
+    ask = Ask(side.peer, where, operation, side.form, clients, seconds, pids)
+    load = in_child(load_of, ask)
+    figures.loads.setdefault((row, side), []).append(load)
+    print(f"{operation}, {clients}: {side}: {load.rate:,.0f}/s", file=sys.stderr, flush=True)
+
+
+# ---------------------------------------------------------------------------------------- the page
+
+
+def page(figures: Figures, rounds: int, load: float) -> Iterator[str]:
+    """The part of the page that is about copies."""
+    sides = [side for side in SIDES if any(other == side for _, other in figures.loads)]
+    versions = [f"etcd {etcd.version()}"] if ETCD in sides else []
+    versions += [f"PySyncObj {pysync.version()}"] if PYSYNC in sides else []
+    told = "; ".join([*versions, *figures.lacking])
+    yield f"Taken with `benchmarks/cluster.py --only copies`, medians of {rounds} rounds; {told};"
+    yield f"load of the machine when it began: {load:.2f}."
+    yield ""
+    yield from table(
+        ("row", "ours", "beside", "reached", "over the rounds", "must", "aim", "verdict"),
+        _verdicts(figures, sides),
+    )
+    yield ""
+    yield from table(
+        ("per second", *map(str, sides)),
+        ((_name(row), *(_rate(figures, row, side) for side in sides)) for row in ROWS),
+    )
+    yield ""
+    yield from table(
+        ("us of CPU: client + members", *map(str, sides)),
+        ((_name(row), *(_cpu(figures, row, side) for side in sides)) for row in ROWS),
+    )
+    yield ""
+    yield from _stage_table(figures)
+    yield ""
+    yield from _kill_table(figures.dips)
+
+
+def _name(row: tuple[str, int]) -> str:
+    operation, clients = row
+    return f"{operation}, {clients} client{'s' * (clients > 1)}"
+
+
+def _rate(figures: Figures, row: tuple[str, int], side: Side) -> str:
+    loads = figures.loads.get((row, side))
+    return f"{median(load.rate for load in loads):,.0f}" if loads else "-"
+
+
+def _cpu(figures: Figures, row: tuple[str, int], side: Side) -> str:
+    loads = figures.loads.get((row, side))
+    if not loads:
+        return "-"
+    client = median(load.client_us for load in loads)
+    return f"{client:,.0f} + {median(load.members_us for load in loads):,.0f}"
+
+
+def _verdicts(figures: Figures, sides: Iterable[Side]) -> Iterator[tuple[str, ...]]:
+    here = set(sides)
+    for row, against, must, aim in TARGETS:
+        for mine in (THREADS, TASKS):
+            if against not in here:
+                continue
+            pairs = zip(figures.loads[row, mine], figures.loads[row, against], strict=True)
+            ratios = [own.rate / other.rate for own, other in pairs]
+            reached = median(ratios)
+            yield (
+                _name(row),
+                mine.form,
+                str(against),
+                f"{reached:.2g}x",
+                f"{min(ratios):.2g} to {max(ratios):.2g}",
+                f">= {must:g}" if must else "",
+                f"{aim:g}" if aim else "",
+                "-" if must is None else "pass" if reached >= must else "fail",
+            )
+
+
+def _stage_table(figures: Figures) -> Iterator[str]:
+    columns = [(layout, count) for layout, counts in LAYOUTS for count in counts]
+    stages = figures.stages[columns[0]][0]
+    return table(
+        ("us per put", *(_column(layout, count) for layout, count in columns)),
+        (
+            (
+                stage,
+                *(
+                    time(median(found.get(stage, nan) for found in figures.stages[column]))
+                    for column in columns
+                ),
+            )
+            for stage in stages
+        ),
+    )
+
+
+def _column(layout: Layout, clients: int) -> str:
+    name = f"{clients} thread{'s' * (clients > 1)}"
+    return name if layout == "spread" else f"{name}, {layout}"
+
+
+def time(figure: float) -> str:
+    """Microseconds, or a count, as a cell."""
+    return "" if isnan(figure) else f"{figure:,.0f}" if figure >= 10 else f"{figure:.2g}"
+
+
+def _kill_table(dips: dict[str, list[Dip]]) -> Iterator[str]:
+    peers = [peer for peer in ("etcd-3", OURS) if peer in dips]
+
+    def row(name: str, figure: Callable[[Dip], float], form: str, verdict: str = "") -> list[str]:
+        cells = [format_of([figure(dip) for dip in dips[peer]], form) for peer in peers]
+        return [name, *cells, verdict]
+
+    back = median(dip.back for dip in dips[OURS])
+    errors = sum(dip.errors for dip in dips[OURS])
+    must = f"<= {KILL_S_MUST:g} (aim {KILL_S_AIM:g}): {'pass' if back <= KILL_S_MUST else 'fail'}"
+    return table(
+        (f"kill -9 under {CLIENTS} clients", *peers, "must"),
+        (
+            row("puts per second before", lambda dip: dip.rate, ",.0f"),
+            row("half of the rate is back, s", lambda dip: dip.back, ".2f", must),
+            row("the same for keys of the killed member, s", lambda dip: dip.back_killed, ".2f"),
+            row("p99 of the others' puts meanwhile, s", lambda dip: dip.p99, ".2f"),
+            row(
+                "errors that the client told",
+                lambda dip: dip.errors,
+                ".0f",
+                f"0: {'fail' if errors else 'pass'}",
+            ),
+        ),
+    )
+
+
+def format_of(figures: list[float], form: str) -> str:
+    """Median and extremes; a figure that was not reached in the time says so."""
+    if any(map(isnan, figures)):
+        return "-"
+    low, middle, high = min(figures), median(figures), max(figures)
+    more = "over " if form == ".2f" and middle >= AFTER_S else ""
+    return f"{more}{middle:{form}} ({low:{form}} to {high:{form}})"

@@ -1,0 +1,146 @@
+"""Members of a cluster as processes of a benchmark: with copies, placed as asked, or timed.
+
+    with members_up(folder, backups=2) as cluster:
+        db = tidelog.connect(cluster.url)
+
+The members are those of the product, or of ``staged_member.py``.  Where the primaries are, and on
+which disks the members, is decided when their directories are made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, Literal
+from unittest import mock
+from uuid import UUID
+
+from tidelog.affinity.assignment import assign
+from tidelog.affinity.partitions import Space, partitions_of
+from tidelog.engine.node import member_files
+from tidelog.engine.system.production import production
+from tidelog.tools.cluster.cluster_file import LocalCluster
+from tidelog.tools.cluster.processes import command_line
+from tidelog.tools.cluster.running import described, look
+from tidelog.tools.cluster.standing import Picture
+from tidelog.tools.server.members import identified
+
+MEMBERS, PARTITIONS, FIRST_PORT = 3, 64, 7400
+START_S_MAX = 60.0
+STAGED = Path(__file__).with_name("staged_member.py")
+MEMORY = Path("/dev/shm")
+
+Layout = Literal["spread", "one primary", "three disks", "in memory"]
+"""Primaries on all members or all on the first; else spread, and the directories of all but the
+first member, or of all, in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """A cluster that runs: where, and its processes in the order of its members."""
+
+    folder: Path
+    local: LocalCluster
+    processes: tuple[subprocess.Popen[bytes], ...]
+    files: tuple[Path, ...]
+    """What members that take the time of their stages tell."""
+
+    @property
+    def url(self) -> str:
+        return "tidelog://" + ",".join(member.address for member in self.local.members)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(process.pid for process in self.processes)
+
+    def look(self) -> Picture:
+        return look(str(self.folder), self.local)
+
+    def coordinator(self) -> int:
+        """The place of the member that coordinates."""
+        newest = self.look().newest
+        assert newest is not None
+        assert newest.coordinator is not None
+        return self._places().index(newest.coordinator)
+
+    def placed(self, keys: Iterable[bytes]) -> list[int]:
+        """The places of the members that serve keys of a map of bytes."""
+        newest = self.look().newest
+        assert newest is not None
+        places = [self._places().index(primary) for primary, _ in newest.primaries]
+        return [places[number] for number in partitions_of(keys, Space(0, PARTITIONS))]
+
+    def _places(self) -> list[UUID]:
+        return [member.id for member in self.local.members]
+
+
+@contextmanager
+def members_up(
+    folder: Path, *, backups: int = 0, layout: Layout = "spread", staged: bool = False
+) -> Iterator[Members]:
+    """Run new members until the block ends; ``staged`` ones tell of stages."""
+    folder.mkdir(parents=True, exist_ok=True)
+    local = described(str(folder), MEMBERS, PARTITIONS, FIRST_PORT, backups)
+    kept = len(local.members) if layout in ("spread", "one primary") else layout == "three disks"
+    memory = tempfile.mkdtemp(prefix="members-", dir=MEMORY) if kept < MEMBERS else None
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for member in local.members[kept:]:
+            assert memory is not None
+            (Path(memory) / member.directory).mkdir()
+            (folder / member.directory).symlink_to(Path(memory) / member.directory)
+        _make(folder, local, layout == "one primary")
+        files = tuple(folder / f"{member.name}.stages" for member in local.members)
+        for member, file in zip(local.members, files, strict=True):
+            command = command_line(str(folder / member.directory))[:-1]
+            if staged:  # the words "server run DIRECTORY" are how a member's process is found
+                command = [sys.executable, str(STAGED), *command[3:], str(file)]
+            processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        up = Members(folder, local, tuple(processes), files if staged else ())
+        _wait_until_whole(up)
+        yield up
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+        if memory is not None:
+            shutil.rmtree(memory)
+
+
+def _make(folder: Path, local: LocalCluster, one_primary: bool) -> None:
+    known = identified(local.cluster, {member.name: member.address for member in local.members})
+    first = local.members[0].id
+
+    def gathered(*arguments: Any) -> list[list[Any]]:
+        rows: Sequence[Sequence[Any]] = assign(*arguments)
+        return [[first, *(member for member in row if member != first)] for row in rows]
+
+    with mock.patch.object(member_files, "assign", gathered if one_primary else assign):
+        for member in local.members:
+            member_files.init_member(
+                production(),
+                os.path.realpath(folder / member.directory),
+                cluster=local.cluster,
+                member=member.id,
+                members=known,
+                partitions=local.partitions,
+                backups=local.backups,
+            )
+
+
+def _wait_until_whole(up: Members) -> None:
+    deadline = monotonic() + START_S_MAX
+    while not up.look().whole:
+        ended = [process.args for process in up.processes if process.poll() is not None]
+        if ended or monotonic() > deadline:
+            raise RuntimeError(f"the members did not come up; ended: {ended}")
+        sleep(0.05)

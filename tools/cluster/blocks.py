@@ -1,0 +1,350 @@
+"""What keeps a cluster from serving everything with all copies, and what to do about it.
+
+Each *block* is about some partitions or members, says in a sentence what is so, and what comes
+next: what somebody can do, or that it goes by itself.  The worst one comes first.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from .cluster_file import LOG_NAME
+from .shares import Share
+from .standing import Picture
+
+LAG_S = 0.25
+"""Seconds in which a copy may store nothing of what it lacks before that is in the way."""
+RANGES_SHOWN = 6
+"""Stretches of partitions that a sentence names."""
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+_PHASES = {
+    "reports": "waits for the reports of {}",
+    "logging": "writes the list of what counts",
+    "storing": "waits until the list is stored at {}",
+    "opening": "writes that they are open",
+    "stuck": "waits for a set without copies that lack what they must have",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocker:
+    """Something that is in the way."""
+
+    kind: str
+    """``majority``, ``coordinator``, ``log``, ``unavailable``, ``takeover``, ``lease``, ``lag``
+    or ``copies``."""
+    partitions: tuple[int, ...] = ()
+    members: tuple[str, ...] = ()
+    """Who it is about: whose disk is needed, or who is waited for."""
+    text: str
+    next: str
+
+
+def partitions_text(partitions: Sequence[int]) -> str:
+    """Return how many there are, and which: ``3 partitions (0, 4-5)``."""
+    stretches: list[list[int]] = []
+    for number in sorted(partitions):
+        if stretches and number == stretches[-1][1] + 1:
+            stretches[-1][1] = number
+        else:
+            stretches.append([number, number])
+    shown = [str(one) if one == last else f"{one}-{last}" for one, last in stretches]
+    if len(shown) > RANGES_SHOWN:
+        shown[RANGES_SHOWN:] = ["..."]
+    count = len(partitions)
+    return f"{count} partition{'s' * (count != 1)} ({', '.join(shown)})"
+
+
+def blocks_of(picture: Picture, shares: Sequence[Share], folder: str) -> list[Blocker]:
+    """Return what is in the way of a cluster in a directory, the worst first."""
+    if not picture.statuses:
+        return [_nobody(picture, folder)]
+    return [
+        *_too_few(picture, folder),
+        *_no_coordinator(picture),
+        *_logs(picture, folder),
+        *_unavailable(picture, shares, folder),
+        *_openings(picture, shares),
+        *_dues(picture, shares, folder),
+        *_leases(picture, shares),
+        *_lags(picture),
+        *_copies(shares),
+    ]
+
+
+def blocks_about(share: Share, blocks: Iterable[Blocker]) -> list[Blocker]:
+    """Return those that are in the way of one partition."""
+    return [
+        block
+        for block in blocks
+        if share.partition in block.partitions
+        or block.kind == "majority"
+        or (block.kind == "log" and block.members[0] in share.in_sync)
+    ]
+
+
+def _nobody(picture: Picture, folder: str) -> Blocker:
+    silent = picture.away(lambda answer: answer.pid > 0)
+    if silent:
+        return Blocker(
+            kind="majority",
+            members=tuple(silent),
+            text=f"no member answers; of {_names(silent)} there is a process",
+            next=f"wait a moment; if it stays so, look into {LOG_NAME} of each member",
+        )
+    return Blocker(
+        kind="majority",
+        members=tuple(picture.answers),
+        text="no member runs",
+        next=f"`tidelog cluster up --dir {shlex.quote(folder)}`",
+    )
+
+
+def _too_few(picture: Picture, folder: str) -> list[Blocker]:
+    if picture.majority:
+        return []
+    members, away = len(picture.answers), picture.away()
+    missing = members // 2 + 1 - len(picture.statuses)
+    if missing <= 0:
+        return [
+            Blocker(
+                kind="majority",
+                members=tuple(picture.answers),
+                text=f"no coordinator leads, though {len(picture.statuses)} of {members} members "
+                "answer: nothing can be decided, and nothing is served",
+                next="wait some seconds; if it stays so, they do not reach each other: look into "
+                f"{LOG_NAME} of each member",
+            )
+        ]
+    do_not = "does not answer" if len(away) == 1 else "do not answer"
+    return [
+        Blocker(
+            kind="majority",
+            members=tuple(away),
+            text=f"{_names(away)} {do_not}, and {members // 2 + 1} of {members} members are needed "
+            "for a majority: nothing can be decided, and nothing is served",
+            next=f"start {missing} of them: {_start(picture, away, folder)}",
+        )
+    ]
+
+
+def _no_coordinator(picture: Picture) -> list[Blocker]:
+    newest = picture.newest
+    leading = picture.name_of(newest.coordinator) if newest else None
+    if not picture.majority or leading is None or picture.state_of(leading) == "up":
+        return []
+    return [
+        Blocker(
+            kind="coordinator",
+            members=(leading,),
+            text=f"{leading}, which led, does not answer: leases end, and nothing can be decided",
+            next="wait some seconds: another member leads by then",
+        )
+    ]
+
+
+def _logs(picture: Picture, folder: str) -> list[Blocker]:
+    return [
+        Blocker(
+            kind="log",
+            members=(name,),
+            text=f"{name} writes nothing any more, as its log failed: {answer.status.log_failure}",
+            next=f"mend its disk, then end it and start it again: {_again(name, folder)}",
+        )
+        for name, answer in picture.answers.items()
+        if answer.status and answer.status.log_failure is not None
+    ]
+
+
+def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blocker]:
+    wanted = (share for share in shares if share.state == "unavailable")
+    found = []
+    for in_sync, partitions in _grouped(wanted, lambda share: tuple(sorted(share.in_sync))):
+        disks = " and on that of ".join(in_sync)
+        found.append(
+            Blocker(
+                kind="unavailable",
+                partitions=partitions,
+                members=in_sync,
+                text=f"{_are(partitions)} unavailable: what was written is on the disk of "
+                f"{disks}, and nowhere else for sure",
+                next=f"start {_names(in_sync, 'or')}: {_start(picture, in_sync, folder)}",
+            )
+        )
+    return found
+
+
+def _openings(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:
+    found = []
+    opening = (share for share in shares if share.state == "opening")
+    for key, partitions in _grouped(opening, lambda s: (s.primary, s.phase, s.waits_for)):
+        primary, phase, waits_for = key
+        what = _PHASES.get(phase or "", "has not heard of it yet").format(_names(waits_for))
+        found.append(
+            Blocker(
+                kind="takeover",
+                partitions=partitions,
+                members=waits_for or (primary,),
+                text=f"{_are(partitions)} being taken over by {primary}, which {what}",
+                next=f"look for `node.copy_lacks` in {LOG_NAME} of {primary}: a disk has lost what "
+                "was synced"
+                if phase == "stuck"
+                else f"wait: who says nothing for {_seconds(picture, 'replica_timeout')} is left "
+                f"out; if it stays so, look into {LOG_NAME} of {_names(waits_for or (primary,))}",
+            )
+        )
+    return found
+
+
+def _dues(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blocker]:
+    if not picture.majority:
+        return []  # nothing can be decided: that is told already
+    due = [share for share in shares if share.state == "due"]
+    found = []
+    going_on = (share for share in due if share.stayed or not _away(picture, share))
+    for key, partitions in _grouped(going_on, lambda s: (s.primary, _there(picture, s))):
+        primary, there = key
+        by = "itself, as it was started again" if there == (primary,) else _names(there, "or")
+        found.append(
+            Blocker(
+                kind="takeover",
+                partitions=partitions,
+                members=there,
+                text=f"{_are(partitions)} about to be taken over from {primary} by {by}",
+                next=f"wait some seconds, until the lease of {primary} has ended",
+            )
+        )
+    waiting = (share for share in due if not share.stayed and _away(picture, share))
+    for away, partitions in _grouped(waiting, lambda share: _away(picture, share)):
+        found.append(
+            Blocker(
+                kind="takeover",
+                partitions=partitions,
+                members=away,
+                text=f"{_are(partitions)} waiting for {_names(away)}: all who have copies ended "
+                "together, and all are to come back",
+                next=f"{_start(picture, away, folder)}; after {_seconds(picture, 'restart_wait')} "
+                "those who are back go on",
+            )
+        )
+    return found
+
+
+def _there(picture: Picture, share: Share) -> tuple[str, ...]:
+    return tuple(sorted(name for name in share.in_sync if picture.state_of(name) == "up"))
+
+
+def _away(picture: Picture, share: Share) -> tuple[str, ...]:
+    return tuple(sorted(name for name in share.in_sync if picture.state_of(name) != "up"))
+
+
+def _leases(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:
+    if not picture.majority or _no_coordinator(picture):
+        return []
+    waiting = (share for share in shares if share.state == "waiting")
+    return [
+        Blocker(
+            kind="lease",
+            partitions=partitions,
+            members=(primary,),
+            text=f"{_are(partitions)} open at {primary}, which has no lease",
+            next="wait some seconds: a coordinator that leads gives leases",
+        )
+        for primary, partitions in _grouped(waiting, lambda share: share.primary)
+    ]
+
+
+def _lags(picture: Picture) -> list[Blocker]:
+    found = []
+    for name, answer in picture.answers.items():
+        told = answer.status.lagging if answer.status else ()
+        lagging = [lag for lag in told if lag.seconds >= LAG_S]
+        for copy in sorted({lag.member for lag in lagging}):
+            rows = [lag for lag in lagging if lag.member == copy]
+            items, seconds = sum(lag.items for lag in rows), max(lag.seconds for lag in rows)
+            partitions = tuple(sorted(lag.partition for lag in rows))
+            [lags] = picture.names_of([copy])
+            found.append(
+                Blocker(
+                    kind="lag",
+                    partitions=partitions,
+                    members=(lags,),
+                    text=f"{lags} has not stored {items} item{'s' * (items != 1)} of "
+                    f"{partitions_text(partitions)} of {name}, and nothing of one for "
+                    f"{seconds:.1f} s",
+                    next="while there is work this comes and goes, and writes wait for it; a copy "
+                    f"that stores nothing for {_seconds(picture, 'replica_timeout')} is taken out "
+                    "of its set",
+                )
+            )
+    return found
+
+
+def _copies(shares: Iterable[Share]) -> list[Blocker]:
+    lacking: dict[str, list[int]] = {}
+    for share in shares:
+        for name in share.missing:
+            lacking.setdefault(name, []).append(share.partition)
+    found = []
+    for name, partitions in sorted(lacking.items()):
+        found.append(
+            Blocker(
+                kind="copies",
+                partitions=tuple(partitions),
+                members=(name,),
+                text=f"{name} has no copy that counts of {partitions_text(partitions)}: it was "
+                "away, or said nothing, while the others went on",
+                next="no way back yet: a copy that was away is not brought up to date in this "
+                "preview; keep the others running",
+            )
+        )
+    return found
+
+
+# ------------------------------------------------------------------ words
+
+
+def _grouped(
+    shares: Iterable[Share], key: Callable[[Share], _Key]
+) -> list[tuple[_Key, tuple[int, ...]]]:
+    """Return the partitions of each group, in the order in which groups begin."""
+    found: dict[_Key, list[int]] = {}
+    for share in shares:
+        found.setdefault(key(share), []).append(share.partition)
+    return [(one, tuple(partitions)) for one, partitions in found.items()]
+
+
+def _are(partitions: Sequence[int]) -> str:
+    return f"{partitions_text(partitions)} {'is' if len(partitions) == 1 else 'are'}"
+
+
+def _names(names: Sequence[str], word: str = "and") -> str:
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+def _start(picture: Picture, names: Sequence[str], folder: str) -> str:
+    """Return the command for the first of some members that can be started."""
+    down = [name for name in names if picture.state_of(name) == "down"]
+    if down:
+        return f"`tidelog cluster start {shlex.quote(folder)} {down[0]}`"
+    return f"a process is there, and does not answer; {_again(names[0], folder)}"
+
+
+def _again(name: str, folder: str) -> str:
+    place = f"{shlex.quote(folder)} {name}"
+    return f"`tidelog cluster kill {place}`, `tidelog cluster start {place}`"
+
+
+def _seconds(picture: Picture, name: str) -> str:
+    newest = picture.newest
+    seconds = newest.timing.get(name) if newest else None
+    return "some time" if seconds is None else f"{seconds:g} s"

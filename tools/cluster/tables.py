@@ -1,0 +1,141 @@
+"""What the commands of ``tidelog cluster`` show, as fields and rows.
+
+Pure.  What JSON has is what is returned here; text leaves some of it out (``*_text``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from .blocks import Blocker
+from .shares import Share
+from .standing import Picture
+
+NODE_COLUMNS = (
+    "name", "state", "pid", "address", "boot", "coordinator", "majority", "lease_ms", "decided",
+    "partitions", "served", "problem",
+)  # fmt: skip
+PARTITION_COLUMNS = (
+    "partition", "state", "primary", "epoch", "in_sync", "missing", "open", "leased", "lwm", "hwm",
+    "lag",
+)  # fmt: skip
+
+
+def summary_of(
+    picture: Picture, shares: Sequence[Share], blocks: Sequence[Blocker]
+) -> dict[str, Any]:
+    """Return what `tidelog cluster status` shows."""
+    newest = picture.newest
+    states = Counter(share.state for share in shares)
+    return {
+        "cluster": str(picture.cluster.cluster),
+        "members": len(picture.answers),
+        "members_up": len(picture.statuses),
+        "members_away": picture.away(),
+        "majority": picture.majority,
+        "coordinator": picture.name_of(newest.coordinator) if newest else None,
+        "term": newest.term if newest else None,
+        "decided": newest.decided if newest else None,
+        "partitions": picture.cluster.partitions,
+        "partitions_served": picture.partitions_served,
+        "partitions_waiting": states["waiting"],
+        "partitions_taken_over": states["opening"] + states["due"],
+        "partitions_unavailable": states["unavailable"],
+        "backups": max((len(share.row) - 1 for share in shares), default=picture.cluster.backups),
+        "sets_full": sum(not share.missing for share in shares) if shares else None,
+        "copies_lagging": sum(len(share.lag) for share in shares),
+        "timing": dict(newest.timing) if newest else None,
+        "blocks": [asdict(block) for block in blocks],
+    }
+
+
+def summary_text(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a summary for people: times in a line, and no blocks."""
+    shown = {name: value for name, value in fields.items() if name != "blocks"}
+    if fields["timing"] is not None:
+        shown["timing"] = timing_text(fields["timing"])
+    return shown
+
+
+def timing_text(timing: Mapping[str, float]) -> str:
+    """Return how long members wait, on one line."""
+    return ", ".join(
+        f"{name.replace('_', ' ')} {seconds:g}{'' if name == 'drift' else ' s'}"
+        for name, seconds in timing.items()
+    )
+
+
+def blocks_text(blocks: Sequence[Blocker]) -> list[str]:
+    """Return lines that tell what is in the way, and what to do."""
+    if not blocks:
+        return ["nothing blocks"]
+    lines = []
+    for block in blocks:
+        lines += [f"- {block.text}", f"  next: {block.next}"]
+    return lines
+
+
+def node_rows(picture: Picture) -> list[dict[str, Any]]:
+    """Return a row for each member, with its counts beside the columns."""
+    newest = picture.newest
+    rows = []
+    for member in picture.cluster.members:
+        answer = picture.answers[member.name]
+        status = answer.status
+        row: dict[str, Any] = {**dict.fromkeys(NODE_COLUMNS), "counts": {}}
+        row |= {
+            "name": member.name,
+            "state": answer.state,
+            "pid": answer.pid or None,
+            "address": member.address,
+            "problem": answer.problem,
+        }
+        if status and newest:
+            row |= {
+                "boot": status.boot,
+                "coordinator": newest.coordinator == member.id,
+                "majority": status.majority,
+                "lease_ms": status.lease_us // 1000,
+                "decided": status.decided,
+                "partitions": len(status.partitions),
+                "served": status.served,
+                "problem": status.log_failure,
+                "counts": dict(status.counts),
+            }
+        rows.append(row)
+    return rows
+
+
+def partition_rows(shares: Sequence[Share]) -> list[dict[str, Any]]:
+    """Return a row for each partition; ``lwm`` and ``hwm`` are those of its primary."""
+    return [
+        {
+            "partition": share.partition,
+            "state": share.state,
+            "primary": share.primary,
+            "epoch": share.epoch,
+            "in_sync": list(share.in_sync),
+            "missing": list(share.missing),
+            "open": share.open,
+            "leased": share.leased,
+            "phase": share.phase,
+            "waits_for": list(share.waits_for),
+            "lwm": share.counters.get(share.primary, (None, None))[0],
+            "hwm": share.counters.get(share.primary, (None, None))[1],
+            "lag": dict(share.lag),
+            "counters": {name: list(both) for name, both in sorted(share.counters.items())},
+        }
+        for share in shares
+    ]
+
+
+def partition_text(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of a partition for people: the phase with the state, lags by name."""
+    shown = dict(row)
+    if row["phase"]:
+        shown["state"] = f"{row['state']}: {row['phase']}"
+    shown["lag"] = [f"{name}:{items}" for name, items in sorted(row["lag"].items())]
+    return shown
