@@ -1,6 +1,7 @@
 """PySyncObj as a peer: two processes on loopback, and the one of the clients as the third member.
 
-Its client is always a member.  A put is answered when a majority has it in its journal, which is a
+Its client is always a member, and here the one that leads, which is quickest: the others wait long
+before they stand.  A put is answered when a majority has it in its journal, which is a
 mapped file that is never synced: it outlives a process, no loss of power.  Its gets are of the own
 copy, however old that is, so they have no row here.
 
@@ -26,6 +27,8 @@ from etcd import free_ports
 START_S_MAX = 60.0
 PUT_S_MAX = 30.0
 MEMBERS = 3
+STANDS_S, WAITS_S = 0.4, 20.0
+"""Seconds without a leader until the member of the clients stands, and until another does."""
 
 
 def missing() -> str | None:
@@ -67,7 +70,13 @@ def _member(folder: str, number: int, addresses: str) -> tuple[Any, Any]:
     logging.disable(logging.WARNING)
     own, *others = [*addresses.split(",")[number:], *addresses.split(",")[:number]]
     table = ReplDict()
-    options = SyncObjConf(journalFile=f"{folder}/journal{number}")
+    patience = STANDS_S if number == 0 else WAITS_S
+    options = SyncObjConf(
+        journalFile=f"{folder}/journal{number}",
+        raftMinTimeout=patience,
+        raftMaxTimeout=2 * patience,
+        connectionTimeout=3 * WAITS_S,
+    )
     return SyncObj(own, others, options, consumers=[table]), table
 
 

@@ -73,12 +73,12 @@ def _time_copies() -> dict[str, int]:
     def timed_apply(self: ClientCommit, context: CommitContext, end: int) -> None:
         next_stage(self, "here")
         if self.record_prepared is None:
-            del since[self]
+            since.pop(self, None)
         apply(self, context, end)
 
     def timed_decided(self: ClientCommit) -> None:
         next_stage(self, "everywhere")
-        del since[self]
+        since.pop(self, None)
         figures["prepared"] += 1
         decided(self)
 

@@ -360,7 +360,7 @@ class SimCluster:
         newest = self.topology().index
         for name in wanted:
             member = running[name]
-            if member.agreement.topology.index != newest or member.partitions.draining:
+            if member.agreement.topology.index != newest or self._stops[name].is_set():
                 return False
         return all(
             running[name].partitions.serves(partition, running[name].now)

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from ..affinity.topology import Decision, PartitionCopies
+from ..affinity.topology import Decision, PartitionCopies, Topology
 from ..engine.node.member import RunningMember
 from ..tx.counter import PartitionUpdateCounter
 from ..wal.records import Run, SettledOutcome
@@ -51,6 +51,8 @@ class Promises:
         self._acknowledged: dict[bytes, Run] = {}
         self._refused: dict[bytes, str] = {}
         self._highest: dict[int, int] = {}
+        self._newest = Topology()
+        """The newest decisions that anybody has known: those who run now may know less."""
 
     def __repr__(self) -> str:
         return f"<Promises: {len(self.decided)} decisions, {len(self._acknowledged)} commits>"
@@ -88,6 +90,7 @@ class Promises:
             raise self._broken(f"{name} acknowledged {tx_id.hex()}, and {told} told it refused")
         members = running()
         topology = members[name].agreement.topology
+        self._learn(members)
         for run in (Run(*fields) for fields in zip(*[iter(runs)] * 4, strict=True)):
             copies, last = topology.partitions[run.partition], run.first + run.count - 1
             self._acknowledged[tx_id] = run
@@ -117,18 +120,18 @@ class Promises:
                     other = serving.setdefault(partition, name)
                     if other != name:
                         raise self._broken(f"{other} and {name} both serve partition {partition}")
-        if members:
-            newest = max(
-                (member.agreement.topology for member in members.values()),
-                key=lambda topology: topology.index,
-            )
-            for copies in newest.partitions:
-                listed = {
-                    name: member
-                    for name, member in members.items()
-                    if member.agreement.me in copies.in_sync and not member.ended
-                }
-                self._check_copies(copies, listed)
+        self._learn(members)
+        for copies in self._newest.partitions:
+            listed = {
+                name: member
+                for name, member in members.items()
+                if member.agreement.me in copies.in_sync and not member.ended
+            }
+            self._check_copies(copies, listed)
+
+    def _learn(self, members: Members) -> None:
+        known = [self._newest, *(member.agreement.topology for member in members.values())]
+        self._newest = max(known, key=lambda topology: topology.index)
 
     def _check_decisions(self, name: str, member: RunningMember) -> None:
         for decision in member.agreement.decisions_kept():

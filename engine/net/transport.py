@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -40,6 +40,8 @@ STRANGERS_MAX = 128
 """Connections at a time that have not shaken hands."""
 PAUSE_S, PAUSE_S_MAX = 0.05, 1.0
 """Seconds before the next attempt to connect: after the first failure, and after many."""
+FRESH_S = 0.1
+"""Seconds in which an attempt counts as fresh: it is not begun anew as the peer has connected."""
 OUTBOX_BYTES = 8 << 20
 """Bytes that wait for one connection before ``send`` says ``full``."""
 
@@ -75,6 +77,13 @@ class Events(Protocol):
         """Know that a connection that was full takes messages again."""
 
 
+class _Attempt(NamedTuple):
+    """To connect to a peer, and the pause behind that."""
+
+    scope: trio.CancelScope
+    since: float
+
+
 @dataclass(slots=True)
 class _Way:
     """The connections to one peer that are made here."""
@@ -82,6 +91,8 @@ class _Way:
     address: Address
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     connections: dict[Channel, Connection] = field(default_factory=dict)
+    attempts: dict[Channel, _Attempt] = field(default_factory=dict)
+    """What is tried for each class of which there is no connection."""
 
 
 class Transport:
@@ -195,23 +206,39 @@ class Transport:
     async def _keep(self, member: bytes, way: _Way, channel: Channel) -> None:
         failures = 0
         while True:
-            try:
-                dialled = await self._dial(way.address, "member", channel, member)
-            except (OSError, UnwelcomeError) as error:
-                failures += 1
-                if isinstance(error, UnwelcomeError):
-                    self._complain("unwelcome", f"not connected to {way.address}: {error}")
-                self._events.failed(member, channel, error)
-            else:
-                failures = 0
-                connection = self._connection(*dialled, outgoing=True)
-                self._links.meet(member, connection.other.boot)
-                way.connections[channel] = connection
+            dialled = None
+            with trio.CancelScope() as scope:
+                way.attempts[channel] = _Attempt(scope, trio.current_time())
                 try:
-                    await self._live(connection, _refuse_any)
-                finally:
-                    del way.connections[channel]
+                    dialled = await self._dial(way.address, "member", channel, member)
+                except (OSError, UnwelcomeError) as error:
+                    failures += 1
+                    if isinstance(error, UnwelcomeError):
+                        self._complain("unwelcome", f"not connected to {way.address}: {error}")
+                    self._events.failed(member, channel, error)
+                    await trio.sleep(self._pause(failures))
+            if dialled is None:
+                continue
+            del way.attempts[channel]
+            failures = 0
+            connection = self._connection(*dialled, outgoing=True)
+            self._links.meet(member, connection.other.boot)
+            way.connections[channel] = connection
+            try:
+                await self._live(connection, _refuse_any)
+            finally:
+                del way.connections[channel]
             await trio.sleep(self._pause(failures))
+
+    def _try_anew(self, member: bytes) -> None:
+        """Connect at once to a peer that can be reached, as it has just connected.
+
+        What was begun while its machine was away would take seconds to fail.
+        """
+        way = self._ways.get(member)
+        for scope, since in way.attempts.values() if way else ():
+            if trio.current_time() > since + FRESH_S:
+                scope.cancel()
 
     def _pause(self, failures: int) -> float:
         longest = min(PAUSE_S * (1 << min(failures, 10)), PAUSE_S_MAX)
@@ -268,6 +295,7 @@ class Transport:
         try:
             connection = await self._shaken(stream)
             if connection and connection.other.role == "member":
+                self._try_anew(connection.other.member)
                 await self._live_as_newest(connection)
             elif connection:
                 await self._live(connection, lambda some: self._events.arrived(connection, some))

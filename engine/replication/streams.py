@@ -64,7 +64,7 @@ class Kept(NamedTuple):
 class Follower:
     """A copy that has to store a stream."""
 
-    __slots__ = ("admission", "copy", "number", "sent", "stored", "waited_since")
+    __slots__ = ("admission", "behind", "copy", "number", "sent", "stored", "waited_since")
 
     def __init__(self, copy: Incarnation, admission: int, now: float) -> None:
         self.copy = copy
@@ -77,6 +77,8 @@ class Follower:
         """The last update number that it has said to have durably."""
         self.waited_since = now
         """When it last had everything, or stored something."""
+        self.behind: dict[int, Follower] = {}
+        """The followers of its member that lack something, by partition."""
 
 
 class PartitionStream:
@@ -129,10 +131,11 @@ class PartitionStream:
             found.append(Item(self.partition, admission, self.epoch, number, kept.record))
         return found, size
 
-    def keep(self, copies: Iterable[Incarnation]) -> None:
-        """Take it that others are not followers any more, by a decision (I2)."""
-        left = set(copies)
-        self.followers = {one: self.followers[one] for one in self.followers if one in left}
+    def keep(self, copies: Iterable[Incarnation]) -> list[Follower]:
+        """Take it that others are not followers any more, by a decision (I2); return those."""
+        kept, before = set(copies), self.followers
+        self.followers = {copy: one for copy, one in before.items() if copy in kept}
+        return [one for copy, one in before.items() if copy not in kept]
 
     def stored(self, copy: Incarnation, admission: int, number: int, now: float) -> bool:
         """Take it that a follower has all items up to one; tell whether that is new."""
@@ -187,7 +190,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._open: dict[int, PartitionStream] = {}
-        self._unsent: dict[UUID, dict[int, None]] = {}
+        self._behind: dict[UUID, dict[int, Follower]] = {}
         self._moved: dict[int, None] = {}
         self._untold: dict[int, None] = {}
 
@@ -211,6 +214,8 @@ class Streams:
     def open(self, partition: int, epoch: int, copies: Iterable[Incarnation], now: float) -> None:
         """Begin a stream; its OPEN, which is in the own log, is its first item."""
         stream = self._open[partition] = PartitionStream(partition, epoch, copies, now)
+        for copy, follower in stream.followers.items():
+            follower.behind = self._behind.setdefault(copy.member, {})
         if stream.followers:
             record = OpenRecord(rows=(Opened(partition, epoch),))
             self.add(partition, Kept(record, 0, ITEM_OVERHEAD, None), now)
@@ -220,15 +225,16 @@ class Streams:
         """End a stream, as the partition has another epoch; return it."""
         self._moved.pop(partition, None)
         self._untold.pop(partition, None)
-        for partitions in self._unsent.values():
-            partitions.pop(partition, None)
+        for behind in self._behind.values():
+            behind.pop(partition, None)
         return self._open.pop(partition, None)
 
     def keep(self, partition: int, copies: Iterable[Incarnation]) -> None:
         """Take it that a partition has these copies beside the own one, and no others."""
         stream = self._open.get(partition)
         if stream is not None:
-            stream.keep(copies)
+            for follower in stream.keep(copies):
+                follower.behind.pop(partition, None)
             self._moved[partition] = None
 
     # -------------------------------------------------------------- items
@@ -237,8 +243,8 @@ class Streams:
         """Add an item to the stream of a partition; return its number."""
         stream = self._open[partition]
         stream.add(item, now)
-        for copy in stream.followers:
-            self._unsent.setdefault(copy.member, {})[partition] = None
+        for follower in stream.followers.values():
+            follower.behind[partition] = follower
         return stream.end
 
     def logged(self, partition: int, number: int) -> None:
@@ -306,40 +312,34 @@ class Streams:
 
     def members_behind(self) -> list[UUID]:
         """Return the members that there is something to send to."""
-        return [member for member, partitions in self._unsent.items() if partitions]
+        return [member for member, behind in self._behind.items() if behind]
 
     def next_items(self, member: UUID, bytes_max: int) -> list[Item]:
         """Return the next items for a member, of all partitions in turn."""
         found: list[Item] = []
         left = bytes_max
-        for partition in self._unsent.get(member, ()):
-            stream = self._open[partition]
-            for follower in stream.followers.values():
-                if follower.copy.member == member and left > 0:
-                    items, size = stream.unsent(follower, left, one_at_least=not found)
-                    left -= size
-                    found += items
+        for partition, follower in self._behind.get(member, {}).items():
+            items, size = self._open[partition].unsent(follower, left, one_at_least=not found)
+            left -= size
+            found += items
             if left <= 0:
                 break
         return found
 
     def sent(self, member: UUID, items: Iterable[Item]) -> None:
         """Take it that these items are on their way to a member."""
-        partitions = self._unsent[member]
+        behind = self._behind[member]
         for item in items:
-            stream = self._open[item.partition]
-            for follower in stream.followers.values():
-                if follower.copy.member == member:
-                    follower.sent = item.number
-                    if item.number == stream.end:
-                        partitions.pop(item.partition, None)
+            behind[item.partition].sent = item.number
+        for partition in {item.partition for item in items}:
+            if behind[partition].sent == self._open[partition].end:
+                del behind[partition]
 
     def send_again(self, member: UUID) -> None:
         """Take it that what was on its way to a member may have been lost."""
-        partitions = self._unsent.setdefault(member, {})
         for stream in self._open.values():
             for follower in stream.followers.values():
                 if follower.copy.member == member:
                     follower.sent = follower.stored
                     if follower.sent < stream.end:
-                        partitions[stream.partition] = None
+                        follower.behind[stream.partition] = follower

@@ -283,6 +283,7 @@ def test_a_whole_cluster_is_restarted_one_after_the_other(first: int) -> None:
         assert await group.value(0) == b"before"
         await group.put(0, b"after")
         assert await group.equal() == (2, 2)
+        assert group.in_sync == set(at.names), "who is back stays"
 
     live(scenario)
 

@@ -14,7 +14,7 @@ from support.raw_client import FailureError
 from tidelog.engine.agreement.timing import Timing
 from tidelog.engine.node.groups import REPLICA_TIMEOUT_S
 
-KNOWN_S = 1.0
+KNOWN_S = 1.5
 """Behind the end of a lease: until then members may think that somebody is about to lead."""
 
 # ---------------------------------------------------------------- the primary

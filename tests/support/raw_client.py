@@ -129,6 +129,14 @@ async def connected(
 ) -> RawClient:
     """Return a client that is connected and was welcomed."""
     stream = await network.connect(address)
+    try:
+        return await _welcomed(stream, line, number)
+    except BaseException:
+        stream.close()
+        raise
+
+
+async def _welcomed(stream: Stream, line: bytes, number: int) -> RawClient:
     mine = Introduction(role="client", channel="client", member=line, number=number)
     await stream.send(frame([pack_message(mine.message())]))
     decoder = FrameDecoder()

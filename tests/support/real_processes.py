@@ -118,8 +118,9 @@ class RealCluster:
         ending, self._running = self._running, {}
         for process in ending.values():
             process.terminate()
-        for process in ending.values():
+        for name, process in ending.items():
             status = await trio.to_thread.run_sync(process.wait, PATIENCE_S)
+            self.links.refuse(name)
             assert status == 0, f"{process.args!r} ended with {status}"
 
     async def stories(self) -> list[Story]:
