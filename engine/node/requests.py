@@ -63,8 +63,10 @@ HELD_S_MAX = 5.0
 """Seconds that a request waits for decisions before it is told to come again."""
 AT_ONCE = frozenset(("status", "partition", "copies", "stale"))
 """What a member answers for itself, whatever it knows of decisions."""
-PREPARE_BYTES_MAX, PREPARE_KEYS_MAX = 60 << 20, 500_000
-"""Of one transaction that other copies store, too: it goes to them in one message."""
+SHARE_BYTES_MAX, SHARE_KEYS_MAX = 16 << 20, 100_000
+"""Of one transaction in a cluster of several members, but for one value that is larger: it takes a
+member some tenths of a second in one piece, and one that says nothing for a second is taken for
+dead."""
 OUTSTANDING_BYTES_MAX = 32 << 20
 """Bytes of one partition that some copy does not have yet; who brings more comes again."""
 SILENT_S = 0.1
@@ -294,6 +296,8 @@ class Requests:
     # -------------------------------------------------------------- commits
 
     def _commit(self, request: ClientRequest) -> None:
+        if self._partitions.has_others():
+            _check_share(request.arguments[6])
         wanted = wanted_of(request.arguments, self._log.state)
         touched = wanted.partitions()
         self._partitions.check(touched, self._around.now)
@@ -309,13 +313,6 @@ class Requests:
             raise RoutedError("wait", "more is to be written here than the disk keeps up with")
         shared = self._check_room(touched)
         commit = self._commit_of(wanted, lambda: self._ended(pending, wanted))
-        if shared and (commit.size > PREPARE_BYTES_MAX or len(wanted.writes) > PREPARE_KEYS_MAX):
-            raise TransactionTooLargeError(
-                f"a transaction of {len(wanted.writes):,} keys and {commit.size:,} bytes does not "
-                "fit into one message to the other copies of its partition",
-                hint=f"Commit at most {PREPARE_KEYS_MAX:,} keys, and {PREPARE_BYTES_MAX:,} bytes, "
-                "at once.",
-            )
         pending = PendingCommit(request, commit, wanted.tx_id, frozenset(touched))
         if request.deadline != float("inf"):
             commit.deadline = request.deadline
@@ -551,6 +548,20 @@ class Requests:
 
 def _knows_too_little() -> RoutedError:
     return RoutedError("wait", "this member knows too little of the cluster yet")
+
+
+def _check_share(writes: Sequence[tuple[int, list[bytes], list[bytes | None]]]) -> None:
+    """Raise for more than is carried in one piece, before anything is done that takes long."""
+    keys = sum(len(row[1]) for row in writes)
+    given = (one for row in writes for column in row[1:] for one in column)
+    size = sum(len(one) for one in given if type(one) is bytes)
+    if keys > SHARE_KEYS_MAX or (size > SHARE_BYTES_MAX and keys > 1):
+        raise TransactionTooLargeError(
+            f"a transaction of {keys:,} keys and {size:,} bytes is more than a member of a cluster "
+            "of several carries in one piece",
+            hint=f"Commit at most {SHARE_KEYS_MAX:,} keys, and {SHARE_BYTES_MAX:,} bytes, at once; "
+            "`map.load` does that.",
+        )
 
 
 def _about_to_withdraw() -> RoutedError:
