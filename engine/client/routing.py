@@ -413,7 +413,7 @@ def _awaited(
         view is not None and view.coming.issuperset(job.partitions)
     )
     if search.fresh and not job.patient and not is_coming:
-        raise _unavailable(job, member)
+        raise _unavailable(job, member, view)
     search.reason = f"the member at {member.address} is away"
     yield from search.rested(now, COMING_S_MAX if is_coming else PAUSE_S_MAX)
     search.fresh = False
@@ -471,13 +471,16 @@ def _lacks_majority(event: Value | Failed) -> bool:
     return status.get("majority") is False
 
 
-def _unavailable(job: Job, member: MemberView) -> PartitionUnavailableError:
+def _unavailable(
+    job: Job, member: MemberView, view: ClusterView | None
+) -> PartitionUnavailableError:
     partition = min(job.partitions, default=0)
-    return PartitionUnavailableError(
-        f"partition {partition} is served by the member at {member.address} alone, "
-        "which is not there",
-        partition=partition,
-    )
+    if view is not None and job.partitions and len(view.copies[partition]) > 1:
+        text = f"was served by the member at {member.address}, which is not there, and no other "
+        text += "copy can take over yet"
+    else:
+        text = f"is served by the member at {member.address} alone, which is not there"
+    return PartitionUnavailableError(f"partition {partition} {text}", partition=partition)
 
 
 def question(
