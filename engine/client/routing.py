@@ -281,10 +281,13 @@ class _Search:
 
     def late(self) -> TidelogError:
         """Return the error for a call whose time is over, and that had no effect."""
+        shown = list(self.tried.items())
+        places = "; ".join(f"{place}: {why}" for place, why in shown[:TRIED_SHOWN_MAX])
+        places += f"; and {len(shown) - TRIED_SHOWN_MAX} others" * (len(shown) > TRIED_SHOWN_MAX)
         if self.fresh and self.minority and self.cluster.view is not None:
             return NotEnoughMembersError(
                 f"no majority of the {len(self.cluster.view.members)} members is there to tell "
-                f"who serves this ({self.reason})"
+                f"who serves this ({places or self.reason})"
             )
         if self.fresh or not self.tried:
             told = f": {self.reason}" if self.reason else ""
@@ -292,10 +295,7 @@ class _Search:
                 f"no answer from the cluster within the time that was given{told}",
                 hint="Give a longer `timeout` to `tidelog.connect`, or look at the members.",
             )
-        shown = list(self.tried.items())
-        places = "; ".join(f"{place}: {why}" for place, why in shown[:TRIED_SHOWN_MAX])
-        more = f"; and {len(shown) - TRIED_SHOWN_MAX} others" * (len(shown) > TRIED_SHOWN_MAX)
-        return NotEnoughMembersError(f"no member of the cluster was reached ({places}{more})")
+        return NotEnoughMembersError(f"no member of the cluster was reached ({places})")
 
     def looked(self, now: float, avoided: bytes = b"", *, greet: bool = True) -> Steps[float]:
         """Ask others what is new; ``fresh`` tells whether anybody has answered.

@@ -23,6 +23,7 @@ from tidelog.engine.files.manifest import decode, encode
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, Message, frame, pack_message
 from tidelog.engine.net.handshake import Introduction, Refusal
 from tidelog.engine.net.kinds import BY_NAME
+from tidelog.engine.system.environment import address_text
 from tidelog.engine.system.layout import CLUSTER_FILE_NAME, MANIFEST_NAME
 from tidelog.tools.cluster import cli
 from tidelog.tools.cluster.blocks import Blocker, blocks_of, partitions_text
@@ -49,7 +50,6 @@ from tidelog.tools.cluster.standing import (
 from tidelog.tools.cluster.stories import copy_text, story_of
 from tidelog.tools.cluster.tables import node_rows, partition_rows, summary_of
 from tidelog.tools.server.members import (
-    address_text,
     identified,
     member_id,
     named_members,
@@ -109,6 +109,10 @@ def test_members_that_cannot_be_are_refused(text: str, problem: str) -> None:
 @pytest.mark.parametrize("text", ["127.0.0.1:7400", "localhost:1", "[::1]:65535"])
 def test_an_address_is_written_as_it_was_read(text: str) -> None:
     assert address_text(parsed_address(text)) == text
+
+
+def test_a_socket_by_a_path_is_written_as_the_path() -> None:
+    assert address_text(("/run/a socket", 0)) == "/run/a socket"
 
 
 # ------------------------------------------------------------------ cluster.toml

@@ -28,10 +28,11 @@ from uuid import uuid4
 
 from ...affinity.errors import ClusterError, NotFoundError, TidelogError, UsageError
 from ...engine.files.manifest import read as read_manifest_file
+from ...engine.system.environment import address_text
 from ...engine.system.layout import CLUSTER_FILE_NAME, MANIFEST_NAME
 from ...engine.system.production import production
 from ...wal.files import ReadOnlyDirectory
-from ..server.members import address_text, identified, member_id, parsed_address
+from ..server.members import identified, member_id, parsed_address
 from ..shell.exits import NotServedError, RefusedError
 from ..shell.terminal import tell_beside
 from .blocks import blocks_of
