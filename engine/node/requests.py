@@ -530,8 +530,8 @@ class Requests:
 
 def _too_late(wanted: int, known: int) -> DeadlineError:
     return DeadlineError(
-        f"the deadline passed before the request was begun: the member that was asked knows {known} "
-        f"decisions, and the client {wanted}",
+        "the deadline passed before the request was begun: the member that was asked knows "
+        f"{known} decisions, and the client {wanted}",
         hint="Look at that member: it does not hear from the others, or has just started. Then try "
         "again.",
     )
