@@ -306,7 +306,7 @@ class ReplicaGroups:
     def _take_reports(self, sender: Incarnation, message: Message) -> None:
         for report in reports_of(message, sender):
             takeover = self._takeovers.get(report.partition)
-            if takeover is not None and takeover.epoch == report.epoch and report.copy == sender:
+            if takeover is not None and takeover.epoch == report.epoch:
                 takeover.reported(report)
         self._list()
 
