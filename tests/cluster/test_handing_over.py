@@ -7,6 +7,7 @@ import trio
 
 from support.copies import Group, live
 from support.raw_client import FailureError
+from tidelog.engine.node.departure import ASK_S_MAX, HAND_OVER_S_MAX
 
 
 async def refused(group: Group, name: str) -> str:
@@ -111,3 +112,28 @@ def test_a_member_that_stops_writes_what_is_queued() -> None:
         assert await group.value(0) == b"last"
 
     live(scenario, nodes=1, backups=0)
+
+
+def test_a_member_that_stops_hands_over_what_one_other_has() -> None:
+    async def scenario(group: Group) -> None:
+        old, epoch, [backup] = group.primary, group.epoch, group.backups
+        await group.put(0, b"old")
+        await group.at.stop(old)
+        assert (group.primary, group.epoch) == (backup, epoch + 1)
+        assert group.at.member(backup).partitions.is_open(group.partition)
+
+    live(scenario, backups=1)
+
+
+def test_a_member_that_stops_does_not_wait_for_ever_for_others_to_serve_what_it_did() -> None:
+    async def scenario(group: Group) -> None:
+        at, old, others = group.at, group.primary, group.backups
+        async with trio.open_nursery() as stopping:
+            stopping.start_soon(at.stop, old)
+            await group.until(lambda: group.partition in at.member(old).partitions._drained)
+            await group.fall(*others)
+            began = at.world.now()
+        assert at.world.now() < began + HAND_OVER_S_MAX + ASK_S_MAX + 1
+        assert old not in at.running()
+
+    live(scenario)

@@ -638,7 +638,7 @@ def test_a_copy_is_asked_for_reads_in_an_epoch_that_is_open_here_if_it_is_listed
     assert around.groups.followed(0) is None
 
 
-# ------------------------------------------------------------------ what comes early, and a broken log
+# ------------------------------------------------------------------ early words, and a broken log
 
 
 def test_what_speaks_of_decisions_to_come_waits_and_what_is_behind_it_does_too() -> None:
