@@ -8,6 +8,7 @@ import trio
 from support.copies import Group, live
 from support.raw_client import FailureError
 from tidelog.engine.node.departure import ASK_S_MAX, HAND_OVER_S_MAX
+from tidelog.errors import CommitUnknownError
 
 
 async def refused(group: Group, name: str) -> str:
@@ -135,5 +136,27 @@ def test_a_member_that_stops_does_not_wait_for_ever_for_others_to_serve_what_it_
             began = at.world.now()
         assert at.world.now() < began + HAND_OVER_S_MAX + ASK_S_MAX + 1
         assert old not in at.running()
+
+    live(scenario)
+
+
+def test_what_is_pending_for_too_long_goes_over_and_commits_there() -> None:
+    # K4 c: every copy has it; its client asks the new primary, and the old one lets go of its keys.
+    async def scenario(group: Group) -> None:
+        old, (backup, other) = group.primary, group.backups
+        group.hold("stored", other, old)
+        begun = await group.begin(0, b"pending")
+        await group.pending_at(begun.tx_id, *group.at.names)
+        await group.synced(*group.at.names)
+        ended: list[Exception | None] = []
+        group.at.member(old).move(group.partition, group.at.member_id(backup).bytes, ended.append)
+        assert group.at.member(old).log.undecided
+        await group.until(lambda: ended == [None])
+        assert await begun.failure() == CommitUnknownError.code
+        assert not group.at.member(old).log.undecided
+        assert await group.outcome(begun.tx_id) == "committed"
+        assert await group.value(0) == b"pending"
+        group.release("stored", other, old)
+        assert await group.equal() == (1, 1)
 
     live(scenario)

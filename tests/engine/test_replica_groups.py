@@ -32,6 +32,7 @@ from tidelog.engine.net.kinds import BY_NUMBER
 from tidelog.engine.node import groups as groups_module
 from tidelog.engine.node.groups import ASK_AGAIN_S, REPLICA_TIMEOUT_S, ReplicaGroups
 from tidelog.engine.node.log import Haste
+from tidelog.engine.replication.merging import MergeError
 from tidelog.engine.replication.reports import (
     Acknowledged,
     Report,
@@ -428,6 +429,23 @@ def test_who_has_gone_is_not_asked_into_the_next_epoch_and_who_is_silent_itself_
     assert around.suggested == [takeover_without(BOB)]
 
 
+def test_who_has_reported_and_gone_is_not_asked_into_the_next_epoch() -> None:
+    around = begun()
+    around.heard(BOB, report_message([report(BOB)]))
+    around.decide(copies(0, ME, BOB, CID), away=[BOB])
+    around.now += REPLICA_TIMEOUT_S + 1
+    around.groups.tick()
+    assert around.suggested == [takeover_without(BOB, CID)]
+
+
+def test_an_author_that_waits_for_nobody_else_asks_for_no_other_epoch() -> None:
+    around = Around()
+    around.decide(copies(0, ME))
+    around.now += REPLICA_TIMEOUT_S + 1
+    around.groups.tick()
+    assert around.suggested == []
+
+
 def test_an_author_stays_though_it_is_not_the_first_of_the_set() -> None:
     around = Around()
     around.decide(copies(0, BOB, ME, CID, author=ME))
@@ -453,6 +471,27 @@ def test_a_copy_that_lacks_something_is_left_out_and_stays_so(
     around.now += REPLICA_TIMEOUT_S + 1
     around.groups.tick()
     assert around.suggested == [takeover_without(CID)] * 2
+
+
+def test_copies_of_which_none_has_what_the_others_have_keep_their_partition_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def nobody_has_all(*_: object) -> None:
+        raise MergeError("no copy has what the others have")
+
+    around = begun()
+    monkeypatch.setattr(groups_module, "merged", nobody_has_all)
+    for one in (BOB, CID):
+        around.heard(one, report_message([report(one)]))
+    assert (around.phase(), around.log.records, around.suggested) == ("stuck", [], [])
+    assert "no copy has what the others have" in caplog.text
+
+
+def test_a_copy_that_left_an_open_set_is_sent_nothing_more() -> None:
+    around = opened()
+    around.decide(copies(0, ME, BOB))
+    [stream] = around.streams
+    assert list(stream.followers) == [BOB]
 
 
 def late_follower(*, opened_by_log: bool = True) -> Around:
