@@ -56,7 +56,8 @@ def takeovers_due(
 
     ``may_move`` tells whether the lease of an author that has gone has surely ended, ``waited``
     whether a partition whose whole set is away has been waited for long enough.  ``released`` has
-    the epochs that their authors serve no more, by partition; ``leaving`` are who is about to go.
+    the epochs that their authors serve no more, by partition; ``leaving`` are members that are
+    about to go.
     """
     due = []
     for partition in sorted({*topology.incomplete, *released}):

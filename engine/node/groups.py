@@ -306,7 +306,7 @@ class ReplicaGroups:
     def _take_reports(self, sender: Incarnation, message: Message) -> None:
         for report in reports_of(message, sender):
             takeover = self._takeovers.get(report.partition)
-            if takeover is not None and takeover.epoch == report.epoch and report.copy == sender:
+            if takeover is not None and takeover.epoch == report.epoch:
                 takeover.reported(report)
         self._list()
 
@@ -370,20 +370,14 @@ class ReplicaGroups:
         )
 
     def _begin_without(self, takeover: OpeningEpoch, left_out: Collection[Incarnation]) -> None:
-        copies = self._topology.partitions[takeover.partition]
-        if not left_out:
-            return
-        if copies.epoch == takeover.epoch:
-            self._suggest_epoch(copies, left_out)
-
-    def _suggest_epoch(self, copies: PartitionCopies, left_out: Collection[Incarnation]) -> None:
         """Ask for a new epoch, with the copies of the set that there are but for some."""
+        copies = self._topology.partitions[takeover.partition]
         kept = tuple(
             copy
             for copy in copies.in_sync
             if copy not in left_out and self._topology.is_present(copy)
         )
-        if not kept:
+        if not kept or not left_out:
             return
         change = Takeover(
             partition=copies.row.partition,

@@ -251,7 +251,7 @@ class Requests:
         held, self._held = self._held, []
         for one in held:
             if one.request.deadline < now:
-                one.request.fail(DeadlineError("the deadline passed before the request was begun"))
+                one.request.fail(_too_late(one.decided, self._around.decided))
             elif one.until < now:
                 one.request.fail(self._log.failure or _knows_too_little())
             elif one.request.connection.up:
@@ -544,6 +544,15 @@ class Requests:
         self._around.change(
             change, request.deadline, lambda refused: _done(request, refused), number
         )
+
+
+def _too_late(wanted: int, known: int) -> DeadlineError:
+    return DeadlineError(
+        "the deadline passed before the request was begun: the member that was asked knows "
+        f"{known} decisions, and the client {wanted}",
+        hint="Look at that member: it does not hear from the others, or has just started. Then try "
+        "again.",
+    )
 
 
 def _knows_too_little() -> RoutedError:
