@@ -523,8 +523,8 @@ class RunningMember:
             else:
                 done(
                     ClusterError(
-                        f"partition {partition} was handed over, to {author}: the member "
-                        "that was named was not there any more"
+                        f"partition {partition} was handed over to {author}, and not to the member "
+                        "that was named: another move, or the end of a member, came first"
                     )
                 )
 
