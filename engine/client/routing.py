@@ -277,7 +277,7 @@ class _Search:
         if now >= self.until:
             raise self.late()
         yield Pause(min(self.pause, most, self.until - now))
-        self.pause = min(2 * self.pause, PAUSE_S_MAX)
+        self.pause *= 2
 
     def late(self) -> TidelogError:
         """Return the error for a call whose time is over, and that had no effect."""

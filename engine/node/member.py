@@ -517,7 +517,16 @@ class RunningMember:
 
         async def hand_over() -> None:
             await self._departure.hand_over([copies], UUID(bytes=member))
-            done(None)
+            author = self.agreement.topology.partitions[partition].author
+            if author.member.bytes == member:
+                done(None)
+            else:
+                done(
+                    ClusterError(
+                        f"partition {partition} was handed over, to {author}: the member "
+                        "that was named was not there any more"
+                    )
+                )
 
         if member == self.agreement.me.member.bytes:
             done(None)

@@ -112,6 +112,14 @@ class Partitions:
         copies = self._leases.topology.partitions[partition]
         return self._opened.get(partition) == copies.epoch and self._leases.is_author(copies)
 
+    def has_others(self) -> bool:
+        """Tell whether there are other members, who miss one that is busy for long."""
+        return len(self._leases.topology.members) > 1
+
+    def epoch(self, partition: int) -> int:
+        """Return the newest epoch of a partition."""
+        return self._leases.topology.partitions[partition].epoch
+
     def check_epochs(self, epochs: Iterable[tuple[int, int]]) -> None:
         """Raise ``RoutedError`` unless these epochs of partitions are the newest, and open here."""
         for partition, epoch in epochs:

@@ -49,9 +49,8 @@ class OpeningEpoch:
         )
 
     def reported(self, report: Report) -> None:
-        """Take a report."""
-        if self.phase == "reports" and report.copy in self.copies.in_sync:
-            self._reports[report.copy] = report
+        """Take a report; what comes twice, or from nobody that is listed, changes nothing."""
+        self._reports[report.copy] = report
 
     def reports(self) -> list[Report]:
         """Return the reports, in the order of the set."""
@@ -59,8 +58,7 @@ class OpeningEpoch:
 
     def stored(self, copy: Incarnation) -> None:
         """Take it that a copy has the list durably."""
-        if self.phase in ("storing", "opening") and copy in self.others:
-            self._stored.add(copy)
+        self._stored.add(copy)
 
     def waits_for(self) -> list[Incarnation]:
         """Return the copies that have not done their part of the present phase."""

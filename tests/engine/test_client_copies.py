@@ -15,6 +15,7 @@ from tidelog.engine.client.routing import (
     ClientEvent,
     Cluster,
     Failed,
+    Greet,
     Job,
     Pause,
     Quiet,
@@ -156,3 +157,65 @@ def test_a_stale_read_of_several_partitions_is_divided_before_it_is_given_up() -
     asked, found = carried(steps, NO_COPY, NO_COPY, NO_COPY, *pairs)
     assert len(asked) == 5
     assert found.values == [b"x", b"x"]
+
+
+# ------------------------------------------------------------------ times
+
+
+def told(now: float, code: str = "wait") -> Failed:
+    return Failed(code, "", {}, now)
+
+
+def test_a_copy_has_a_second_and_no_longer_than_the_call() -> None:
+    at = cluster()
+    for way, operation in ((InTurn(at), "copy"), (Stale(at), "stale")):
+        for until, asked_until in ((10.0, 4.0), (3.5, 3.5)):
+            steps = way(at, Job((0,), "get", (16, (b"k",)), until))
+            assert next(steps) == Pause(0.0)
+            step = steps.send(StepDone(3.0))
+            assert isinstance(step, Ask)
+            assert (step.operation, step.until) == (operation, asked_until)
+
+
+def test_each_copy_that_is_asked_for_a_stale_read_has_a_second_of_its_own() -> None:
+    at = cluster()
+    steps = get(Stale(at), at, 0)
+    next(steps)
+    steps.send(StepDone(3.0))
+    step = steps.send(Quiet(4.0))
+    assert isinstance(step, Ask)
+    assert step.until == 5.0
+
+
+def test_a_copy_that_is_coming_is_asked_after_longer_pauses_while_there_is_time() -> None:
+    at = cluster(((0, 1, 2),))
+    steps = get(Stale(at), at, 0)
+    next(steps)
+    step, pauses = steps.send(StepDone(9.0)), []
+    for now in (9.0, 9.0, 9.0, 9.9999):
+        for _ in range(3):
+            assert isinstance(step, Ask)
+            step = steps.send(told(now))
+        assert isinstance(step, Pause)
+        pauses.append(step.seconds)
+        step = steps.send(StepDone(now))
+    assert pauses == [0.0005, 0.001, 0.002, pytest.approx(0.0001)]
+    for _ in range(2):
+        step = steps.send(told(10.0))
+    with pytest.raises(PartitionUnavailableError, match="no copy of partition 0 is reached"):
+        steps.send(told(10.0))
+
+
+def test_a_client_that_knows_no_member_yet_looks_for_one_before_a_stale_read() -> None:
+    at = Cluster(["a:1"])
+    assert next(get(Stale(at), at, 0)) == Greet("a:1", 10.0)
+
+
+def test_no_copy_is_asked_where_all_are_away() -> None:
+    at = cluster(((1, 2),), away="bc")
+    steps = get(InTurn(at), at, 0)
+    step = next(steps)
+    while isinstance(step, Pause):
+        step = steps.send(StepDone(0.0))
+    assert isinstance(step, Ask)
+    assert (step.member, step.operation) == (A, "status")

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.replication.following import Following, in_order
 from tidelog.engine.replication.stream import Item, StoredUpto
-from tidelog.engine.replication.streams import BY_TAKEOVER, Streams
+from tidelog.engine.replication.streams import BY_TAKEOVER, ITEM_OVERHEAD, Streams
 from tidelog.wal.records import (
     CommitUptoRecord,
     OpenRecord,
@@ -74,6 +74,7 @@ def test_the_own_log_counts_like_any_copy() -> None:
     streams.stored(*upto(B, 2))
     assert streams.advance() == ([], [])
     streams.logged(PARTITION, 2)
+    streams.logged(PARTITION, 1)  # takes nothing back
     assert streams.advance()[1] == ["a client"]
 
 
@@ -180,6 +181,22 @@ def test_a_closed_stream_has_those_that_wait_and_takes_nothing_more() -> None:
     assert streams.members_behind() == []
 
 
+def test_a_new_epoch_takes_nothing_of_the_one_before() -> None:
+    streams = opened(B)
+    prepare(streams, 1)
+    streams.logged(PARTITION, 2)
+    streams.stored(*upto(B, 2))
+    streams.advance()
+    rows = streams.untold()
+    streams.close(PARTITION)
+    assert streams.untold() == []
+    streams.open(PARTITION, EPOCH + 1, [B], now=2.0)
+    assert streams.tell(rows, 2.0) == []
+    assert prepare(streams, 2) == 0
+    (stream,) = streams
+    assert stream.end == 1
+
+
 def test_a_copy_that_stores_nothing_of_what_there_is_is_late() -> None:
     streams = opened(B)
     (stream,) = streams
@@ -189,6 +206,68 @@ def test_a_copy_that_stores_nothing_of_what_there_is_is_late() -> None:
     streams.prepare(prepared(1), 10, None, now=100.0)
     assert list(stream.late(104.0, 5.0)) == []
     assert list(stream.late(105.5, 5.0)) == [B]
+
+
+def test_a_copy_is_late_though_there_is_always_something_new_and_it_repeats_itself() -> None:
+    streams = opened(B)
+    (stream,) = streams
+    streams.stored(*upto(B, 1))  # at 1.0, and that is all
+    streams.prepare(prepared(1), 10, None, now=100.0)
+    streams.prepare(prepared(2), 10, None, now=104.0)
+    streams.stored(B, StoredUpto(PARTITION, BY_TAKEOVER, EPOCH, 1), 104.5)
+    assert list(stream.late(105.0, 5.0)) == []
+    assert list(stream.late(105.1, 5.0)) == [B]
+    streams.stored(B, StoredUpto(PARTITION, BY_TAKEOVER, EPOCH, 2), 106.0)
+    assert list(stream.late(111.0, 5.0)) == [], "it has stored something since"
+    assert list(stream.late(111.1, 5.0)) == [B]
+
+
+def test_an_answer_moves_what_is_sent_next_forward_only() -> None:
+    streams = opened(B)
+    for first in (1, 2, 3):
+        prepare(streams, first)
+    streams.sent(B.member, streams.next_items(B.member, 1 << 20))
+    streams.stored(*upto(B, 2))
+    prepare(streams, 4)
+    assert numbers(streams.next_items(B.member, 1 << 20)) == [5], "3 and 4 are on their way"
+    streams.send_again(B.member)
+    streams.stored(*upto(B, 4))  # the answer came over the older connection
+    assert numbers(streams.next_items(B.member, 1 << 20)) == [5]
+
+
+def test_a_message_is_of_bounded_size_though_several_partitions_have_something() -> None:
+    streams = opened(B)
+    streams.open(PARTITION + 1, EPOCH, [B], now=0.0)
+    size = ITEM_OVERHEAD
+    found = [(item.partition, item.number) for item in streams.next_items(B.member, size + 1)]
+    assert found == [(PARTITION, 1)]
+    found = [(item.partition, item.number) for item in streams.next_items(B.member, 2 * size)]
+    assert found == [(PARTITION, 1), (PARTITION + 1, 1)]
+
+
+def test_what_has_committed_stays_so_behind_the_word_about_it() -> None:
+    streams = opened(B)
+    prepare(streams, 1)
+    streams.logged(PARTITION, 2)
+    streams.stored(*upto(B, 2))
+    streams.advance()
+    [(_, number)] = streams.tell(streams.untold(), 1.0)
+    streams.logged(PARTITION, number)
+    streams.stored(*upto(B, number))
+    assert streams.advance() == ([], [])
+    (stream,) = streams
+    assert (stream.committed, stream.everywhere) == (1, 3)
+
+
+def test_a_removed_copy_is_sent_nothing_more_and_what_went_to_others_is_not_said_twice() -> None:
+    streams = opened(B, C)
+    streams.sent(C.member, streams.next_items(C.member, 1 << 20))
+    assert streams.members_behind() == [B.member]
+    streams.keep(PARTITION, (A, C))
+    assert streams.members_behind() == []
+    streams.stored(*upto(C, 1))
+    streams.send_again(C.member)
+    assert streams.members_behind() == [], "it has everything"
 
 
 def test_what_a_follower_has_acknowledged_is_told_by_update_numbers() -> None:

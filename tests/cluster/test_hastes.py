@@ -1,0 +1,128 @@
+"""How long what is queued in the log of a member waits: for company, for a tick, or for nothing."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from support.copies import Group, live
+from tidelog.engine.commit.entries import Commit
+from tidelog.engine.data.updates import NoUpdates
+from tidelog.engine.node import log as log_module, member as member_module
+from tidelog.engine.node.log import GROUP_BYTES_MAX, Haste, NodeLog
+from tidelog.wal.records import IdleRecord, encode_record
+
+GATHER_S = 0.5
+"""Here: long beside what a frame and its sync take."""
+SOON_S = 0.1
+
+
+class Queue:
+    """The log of a primary that no tick hurries."""
+
+    def __init__(self, log: NodeLog) -> None:
+        self.log = log
+        self.carried: list[str] = []
+        self._groups = log.groups
+
+    def put(self, haste: Haste, name: str, *, size: int = 0, during: str = "") -> None:
+        """Queue something; ``during`` is put, in no haste, while the group of that is made."""
+
+        def record(_time: int) -> bytes:
+            if during:
+                self.put(Haste.COURTESY, during)
+            return encode_record(IdleRecord())
+
+        commit = Commit(NoUpdates(), durable=True)
+        commit.size, commit.record = size, record
+        commit.then = lambda: self.log.fold([], lambda: self.carried.append(name))
+        self.log.put(commit, haste)
+
+    async def after(self, seconds: float) -> tuple[str, int]:
+        """Return what was carried since the last call, and in how many groups."""
+        await trio.sleep(seconds)
+        carried, self.carried = self.carried, []
+        before, self._groups = self._groups, self.log.groups
+        return "".join(carried), self._groups - before
+
+
+async def queue_of(group: Group, patch: pytest.MonkeyPatch) -> Queue:
+    patch.setattr(member_module, "TICK_S", 1000.0)
+    patch.setattr(log_module, "GATHER_S", GATHER_S)
+    await group.equal()
+    await trio.sleep(SOON_S)
+    return Queue(group.at.member(group.primary).log)
+
+
+def test_what_is_in_no_haste_goes_with_the_next_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(group: Group) -> None:
+        queue = await queue_of(group, monkeypatch)
+        queue.put(Haste.COURTESY, "a")
+        assert await queue.after(SOON_S) == ("", 0)
+        queue.put(Haste.AT_ONCE, "b")
+        queue.put(Haste.COURTESY, "c")
+        assert await queue.after(SOON_S) == ("abc", 1)
+        queue.put(Haste.AT_ONCE, "d", during="e")
+        assert await queue.after(SOON_S) == ("d", 1)
+        queue.log.hurry()
+        assert await queue.after(SOON_S) == ("e", 1)
+        queue.log.put_barrier(lambda: queue.carried.append("|"))
+        assert await queue.after(SOON_S) == ("|", 0)
+        queue.put(Haste.COURTESY, "f")
+        assert await queue.after(SOON_S) == ("", 0)
+
+    live(scenario)
+
+
+def test_what_one_group_leaves_over_goes_with_the_next_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(group: Group) -> None:
+        queue = await queue_of(group, monkeypatch)
+        queue.put(Haste.COURTESY, "a", size=GROUP_BYTES_MAX)
+        queue.put(Haste.AT_ONCE, "b", size=GROUP_BYTES_MAX)
+        queue.put(Haste.COURTESY, "c", size=1)
+        assert queue.log.queued_bytes == 2 * GROUP_BYTES_MAX + 1
+        queue.log.put_barrier(lambda: queue.carried.append("|"))
+        queue.put(Haste.COURTESY, "d")
+        assert await queue.after(SOON_S) == ("abc|d", 4)
+        assert queue.log.queued_bytes == 0
+
+    live(scenario)
+
+
+def test_what_others_store_waits_for_company_while_something_is_on_its_way_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(group: Group) -> None:
+        queue, backup = await queue_of(group, monkeypatch), group.backups[0]
+
+        async def held() -> None:
+            group.hold("stored", backup, group.primary)
+            begun = await group.begin(0, b"pending")
+            await group.pending_at(begun.tx_id, *group.at.names)
+            await queue.after(SOON_S)
+            assert queue.log.undecided
+
+        queue.put(Haste.SHARED, "a")
+        assert await queue.after(SOON_S) == ("a", 1), "nothing is on its way"
+        await held()
+        queue.put(Haste.SHARED, "b")
+        assert await queue.after(SOON_S) == ("", 0)
+        queue.put(Haste.SHARED, "c")
+        assert await queue.after(SOON_S) == ("", 0)
+        assert await queue.after(GATHER_S - SOON_S) == ("bc", 1)
+        queue.put(Haste.SHARED, "d")
+        assert await queue.after(SOON_S) == ("", 0)
+        queue.put(Haste.AT_ONCE, "e")
+        assert await queue.after(SOON_S) == ("de", 1)
+        queue.put(Haste.SHARED, "f")
+        assert await queue.after(SOON_S) == ("", 0)
+        group.release("stored", backup, group.primary)
+        assert await queue.after(SOON_S) == ("f", 1), "nothing is on its way any more"
+        await held()
+        queue.put(Haste.SHARED, "g")
+        assert await queue.after(SOON_S) == ("", 0)
+        assert await queue.after(GATHER_S) == ("g", 1)
+
+    live(scenario)

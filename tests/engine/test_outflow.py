@@ -1,0 +1,118 @@
+"""What one member sends the others while connections are full, broken, and made anew."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tidelog.affinity.topology import Incarnation
+from tidelog.engine.net.frames import Message
+from tidelog.engine.node import outflow as outflow_module
+from tidelog.engine.node.outflow import Outflow
+from tidelog.engine.replication.stream import replicated_of
+from tidelog.engine.replication.streams import Kept, Streams
+from tidelog.wal.records import CommitUptoRecord, Upto
+
+BOB, CID = (Incarnation(UUID(int=number), 1) for number in (2, 3))
+A, B, C, D = ([80, number, [], [], []] for number in range(4))
+
+
+class Lines:
+    """Connections that take so many messages each."""
+
+    def __init__(self, room: int = 100) -> None:
+        self.room = dict.fromkeys((BOB.member.bytes, CID.member.bytes), room)
+        self.sent: list[tuple[bytes, Message]] = []
+        self.tries = 0
+
+    def send(self, member: bytes, _channel: str, message: Message) -> Any:
+        self.tries += 1
+        if not self.room[member]:
+            return "full"
+        self.room[member] -= 1
+        self.sent.append((member, message))
+        return "queued"
+
+    def to(self, copy: Incarnation) -> list[Any]:
+        """Return what went to a member since the last call: words, or the numbers of items."""
+        sent, self.sent = self.sent, []
+        return [
+            message if message[0] == 80 else [item.number for item in replicated_of(message)]
+            for member, message in sent
+            if member == copy.member.bytes
+        ]
+
+
+def around(room: int = 100) -> tuple[Outflow, Lines, Streams]:
+    lines, streams = Lines(room), Streams()
+    return Outflow(lines, streams), lines, streams
+
+
+def add(streams: Streams, number: int = 1) -> None:
+    record = CommitUptoRecord(rows=(Upto(0, 1, number),))
+    streams.add(0, Kept(record, 0, 100, None), 0.0)
+
+
+def test_words_go_in_order_and_wait_for_room() -> None:
+    out, lines, _ = around(room=1)
+    for message in (A, B, C, D):
+        out.tell(BOB.member, message)
+    assert lines.to(BOB) == [A]
+    assert lines.tries == 2, "a connection that is full is not tried"
+    lines.room[BOB.member.bytes] = 1
+    out.has_room(BOB.member)
+    assert lines.to(BOB) == [B]
+    out.tell(BOB.member, A)
+    lines.room[BOB.member.bytes] = 100
+    out.tell(CID.member, B)
+    assert lines.to(CID) == [B], "another one has room"
+    out.has_room(BOB.member)
+    assert lines.to(BOB) == [C, D, A]
+    out.tell(BOB.member, B)
+    assert lines.to(BOB) == [B]
+
+
+def test_items_go_behind_words_when_there_is_room_and_are_sent_once() -> None:
+    out, lines, streams = around(room=0)
+    streams.open(0, 1, [BOB], 0.0)
+    out.pump()
+    out.tell(BOB.member, A)
+    add(streams)
+    tries = lines.tries
+    out.pump()
+    assert lines.tries == tries, "a connection that is full is not tried"
+    lines.room[BOB.member.bytes] = 100
+    out.has_room(BOB.member)
+    assert lines.to(BOB) == [A, [1, 2]]
+    out.pump()
+    assert lines.to(BOB) == []
+    add(streams)
+    out.pump()
+    assert lines.to(BOB) == [[3]]
+
+
+def test_a_new_connection_gets_no_old_words_and_all_items_that_are_not_stored() -> None:
+    out, lines, streams = around()
+    streams.open(0, 1, [BOB], 0.0)
+    add(streams)
+    out.pump()
+    assert lines.to(BOB) == [[1, 2]]
+    lines.room[BOB.member.bytes] = 0
+    out.tell(BOB.member, A)
+    lines.room[BOB.member.bytes] = 100
+    out.connected(BOB.member)
+    assert lines.to(BOB) == [[1, 2]]
+    out.has_room(BOB.member)
+    assert lines.to(BOB) == [], "whoever gave a word gives it again"
+
+
+def test_items_go_in_messages_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outflow_module, "MESSAGE_BYTES", 250)
+    out, lines, streams = around()
+    streams.open(0, 1, [BOB], 0.0)
+    for _ in range(4):
+        add(streams)
+    out.pump()
+    assert lines.to(BOB) == [[1, 2], [3, 4], [5]]

@@ -1,0 +1,774 @@
+"""What one member is to the other copies, word by word: no network, no disk, and no clock.
+
+The log is a list of what was given to it, which the tests carry when they like, or lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from support.takeovers import state_of
+from tidelog.affinity.table import PartitionRow
+from tidelog.affinity.topology import (
+    CopiesRemoved,
+    EpochsOpened,
+    Incarnation,
+    KnownMember,
+    MemberGone,
+    PartitionCopies,
+    Takeover,
+    Topology,
+)
+from tidelog.engine.agreement.coordinator import GIVE_IT_UP
+from tidelog.engine.commit.entries import Commit
+from tidelog.engine.net.frames import Message
+from tidelog.engine.net.kinds import BY_NUMBER
+from tidelog.engine.node import groups as groups_module
+from tidelog.engine.node.groups import ASK_AGAIN_S, REPLICA_TIMEOUT_S, ReplicaGroups
+from tidelog.engine.node.log import Haste
+from tidelog.engine.replication.merging import MergeError
+from tidelog.engine.replication.reports import (
+    Acknowledged,
+    Report,
+    report_message,
+    report_of,
+    reports_of,
+    settle_message,
+    settle_stored_message,
+)
+from tidelog.engine.replication.stream import (
+    Item,
+    StoredUpto,
+    Streamed,
+    replicate_message,
+    stored_message,
+    stored_of,
+)
+from tidelog.engine.replication.streams import Streams
+from tidelog.errors import TidelogError
+from tidelog.wal.records import (
+    CommitUptoRecord,
+    Opened,
+    OpenRecord,
+    Participant,
+    PrepareRecord,
+    Run,
+    SettleRecord,
+    Upto,
+)
+
+ME, BOB, CID = (Incarnation(UUID(int=number), 1) for number in (1, 2, 3))
+
+
+def members(*away: Incarnation) -> dict[UUID, KnownMember]:
+    return {
+        one.member: KnownMember(
+            member=one.member, address="", since=1, boot=1, present=one not in away
+        )
+        for one in (ME, BOB, CID)
+    }
+
+
+def copies(partition: int, *listed: Incarnation, epoch: int = 2, **more: Any) -> PartitionCopies:
+    """Return what is decided of a partition; who is listed first is its author."""
+    row = PartitionRow(partition=partition, version=1, replicas=tuple(o.member for o in listed))
+    fields = {"changed": 1, "opened": False, "in_sync": listed, "author": listed[0]} | more
+    return PartitionCopies(row=row, epoch=epoch, **fields)
+
+
+class Log:
+    """What was given to the log."""
+
+    def __init__(self) -> None:
+        self.state = state_of()
+        self.failure: TidelogError | None = None
+        self.path = "store"
+        self.context = SimpleNamespace(note_given_id=lambda tx_id: self.noted.append(tx_id))
+        self.noted: list[bytes] = []
+        self.barriers: list[Callable[[], object]] = []
+        self.records: list[tuple[Any, Callable[[], object], Callable[[], object]]] = []
+        self.commits: list[tuple[Commit, Haste]] = []
+        self.forsaken: list[int] = []
+        self.decides = self.tells = 0
+
+    def put_barrier(self, then: Callable[[], object]) -> None:
+        self.barriers.append(then)
+
+    def put_records(
+        self, records: Any, then: Callable[[], object], undo: Callable[[], object]
+    ) -> None:
+        self.records.append((list(records), then, undo))
+
+    def put(self, commit: Commit, haste: Haste) -> None:
+        self.commits.append((commit, haste))
+
+    def fold(self, _records: object, then: Callable[[], object]) -> None:
+        then()
+
+    def decide(self) -> None:
+        self.decides += 1
+
+    def tell_decided(self) -> None:
+        self.tells += 1
+
+    def forsake(self, stream: Any) -> None:
+        self.forsaken.append(stream.partition)
+
+
+class Around:
+    """What is around the groups of one member, and what these have said."""
+
+    def __init__(self) -> None:
+        self.log, self.streams, self.now = Log(), Streams(), 100.0
+        self.told: list[tuple[UUID, Message]] = []
+        self.suggested: list[tuple[Any, Any]] = []
+        self.released: list[list[int]] = []
+        self.served: list[tuple[int, int]] = []
+        self.pumps = self.applied = 0
+        self.waits = False
+        groups = ReplicaGroups(
+            ME,
+            self.log,  # type: ignore[arg-type]
+            SimpleNamespace(opened=self.served.extend, is_open=bool),  # type: ignore[arg-type]
+            self.streams,
+            SimpleNamespace(  # type: ignore[arg-type]
+                tell=lambda *said: self.told.append(said),
+                pump=lambda: setattr(self, "pumps", self.pumps + 1),
+                connected=lambda _member: None,
+            ),
+            SimpleNamespace(suggest=self._suggest, release=self.released.append),
+            lambda: self.now,
+            lambda _point: None,
+        )
+        groups.readers = Readers(self)
+        self.groups, self._index = groups, 0
+
+    def _suggest(self, change: Any, guards: Any = ()) -> int:
+        self.suggested.append((change, guards))
+        return len(self.suggested)
+
+    def decide(self, *partitions: PartitionCopies, away: Sequence[Incarnation] = ()) -> None:
+        self._index += 1
+        self.groups.decided(
+            Topology(index=self._index, members=members(*away), partitions=partitions)
+        )
+
+    def heard(self, sender: Incarnation, *messages: Message, **more: Any) -> SimpleNamespace:
+        """Let messages arrive over a connection of their own; return that."""
+        line = connection(sender, **more)
+        self.groups.arrived(line, messages)
+        return line
+
+    def carry(self) -> None:
+        """Let the log write what it has: barriers first, which were queued before."""
+        barriers, self.log.barriers = self.log.barriers, []
+        records, self.log.records = self.log.records, []
+        for then in [*barriers, *(then for _, then, _ in records)]:
+            then()
+
+    def said(self) -> list[tuple[UUID, str]]:
+        """Return what was told since the last call: to whom, and which kind of message."""
+        told, self.told = self.told, []
+        return [(member, BY_NUMBER[message[0]].name) for member, message in told]
+
+    def phase(self, partition: int = 0) -> object:
+        found = {row[0]: row[1] for row in self.groups.blocked()}
+        return found.get(partition)
+
+
+def connection(sender: Incarnation, *, decided: int = 0) -> Any:
+    line = SimpleNamespace(
+        other=SimpleNamespace(member=sender.member.bytes, boot=sender.boot),
+        decided=decided, up=True, ended=0,
+    )  # fmt: skip
+    line.end = lambda: setattr(line, "ended", line.ended + 1)
+    return line
+
+
+class Readers:
+    def __init__(self, around: Around) -> None:
+        self.around = around
+
+    @property
+    def waits(self) -> bool:
+        return self.around.waits
+
+    def applied(self) -> None:
+        self.around.applied += 1
+
+    def arrived(self, _sender: Incarnation, _message: Message) -> None:
+        raise AssertionError("nobody says anything about reads")
+
+
+def report(copy: Incarnation, epoch: int = 2, partition: int = 0) -> Report:
+    return report_of(state_of(), partition, copy=copy, epoch=epoch)
+
+
+def begun() -> Around:
+    """Return an author that has sealed epoch 2, and waits for the reports of others."""
+    around = Around()
+    around.decide(copies(0, ME, BOB, CID))
+    around.carry()
+    assert around.phase() == "reports"
+    return around
+
+
+def listed() -> Around:
+    """Return an author whose list is in its own log."""
+    around = begun()
+    for one in (BOB, CID):
+        around.heard(one, report_message([report(one)]))
+    assert around.phase() == "logging"
+    around.carry()
+    assert around.phase() == "storing"
+    assert around.said() == [(BOB.member, "settle"), (CID.member, "settle")]
+    return around
+
+
+def opened() -> Around:
+    """Return an author that has opened epoch 2, and told so."""
+    around = listed()
+    for one in (BOB, CID):
+        around.heard(one, settle_stored_message([Opened(0, 2)]))
+    around.carry()
+    assert around.served == [(0, 2)]
+    return around
+
+
+def followed() -> tuple[Around, SettleRecord]:
+    """Return a copy that has sealed epoch 2 of BOB, and reported; and the list of BOB."""
+    around = Around()
+    around.decide(copies(0, BOB, ME, CID))
+    around.carry()
+    assert around.said() == [(BOB.member, "report")]
+    settle = SettleRecord(
+        partition=0, epoch=2, start=1, transactions=(), closed=(), epochs=((2, 1),)
+    )
+    return around, settle
+
+
+# ------------------------------------------------------------------ takeovers
+
+
+def test_reports_count_for_their_epoch_and_the_list_is_made_of_all_of_them() -> None:
+    around = begun()
+    around.heard(BOB, report_message([report(BOB)]))
+    around.heard(CID, report_message([report(CID, epoch=1)]))
+    assert around.groups.blocked() == [[0, "reports", [CID.member.bytes]]]
+    assert around.log.records == []
+    around.heard(CID, report_message([report(CID)]))
+    [([settle], _, _)] = around.log.records
+    assert (settle.partition, settle.epoch) == (0, 2)
+    around.groups.tick()
+    assert len(around.log.records) == 1, "it is on its way already"
+
+
+def test_what_did_not_get_into_the_log_is_given_to_it_again() -> None:
+    around = begun()
+    for one in (BOB, CID):
+        around.heard(one, report_message([report(one)]))
+    [(_, _, undo)] = around.log.records
+    undo()
+    assert around.phase() == "reports"
+    around.groups.tick()
+    [_, ([settle], then, _)] = around.log.records
+    assert isinstance(settle, SettleRecord)
+    then()
+    around.log.records.clear()
+    for one in (BOB, CID):
+        around.heard(one, settle_stored_message([Opened(0, 2)]))
+    [([record], _, undo)] = around.log.records
+    assert record == OpenRecord(rows=(Opened(0, 2),))
+    around.groups.tick()
+    assert len(around.log.records) == 1, "it is on its way already"
+    undo()
+    assert around.phase() == "storing"
+    around.groups.tick()
+    [_, ([record], then, _)] = around.log.records
+    then()
+    assert around.served == [(0, 2)]
+
+
+def test_an_epoch_is_open_once_all_others_have_its_list_and_that_is_told_until_it_is_known() -> (
+    None
+):
+    around = listed()
+    around.heard(BOB, settle_stored_message([Opened(0, 2)]))
+    around.heard(CID, settle_stored_message([Opened(0, 1)]))
+    assert around.phase() == "storing"
+    around.heard(CID, settle_stored_message([Opened(0, 2)]))
+    pumps = around.pumps
+    around.carry()
+    assert (around.served, around.phase()) == ([(0, 2)], None)
+    assert around.pumps == pumps + 1, "its OPEN is the first item for the others"
+    for after, times in ((0.0, 1), (ASK_AGAIN_S / 2, 1), (ASK_AGAIN_S, 2)):
+        around.now = 100.0 + after
+        around.groups.tick()
+        assert around.suggested == [(EpochsOpened(opened=((0, 2),)), ())] * times
+    around.decide(copies(0, ME, BOB, CID, opened=True))
+    around.now += ASK_AGAIN_S
+    around.groups.tick()
+    assert len(around.suggested) == 2
+
+
+def test_what_opens_is_told_at_once_though_something_else_was_told_lately() -> None:
+    around = Around()
+    around.decide(copies(0, ME, BOB), copies(1, ME, BOB))
+    around.carry()
+    for partition, epochs in ((0, ((0, 2),)), (1, ((0, 2), (1, 2)))):
+        around.heard(BOB, report_message([report(BOB, partition=partition)]))
+        around.carry()
+        around.heard(BOB, settle_stored_message([Opened(partition, 2)]))
+        around.carry()
+        around.groups.tick()
+        assert around.suggested[-1] == (EpochsOpened(opened=epochs), ())
+
+
+def test_an_epoch_that_is_over_is_not_told_as_open() -> None:
+    around = opened()
+    around.decide(copies(0, BOB, ME, epoch=3))
+    around.groups.tick()
+    assert around.suggested == []
+
+
+def test_an_epoch_without_other_copies_is_open_with_its_list_and_nobody_has_to_hear_of_it() -> None:
+    around = Around()
+    around.decide(copies(0, ME))
+    around.carry()
+    [(records, _, _)] = around.log.records
+    assert [type(record) for record in records] == [SettleRecord, OpenRecord]
+    around.carry()
+    around.groups.tick()
+    assert (around.served, around.suggested, around.said()) == ([(0, 2)], [], [])
+
+
+def test_what_is_logged_of_an_epoch_that_is_over_goes_no_further() -> None:
+    around = begun()
+    for one in (BOB, CID):
+        around.heard(one, report_message([report(one)]))
+    around.decide(copies(0, ME, BOB, epoch=3))
+    logged, around.log.records = around.log.records, []
+    for _, then, _ in logged:
+        then()
+    assert (around.said(), around.phase()) == ([], "reports")
+    around = listed()
+    for one in (BOB, CID):
+        around.heard(one, settle_stored_message([Opened(0, 2)]))
+    around.decide(copies(0, ME, BOB, epoch=3))
+    around.log.barriers.clear()
+    around.carry()
+    assert (around.served, around.phase()) == ([], "reports")
+
+
+def test_a_copy_that_left_the_set_before_the_opening_gets_no_stream() -> None:
+    around = listed()
+    around.decide(copies(0, ME, BOB))
+    for one in (BOB, CID):
+        around.heard(one, settle_stored_message([Opened(0, 2)]))
+    around.carry()
+    [stream] = around.streams
+    assert list(stream.followers) == [BOB]
+
+
+def test_a_seal_that_is_followed_by_another_one_is_not_reported() -> None:
+    around = Around()
+    around.decide(copies(0, BOB, ME))
+    around.decide(copies(0, CID, ME, epoch=3))
+    around.carry()
+    assert around.said() == [(CID.member, "report")]
+
+
+def test_a_report_has_what_others_had_acknowledged() -> None:
+    around = opened()
+    around.streams.prepare(prepared(1), 10, None, 0.0)
+    around.heard(BOB, stored_message([StoredUpto(0, 0, 2, 2)]))
+    around.decide(copies(0, BOB, ME, CID, epoch=3))
+    assert around.log.forsaken == [0]
+    around.told.clear()
+    around.carry()
+    [(_, message)] = around.told
+    [told] = reports_of(message, ME)
+    assert told.acknowledged == (
+        Acknowledged(BOB.member, 1, 1), Acknowledged(CID.member, 1, 0),
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------ who is late, or lacks something
+
+
+def takeover_without(*left_out: Incarnation, epoch: int = 3) -> tuple[Takeover, Any]:
+    kept = tuple(one for one in (ME, BOB, CID) if one not in left_out)
+    change = Takeover(partition=0, epoch=epoch, author=ME, in_sync=kept)
+    return change, ((0, epoch - 1, 1),)
+
+
+def test_a_copy_that_does_not_do_its_part_is_left_out_again_and_again_until_it_is_decided() -> None:
+    around = begun()
+    around.heard(BOB, report_message([report(BOB)]))
+    for after, times in (
+        (REPLICA_TIMEOUT_S, 0), (REPLICA_TIMEOUT_S + 0.1, 1),
+        (REPLICA_TIMEOUT_S + 0.2, 1), (2 * REPLICA_TIMEOUT_S + 0.2, 2),
+    ):  # fmt: skip
+        around.now = 100.0 + after
+        around.groups.tick()
+        assert around.suggested == [takeover_without(CID)] * times
+
+
+def test_who_has_gone_is_not_asked_into_the_next_epoch_and_who_is_silent_itself_goes_on() -> None:
+    around = Around()
+    around.decide(copies(0, ME, BOB, CID), away=[BOB])
+    around.heard(CID, report_message([report(CID)]))
+    around.now += REPLICA_TIMEOUT_S + 1
+    around.groups.tick()  # its own log has not let it report either
+    assert around.suggested == [takeover_without(BOB)]
+
+
+def test_who_has_reported_and_gone_is_not_asked_into_the_next_epoch() -> None:
+    around = begun()
+    around.heard(BOB, report_message([report(BOB)]))
+    around.decide(copies(0, ME, BOB, CID), away=[BOB])
+    around.now += REPLICA_TIMEOUT_S + 1
+    around.groups.tick()
+    assert around.suggested == [takeover_without(BOB, CID)]
+
+
+def test_an_author_that_waits_for_nobody_else_asks_for_no_other_epoch() -> None:
+    around = Around()
+    around.decide(copies(0, ME))
+    around.now += REPLICA_TIMEOUT_S + 1
+    around.groups.tick()
+    assert around.suggested == []
+
+
+def test_an_author_stays_though_it_is_not_the_first_of_the_set() -> None:
+    around = Around()
+    around.decide(copies(0, BOB, ME, CID, author=ME))
+    around.carry()
+    around.heard(BOB, report_message([report(BOB)]))
+    around.now += REPLICA_TIMEOUT_S + 1
+    around.groups.tick()
+    [(change, _)] = around.suggested
+    assert (change.author, change.in_sync) == (ME, (BOB, ME))
+
+
+def test_a_copy_that_lacks_something_is_left_out_and_stays_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    around = begun()
+    lacking = SimpleNamespace(lacking={CID: "number 7"}, settle=None)
+    monkeypatch.setattr(groups_module, "merged", lambda *_: lacking)
+    for one in (BOB, CID):
+        around.heard(one, report_message([report(one)]))
+    assert around.suggested == [takeover_without(CID)]
+    assert (around.phase(), around.log.records) == ("stuck", [])
+    assert "lacks number 7" in caplog.text
+    around.now += REPLICA_TIMEOUT_S + 1
+    around.groups.tick()
+    assert around.suggested == [takeover_without(CID)] * 2
+
+
+def test_copies_of_which_none_has_what_the_others_have_keep_their_partition_closed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def nobody_has_all(*_: object) -> None:
+        raise MergeError("no copy has what the others have")
+
+    around = begun()
+    monkeypatch.setattr(groups_module, "merged", nobody_has_all)
+    for one in (BOB, CID):
+        around.heard(one, report_message([report(one)]))
+    assert (around.phase(), around.log.records, around.suggested) == ("stuck", [], [])
+    assert "no copy has what the others have" in caplog.text
+
+
+def test_a_copy_that_left_an_open_set_is_sent_nothing_more() -> None:
+    around = opened()
+    around.decide(copies(0, ME, BOB))
+    [stream] = around.streams
+    assert list(stream.followers) == [BOB]
+
+
+def late_follower(*, opened_by_log: bool = True) -> Around:
+    """Return a primary whose second partition has a copy that stores nothing."""
+    around = opened()
+    around.decide(copies(0, ME, BOB, CID, opened=opened_by_log))
+    around.heard(BOB, stored_message([StoredUpto(0, 0, 2, 1)]))
+    around.now += REPLICA_TIMEOUT_S + 1
+    return around
+
+
+def test_a_copy_that_stores_nothing_is_complained_of_at_intervals() -> None:
+    around = late_follower()
+    for after, times in ((0.0, 1), (ASK_AGAIN_S / 2, 1), (ASK_AGAIN_S, 2)):
+        around.now = 106.0 + after
+        around.groups.tick()
+        removed = CopiesRemoved(copy=CID, partitions=(0,))
+        assert around.suggested == [(removed, ((0, 2, 1),))] * times
+
+
+def test_no_copy_is_removed_in_place_before_the_log_knows_that_the_epoch_is_open() -> None:
+    around = late_follower(opened_by_log=False)
+    around.groups.tick()
+    assert [type(change) for change, _ in around.suggested] == [EpochsOpened]
+
+
+def test_who_reaches_less_than_its_copies_gives_up_what_it_complained_of_last() -> None:
+    around = late_follower()
+    around.groups.tick()
+    around.groups.refused(1, "it is stale")
+    assert around.released == []
+    around.now += ASK_AGAIN_S
+    around.groups.tick()
+    around.groups.refused(1, GIVE_IT_UP)  # of that one nobody knows any more
+    around.groups.refused(2, GIVE_IT_UP)
+    assert around.released == [[], [0]]
+
+
+# ------------------------------------------------------------------ a copy
+
+
+def prepared(first: int) -> PrepareRecord:
+    return PrepareRecord(
+        tx_id=first.to_bytes(16, "big"), attempt=1, near=(BOB.member.bytes, 1), time=first, home=0,
+        participants=(Participant(0, 2, 1),), run=Run(0, 2, first, 1), namespaces=16,
+        keys=[b"k"], values=[b"v"],
+    )  # fmt: skip
+
+
+def items(*records: Streamed, first: int = 1) -> Message:
+    return replicate_message(
+        [Item(0, 0, 2, number, record) for number, record in enumerate(records, first)]
+    )
+
+
+OPEN = OpenRecord(rows=(Opened(0, 2),))
+UPTO = CommitUptoRecord(rows=(Upto(0, 2, 1),))
+
+
+def following() -> Around:
+    around, settle = followed()
+    around.heard(BOB, settle_message([settle]))
+    around.carry()
+    assert around.said() == [(BOB.member, "settle-stored")]
+    return around
+
+
+def test_a_list_is_stored_once_and_answered_each_time_if_it_is_of_the_epoch() -> None:
+    around, settle = followed()
+    around.heard(CID, settle_message([settle]))
+    around.heard(BOB, settle_message([replace(settle, epoch=3)]))
+    assert around.log.records == []
+    around.heard(BOB, settle_message([settle]))
+    assert around.said() == []
+    around.carry()
+    assert around.said() == [(BOB.member, "settle-stored")]
+    around.heard(BOB, settle_message([settle]))
+    assert (around.said(), around.log.records) == ([(BOB.member, "settle-stored")], [])
+
+
+def test_a_list_whose_epoch_is_over_by_the_time_it_is_durable_is_not_answered() -> None:
+    around, settle = followed()
+    around.heard(BOB, settle_message([settle]))
+    around.decide(copies(0, BOB, ME, epoch=3))
+    around.log.barriers.clear()
+    around.carry()
+    assert around.said() == []
+    around.heard(BOB, items(OPEN))
+    assert around.log.commits == []
+
+
+def answers(around: Around) -> list[tuple[UUID, list[StoredUpto]]]:
+    told, around.told = around.told, []
+    return [(member, stored_of(message)) for member, message in told]
+
+
+def test_items_are_answered_when_they_are_durable_and_again_when_they_come_again() -> None:
+    around = following()
+    around.heard(BOB, items(OPEN, prepared(1)))
+    around.heard(BOB, items(OPEN))
+    assert answers(around) == [], "nothing is durable yet"
+    [(commit, _)] = around.log.commits
+    assert commit.record is not None
+    assert commit.then is not None
+    assert commit.record(0)
+    assert around.log.noted == [prepared(1).tx_id]
+    commit.then()
+    row = StoredUpto(0, 0, 2, 2)
+    assert answers(around) == [(BOB.member, [row])]
+    assert around.applied == 1, "reads may have waited for it"
+    around.heard(BOB, items(OPEN))
+    assert answers(around) == [(BOB.member, [row])]
+    assert len(around.log.commits) == 1
+    around.groups.connected(BOB.member)
+    assert [kind for _, kind in around.said()] == ["report", "settle-stored", "stored"]
+    around.groups.connected(CID.member)
+    assert around.said() == []
+
+
+def test_only_what_somebody_waits_for_is_in_haste() -> None:
+    around = following()
+    around.heard(BOB, items(OPEN, prepared(1)))
+    around.heard(BOB, items(UPTO, first=3))
+    around.waits = True
+    around.heard(BOB, items(UPTO, first=4))
+    hastes = [haste for _, haste in around.log.commits]
+    assert hastes == [Haste.AT_ONCE, Haste.COURTESY, Haste.AT_ONCE]
+
+
+def test_what_is_queued_of_an_epoch_that_is_over_does_not_get_into_the_log() -> None:
+    around = following()
+    around.heard(BOB, items(OPEN, prepared(1)))
+    around.decide(copies(0, BOB, ME, epoch=3))
+    around.told.clear()
+    [(commit, _)] = around.log.commits
+    assert commit.record is not None
+    assert commit.then is not None
+    assert commit.record(0) == b""
+    commit.then()
+    assert answers(around) == []
+
+
+def test_items_that_did_not_get_into_the_log_end_the_connection_and_are_taken_again() -> None:
+    around = following()
+    line = around.heard(BOB, items(OPEN))
+    around.heard(BOB, items(prepared(1), first=2))
+    [(commit, _), (behind, _)] = around.log.commits
+    assert commit.undo is not None
+    commit.undo()
+    assert line.ended == 1
+    assert behind.record is not None
+    assert behind.record(0) == b"", "what lies before it is missing"
+    around.heard(BOB, items(OPEN, prepared(1)))
+    assert len(around.log.commits) == 3
+    again = around.log.commits[-1][0].record
+    assert again is not None
+    assert again(0)
+
+
+def test_a_stored_item_may_let_something_commit() -> None:
+    around = opened()
+    decides = around.log.decides
+    around.heard(BOB, stored_message([StoredUpto(0, 0, 2, 1)]))
+    assert around.log.decides == decides + 1
+
+
+def test_a_copy_is_asked_for_reads_in_an_epoch_that_is_open_here_if_it_is_listed_and_whole() -> (
+    None
+):
+    around = following()
+    state = around.log.state
+    assert around.groups.followed(0) is None
+    state.epochs[0] = 2
+    assert around.groups.followed(0) is None, "it lacks something"
+    state.copies.open(0, 2)
+    found = around.groups.followed(0)
+    assert found is not None
+    assert (found.epoch, found.author) == (2, BOB)
+    state.epochs[0] = 1
+    assert around.groups.followed(0) is None
+    state.epochs[0] = 2
+    around.decide(copies(0, BOB, CID))  # it was taken out of the set
+    assert around.groups.followed(0) is None
+
+
+# ------------------------------------------------------------------ early words, and a broken log
+
+
+def test_what_speaks_of_decisions_to_come_waits_and_what_is_behind_it_does_too() -> None:
+    around = Around()
+    around.decide(copies(0, BOB, ME))
+    around.carry()
+    around.told.clear()
+    line = connection(CID, decided=3)
+    around.groups.arrived(line, [report_message([report(CID, epoch=3)])])
+    line.decided = 1  # as if it was of a message behind it
+    around.groups.arrived(line, [report_message([report(CID, epoch=3)])])
+    gone = around.heard(CID, report_message([report(CID, epoch=3)]), decided=3)
+    gone.up = False
+    heard: list[Message] = []
+    around.groups._take_reports = lambda _sender, message: heard.append(message)  # type: ignore[method-assign]
+    around.decide(copies(0, ME, CID, epoch=3))
+    assert len(heard) == 1, "the first one still waits"
+    around.decide(copies(0, ME, CID, epoch=3))
+    assert len(heard) == 2
+
+
+def test_too_much_that_comes_early_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups_module, "EARLY_MAX", 2)
+    around = begun()
+    message = report_message([report(BOB)])
+    assert around.heard(BOB, message, message, decided=9).ended == 0
+    assert around.heard(BOB, message, decided=9).ended == 1
+    assert around.heard(CID, message).ended == 0
+
+
+def test_a_new_connection_is_told_again_what_may_have_been_lost() -> None:
+    around = listed()
+    around.heard(BOB, settle_stored_message([Opened(0, 2)]))
+    around.groups.connected(BOB.member)
+    assert around.said() == []
+    around.groups.connected(CID.member)
+    assert around.said() == [(CID.member, "settle")]
+    around, _ = followed()
+    around.groups.connected(CID.member)
+    assert around.said() == []
+    around.groups.connected(BOB.member)
+    assert around.said() == [(BOB.member, "report")]
+    around.decide(copies(0, CID, BOB, epoch=3))
+    around.groups.connected(BOB.member)
+    assert around.said() == []
+
+
+def test_each_tick_tells_what_has_committed() -> None:
+    around = begun()
+    around.groups.tick()
+    assert around.log.tells == 1
+
+
+def test_what_is_decided_may_let_something_commit() -> None:
+    around = begun()
+    decides = around.log.decides
+    around.decide(copies(0, ME, BOB))
+    assert around.log.decides == decides + 1
+
+
+def broken(*partitions: PartitionCopies) -> Around:
+    around = Around()
+    around.decide(*partitions)
+    around.log.failure = TidelogError("the disk is broken")
+    return around
+
+
+def test_a_member_whose_log_is_broken_leaves_sets_that_others_are_in() -> None:
+    around = broken(copies(0, ME, BOB), copies(1, BOB, ME))
+    around.streams.open(0, 2, [BOB], 0.0)
+    for after, times in ((0.0, 1), (ASK_AGAIN_S / 2, 1), (ASK_AGAIN_S, 2)):
+        around.now = 100.0 + after
+        around.groups.tick()
+        assert around.suggested == [(MemberGone(incarnation=ME), ())] * times
+    assert around.log.forsaken == [0] * 3
+    assert around.released == []
+    around.heard(BOB, report_message([report(BOB)]))
+    assert (around.log.records, around.log.tells) == ([], 0), "nothing rests on this log"
+
+
+def test_a_member_whose_log_is_broken_keeps_what_only_it_has() -> None:
+    around = broken(copies(0, ME, BOB), copies(1, ME), copies(2, BOB, ME), copies(3, BOB, CID))
+    around.groups.tick()
+    assert (around.suggested, around.released) == ([], [[0]])
+    around = broken(copies(0, ME))
+    around.groups.tick()
+    assert (around.suggested, around.released) == ([], [[]])
+
+
+def test_nothing_is_taken_that_comes_behind_a_failure_of_the_log() -> None:
+    around = following()
+    around.log.failure = TidelogError("the disk is broken")
+    around.heard(BOB, items(OPEN))
+    assert around.log.commits == []
