@@ -823,7 +823,7 @@ def test_the_address_of_a_cluster_is_no_store(
 ) -> None:
     # The hints were to check the path, and about views of Spark.
     monkeypatch.chdir(tmp_path)
-    for command in (("get", url, "map", "key"), ("put", url, "map", "key", "value", "--create")):
+    for command in (("get", url, "map", "key"), ("put", url, "map", "key", "1", "--create")):
         done = run("kv", *command)
         assert done.exit_code in (2, 4)
         assert "onnect to a cluster with `tidelog.connect`" in done.stderr
