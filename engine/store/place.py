@@ -53,7 +53,9 @@ def place_of(path: str | os.PathLike[str], what: str = "the path of a store") ->
     if _URI.match(given):
         raise UsageError(
             f"{what} is one of a directory on a local disk, and {given} is a URI",
-            hint="Name a directory; the views of Spark read copies that have a URI.",
+            hint="Connect to a cluster with `tidelog.connect`; a store is in a directory."
+            if given.startswith(("tidelog:", "tidelog+unix:"))
+            else "Name a directory; the views of Spark read copies that have a URI.",
         )
     return os.path.abspath(given)
 

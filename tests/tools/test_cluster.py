@@ -815,3 +815,16 @@ def test_more_backups_than_other_members_are_refused(
     assert "2 members have 1 backup of a partition at most, not 2" in done.stderr
     assert "next:  Give --backups 1, or -n 3." in done.stderr
     assert os.listdir(tmp_path) == [], "a mistake leaves nothing behind"
+
+
+@pytest.mark.parametrize("url", ["tidelog://127.0.0.1:1", "tidelog+unix:///run/socket"])
+def test_the_address_of_a_cluster_is_no_store(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    # The hints were to check the path, and about views of Spark.
+    monkeypatch.chdir(tmp_path)
+    for command in (("get", url, "map", "key"), ("put", url, "map", "key", "1", "--create")):
+        done = run("kv", *command)
+        assert done.exit_code in (2, 4)
+        assert "onnect to a cluster with `tidelog.connect`" in done.stderr
+    assert os.listdir(tmp_path) == []

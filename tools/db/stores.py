@@ -87,7 +87,9 @@ def require_store(path: str) -> None:
             raise cluster_directory(path)
         raise NotFoundError(
             f"there is no store at {path}",
-            hint="Check the path; `tidelog kv put` and `kv import` make a store with --create.",
+            hint="These commands are for stores: connect to a cluster with `tidelog.connect`."
+            if path.startswith(("tidelog:", "tidelog+unix:"))
+            else "Check the path; `tidelog kv put` and `kv import` make a store with --create.",
         )
 
 
