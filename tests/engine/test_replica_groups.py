@@ -520,13 +520,14 @@ def test_no_copy_is_removed_in_place_before_the_log_knows_that_the_epoch_is_open
 
 def test_who_reaches_less_than_its_copies_gives_up_what_it_complained_of_last() -> None:
     around = late_follower()
-    around.groups.tick()
-    around.groups.refused(1, "it is stale")
+    for _ in range(3):
+        around.groups.tick()
+        around.now += ASK_AGAIN_S
+    around.groups.refused(3, "it is stale")
     assert around.released == []
-    around.now += ASK_AGAIN_S
     around.groups.tick()
     around.groups.refused(1, GIVE_IT_UP)  # of that one nobody knows any more
-    around.groups.refused(2, GIVE_IT_UP)
+    around.groups.refused(4, GIVE_IT_UP)
     assert around.released == [[], [0]]
 
 
