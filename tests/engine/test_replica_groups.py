@@ -30,7 +30,7 @@ from tidelog.engine.commit.entries import Commit
 from tidelog.engine.net.frames import Message
 from tidelog.engine.net.kinds import BY_NUMBER
 from tidelog.engine.node import groups as groups_module
-from tidelog.engine.node.groups import ASK_AGAIN_S, REPLICA_TIMEOUT_S, ReplicaGroups
+from tidelog.engine.node.groups import ASK_AGAIN_S, EARLY_MAX, REPLICA_TIMEOUT_S, ReplicaGroups
 from tidelog.engine.node.log import Haste
 from tidelog.engine.replication.merging import MergeError
 from tidelog.engine.replication.reports import (
@@ -78,7 +78,12 @@ def members(*away: Incarnation) -> dict[UUID, KnownMember]:
 def copies(partition: int, *listed: Incarnation, epoch: int = 2, **more: Any) -> PartitionCopies:
     """Return what is decided of a partition; who is listed first is its author."""
     row = PartitionRow(partition=partition, version=1, replicas=tuple(o.member for o in listed))
-    fields = {"changed": 1, "opened": False, "in_sync": listed, "author": listed[0]} | more
+    fields: dict[str, Any] = {
+        "changed": 1,
+        "opened": False,
+        "in_sync": listed,
+        "author": listed[0],
+    } | more
     return PartitionCopies(row=row, epoch=epoch, **fields)
 
 
@@ -159,7 +164,7 @@ class Around:
             Topology(index=self._index, members=members(*away), partitions=partitions)
         )
 
-    def heard(self, sender: Incarnation, *messages: Message, **more: Any) -> SimpleNamespace:
+    def heard(self, sender: Incarnation, *messages: Message, **more: Any) -> Any:
         """Let messages arrive over a connection of their own; return that."""
         line = connection(sender, **more)
         self.groups.arrived(line, messages)
@@ -183,7 +188,7 @@ class Around:
 
 
 def connection(sender: Incarnation, *, decided: int = 0) -> Any:
-    line = SimpleNamespace(
+    line: Any = SimpleNamespace(
         other=SimpleNamespace(member=sender.member.bytes, boot=sender.boot),
         decided=decided, up=True, ended=0,
     )  # fmt: skip
@@ -693,18 +698,18 @@ def test_what_speaks_of_decisions_to_come_waits_and_what_is_behind_it_does_too()
     gone = around.heard(CID, report_message([report(CID, epoch=3)]), decided=3)
     gone.up = False
     heard: list[Message] = []
-    around.groups._take_reports = lambda _sender, message: heard.append(message)  # type: ignore[method-assign]
+    groups: Any = around.groups
+    groups._take_reports = lambda _sender, message: heard.append(message)
     around.decide(copies(0, ME, CID, epoch=3))
     assert len(heard) == 1, "the first one still waits"
     around.decide(copies(0, ME, CID, epoch=3))
     assert len(heard) == 2
 
 
-def test_too_much_that_comes_early_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups_module, "EARLY_MAX", 2)
+def test_too_much_that_comes_early_ends_its_connection() -> None:
     around = begun()
     message = report_message([report(BOB)])
-    assert around.heard(BOB, message, message, decided=9).ended == 0
+    assert around.heard(BOB, *[message] * EARLY_MAX, decided=9).ended == 0
     assert around.heard(BOB, message, decided=9).ended == 1
     assert around.heard(CID, message).ended == 0
 
