@@ -420,8 +420,9 @@ class TooFewCopiesError(ClusterError):
     code = "TL-CLU-006"
     retryable = True
     hint = (
-        "Start the members that are away; `tidelog cluster status` names them. How many copies "
-        "have to be there was said when the cluster was made (`--min-in-sync`)."
+        "Reads go on. `tidelog cluster status` tells which copies are missing; one that left its "
+        "set does not come back in this preview. How many have to be there was said when the "
+        "cluster was made (`--min-in-sync`)."
     )
 
     def __init__(self, message: str, *, partition: int, hint: str | None = None) -> None:

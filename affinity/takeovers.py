@@ -17,7 +17,7 @@ Left out: who knows what is asked here (``engine.agreement``), and what may foll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
@@ -50,12 +50,14 @@ def takeovers_due(
     outlived: Outlived = surely,
     waited: Callable[[int], bool] = surely,
     released: Mapping[int, GivenUp] = NOTHING,
+    leaving: Collection[Incarnation] = (),
 ) -> list[Takeover]:
     """Return the takeovers that have to be, and for which somebody is there.
 
     ``may_move`` tells whether the lease of an author that has gone has surely ended, ``waited``
     whether a partition whose whole set is away has been waited for long enough.  ``released`` has
-    the epochs that their authors serve no more, by partition.
+    the epochs that their authors serve no more, by partition; ``leaving`` are members that are
+    about to go.
     """
     due = []
     for partition in sorted({*topology.incomplete, *released}):
@@ -75,7 +77,7 @@ def takeovers_due(
                 Takeover(
                     partition=partition,
                     epoch=copies.epoch + 1,
-                    author=_next_author(copies, listed, given_up),
+                    author=_next_author(copies, listed, given_up, leaving),
                     in_sync=tuple(listed),
                 )
             )
@@ -128,16 +130,20 @@ def _outlived_all(
 
 
 def _next_author(
-    copies: PartitionCopies, listed: Sequence[Incarnation], given_up: GivenUp | None
+    copies: PartitionCopies,
+    listed: Sequence[Incarnation],
+    given_up: GivenUp | None,
+    leaving: Collection[Incarnation],
 ) -> Incarnation:
     """Return who goes on: the author if it can, and else the first of the row that is listed (K1).
 
-    Who gave the partition up gets it again only if there is nobody else, and in favour of a member
-    that is listed that one is taken (K7).
+    Who gave the partition up, or is about to go, gets it only if there is nobody else, and in
+    favour of a member that is listed that one is taken (K7).
     """
     if copies.author in listed and given_up is None:
         return copies.author
-    able = [one for one in listed if one != copies.author] or listed
+    others = [one for one in listed if one != copies.author] or listed
+    able = [one for one in others if one not in leaving] or others
     by_member = {incarnation.member: incarnation for incarnation in able}
     wanted = copies.row.replicas if given_up is None else (given_up.target, *copies.row.replicas)
     hottest = next((member for member in wanted if member in by_member), None)

@@ -13,6 +13,8 @@ A fault is a line: when it comes, what it is, and what that needs.
     AT kill_at NAME NTH DOWN POINT    the same, when a point is reached for the n-th time
     AT crash_at NAME NTH MOMENT DOWN  its machine loses power at the n-th operation of its disk
     AT stop NAME DOWN                 a member drains and ends
+    AT stop_all DOWN                  all members are told to
+    AT move PARTITION NAME            a partition is handed over to a member, if it has a copy
     AT power_cut DOWN                 all members lose power
     AT cut NAMES SECONDS              nothing passes between these hosts and the others
     AT cut_way FROM TO SECONDS        nothing of one host arrives at another
@@ -35,6 +37,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 
@@ -89,6 +92,8 @@ COPIES_POINTS = (
 )
 """Points that only members reach whose partitions have other copies."""
 COPIES_KINDS = ("replicate", "stored", "report", "settle", "settle-stored") * 2
+PLANNED_WEIGHTS = ((0, 0), (1, 8))
+"""Of ``stop_all`` and ``move``, without copies and with them."""
 HELD_KINDS = ("ping", "pong", "lease", "propose", "accepted", "decided", "ask-promise")
 
 
@@ -109,6 +114,8 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "kill_at": ("member", "count", "seconds", "point"),
     "crash_at": ("member", "count", "moment", "seconds"),
     "stop": ("member", "seconds"),
+    "stop_all": ("seconds",),
+    "move": ("partition", "member"),
     "power_cut": ("seconds",),
     "cut": ("hosts", "seconds"),
     "cut_way": ("host", "host", "seconds"),
@@ -154,6 +161,8 @@ def _fits(need: str, word: str, nodes: int) -> bool:
         "kind": KINDS,
     }
     match need:
+        case "partition":
+            return word.isdecimal() and int(word) < PARTITIONS
         case "hosts":
             return set(word.split(",")) < set(hosts)
         case "count":
@@ -188,7 +197,7 @@ def _drawn(rng: random.Random, at: float, nodes: int, backups: int) -> StormFaul
     seconds, down = f"{rng.uniform(0.1, 4.0):.3f}", f"{rng.uniform(0.0, 3.0):.3f}"
     kind = rng.choices(
         list(_FORMS),
-        [4, 5, 4, 1, 1, 3, 3, 2, 2, 1, 1, 1, 1, 3, 1],
+        [4, 5, 4, 1, *PLANNED_WEIGHTS[backups > 0], 1, 3, 3, 2, 2, 1, 1, 1, 1, 3, 1],
     )[0]
     match kind:
         case "kill":
@@ -208,7 +217,9 @@ def _drawn(rng: random.Random, at: float, nodes: int, backups: int) -> StormFaul
             needs = [one, seconds]
         case "stop":
             needs = [one, down]
-        case "power_cut":
+        case "move":
+            needs = [str(rng.randrange(PARTITIONS)), one]
+        case "power_cut" | "stop_all":
             needs = [down]
         case "cut":
             side = rng.sample(hosts, rng.randint(1, len(hosts) // 2))
@@ -491,6 +502,13 @@ class _Storm:
                 if needs[0] in cluster.running():
                     self._down[needs[0]] = float(needs[1])
                     await cluster.stop(needs[0])
+            case "stop_all":
+                self._down = dict.fromkeys(cluster.names, float(needs[0]))
+                async with trio.open_nursery() as nursery:
+                    for name in cluster.running():
+                        nursery.start_soon(cluster.stop, name)
+            case "move":
+                self._move(int(needs[0]), needs[1])
             case "power_cut":
                 self._cut_power(float(needs[0]))
             case "cut":
@@ -514,6 +532,13 @@ class _Storm:
                 cluster.nodes[needs[0]].clocks.jump_wall(float(needs[1]))
             case _:
                 cluster.nodes["n1"].clocks.move(float(needs[0]))
+
+    def _move(self, partition: int, target: str) -> None:
+        cluster = self.cluster
+        primary = cluster.running().get(cluster.primary(partition)) if cluster.running() else None
+        if primary is not None and primary.partitions.serves(partition, primary.now):
+            with suppress(UsageError):  # the target has no copy in sync
+                primary.move(partition, cluster.member_id(target).bytes, lambda _refused: None)
 
     def _cut_power(self, down: float) -> None:
         self._down = dict.fromkeys(self.cluster.names, down)

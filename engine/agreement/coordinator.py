@@ -359,7 +359,12 @@ class Coordinator:
         return [
             *removals_due(topology, outlived),
             *takeovers_due(
-                topology, may_move, outlived=outlived, waited=waited, released=self._released
+                topology,
+                may_move,
+                outlived=outlived,
+                waited=waited,
+                released=self._released,
+                leaving=self._departures.leaving(),
             ),
         ]
 

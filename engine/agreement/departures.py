@@ -17,6 +17,7 @@ declared gone for whom there are ``too_few``: all are waited for when it is star
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from ...affinity.takeovers import GivenUp
@@ -60,6 +61,10 @@ class Departures:
             if given_up is None or given_up.epoch != topology.partitions[partition].epoch:
                 return HAND_OVER
         return None
+
+    def leaving(self) -> Collection[Incarnation]:
+        """Return who has asked."""
+        return self._asked.keys()
 
     def too_few(self, topology: Topology) -> bool:
         """Tell whether those that have not asked to leave are not a majority."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ...affinity.errors import ClusterError, CommitUnknownError, DeadlineError, RolledBackError
+from ...affinity.errors import CommitUnknownError, RolledBackError, TidelogError
 from ..commit.entries import Receipt
 from ..commit.outcomes import home_of
 from .routing import AnswerLostError, Cluster, Job, Steps, Tried, question, served
@@ -113,7 +113,7 @@ def _took_effect(
     if lost.now < until:
         try:
             outcome = yield from question(cluster, tx_id, given, home, until)
-        except (ClusterError, DeadlineError) as error:
+        except TidelogError as error:  # whatever it is, it is not what became of the commit
             why = error
         else:
             if outcome in ("committed", "rolled_back"):

@@ -281,10 +281,13 @@ class _Search:
 
     def late(self) -> TidelogError:
         """Return the error for a call whose time is over, and that had no effect."""
+        shown = list(self.tried.items())
+        places = "; ".join(f"{place}: {why}" for place, why in shown[:TRIED_SHOWN_MAX])
+        places += f"; and {len(shown) - TRIED_SHOWN_MAX} others" * (len(shown) > TRIED_SHOWN_MAX)
         if self.fresh and self.minority and self.cluster.view is not None:
             return NotEnoughMembersError(
                 f"no majority of the {len(self.cluster.view.members)} members is there to tell "
-                f"who serves this ({self.reason})"
+                f"who serves this ({places or self.reason})"
             )
         if self.fresh or not self.tried:
             told = f": {self.reason}" if self.reason else ""
@@ -292,10 +295,7 @@ class _Search:
                 f"no answer from the cluster within the time that was given{told}",
                 hint="Give a longer `timeout` to `tidelog.connect`, or look at the members.",
             )
-        shown = list(self.tried.items())
-        places = "; ".join(f"{place}: {why}" for place, why in shown[:TRIED_SHOWN_MAX])
-        more = f"; and {len(shown) - TRIED_SHOWN_MAX} others" * (len(shown) > TRIED_SHOWN_MAX)
-        return NotEnoughMembersError(f"no member of the cluster was reached ({places}{more})")
+        return NotEnoughMembersError(f"no member of the cluster was reached ({places})")
 
     def looked(self, now: float, avoided: bytes = b"", *, greet: bool = True) -> Steps[float]:
         """Ask others what is new; ``fresh`` tells whether anybody has answered.
@@ -413,7 +413,7 @@ def _awaited(
         view is not None and view.coming.issuperset(job.partitions)
     )
     if search.fresh and not job.patient and not is_coming:
-        raise _unavailable(job, member)
+        raise _unavailable(job, member, view)
     search.reason = f"the member at {member.address} is away"
     yield from search.rested(now, COMING_S_MAX if is_coming else PAUSE_S_MAX)
     search.fresh = False
@@ -471,13 +471,16 @@ def _lacks_majority(event: Value | Failed) -> bool:
     return status.get("majority") is False
 
 
-def _unavailable(job: Job, member: MemberView) -> PartitionUnavailableError:
+def _unavailable(
+    job: Job, member: MemberView, view: ClusterView | None
+) -> PartitionUnavailableError:
     partition = min(job.partitions, default=0)
-    return PartitionUnavailableError(
-        f"partition {partition} is served by the member at {member.address} alone, "
-        "which is not there",
-        partition=partition,
-    )
+    if view is not None and job.partitions and len(view.copies[partition]) > 1:
+        text = f"was served by the member at {member.address}, which is not there, and no other "
+        text += "copy can take over yet"
+    else:
+        text = f"is served by the member at {member.address} alone, which is not there"
+    return PartitionUnavailableError(f"partition {partition} {text}", partition=partition)
 
 
 def question(

@@ -25,15 +25,22 @@ NOT_YET: dict[str, tuple[str, str]] = {
         "Leave `durability` out, or give `always`.",
     ),
     "groups": (
-        "transactions that touch several partitions of a cluster of several members",
-        "Put what belongs together into one partition, or write one key at a time.",
+        "transactions over several partitions if it has several members",
+        "Read and write one key at a time; what belongs together is best one value.",
     ),
     "snapshot": (
         "snapshots of a whole cluster",
-        "Read in a transaction, which confirms at its end what it has read.",
+        "A cluster of one member: read in a transaction, which confirms at its end what it has "
+        "read. A larger one shows each key as of one moment.",
     ),
-    "attach": ("attaching a load", "Write the rows with `map.load`."),
-    "backup": ("backups through a client", "Back up each member's store when it is stopped."),
+    "attach": (
+        "attaching a load",
+        "Write the rows with `map.load`; to a cluster of several members one by one.",
+    ),
+    "backup": (
+        "backups through a client",
+        "Read all pairs, and write them into a store of your own.",
+    ),
     "statistics": ("the statistics of a store", "`db.status()` tells what a member does."),
     "checkpoint": ("checkpoints on demand", "Each member takes its own when they are due."),
     "sync": ("syncs on demand", "Every commit is durable when it is answered."),

@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from ..system.environment import Address, Environment, Listener, Stream
+from ..system.environment import Address, Environment, Listener, Stream, address_text
 from .complaints import Complaints
 from .connection import Connection, Sent, hear, say
 from .frames import FrameDecoder, FrameError, Message
@@ -214,7 +214,9 @@ class Transport:
                 except (OSError, UnwelcomeError) as error:
                     failures += 1
                     if isinstance(error, UnwelcomeError):
-                        self._complain("unwelcome", f"not connected to {way.address}: {error}")
+                        self._complain(
+                            "unwelcome", f"not connected to {address_text(way.address)}: {error}"
+                        )
                     self._events.failed(member, channel, error)
                     await trio.sleep(self._pause(failures))
             if dialled is None:
@@ -317,17 +319,23 @@ class Transport:
                     mine = self._introduction("member", other.channel, other.number)
                     refusal = judge_caller(mine, other, links=self._links, standing=self._standing)
                     if refusal:
-                        self._complain("refusal", f"refused {stream.peer}: {refusal.reason}")
+                        self._complain(
+                            "refusal", f"refused {address_text(stream.peer)}: {refusal.reason}"
+                        )
                         await say(stream, refusal)
                         return None
                     await self._welcome(stream, mine, other)
                     return self._connection(stream, decoder, mine, other, outgoing=False)
             except (OSError, FrameError) as error:
-                self._complain("stranger", f"no handshake with {stream.peer}: {error}")
+                self._complain(
+                    "stranger", f"no handshake with {address_text(stream.peer)}: {error}"
+                )
             finally:
                 self._strangers.pop(scope, None)
         if scope.cancelled_caught:
-            self._complain("silent", f"{stream.peer} connected and did not say who it is")
+            self._complain(
+                "silent", f"{address_text(stream.peer)} connected and did not say who it is"
+            )
         return None
 
     async def _welcome(self, stream: Stream, mine: Introduction, other: Introduction) -> None:

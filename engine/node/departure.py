@@ -30,6 +30,8 @@ DRAIN_S_MAX = 5.0
 """Seconds that what is on its way gets before a partition is released all the same."""
 HAND_OVER_S_MAX = 2 * DRAIN_S_MAX
 """Seconds that a member that stops waits for the others to serve what it did."""
+HAND_OVERS_MAX = 3
+"""Times that it does so: of members that all stop one may get what another one has served."""
 ASK_S_MAX = 2.0
 """Seconds that a member that stops waits for the others to take note of it."""
 
@@ -68,7 +70,8 @@ class Departure:
         partitions = self._partitions
         if any(map(_is_shared, partitions.authored())) and await self._ask() == HAND_OVER:
             with trio.move_on_after(HAND_OVER_S_MAX):
-                await self.hand_over([*filter(_is_shared, partitions.authored())], None)
+                for _ in range(HAND_OVERS_MAX):  # others that stop may hand over to this one
+                    await self.hand_over([*filter(_is_shared, partitions.authored())], None)
         partitions.draining = True
         with trio.move_on_after(DRAIN_S_MAX):
             await self._log.written()

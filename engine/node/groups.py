@@ -92,8 +92,8 @@ class Decisions(Protocol):
     def suggest(self, change: TopologyChange, guards: tuple[Guard, ...] = ()) -> int:
         """Ask for a change once; return the number of the request."""
 
-    def release(self, partitions: list[int]) -> None:
-        """Serve some partitions no more in their epochs."""
+    def release(self, partitions: list[int], target: UUID | None = None) -> None:
+        """Serve some partitions no more in their epochs; ``target`` shall, if it is listed."""
 
 
 class Readers(Protocol):
@@ -347,11 +347,18 @@ class ReplicaGroups:
             )
 
     def _leave_out(self, takeover: OpeningEpoch, lacking: Mapping[Incarnation, str]) -> None:
-        """Ask for an epoch without copies that lack what they must have (I6)."""
+        """Ask for an epoch without copies that lack what they must have (I6).
+
+        An author that lacks it lets a copy go on that does not.
+        """
         takeover.left_out = frozenset(lacking)
         for copy, what in lacking.items():
             self._tell_of_lack(f"partition {takeover.partition}: {copy} lacks {what}")
-        self._begin_without(takeover, takeover.left_out)
+        whole = [copy for copy in takeover.copies.in_sync if copy not in lacking]
+        if self._me not in lacking:
+            self._begin_without(takeover, takeover.left_out)
+        elif whole:
+            self._decisions.release([takeover.partition], whole[0].member)
 
     def _tell_of_lack(self, what: str) -> None:
         log.error(
@@ -619,10 +626,10 @@ class ReplicaGroups:
         self._announced_at = now
         listed = [copies for copies in self._topology.partitions if self._me in copies.in_sync]
         shared = [copies for copies in listed if copies.in_sync[1:]]
-        if shared and shared == listed:
+        if shared and shared == listed:  # else there is what only this member can show
             self._decisions.suggest(MemberGone(incarnation=self._me))
-        else:  # what only this member has it goes on to show
-            self._decisions.release([c.row.partition for c in shared if c.author == self._me])
+        # Who serves nothing that others have is let go, and if it is not that is served at least.
+        self._decisions.release([c.row.partition for c in shared if c.author == self._me])
 
     def refused(self, request: int, reason: str) -> None:
         """Hear that a change which was suggested is not made."""

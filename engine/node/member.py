@@ -56,7 +56,7 @@ from .council import Council
 from .departure import Departure
 from .groups import REPLICA_TIMEOUT_S, ReplicaGroups
 from .log import NodeLog
-from .member_files import OpenMember
+from .member_files import OLD_DISK_HINT, OpenMember
 from .outflow import Outflow
 from .partitions import Partitions, just_started
 from .prepared import outcome_of
@@ -178,7 +178,7 @@ class RunningMember:
         if self.agreement.refusal is not None:
             raise ClusterError(
                 f"the cluster will not have the disk of this member: {self.agreement.refusal}",
-                hint="Keep the directory aside; it is not the newest state of this member.",
+                hint=OLD_DISK_HINT,
             )
 
     async def leave(self) -> None:
@@ -517,7 +517,16 @@ class RunningMember:
 
         async def hand_over() -> None:
             await self._departure.hand_over([copies], UUID(bytes=member))
-            done(None)
+            author = self.agreement.topology.partitions[partition].author
+            if author.member.bytes == member:
+                done(None)
+            else:
+                done(
+                    ClusterError(
+                        f"partition {partition} was handed over, to {author}: the member "
+                        "that was named was not there any more"
+                    )
+                )
 
         if member == self.agreement.me.member.bytes:
             done(None)

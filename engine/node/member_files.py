@@ -34,6 +34,10 @@ from ..system.layout import CONFIG_LOG_NAME, MANIFEST_NAME, NEW_CONFIG_LOG_NAME
 
 REMAINS = frozenset((CONFIG_LOG_NAME, NEW_CONFIG_LOG_NAME))
 """What an ``init_member`` that was interrupted leaves beside the files of a store."""
+OLD_DISK_HINT = (
+    "Keep the directory aside: it is not the newest state of this member, and the cluster takes no "
+    "other. If that is lost, go on without this member: let the others run."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +220,7 @@ def _started(claim: Claim, files: StoreFiles) -> OpenMember:
             raise ClusterError(
                 f"the manifest at {claim.path} is older than the configuration log beside it: "
                 f"{refusal}",
-                hint="Keep the directory aside; it is not the newest state of this member.",
+                hint=OLD_DISK_HINT,
             )
         files.manifests.put(
             replace(
@@ -239,6 +243,6 @@ def _damaged(claim: Claim, damage: str | None) -> CorruptLogError:
         segment=0,
         offset=0,
         hint="This member votes for nothing, as what it promised may be lost. Keep the directory, "
-        "let the other members run, and write its data into a store: `tidelog db salvage "
-        f"{claim.path} DIR`.",
+        "and let the other members run. If nobody has copies, write its data into a store: "
+        f"`tidelog db salvage {claim.path} DIR`.",
     )

@@ -112,6 +112,14 @@ class Partitions:
         copies = self._leases.topology.partitions[partition]
         return self._opened.get(partition) == copies.epoch and self._leases.is_author(copies)
 
+    def has_others(self) -> bool:
+        """Tell whether there are other members, who miss one that is busy for long."""
+        return len(self._leases.topology.members) > 1
+
+    def epoch(self, partition: int) -> int:
+        """Return the newest epoch of a partition."""
+        return self._leases.topology.partitions[partition].epoch
+
     def check_epochs(self, epochs: Iterable[tuple[int, int]]) -> None:
         """Raise ``RoutedError`` unless these epochs of partitions are the newest, and open here."""
         for partition, epoch in epochs:
@@ -132,8 +140,8 @@ class Partitions:
             copies = len(topology.partitions[partition].in_sync)
             if copies < topology.min_in_sync:
                 raise TooFewCopiesError(
-                    f"partition {partition} has {copies} copies in sync, and nothing is written to "
-                    f"fewer than {topology.min_in_sync}",
+                    f"partition {partition} has {copies} {'copy' if copies == 1 else 'copies'} in "
+                    f"sync, and nothing is written to fewer than {topology.min_in_sync}",
                     partition=partition,
                 )
 
@@ -175,13 +183,24 @@ class Partitions:
 def unavailable(
     partition: int, copies: PartitionCopies, topology: Topology
 ) -> PartitionUnavailableError:
-    """Return the error for a partition that no member with its data is there for."""
-    names = [
-        f"{known.address} ({str(known.member)[:8]})"
-        for known in (topology.members[listed.member] for listed in copies.in_sync)
-    ]
+    """Return the error for a partition that no listed copy is there for as it was listed."""
+    listed = [topology.members[copy.member] for copy in copies.in_sync]
+    away = [known for known in listed if not known.present]
+    names = " and ".join(f"{known.address} ({str(known.member)[:8]})" for known in away or listed)
+    names += f", which {'is' if len(away) == 1 else 'are'} away" * bool(away)
+    if not away:
+        text = f"is about to be opened: all who have copies, {names}, were started again"
+        hint = "Try again in some seconds."
+    elif len(away) < len(listed):
+        text = f"waits for {names}: all who have copies ended together"
+        hint = "Start what is away, or wait some seconds: then those who are back go on."
+    else:
+        text = f"is unavailable: its data is at {names}"
+        hint = (
+            "Start that member again: everything that was acknowledged is on its disk."
+            if len(away) == 1
+            else "Start these members again: everything that was acknowledged is on their disks."
+        )
     return PartitionUnavailableError(
-        f"partition {partition} is unavailable: its data is at {', '.join(names)}, which is away",
-        partition=partition,
-        hint="Start that member again: everything that was acknowledged is on its disk.",
+        f"partition {partition} {text}", partition=partition, hint=hint
     )

@@ -120,8 +120,9 @@ class ClientCommit(Commit):
             tx_id=tx_id,
             home=self._runs[0],
         )
-        if self.undo is not None:
-            self.undo()
+        undo, self.undo = self.undo, None  # its group may be on its way still
+        if undo is not None:
+            undo()
 
 
 def outcome_of(found: Sequence[Record] | Outcome, tx_id: bytes, state: State) -> Outcome:

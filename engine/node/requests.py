@@ -63,8 +63,10 @@ HELD_S_MAX = 5.0
 """Seconds that a request waits for decisions before it is told to come again."""
 AT_ONCE = frozenset(("status", "partition", "copies", "stale"))
 """What a member answers for itself, whatever it knows of decisions."""
-PREPARE_BYTES_MAX, PREPARE_KEYS_MAX = 60 << 20, 500_000
-"""Of one transaction that other copies store, too: it goes to them in one message."""
+SHARE_BYTES_MAX, SHARE_KEYS_MAX = 16 << 20, 100_000
+"""Of one transaction in a cluster of several members, but for one value that is larger: it takes a
+member some tenths of a second in one piece, and one that says nothing for a second is taken for
+dead."""
 OUTSTANDING_BYTES_MAX = 32 << 20
 """Bytes of one partition that some copy does not have yet; who brings more comes again."""
 SILENT_S = 0.1
@@ -249,7 +251,7 @@ class Requests:
         held, self._held = self._held, []
         for one in held:
             if one.request.deadline < now:
-                one.request.fail(DeadlineError("the deadline passed before the request was begun"))
+                one.request.fail(_too_late(one.decided, self._around.decided))
             elif one.until < now:
                 one.request.fail(self._log.failure or _knows_too_little())
             elif one.request.connection.up:
@@ -294,6 +296,8 @@ class Requests:
     # -------------------------------------------------------------- commits
 
     def _commit(self, request: ClientRequest) -> None:
+        if self._partitions.has_others():
+            _check_share(request.arguments[6])
         wanted = wanted_of(request.arguments, self._log.state)
         touched = wanted.partitions()
         self._partitions.check(touched, self._around.now)
@@ -303,23 +307,29 @@ class Requests:
         if not wanted.writes:
             self._only_reads(request, wanted)
             return
+        self._check_log(touched)
         self._partitions.check_copies(touched)
         if self._log.queued_bytes > QUEUED_BYTES_MAX:
             raise RoutedError("wait", "more is to be written here than the disk keeps up with")
         shared = self._check_room(touched)
         commit = self._commit_of(wanted, lambda: self._ended(pending, wanted))
-        if shared and (commit.size > PREPARE_BYTES_MAX or len(wanted.writes) > PREPARE_KEYS_MAX):
-            raise TransactionTooLargeError(
-                f"a transaction of {len(wanted.writes):,} keys and {commit.size:,} bytes does not "
-                "fit into one message to the other copies of its partition",
-                hint=f"Commit at most {PREPARE_KEYS_MAX:,} keys, and {PREPARE_BYTES_MAX:,} bytes, "
-                "at once.",
-            )
         pending = PendingCommit(request, commit, wanted.tx_id, frozenset(touched))
         if request.deadline != float("inf"):
             commit.deadline = request.deadline
         self._ids.add(wanted.tx_id)
         self._log.put(commit, Haste.SHARED if shared else Haste.AT_ONCE)
+
+    def _check_log(self, partitions: Collection[int]) -> None:
+        """Raise if the log has failed: to come again if others have copies, who will serve (I6)."""
+        if self._log.failure is None:
+            return
+        if all(map(self._knows_no_more, partitions)):
+            raise self._log.failure
+        raise _about_to_withdraw()
+
+    def _knows_no_more(self, partition: int) -> bool:
+        """Tell whether the log has failed, and nobody else has what it holds of a partition."""
+        return self._log.failure is not None and self._streams.alone(partition)
 
     def _commit_of(self, wanted: WantedCommit, answer: Callable[[], object]) -> ClientCommit:
         return commit_of(
@@ -367,6 +377,8 @@ class Requests:
 
         Whoever runs again at once would lose again, until the copy is out of the set.
         """
+        if error is self._log.failure and not all(map(self._knows_no_more, wanted.partitions())):
+            return _about_to_withdraw()
         if not isinstance(error, ConflictError):
             return error
         if not self._log.is_undecided({read.full_key for read in wanted.reads}):
@@ -428,8 +440,7 @@ class Requests:
         if not 0 <= home < self._log.state.partitions:
             raise not_understood("a home that is not a partition")
         self._partitions.check((home,), self._around.now)
-        if self._log.failure is not None:
-            raise self._log.failure  # what is in the log may not be there behind a restart
+        self._check_log((home,))  # what is in it may not be there behind a restart
         if tx_id in self._ids:
             self._questions.append(request)
         elif tx_id in self._recent:
@@ -470,17 +481,24 @@ class Requests:
         self._partitions.check_copies((home,))
         refusal = outcomes.OutcomeEntry(outcomes.Kind.REFUSED, state.time, attempt)
         writes: Writes = {full_key: (home, OUTCOMES, tx_id, outcomes.encode_outcome(refusal))}
+        epoch = self._partitions.epoch(home)
         commit = ClientCommit(
-            FewUpdates(writes), self._streams, self._near, tx_id=self._log.new_id()
+            FewUpdates(writes),
+            self._streams,
+            self._near,
+            check=lambda _commit, _group: self._partitions.check_writable([(home, epoch)]),
+            tx_id=self._log.new_id(),
         )
 
         def done() -> None:
             self._ids.discard(tx_id)
-            if commit.error is not None:
+            if commit.error is None:
+                self._tell(request, home, "rolled_back")
+            elif commit.was_forsaken and not self._knows_no_more(home):
+                request.fail(RoutedError("wait", "who serves this next knows what is refused"))
+            else:
                 assert isinstance(commit.error, Exception)
                 request.fail(commit.error)
-            else:
-                self._tell(request, home, "rolled_back")
             self._ask_again()
 
         commit.then = commit.undo = done
@@ -528,8 +546,35 @@ class Requests:
         )
 
 
+def _too_late(wanted: int, known: int) -> DeadlineError:
+    return DeadlineError(
+        "the deadline passed before the request was begun: the member that was asked knows "
+        f"{known} decisions, and the client {wanted}",
+        hint="Look at that member: it does not hear from the others, or has just started. Then try "
+        "again.",
+    )
+
+
 def _knows_too_little() -> RoutedError:
     return RoutedError("wait", "this member knows too little of the cluster yet")
+
+
+def _check_share(writes: Sequence[tuple[int, list[bytes], list[bytes | None]]]) -> None:
+    """Raise for more than is carried in one piece, before anything is done that takes long."""
+    keys = sum(len(row[1]) for row in writes)
+    given = (one for row in writes for column in row[1:] for one in column)
+    size = sum(len(one) for one in given if type(one) is bytes)
+    if keys > SHARE_KEYS_MAX or (size > SHARE_BYTES_MAX and keys > 1):
+        raise TransactionTooLargeError(
+            f"a transaction of {keys:,} keys and {size:,} bytes is more than a member of a cluster "
+            "of several carries in one piece",
+            hint=f"Commit at most {SHARE_KEYS_MAX:,} keys, and {SHARE_BYTES_MAX:,} bytes, at once; "
+            "`map.load` does that.",
+        )
+
+
+def _about_to_withdraw() -> RoutedError:
+    return RoutedError("wait", "the log of this member failed, and others have what it serves")
 
 
 def _done(request: ClientRequest, refused: Exception | None) -> None:

@@ -103,7 +103,8 @@ def _already_open(environment: Environment, path: str) -> AlreadyOpenError:
         f"{path} is open for writing in {owner}",
         path=path,
         pid=pid,
-        hint="End that process, or open with `read_only=True`, which works beside it.",
+        hint="End that process, or open with `read_only=True`, which works beside it; beside a "
+        "cluster's member only `tidelog.connect` does.",
     )
 
 

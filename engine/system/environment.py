@@ -30,6 +30,14 @@ Address = tuple[str, int]
 """Host and port; a host that begins with a slash is the path of a Unix socket, with port 0."""
 
 
+def address_text(address: Address) -> str:
+    """Return an address as people write it: ``HOST:PORT``, ``[HOST]:PORT``, or a path."""
+    host, port = address
+    if host.startswith("/"):
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class LockHandle(Protocol):
     """A lock on a file, held until it is released or the process ends."""
 

@@ -143,7 +143,11 @@ def salvage(path: str) -> Salvaged:
         check_own(path, manifest, header)
     except UsageError as error:
         if log.unread:
-            raise
+            raise UsageError(
+                f"{error}; its log has records that only copies write, and what became of those "
+                "only the other members know",
+                hint="Keep the directory, and let the other members run: they have copies of it.",
+            ) from None
         text = f"{error}: what its other members serve was never here"
         lost.append(Lost(kind="member", text=text, harmless=True))
     data.choose(log)

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from tidelog import codecs
-from tidelog.errors import TidelogError, UsageError
+from tidelog.errors import ClusterError, TidelogError, UsageError
 from tidelog.testing import SimCluster
 
 PARTITIONS = 8
@@ -170,5 +170,52 @@ def test_members_that_stop_one_after_the_other_leave_a_majority_of_them_in_the_s
         at.start()
         await at.settled()
         assert {len(copies.in_sync) for copies in at.topology().partitions} == {2}
+
+    at.run(scenario)
+
+
+def test_a_move_to_a_member_that_is_gone_by_then_says_who_serves() -> None:
+    at = cluster(7)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        primary = at.primary(0)
+        target, other = (name for name in at.names if name != primary)
+        ended: list[Exception | None] = []
+        at.cut({target}, {primary, other})
+        at.member(primary).move(0, at.member_id(target).bytes, ended.append)
+        await at.kill(target)
+        while not ended:
+            await trio.sleep(0.01)
+        [error] = ended
+        assert isinstance(error, ClusterError)
+        assert str(at.topology().partitions[0].author) in str(error)
+
+    at.run(scenario)
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.1])
+def test_of_two_members_that_stop_together_none_hands_over_to_the_other(apart: float) -> None:
+    at = cluster(0, nodes=5)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        leaders = {at.coordinator()}
+        first, second, *stay = sorted(at.names, key=lambda name: (name in leaders, name))
+        writer = Writer(at, stay[0])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.run)
+            await trio.sleep(1)
+            async with trio.open_nursery() as stopping:
+                stopping.start_soon(at.stop, first)
+                await trio.sleep(apart)
+                stopping.start_soon(at.stop, second)
+            await trio.sleep(2)
+            nursery.cancel_scope.cancel()
+        assert not writer.errors
+        assert writer.pause < 1.0, "nobody waits for a lease to end"
+        await writer.check(stay[0])
 
     at.run(scenario)

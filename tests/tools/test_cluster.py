@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,10 +19,13 @@ from uuid import UUID
 import pytest
 
 from tidelog.affinity.errors import ClusterError, NotFoundError, UsageError
+from tidelog.engine.files.manifest import decode, encode
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, Message, frame, pack_message
 from tidelog.engine.net.handshake import Introduction, Refusal
 from tidelog.engine.net.kinds import BY_NAME
-from tidelog.engine.system.layout import CLUSTER_FILE_NAME
+from tidelog.engine.system.environment import address_text
+from tidelog.engine.system.layout import CLUSTER_FILE_NAME, MANIFEST_NAME
+from tidelog.tools.cluster import cli
 from tidelog.tools.cluster.blocks import Blocker, blocks_of, partitions_text
 from tidelog.tools.cluster.cluster_file import (
     LOG_NAME,
@@ -34,6 +38,7 @@ from tidelog.tools.cluster.cluster_file import (
 )
 from tidelog.tools.cluster.processes import command_line, end_of_log, pid_of, process_of
 from tidelog.tools.cluster.questions import PAGE, talking
+from tidelog.tools.cluster.running import LOCK_NAME, described, make_members
 from tidelog.tools.cluster.shares import shares_of
 from tidelog.tools.cluster.standing import (
     MemberAnswer,
@@ -45,7 +50,6 @@ from tidelog.tools.cluster.standing import (
 from tidelog.tools.cluster.stories import copy_text, story_of
 from tidelog.tools.cluster.tables import node_rows, partition_rows, summary_of
 from tidelog.tools.server.members import (
-    address_text,
     identified,
     member_id,
     named_members,
@@ -105,6 +109,10 @@ def test_members_that_cannot_be_are_refused(text: str, problem: str) -> None:
 @pytest.mark.parametrize("text", ["127.0.0.1:7400", "localhost:1", "[::1]:65535"])
 def test_an_address_is_written_as_it_was_read(text: str) -> None:
     assert address_text(parsed_address(text)) == text
+
+
+def test_a_socket_by_a_path_is_written_as_the_path() -> None:
+    assert address_text(("/run/a socket", 0)) == "/run/a socket"
 
 
 # ------------------------------------------------------------------ cluster.toml
@@ -468,6 +476,75 @@ def test_a_copy_is_in_the_way_only_if_it_stores_nothing_for_a_while() -> None:
     assert (block.kind, block.partitions, block.members) == ("lag", (0,), ("n2",))
     assert "n2 has not stored 3 items of 1 partition (0) of n1" in block.text
     assert "for 1.5 s" in block.text
+
+
+def test_partitions_that_are_read_only_are_told_though_all_are_served() -> None:
+    # Everything was said to be served, and nothing to block, while each write was refused.
+    careful = replace(THREE, backups=2, min_in_sync=2)
+    found = picture_of(careful, ALL)
+    assert summary(found)["partitions_served"] == 4
+    [block] = blocks(found)
+    assert (block.kind, block.partitions) == ("few", (0, 1, 2, 3))
+    assert block.text.startswith("4 partitions (0-3) are not written any more: fewer than 2 copies")
+    assert "--min-in-sync" in block.text
+    assert blocks(picture_of(replace(careful, min_in_sync=1), ALL)) == []
+
+
+def test_whose_disk_is_needed_is_started_first() -> None:
+    # The member to start for a majority was one that had no copy that counts.
+    alone = up(said(N1, [], majority=False), view(4, [2, 2, 2, 2], [1, 1, 1, 1]))
+    found = picture(n1=alone, n2=MemberAnswer(pid=0), n3=MemberAnswer(pid=0))
+    majority, unavailable = blocks(found)
+    assert majority.next == "start 1 of them: `tidelog cluster start 'a place' n3`"
+    assert unavailable.members == ("n3",)
+
+
+def test_who_is_to_serve_a_partition_and_is_away_does_not_serve_it_already(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A move to a member that had just been killed ended well, for it was the primary still.
+    write_cluster(str(tmp_path), THREE)
+    monkeypatch.setattr(cli, "look", lambda *_place: picture(**(ALL | {"n2": MemberAnswer(pid=0)})))
+    assert "n1 serves partition 0 already" in run("cluster", "move", tmp_path, 0, "n1").stderr
+    done = run("cluster", "move", tmp_path, 1, "n2")
+    assert done.exit_code == 6
+    assert "does not serve it now: the partition is unavailable" in done.stderr
+    assert "next:  start n2: `tidelog cluster start" in done.stderr
+
+
+def test_a_disk_that_is_lost_is_not_made_anew(run: Callable[..., Any], tmp_path: Path) -> None:
+    # Two of three new disks were an empty cluster of the same id, beside what was acknowledged.
+    place = tmp_path / "c"
+    place.mkdir()
+    found = described(str(place), 3, 4, 7400)
+    for name in ("n1", "n2", "n3"):
+        make_members(str(place), found, [name])  # as behind a command that was interrupted
+    manifest = place / "n1" / MANIFEST_NAME
+    manifest.write_bytes(encode(replace(decode(manifest.read_bytes()), boot=1)))
+    for name in ("n2", "n3"):
+        shutil.rmtree(place / name)
+    make_members(str(place), found, ["n1"])
+    for command in (("start", place, "n2"), ("start", place, "n3"), ("up", "--dir", place)):
+        done = run("cluster", *command)
+        assert done.exit_code == 7
+        assert "is gone" in done.stderr
+        assert "Bring that directory back." in done.stderr
+    manifest.write_bytes(b"damaged")
+    assert run("cluster", "start", place, "n2").exit_code == 7
+    assert sorted(os.listdir(place)) == sorted([CLUSTER_FILE_NAME, LOCK_NAME, "n1"])
+
+
+def test_a_directory_of_one_member_is_not_that_of_a_cluster(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    # The hint was to make a cluster there, which is refused.
+    place = tmp_path / "a"
+    made = run("server", "init", place, "--name", "a", "--members", "a=127.0.0.1:1")
+    assert made.exit_code == 0
+    done = run("cluster", "status", place)
+    assert done.exit_code == 4
+    assert "It is that of one member" in done.stderr
+    assert "cluster up" not in done.stderr
 
 
 def test_a_takeover_whose_copies_lack_something_points_to_the_log() -> None:

@@ -38,8 +38,8 @@ class Blocker:
     """Something that is in the way."""
 
     kind: str
-    """``majority``, ``coordinator``, ``log``, ``unavailable``, ``takeover``, ``lease``, ``lag``
-    or ``copies``."""
+    """``majority``, ``coordinator``, ``log``, ``unavailable``, ``takeover``, ``lease``, ``few``,
+    ``lag`` or ``copies``."""
     partitions: tuple[int, ...] = ()
     members: tuple[str, ...] = ()
     """Who it is about: whose disk is needed, or who is waited for."""
@@ -67,13 +67,14 @@ def blocks_of(picture: Picture, shares: Sequence[Share], folder: str) -> list[Bl
     if not picture.statuses:
         return [_nobody(picture, folder)]
     return [
-        *_too_few(picture, folder),
+        *_too_few(picture, shares, folder),
         *_no_coordinator(picture),
         *_logs(picture, folder),
         *_unavailable(picture, shares, folder),
         *_openings(picture, shares),
         *_dues(picture, shares, folder),
         *_leases(picture, shares),
+        *_unwritten(picture, shares),
         *_lags(picture),
         *_copies(shares),
     ]
@@ -107,7 +108,7 @@ def _nobody(picture: Picture, folder: str) -> Blocker:
     )
 
 
-def _too_few(picture: Picture, folder: str) -> list[Blocker]:
+def _too_few(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blocker]:
     if picture.majority:
         return []
     members, away = len(picture.answers), picture.away()
@@ -123,6 +124,8 @@ def _too_few(picture: Picture, folder: str) -> list[Blocker]:
                 f"{LOG_NAME} of each member",
             )
         ]
+    needed = {name for share in shares if share.state == "unavailable" for name in share.in_sync}
+    first = sorted(away, key=lambda name: name not in needed)
     do_not = "does not answer" if len(away) == 1 else "do not answer"
     return [
         Blocker(
@@ -130,7 +133,7 @@ def _too_few(picture: Picture, folder: str) -> list[Blocker]:
             members=tuple(away),
             text=f"{_names(away)} {do_not}, and {members // 2 + 1} of {members} members are needed "
             "for a majority: nothing can be decided, and nothing is served",
-            next=f"start {missing} of them: {_start(picture, away, folder)}",
+            next=f"start {missing} of them: {_start(picture, first, folder)}",
         )
     ]
 
@@ -258,6 +261,26 @@ def _leases(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:
             next="wait some seconds: a coordinator that leads gives leases",
         )
         for primary, partitions in _grouped(waiting, lambda share: share.primary)
+    ]
+
+
+def _unwritten(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:
+    """Return what a user who sees everything served would not notice: writes are refused."""
+    least = picture.cluster.min_in_sync
+    few = [share for share in shares if len(share.in_sync) < least]
+    if not few:
+        return []
+    partitions = tuple(share.partition for share in few)
+    return [
+        Blocker(
+            kind="few",
+            partitions=partitions,
+            members=tuple(sorted({name for share in few for name in share.missing})),
+            text=f"{_are(partitions)} not written any more: fewer than {least} copies are in sync "
+            "(`--min-in-sync`); reads go on",
+            next="no way back yet: a copy that left its set is not taken into it again in this "
+            "preview; read what is there, and write it into a new cluster",
+        )
     ]
 
 

@@ -16,7 +16,12 @@ from functools import partial
 
 import click
 
-from ...affinity.errors import NotEnoughMembersError, NotFoundError, UsageError
+from ...affinity.errors import (
+    NotEnoughMembersError,
+    NotFoundError,
+    PartitionUnavailableError,
+    UsageError,
+)
 from ...affinity.partitions import PARTITIONS_MAX
 from ...affinity.rows import REPLICAS_MAX
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
@@ -118,8 +123,9 @@ def up(
         _check_same("partitions", partitions, found.partitions)
         _check_same("backups", backups, found.backups)
         _check_same("copies that have to be there", min_in_sync, found.min_in_sync)
-        make_members(folder, found)
-        start_members(folder, [member.name for member in found.members], partial(note, settings))
+        names = [member.name for member in found.members]
+        make_members(folder, found, names)
+        start_members(folder, names, partial(note, settings))
     addresses = ",".join(member.address for member in found.members)
     click.echo(f"up: tidelog://{addresses}")
     note(settings, f"connect to it with tidelog.connect({folder!r})")
@@ -241,8 +247,16 @@ def move(ctx: click.Context, directory: str, number: int, node: str) -> None:
     """Let NODE serve PARTITION, of which it has a copy; return when it does."""
     found = read_cluster(directory)
     found.member(node)
-    _, share, _ = _look_at(directory, found, number)
+    _, share, blocks = _look_at(directory, found, number)
     if node == share.primary:
+        mine = blocks_about(share, blocks)
+        if share.state != "served":
+            raise PartitionUnavailableError(
+                f"{node} is the primary of partition {number} already, and does not serve it now: "
+                f"the partition is {share.state}",
+                partition=number,
+                hint=f"{mine[0].next}." if mine else "Wait a moment, and ask again.",
+            )
         return note(settings_of(ctx), f"{node} serves partition {number} already")
     if node not in share.in_sync:
         raise UsageError(
@@ -274,7 +288,7 @@ def start(ctx: click.Context, directory: str, node: str) -> None:
     found = read_cluster(directory)
     found.member(node)
     with changing(directory):
-        make_members(directory, found)
+        make_members(directory, found, [node])
         start_members(directory, [node], partial(note, settings_of(ctx)))
 
 

@@ -22,6 +22,7 @@ Invariants:
 from __future__ import annotations
 
 import os
+import shlex
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from uuid import UUID
 
 from ...affinity.errors import ClusterError, NotFoundError, UsageError
 from ...affinity.partitions import PARTITIONS_MAX
-from ...engine.system.layout import CLUSTER_FILE_NAME
+from ...engine.system.layout import CLUSTER_FILE_NAME, CONFIG_LOG_NAME
 from ..server.members import check_member_name, parsed_address
 
 NEW_FILE_NAME = "cluster.tmp"
@@ -157,7 +158,11 @@ def read_cluster(folder: str) -> LocalCluster:
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(
             f"there is no {CLUSTER_FILE_NAME} in {folder}",
-            hint=f"Name another one, or make a cluster there: `tidelog cluster up --dir {folder}`.",
+            hint="It is that of one member: name the one above it, or ask one that was made by "
+            "itself with `tidelog.connect(ADDRESS).status()`."
+            if os.path.exists(os.path.join(folder, CONFIG_LOG_NAME))
+            else "Name another one, or make a cluster there: `tidelog cluster up --dir "
+            f"{shlex.quote(folder)}`.",
         ) from None
     except UnicodeDecodeError:
         raise _broken("it is not text") from None

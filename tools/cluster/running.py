@@ -26,10 +26,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from uuid import uuid4
 
-from ...affinity.errors import ClusterError, UsageError
+from ...affinity.errors import ClusterError, NotFoundError, TidelogError, UsageError
+from ...engine.files.manifest import read as read_manifest_file
+from ...engine.system.environment import address_text
 from ...engine.system.layout import CLUSTER_FILE_NAME, MANIFEST_NAME
 from ...engine.system.production import production
-from ..server.members import address_text, identified, member_id, parsed_address
+from ...wal.files import ReadOnlyDirectory
+from ..server.members import identified, member_id, parsed_address
 from ..shell.exits import NotServedError, RefusedError
 from ..shell.terminal import tell_beside
 from .blocks import blocks_of
@@ -166,24 +169,24 @@ def free_ports(first: int, count: int) -> list[int]:
     )
 
 
-def make_members(folder: str, cluster: LocalCluster) -> None:
-    """Make the stores of members that are not there yet.
+def make_members(folder: str, cluster: LocalCluster, names: Iterable[str]) -> None:
+    """Make the stores of all members, of which some are to be started, unless one was started yet.
 
-    ``RefusedError`` if one runs whose directory was removed meanwhile: it would be found as the
-    process of the new one.
+    ``RefusedError`` if the directory of one that is to be started was removed since: the others
+    refuse a new disk of it, and a majority of new disks would be an empty cluster of the same id,
+    beside what is left of this one.  Also if one runs whose directory was removed: it would be
+    found as the process of the new one.
     """
     from ...engine.node.member_files import init_member
 
     addresses = {member.name: member.address for member in cluster.members}
+    if any(_was_started(os.path.join(folder, member.directory)) for member in cluster.members):
+        _check_there(folder, cluster, names)
+        return
     for member in cluster.members:
         directory = os.path.join(folder, member.directory)
         if not os.path.exists(os.path.join(directory, MANIFEST_NAME)):
-            if pid := pid_of(directory):
-                raise RefusedError(
-                    f"process {pid} runs {member.name} still, whose directory {directory} was "
-                    "removed",
-                    hint=f"End it: `kill {pid}`. Before you remove a cluster, take it down.",
-                )
+            _check_ended(member.name, directory)
             init_member(
                 production(),
                 os.path.abspath(directory),
@@ -194,6 +197,39 @@ def make_members(folder: str, cluster: LocalCluster) -> None:
                 backups=cluster.backups,
                 min_in_sync=cluster.min_in_sync,
             )
+
+
+def _was_started(directory: str) -> bool:
+    """Tell whether a member has run ever; one whose manifest is damaged has."""
+    try:
+        return read_manifest_file(ReadOnlyDirectory(directory)).boot > 0
+    except (OSError, NotFoundError):
+        return False
+    except TidelogError:
+        return True
+
+
+def _check_there(folder: str, cluster: LocalCluster, names: Iterable[str]) -> None:
+    for name in names:
+        directory = os.path.join(folder, cluster.member(name).directory)
+        if os.path.exists(os.path.join(directory, MANIFEST_NAME)):
+            continue
+        _check_ended(name, directory)
+        raise RefusedError(
+            f"the disk of {name} is gone: {directory} is not there, or has no manifest; a new one "
+            "in its place would not be the same member",
+            hint="Bring that directory back. Without it start each of the others by itself, with "
+            "`tidelog cluster start`: what they have copies of is served, if they are a majority.",
+        )
+
+
+def _check_ended(name: str, directory: str) -> None:
+    """Raise ``RefusedError`` if a member runs whose directory was removed."""
+    if pid := pid_of(directory):
+        raise RefusedError(
+            f"process {pid} runs {name} still, whose directory {directory} was removed",
+            hint=f"End it: `kill {pid}`. Before you remove a cluster, take it down.",
+        )
 
 
 # ------------------------------------------------------------------ up
@@ -241,7 +277,9 @@ def _wait_until_served(
             _show_logs(folder, cluster, ended)
             raise ClusterError(
                 f"{', '.join(ended)} ended instead of coming up",
-                hint=_LOG_HINT,
+                hint=_LOG_HINT
+                + " To go on without, start each of the others by itself: `tidelog cluster start`."
+                * (len(started) > len(ended)),
             )
         running = sum(answer.pid > 0 for answer in picture.answers.values())
         if running <= len(cluster.members) // 2:

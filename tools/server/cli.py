@@ -24,12 +24,12 @@ import click
 from ...affinity.errors import UsageError
 from ...affinity.partitions import PARTITIONS_MAX
 from ...affinity.rows import REPLICAS_MAX
-from ...engine.system.environment import Address
+from ...engine.system.environment import Address, address_text
 from ...engine.system.layout import MANIFEST_NAME
 from ...engine.system.production import production
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.terminal import Settings, note, write_fields, write_json
-from .members import address_text, identified, member_id, named_members, parsed_address
+from .members import identified, member_id, named_members, parsed_address
 
 SCHEMA = 1
 PARTITIONS = 1024
@@ -202,9 +202,7 @@ def _run(
     from ...engine.node.server import run_member
 
     def ready(where: Address) -> None:
-        host, port = where
-        shown = address_text(where) if port else host
-        click.echo(f"listening at {shown}, process {os.getpid()}")
+        click.echo(f"listening at {address_text(where)}, process {os.getpid()}")
         sys.stdout.flush()
 
     async def serve() -> None:

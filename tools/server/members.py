@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from uuid import UUID, uuid5
 
 from ...affinity.errors import UsageError
-from ...engine.system.environment import Address
+from ...engine.system.environment import Address, address_text
 
 PORT_MAX = 65_535
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -32,12 +32,6 @@ def parsed_address(text: str) -> Address:
             f"{port!r} of {text!r} is not a port", hint=f"Give one of 1 to {PORT_MAX}."
         )
     return host.strip("[]"), int(port)
-
-
-def address_text(address: Address) -> str:
-    """Return an address as ``parsed_address`` takes it."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def check_member_name(name: str) -> str:
