@@ -134,6 +134,7 @@ class Around:
         self.told: list[tuple[UUID, Message]] = []
         self.suggested: list[tuple[Any, Any]] = []
         self.released: list[list[int]] = []
+        self.targets: list[UUID | None] = []
         self.served: list[tuple[int, int]] = []
         self.pumps = self.applied = 0
         self.waits = False
@@ -147,7 +148,7 @@ class Around:
                 pump=lambda: setattr(self, "pumps", self.pumps + 1),
                 connected=lambda _member: None,
             ),
-            SimpleNamespace(suggest=self._suggest, release=self.released.append),
+            SimpleNamespace(suggest=self._suggest, release=self._release),
             lambda: self.now,
             lambda _point: None,
         )
@@ -157,6 +158,10 @@ class Around:
     def _suggest(self, change: Any, guards: Any = ()) -> int:
         self.suggested.append((change, guards))
         return len(self.suggested)
+
+    def _release(self, partitions: list[int], target: UUID | None = None) -> None:
+        self.released.append(partitions)
+        self.targets.append(target)
 
     def decide(self, *partitions: PartitionCopies, away: Sequence[Incarnation] = ()) -> None:
         self._index += 1
@@ -478,6 +483,18 @@ def test_a_copy_that_lacks_something_is_left_out_and_stays_so(
     assert around.suggested == [takeover_without(CID)] * 2
 
 
+def test_an_author_that_lacks_something_lets_a_copy_go_on_that_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    around = begun()
+    lacking = SimpleNamespace(lacking={ME: "number 7", BOB: "number 7"}, settle=None)
+    monkeypatch.setattr(groups_module, "merged", lambda *_: lacking)
+    for one in (BOB, CID):
+        around.heard(one, report_message([report(one)]))
+    assert (around.released, around.targets) == ([[0]], [CID.member])
+    assert around.suggested == []
+
+
 def test_copies_of_which_none_has_what_the_others_have_keep_their_partition_closed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -759,7 +776,7 @@ def test_a_member_whose_log_is_broken_leaves_sets_that_others_are_in() -> None:
         around.groups.tick()
         assert around.suggested == [(MemberGone(incarnation=ME), ())] * times
     assert around.log.forsaken == [0] * 3
-    assert around.released == []
+    assert around.released == [[0]] * 2, "if it is not let go"
     around.heard(BOB, report_message([report(BOB)]))
     assert (around.log.records, around.log.tells) == ([], 0), "nothing rests on this log"
 
