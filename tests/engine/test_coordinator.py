@@ -175,4 +175,6 @@ def test_who_asks_to_leave_where_too_few_stay_is_told_at_once_and_nobody_else_is
     decision, refused = at.due(of, (), 0.0)
     assert decision is None
     assert [refusal.reason for _, refusal in refused] == [TOO_FEW] * 2
-    assert changes(at, of, 1000.0) == ()
+    for now in (1000.0, 1001.0, 1002.0):
+        answered(at, ME, EVE, now=now)
+        assert changes(at, of, now) == ()
