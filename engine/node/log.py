@@ -288,13 +288,13 @@ class NodeLog:
 
         Else it goes with the next transaction that other copies have to have.
         """
-        if self._in_flight or self.failure is not None:
+        if self.failure is not None:
             return
         if self._streams.untold():
-            self._tells = True
-            self.put_records((), _nothing)  # its frame brings it along
-        else:
-            self.hurry()
+            self._tells = True  # the next frame brings it along
+            if not self._in_flight and not self._queue:
+                self.put_records((), _nothing)
+        self.hurry()
 
     def forsake(self, stream: PartitionStream) -> None:
         """Tell those who wait for a stream that has ended that nobody knows yet (T7)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
@@ -16,10 +18,11 @@ async def refused(group: Group, name: str) -> str:
     client = await group.client(name)
     key = group.at.key(group.partition, 7)
     reasons = set()
-    for asked in (
+    requests: tuple[tuple[Any, ...], ...] = (
         ("get", group.number, [key]),
         ("commit", group.new_id(), 1, False, None, [], [], [[group.number, [key], [b"no"]]]),
-    ):
+    )
+    for asked in requests:
         with pytest.raises(FailureError) as told:
             await client.ask(*asked)
         assert told.value.code == "wait"

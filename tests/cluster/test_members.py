@@ -204,12 +204,12 @@ def test_two_commits_of_one_group_that_each_write_into_what_the_other_read_confl
         keys = [b"a", b"b"]
         await client.put(b"0" * 16, number, dict.fromkeys(keys, b"0"))
         rows = [_range_of_all(number, keys, await client.ask("get", number, keys))]
-        one, two = [
-            await client.begin(
-                "commit", name * 16, 1, False, None, [], rows, [[number, [name], [b"0"]]]
+        one, two = await client.begin_all(  # in one frame, and so in one group
+            *(
+                ("commit", [name * 16, 1, False, None, [], rows, [[number, [name], [b"0"]]]])
+                for name in (b"1", b"2")
             )
-            for name in (b"1", b"2")
-        ]
+        )
         await client.answer(one)
         with pytest.raises(FailureError) as refused:
             await client.answer(two)

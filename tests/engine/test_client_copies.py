@@ -213,6 +213,7 @@ def test_a_client_that_knows_no_member_yet_looks_for_one_before_a_stale_read() -
 
 def test_no_copy_is_asked_where_all_are_away() -> None:
     at = cluster(((1, 2),), away="bc")
+    at.next_turn()  # then it would be the one that is no primary
     steps = get(InTurn(at), at, 0)
     step = next(steps)
     while isinstance(step, Pause):

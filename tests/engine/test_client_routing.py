@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,15 +13,20 @@ from tidelog.engine.client.routing import (
     PAUSE_S,
     PAUSE_S_MAX,
     Ask,
+    ClientEvent,
+    ClientStep,
     Cluster,
     Failed,
+    Greet,
     Job,
     Pause,
     StepDone,
+    Steps,
+    Unreached,
     Value,
     served,
 )
-from tidelog.errors import DeadlineError
+from tidelog.errors import DeadlineError, NotEnoughMembersError, PartitionUnavailableError
 
 SCRIPTS = sorted((Path(__file__).parent / "client_scripts").glob("*.txt"))
 
@@ -76,3 +82,86 @@ def test_a_status_is_not_waited_for_behind_the_end_of_the_call() -> None:
     steps = served(cluster(away=B), Job((0,), "get", (), 10.0))
     next(steps)
     assert steps.send(StepDone(9.5)) == Ask(A, "status", (), 10.0)
+
+
+# ------------------------------------------------------------------ whom others know of
+
+LESS, MORE = Value({"majority": False}, 2.0), Value({"majority": True}, 2.0)
+REFUSED = Unreached("refused", 2.0)
+TOO_FEW = Failed(NotEnoughMembersError.code, "too few", {}, 2.0)
+
+
+def cluster_of(*seeds: str, away: bytes = b"") -> Cluster:
+    made = cluster(away=away)
+    made.seeds = seeds
+    return made
+
+
+def moved(at: Cluster, *, away: bytes = b"") -> None:
+    """Let the first member serve, by a newer view."""
+    members = [[name, 1, name not in away, chr(name[0])] for name in (A, B)]
+    at.learn([6, members, [[0, 1, 0]], [], [0], [1], [], [[0, 1]]])
+
+
+def begun(at: Cluster, *, patient: bool = False) -> tuple[Steps[Any], ClientStep]:
+    steps = served(at, Job((0,), "get", (), 10.0, patient=patient))
+    step = next(steps)
+    while step == Pause(0.0):
+        step = steps.send(StepDone(1.0))
+    return steps, step
+
+
+def test_who_was_just_asked_is_not_looked_for_at_an_address_of_the_users() -> None:
+    at = cluster_of("a", "b", "s")
+    steps, step = begun(at)
+    assert isinstance(step, Ask)
+    assert step.member == B
+    members = [[name, 1, name == A, chr(name[0])] for name in (A, B)]
+    at.learn([6, members, [[0, 1, 0]], [], [1], [1], [], [[1, 0]]])
+    assert steps.send(REFUSED) == Ask(A, "status", (), 3.0)
+    assert steps.send(REFUSED) == Greet("s", 10.0)
+
+
+def test_who_is_away_is_looked_for_at_its_address_and_is_coming_if_it_answers_there() -> None:
+    steps, step = begun(cluster_of("a", "b", "s", away=B))
+    assert step == Ask(A, "status", (), 2.0)
+    assert steps.send(REFUSED) == Greet("b", 10.0)
+    assert steps.send(StepDone(2.0)) == Pause(PAUSE_S)
+    assert steps.send(StepDone(2.0)) == Pause(0.0)
+    assert steps.send(StepDone(2.0)) == Ask(A, "status", (), 3.0)
+    with pytest.raises(PartitionUnavailableError):
+        steps.send(MORE)  # this time somebody else has answered: it is away
+
+
+def test_a_minority_that_nobody_can_tell_more_about_is_an_error() -> None:
+    steps, _ = begun(cluster_of("a"))
+    assert steps.send(TOO_FEW) == Ask(A, "status", (), 3.0)
+    with pytest.raises(NotEnoughMembersError):
+        steps.send(REFUSED)
+
+
+@pytest.mark.parametrize("event", [TOO_FEW, REFUSED], ids=["answered", "refused"])
+def test_who_serves_by_a_newer_view_is_asked_though_a_minority_told_it(event: ClientEvent) -> None:
+    at = cluster_of("a")
+    steps, _ = begun(at)
+    assert steps.send(event) == Ask(A, "status", (), 3.0)
+    moved(at)
+    assert steps.send(LESS) == Ask(A, "get", (), 10.0)
+
+
+@pytest.mark.parametrize("others", ["greeted", "served"])
+def test_what_a_minority_has_told_counts_until_somebody_else_is_heard(others: str) -> None:
+    steps, _ = begun(cluster_of("s"), patient=True)
+    steps.send(REFUSED)
+    step = steps.send(LESS)
+    assert step == Pause(PAUSE_S), "one that is patient waits"
+    step = steps.send(StepDone(9.0))
+    assert step == Ask(B, "get", (), 10.0)
+    if others == "greeted":
+        steps.send(Unreached("refused", 9.5))
+        assert steps.send(Unreached("refused", 9.5)) == Greet("s", 10.0)
+        event: ClientEvent = StepDone(10.0)
+    else:
+        event = Failed("wait", "", {}, 10.0)
+    with pytest.raises(DeadlineError):
+        steps.send(event)

@@ -95,3 +95,20 @@ def test_the_only_member_of_a_cluster_just_stops() -> None:
     departures.asked(one(0), 0.0)
     assert not departures.waits(one(0), topology, 0.0)
     assert departures.objection(one(0), topology, {}) == TOO_FEW
+
+
+def test_what_others_had_a_copy_of_that_are_away_is_not_handed_over() -> None:
+    departures, topology = Departures(TIMING), cluster(5, (0, 1))
+    departures.asked(one(0), 0.0)
+    assert departures.objection(one(0), topology, {}) == HAND_OVER
+    gone = replace(topology.members[one(1).member], present=False)
+    topology = replace(topology, members={**topology.members, gone.member: gone})
+    assert departures.objection(one(0), topology, {}) is None
+
+
+def test_who_has_no_say_in_decisions_is_not_counted_among_those_that_stay() -> None:
+    departures, topology = Departures(TIMING), cluster(4, (3, 2))
+    topology = replace(topology, baseline=topology.baseline[:3])
+    for number in (0, 1):
+        departures.asked(one(number), 0.0)
+    assert departures.too_few(topology), "one of three that decide, and another"

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-import pytest
-
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.net.frames import Message
-from tidelog.engine.node import outflow as outflow_module
-from tidelog.engine.node.outflow import Outflow
+from tidelog.engine.node.outflow import MESSAGE_BYTES, Outflow
 from tidelog.engine.replication.stream import replicated_of
 from tidelog.engine.replication.streams import Kept, Streams
 from tidelog.wal.records import CommitUptoRecord, Upto
@@ -50,9 +47,9 @@ def around(room: int = 100) -> tuple[Outflow, Lines, Streams]:
     return Outflow(lines, streams), lines, streams
 
 
-def add(streams: Streams, number: int = 1) -> None:
-    record = CommitUptoRecord(rows=(Upto(0, 1, number),))
-    streams.add(0, Kept(record, 0, 100, None), 0.0)
+def add(streams: Streams, size: int = 100) -> None:
+    record = CommitUptoRecord(rows=(Upto(0, 1, 1),))
+    streams.add(0, Kept(record, 0, size, None), 0.0)
 
 
 def test_words_go_in_order_and_wait_for_room() -> None:
@@ -108,11 +105,10 @@ def test_a_new_connection_gets_no_old_words_and_all_items_that_are_not_stored() 
     assert lines.to(BOB) == [], "whoever gave a word gives it again"
 
 
-def test_items_go_in_messages_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outflow_module, "MESSAGE_BYTES", 250)
+def test_items_go_in_messages_of_a_bounded_size() -> None:
     out, lines, streams = around()
     streams.open(0, 1, [BOB], 0.0)
     for _ in range(4):
-        add(streams)
+        add(streams, MESSAGE_BYTES // 2)
     out.pump()
     assert lines.to(BOB) == [[1, 2], [3, 4], [5]]

@@ -30,7 +30,7 @@ from tidelog.engine.commit.entries import Commit
 from tidelog.engine.net.frames import Message
 from tidelog.engine.net.kinds import BY_NUMBER
 from tidelog.engine.node import groups as groups_module
-from tidelog.engine.node.groups import ASK_AGAIN_S, REPLICA_TIMEOUT_S, ReplicaGroups
+from tidelog.engine.node.groups import ASK_AGAIN_S, EARLY_MAX, REPLICA_TIMEOUT_S, ReplicaGroups
 from tidelog.engine.node.log import Haste
 from tidelog.engine.replication.merging import MergeError
 from tidelog.engine.replication.reports import (
@@ -78,7 +78,12 @@ def members(*away: Incarnation) -> dict[UUID, KnownMember]:
 def copies(partition: int, *listed: Incarnation, epoch: int = 2, **more: Any) -> PartitionCopies:
     """Return what is decided of a partition; who is listed first is its author."""
     row = PartitionRow(partition=partition, version=1, replicas=tuple(o.member for o in listed))
-    fields = {"changed": 1, "opened": False, "in_sync": listed, "author": listed[0]} | more
+    fields: dict[str, Any] = {
+        "changed": 1,
+        "opened": False,
+        "in_sync": listed,
+        "author": listed[0],
+    } | more
     return PartitionCopies(row=row, epoch=epoch, **fields)
 
 
@@ -129,6 +134,7 @@ class Around:
         self.told: list[tuple[UUID, Message]] = []
         self.suggested: list[tuple[Any, Any]] = []
         self.released: list[list[int]] = []
+        self.targets: list[UUID | None] = []
         self.served: list[tuple[int, int]] = []
         self.pumps = self.applied = 0
         self.waits = False
@@ -142,7 +148,7 @@ class Around:
                 pump=lambda: setattr(self, "pumps", self.pumps + 1),
                 connected=lambda _member: None,
             ),
-            SimpleNamespace(suggest=self._suggest, release=self.released.append),
+            SimpleNamespace(suggest=self._suggest, release=self._release),
             lambda: self.now,
             lambda _point: None,
         )
@@ -153,13 +159,17 @@ class Around:
         self.suggested.append((change, guards))
         return len(self.suggested)
 
+    def _release(self, partitions: list[int], target: UUID | None = None) -> None:
+        self.released.append(partitions)
+        self.targets.append(target)
+
     def decide(self, *partitions: PartitionCopies, away: Sequence[Incarnation] = ()) -> None:
         self._index += 1
         self.groups.decided(
             Topology(index=self._index, members=members(*away), partitions=partitions)
         )
 
-    def heard(self, sender: Incarnation, *messages: Message, **more: Any) -> SimpleNamespace:
+    def heard(self, sender: Incarnation, *messages: Message, **more: Any) -> Any:
         """Let messages arrive over a connection of their own; return that."""
         line = connection(sender, **more)
         self.groups.arrived(line, messages)
@@ -183,7 +193,7 @@ class Around:
 
 
 def connection(sender: Incarnation, *, decided: int = 0) -> Any:
-    line = SimpleNamespace(
+    line: Any = SimpleNamespace(
         other=SimpleNamespace(member=sender.member.bytes, boot=sender.boot),
         decided=decided, up=True, ended=0,
     )  # fmt: skip
@@ -473,6 +483,18 @@ def test_a_copy_that_lacks_something_is_left_out_and_stays_so(
     assert around.suggested == [takeover_without(CID)] * 2
 
 
+def test_an_author_that_lacks_something_lets_a_copy_go_on_that_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    around = begun()
+    lacking = SimpleNamespace(lacking={ME: "number 7", BOB: "number 7"}, settle=None)
+    monkeypatch.setattr(groups_module, "merged", lambda *_: lacking)
+    for one in (BOB, CID):
+        around.heard(one, report_message([report(one)]))
+    assert (around.released, around.targets) == ([[0]], [CID.member])
+    assert around.suggested == []
+
+
 def test_copies_of_which_none_has_what_the_others_have_keep_their_partition_closed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -520,13 +542,14 @@ def test_no_copy_is_removed_in_place_before_the_log_knows_that_the_epoch_is_open
 
 def test_who_reaches_less_than_its_copies_gives_up_what_it_complained_of_last() -> None:
     around = late_follower()
-    around.groups.tick()
-    around.groups.refused(1, "it is stale")
+    for _ in range(3):
+        around.groups.tick()
+        around.now += ASK_AGAIN_S
+    around.groups.refused(3, "it is stale")
     assert around.released == []
-    around.now += ASK_AGAIN_S
     around.groups.tick()
     around.groups.refused(1, GIVE_IT_UP)  # of that one nobody knows any more
-    around.groups.refused(2, GIVE_IT_UP)
+    around.groups.refused(4, GIVE_IT_UP)
     assert around.released == [[], [0]]
 
 
@@ -692,18 +715,18 @@ def test_what_speaks_of_decisions_to_come_waits_and_what_is_behind_it_does_too()
     gone = around.heard(CID, report_message([report(CID, epoch=3)]), decided=3)
     gone.up = False
     heard: list[Message] = []
-    around.groups._take_reports = lambda _sender, message: heard.append(message)  # type: ignore[method-assign]
+    groups: Any = around.groups
+    groups._take_reports = lambda _sender, message: heard.append(message)
     around.decide(copies(0, ME, CID, epoch=3))
     assert len(heard) == 1, "the first one still waits"
     around.decide(copies(0, ME, CID, epoch=3))
     assert len(heard) == 2
 
 
-def test_too_much_that_comes_early_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups_module, "EARLY_MAX", 2)
+def test_too_much_that_comes_early_ends_its_connection() -> None:
     around = begun()
     message = report_message([report(BOB)])
-    assert around.heard(BOB, message, message, decided=9).ended == 0
+    assert around.heard(BOB, *[message] * EARLY_MAX, decided=9).ended == 0
     assert around.heard(BOB, message, decided=9).ended == 1
     assert around.heard(CID, message).ended == 0
 

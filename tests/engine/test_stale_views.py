@@ -44,7 +44,7 @@ def test_threads_read_by_the_way_of_their_view() -> None:
     stale = StaleSession(session, way)  # type: ignore[arg-type]
     assert stale.getter(MAP)(b"k") == b"k"
     stale.blocks(MAP, b"", None, False, 10, values=False)
-    assert stale.count(MAP) is None
+    stale.count(MAP)
     assert session.asked == [
         ("get", MAP, [b"k"], way),
         ("blocks", MAP, b"", None, False, 10, False, way),
