@@ -30,7 +30,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from ...affinity.topology import Decision, PartitionCopies, Topology, TopologyChange, applied
+from ...affinity.topology import (
+    Decision,
+    Incarnation,
+    PartitionCopies,
+    Topology,
+    TopologyChange,
+    applied,
+)
 from .candidacy import Candidacy
 from .coordinator import Coordinator, Reached
 from .identity import DiskIdentity, is_impostor, misfit
@@ -64,6 +71,9 @@ from .voter import Voter
 
 DECISIONS_MAX = 256
 """Decisions that are kept for members that lack some, and sent at once; others get the topology."""
+
+REFUSED_MAX = 256
+"""Disks that are remembered as refused."""
 
 _STRANGERS = (Join, Fetch, Decided)
 """What may be taken from somebody of whom the log knows nothing."""
@@ -149,6 +159,7 @@ class Agreement:
         self._releases_told = NO_TERM
         self._tell_releases = NEVER
         """When the coordinator of that term, which only has them in memory, is told them again."""
+        self._refused_disks: dict[tuple[Incarnation, bytes], None] = {}
         self._quiet_until = NEVER
         """Until when somebody who was promised a term is let try."""
         if disk.boot > 1 or topology.index > 1:
@@ -175,7 +186,8 @@ class Agreement:
         as long as a majority says anything, there will be a coordinator soon.
         """
         timing, members = self._timing, len(self.topology.baseline)
-        patience = timing.member_timeout + timing.rank_pause * members + timing.heartbeat
+        promised = max(timing.member_timeout, timing.lease)  # nobody stands before that is over
+        patience = promised + timing.rank_pause * members + timing.heartbeat
         if self._overslept(now) or now < self._awake_since + self._timing.member_timeout:
             return True
         if self._leading is not None:
@@ -197,6 +209,13 @@ class Agreement:
         """Tell whether the log gives a partition to this incarnation, which released it."""
         released = self.released.covers(copies.row.partition, copies.epoch)
         return released and copies.author == self.me
+
+    def has_refused(self, incarnation: Incarnation, nonce: bytes) -> bool:
+        """Tell whether this member, as coordinator, has refused the join of a disk.
+
+        Who calls is told so there as well: at the address of the member another one may answer.
+        """
+        return (incarnation, nonce) in self._refused_disks
 
     def decisions_kept(self) -> tuple[Decision, ...]:
         """Return the newest decisions, in order."""
@@ -393,6 +412,9 @@ class Agreement:
 
     def _decide_more(self, leading: Coordinator, now: float) -> None:
         for disk, reason in leading.refused_joins(self.topology, self._ends):
+            self._refused_disks[disk.incarnation, disk.fresh] = None
+            if len(self._refused_disks) > REFUSED_MAX:
+                del self._refused_disks[next(iter(self._refused_disks))]
             refusal = JoinRefused(incarnation=disk.incarnation, nonce=disk.fresh, reason=reason)
             self._send(disk.incarnation.member, refusal)
         if leading.proposed is not None:

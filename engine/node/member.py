@@ -31,6 +31,7 @@ from ...affinity.errors import (
     UsageError,
 )
 from ...affinity.topology import (
+    Incarnation,
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
@@ -270,7 +271,10 @@ class RunningMember:
 
     def _standing(self, member: bytes, boot: int, nonce: bytes) -> str | None:
         """Tell why an incarnation counts no more: it is gone, or another disk was that boot."""
-        known = self.agreement.topology.members.get(UUID(bytes=member))
+        incarnation = Incarnation(UUID(bytes=member), boot)
+        if self.agreement.has_refused(incarnation, nonce):
+            return "copy"
+        known = self.agreement.topology.members.get(incarnation.member)
         if known is None or boot > known.boot:
             return None
         if boot < known.boot or not known.present:

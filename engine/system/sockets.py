@@ -165,6 +165,8 @@ class RealStream:
         As nearly always nothing is there yet, it waits first: Trio's own way tries first, and goes
         round the loop once more if something was there.
         """
+        if bytes_max < 1:
+            raise ValueError("bytes_max must be 1 at least")
         while True:
             await trio.lowlevel.wait_readable(self._number())
             with suppress(BlockingIOError):

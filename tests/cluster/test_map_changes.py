@@ -134,7 +134,11 @@ def test_a_drop_that_comes_late_leaves_another_map_of_that_name_alone() -> None:
         one, other = await clients.to("n1"), await clients.to("n2")
         [old] = [number for number, name in names(at).items() if name == "m"]
         await one.ask("drop", "m", old)
+        while old in at.member("n2").log.state.namespaces:
+            await trio.sleep(0.01)
         number = await other.ask("map", *MADE)
+        while number not in at.member("n1").log.state.namespaces:
+            await trio.sleep(0.01)
         for operation, arguments in (("drop", ["m", old]), ("rename", ["m", "o", old])):
             with pytest.raises(FailureError, match=f"map with the id {old} is not there"):
                 await one.ask(operation, *arguments)
