@@ -21,7 +21,7 @@ LEASE_S = Timing().lease
 ELECTED_S = 2.0 + LEASE_S
 """Seconds in which another coordinator leads."""
 AT_ONCE_S = 0.5
-KNOWN_S = 1.0
+KNOWN_S = 1.75
 """Behind a lease: until then members may think that somebody is about to lead."""
 
 
