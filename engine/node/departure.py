@@ -56,7 +56,7 @@ class Departure:
         In an epoch that is not the newest any more there is nothing to do.
         """
         self._partitions.drain(copies)
-        with trio.move_on_after(DRAIN_S_MAX):
+        with trio.move_on_after(DRAIN_S_MAX if self._log.failure is None else 0):
             await self._log.passed()
             await self._until(lambda: not any(map(self._has_pending, copies)))
         self._council.release([one.row.partition for one in copies if self._is_newest(one)], target)

@@ -34,24 +34,19 @@ from ...affinity.topology import (
     TopologyChange,
 )
 from ...wal.records import (
-    CommitUptoRecord,
     Opened,
     OpenRecord,
-    PrepareRecord,
     Record,
     SettleRecord,
-    encode_record,
 )
 from ..agreement.coordinator import GIVE_IT_UP
 from ..agreement.messages import Guard
-from ..commit.entries import Commit
-from ..data.updates import NoUpdates
 from ..net.connection import Connection
 from ..net.frames import Message
 from ..net.kinds import BY_NUMBER
-from ..replication.following import Following, in_order
+from ..replication.following import Following
 from ..replication.merging import MergeError, merged
-from ..replication.opening import OpeningEpoch
+from ..replication.opening import OpeningEpoch, Phase
 from ..replication.reports import (
     Acknowledged,
     Report,
@@ -66,13 +61,13 @@ from ..replication.reports import (
 from ..replication.stream import (
     Item,
     StoredUpto,
-    Streamed,
     replicated_of,
     stored_message,
     stored_of,
 )
-from ..replication.streams import ITEM_OVERHEAD, Streams
-from .log import Haste, NodeLog, record_bytes
+from ..replication.streams import Streams
+from .arrivals import ArrivedItems
+from .log import Haste, NodeLog
 from .outflow import Outflow
 from .partitions import Partitions
 from .views import row_members
@@ -310,19 +305,19 @@ class ReplicaGroups:
                 takeover.reported(report)
         self._list()
 
+    def _through(self, phase: Phase) -> list[OpeningEpoch]:
+        """Return the takeovers in a phase in which nobody is waited for any more."""
+        takeovers = self._takeovers.values()
+        return [one for one in takeovers if one.phase == phase and not one.waits_for()]
+
     # -------------------------------------------------------------- lists
 
     def _list(self) -> None:
         """Make the lists of all partitions whose reports are there, and let them be logged."""
-        ready = [
-            takeover
-            for takeover in self._takeovers.values()
-            if takeover.phase == "reports" and not takeover.waits_for()
-        ]
         records: list[Record] = []
         alone: list[OpeningEpoch] = []
         shared: list[OpeningEpoch] = []
-        for takeover in ready:
+        for takeover in self._through("reports"):
             try:
                 found = merged(takeover.partition, takeover.epoch, takeover.reports())
             except MergeError as error:
@@ -441,11 +436,7 @@ class ReplicaGroups:
 
     def _open(self) -> None:
         """Let it be logged that those lists count which every copy has."""
-        ready = [
-            takeover
-            for takeover in self._takeovers.values()
-            if takeover.phase == "storing" and not takeover.waits_for()
-        ]
+        ready = self._through("storing")
         if ready:
             for takeover in ready:
                 takeover.phase = "opening"
@@ -490,7 +481,7 @@ class ReplicaGroups:
                 again[item.partition] = following
         self._answer(sender, [one for one in again.values() if one.durable])
         if fresh:
-            arrived = _Arrived(fresh, self._following, self._log, connection)
+            arrived = ArrivedItems(fresh, self._following, self._log, connection)
             commit = arrived.commit(partial(self._stored_items, sender))
             matters = arrived.matters or self.readers.waits
             self._log.put(commit, Haste.AT_ONCE if matters else Haste.COURTESY)
@@ -640,64 +631,6 @@ class ReplicaGroups:
     @staticmethod
     def _guard(copies: PartitionCopies) -> Guard:
         return Guard(copies.row.partition, copies.epoch, copies.changed)
-
-
-class _Arrived:
-    """Items of one message on their way into the log of a copy.
-
-    Those whose epoch has ended before their turn are left out (K2).  If they do not get into the
-    log the connection ends: over the next one they are sent again.
-    """
-
-    def __init__(
-        self,
-        items: Sequence[Item],
-        followed: Mapping[int, Following],
-        log: NodeLog,
-        connection: Connection,
-    ) -> None:
-        self._items = items
-        self._followed = followed
-        self._log = log
-        self._connection = connection
-        self._places = {item.partition: followed[item.partition] for item in items}
-        self._records: list[Streamed] = []
-
-    @property
-    def matters(self) -> bool:
-        """Whether anybody waits for it: not for what only tells what has committed."""
-        return any(not isinstance(item.record, CommitUptoRecord) for item in self._items)
-
-    def commit(self, answer: Callable[[list[Following]], object]) -> Commit:
-        """Return what is queued; ``answer`` is told the places that have something new."""
-        commit = Commit(NoUpdates(), durable=True)
-        commit.size = sum(ITEM_OVERHEAD + record_bytes(item.record) for item in self._items)
-        commit.record, commit.undo = self._record, self._undo
-        commit.then = lambda: self._log.fold(self._records, lambda: self._then(answer))
-        return commit
-
-    def _record(self, _time: int) -> bytes:
-        kept = []
-        for item in self._items:
-            place = self._places[item.partition]
-            if self._followed.get(item.partition) is place and item.number == place.logged + 1:
-                place.logged = item.number
-                kept.append(item)
-        self._records = in_order(kept)
-        for record in self._records:
-            if isinstance(record, PrepareRecord):
-                self._log.context.note_given_id(record.tx_id)
-        return b"".join(map(encode_record, self._records))
-
-    def _then(self, answer: Callable[[list[Following]], object]) -> None:
-        for place in self._places.values():
-            place.durable = place.logged
-        answer([place for place in self._places.values() if place.durable])
-
-    def _undo(self) -> None:
-        for place in self._places.values():
-            place.taken = place.logged = place.durable
-        self._connection.end()
 
 
 def _nothing() -> None:

@@ -273,7 +273,6 @@ class NodeLog:
             size = sum(commit.size for commit in answered if isinstance(commit, ClientCommit))
             with self.mutex:
                 apply_updates(self.overlay.view, self.state, self._writer.position, record, size)
-                self.overlay.changes += 1
         for commit in answered:
             assert isinstance(commit, ClientCommit)
             self._undecided.remove(commit)
@@ -442,7 +441,6 @@ class NodeLog:
                 commit.apply(self.context, end)
                 if earlier and commit.then is not None:
                     commit.then()
-            self.overlay.changes += 1
             self.context.applied_position = end
         self._in_flight = []
         self.groups += 1

@@ -250,11 +250,6 @@ def settle_stored_message(rows: Iterable[Opened]) -> Message:
     return _SETTLE_STORED.message(*_epoch_columns(rows))
 
 
-def opened_message(rows: Iterable[Opened]) -> Message:
-    """Return the message in which an author says which epochs are open."""
-    return _OPENED.message(*_epoch_columns(rows))
-
-
 def epochs_of(message: Message) -> list[Opened]:
     """Return the epochs in a ``settle-stored`` or ``opened``; ``FrameError`` if they cannot be."""
 

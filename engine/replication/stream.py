@@ -7,7 +7,7 @@ columns, and no array is made for it.
 Invariants:
 
 - An item speaks of its partition alone: a COMMIT is applied there and nowhere else, a COMMIT_UPTO
-  has one row, a ROLLBACK one run (``restricted_to`` makes them so).
+  has one row, a ROLLBACK one run.
 - Of what ``checked_message`` passes ``replicated_of`` makes items, or raises ``FrameError``.
 
 Left out: which item may follow on which (W3), and to which admission it belongs (W2).
@@ -16,7 +16,6 @@ Left out: which item may follow on which (W3), and to which admission it belongs
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from ...tx.counter import COUNTER_MAX
@@ -74,19 +73,6 @@ class StoredUpto(NamedTuple):
     admission: int
     epoch: int
     number: int
-
-
-def restricted_to(record: Streamed, partition: int) -> list[Streamed]:
-    """Return what a record says of one partition; a ROLLBACK of several runs becomes several."""
-    if isinstance(record, CommitRecord):
-        return [replace(record, applied=(partition,))] if partition in record.applied else []
-    if isinstance(record, CommitUptoRecord):
-        return [CommitUptoRecord(rows=(r,)) for r in record.rows if r.partition == partition]
-    if isinstance(record, RollbackRecord):
-        return [replace(record, runs=(r,)) for r in record.runs if r.partition == partition]
-    if isinstance(record, OpenRecord):
-        return [OpenRecord(rows=(r,)) for r in record.rows if r.partition == partition]
-    return [record] if record.run.partition == partition else []
 
 
 def replicate_message(items: Sequence[Item]) -> Message:

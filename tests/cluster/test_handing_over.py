@@ -165,3 +165,36 @@ def test_what_is_pending_for_too_long_goes_over_and_commits_there() -> None:
         assert await group.equal() == (1, 1)
 
     live(scenario)
+
+
+def test_a_commit_whose_epoch_ends_before_it_is_in_the_log_stands_in_nobodys_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A segment that takes longer to begin than the drain does: its client is told that nobody
+    # knows, and what it would have written is not waited for any more.
+    async def scenario(group: Group) -> None:
+        old, backup = group.primary, group.backups[0]
+        log = group.at.member(old).log
+        genuine = log._append
+
+        async def slow(payload: bytes) -> None:
+            await group.until(lambda: log._streams.get(group.partition) is None)
+            await genuine(payload)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(log, "_append", slow)
+            begun = await group.begin(0, b"late")
+            await group.until(lambda: begun.tx_id in log.ids_in_flight()[1])
+            ended: list[Exception | None] = []
+            target = group.at.member_id(backup).bytes
+            group.at.member(old).move(group.partition, target, ended.append)
+            assert await begun.failure() == CommitUnknownError.code
+        assert not log.undecided
+        await group.until(lambda: ended == [None])
+        assert group.primary == backup
+        assert await group.outcome(begun.tx_id) == "rolled_back"
+        assert await group.value(0) is None
+        await group.put(0, b"after")
+        await group.equal()
+
+    live(scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import pytest
@@ -15,8 +16,15 @@ PARTITIONS = 8
 KEYS = 24
 
 
-def cluster(seed: int, *, nodes: int = 3, backups: int = 2) -> SimCluster:
-    return SimCluster(seed=seed, nodes=nodes, partitions=PARTITIONS, backups=backups)
+def live(seed: int, scenario: Callable[[SimCluster], Awaitable[None]], nodes: int = 3) -> None:
+    """Let a cluster with two backups live through a scenario, from when it serves all."""
+
+    async def begun(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        await scenario(at)
+
+    SimCluster(seed=seed, nodes=nodes, partitions=PARTITIONS, backups=2).run(begun)
 
 
 async def moved(at: SimCluster, partition: int, target: str) -> None:
@@ -62,11 +70,7 @@ class Writer:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_partition_moves_under_load_to_the_member_that_was_named(seed: int) -> None:
-    at = cluster(seed)
-
     async def scenario(at: SimCluster) -> None:
-        at.start()
-        await at.settled()
         writer = Writer(at)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(writer.run)
@@ -87,15 +91,11 @@ def test_a_partition_moves_under_load_to_the_member_that_was_named(seed: int) ->
         for partition in range(PARTITIONS):
             assert len({at.digest(name, partition) for name in at.names}) == 1
 
-    at.run(scenario)
+    live(seed, scenario)
 
 
 def test_a_partition_moves_to_copies_in_its_in_sync_set_only() -> None:
-    at = cluster(1)
-
     async def scenario(at: SimCluster) -> None:
-        at.start()
-        await at.settled()
         primary = at.primary(0)
         other = next(name for name in at.names if name != primary)
         await at.kill(other)
@@ -109,15 +109,11 @@ def test_a_partition_moves_to_copies_in_its_in_sync_set_only() -> None:
         await moved(at, 0, primary)
         assert at.topology().partitions[0].epoch == epoch
 
-    at.run(scenario)
+    live(1, scenario)
 
 
 def test_a_member_that_stops_hands_over_and_clients_notice_no_more_than_a_short_pause() -> None:
-    at = cluster(4)
-
     async def scenario(at: SimCluster) -> None:
-        at.start()
-        await at.settled()
         leaver = at.primary(0)
         stay = [name for name in at.names if name != leaver]
         writer = Writer(at, stay[0])
@@ -134,15 +130,11 @@ def test_a_member_that_stops_hands_over_and_clients_notice_no_more_than_a_short_
         assert {len(copies.in_sync) for copies in topology.partitions} == {2}
         await writer.check(stay[0])
 
-    at.run(scenario)
+    live(4, scenario)
 
 
 def test_a_whole_cluster_that_is_stopped_has_full_sets_when_it_is_started_again() -> None:
-    at = cluster(5)
-
     async def scenario(at: SimCluster) -> None:
-        at.start()
-        await at.settled()
         writer = Writer(at)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(writer.run)
@@ -156,30 +148,22 @@ def test_a_whole_cluster_that_is_stopped_has_full_sets_when_it_is_started_again(
         await writer.check()
         assert {len(copies.in_sync) for copies in at.topology().partitions} == {3}
 
-    at.run(scenario)
+    live(5, scenario)
 
 
 def test_members_that_stop_one_after_the_other_leave_a_majority_of_them_in_the_sets() -> None:
-    at = cluster(6)
-
     async def scenario(at: SimCluster) -> None:
-        at.start()
-        await at.settled()
         for name in at.names:
             await at.stop(name)
         at.start()
         await at.settled()
         assert {len(copies.in_sync) for copies in at.topology().partitions} == {2}
 
-    at.run(scenario)
+    live(6, scenario)
 
 
 def test_a_move_to_a_member_that_is_gone_by_then_says_who_serves() -> None:
-    at = cluster(7)
-
     async def scenario(at: SimCluster) -> None:
-        at.start()
-        await at.settled()
         primary = at.primary(0)
         target, other = (name for name in at.names if name != primary)
         ended: list[Exception | None] = []
@@ -192,16 +176,12 @@ def test_a_move_to_a_member_that_is_gone_by_then_says_who_serves() -> None:
         assert isinstance(error, ClusterError)
         assert str(at.topology().partitions[0].author) in str(error)
 
-    at.run(scenario)
+    live(7, scenario)
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.1])
 def test_of_two_members_that_stop_together_none_hands_over_to_the_other(apart: float) -> None:
-    at = cluster(0, nodes=5)
-
     async def scenario(at: SimCluster) -> None:
-        at.start()
-        await at.settled()
         leaders = {at.coordinator()}
         first, second, *stay = sorted(at.names, key=lambda name: (name in leaders, name))
         writer = Writer(at, stay[0])
@@ -218,4 +198,4 @@ def test_of_two_members_that_stop_together_none_hands_over_to_the_other(apart: f
         assert writer.pause < 1.0, "nobody waits for a lease to end"
         await writer.check(stay[0])
 
-    at.run(scenario)
+    live(0, scenario, nodes=5)

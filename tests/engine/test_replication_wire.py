@@ -24,7 +24,6 @@ from tidelog.engine.replication.reports import (
     Report,
     RolledBackHere,
     epochs_of,
-    opened_message,
     report_message,
     report_of,
     reports_of,
@@ -37,7 +36,6 @@ from tidelog.engine.replication.stream import (
     StoredUpto,
     replicate_message,
     replicated_of,
-    restricted_to,
     stored_message,
     stored_of,
 )
@@ -146,10 +144,9 @@ def test_settle_lists_arrive_as_they_were_sent() -> None:
         assert settles_of(arrived(settle_message(lists))) == lists
 
 
-@pytest.mark.parametrize("message", [settle_stored_message, opened_message])
-def test_epochs_arrive_as_they_were_sent(message: Callable[[list[Opened]], Message]) -> None:
+def test_epochs_arrive_as_they_were_sent() -> None:
     for rows in ([Opened(4, 3), Opened(9, 1)], []):
-        assert epochs_of(arrived(message(rows))) == rows
+        assert epochs_of(arrived(settle_stored_message(rows))) == rows
 
 
 def test_items_of_streams_arrive_as_they_were_sent() -> None:
@@ -160,26 +157,6 @@ def test_items_of_streams_arrive_as_they_were_sent() -> None:
 def test_how_far_a_copy_has_streams_arrives_as_it_was_sent() -> None:
     for rows in ([StoredUpto(4, 9, 2, 3), StoredUpto(5, 9, 1, 0)], []):
         assert stored_of(arrived(stored_message(rows))) == rows
-
-
-def test_a_record_of_many_partitions_is_restricted_to_one() -> None:
-    commit = CommitRecord(
-        tx_id=TX,
-        attempt=1,
-        time=8,
-        participants=(Run(4, 2, 13, 2), Run(6, 1, 3, 1)),
-        applied=(4, 6),
-    )
-    assert restricted_to(commit, 6) == [replace(commit, applied=(6,))]
-    assert restricted_to(commit, 5) == []
-    upto = CommitUptoRecord(rows=(Upto(4, 1, 3), Upto(5, 1, 1)))
-    assert restricted_to(upto, 5) == [CommitUptoRecord(rows=(Upto(5, 1, 1),))]
-    runs = Run(4, 1, 1, 1), Run(5, 1, 1, 1), Run(4, 1, 3, 2)
-    gone = RollbackRecord(tx_id=TX, time=1, reason="gap", runs=runs)
-    assert restricted_to(gone, 4) == [replace(gone, runs=(run,)) for run in (runs[0], runs[2])]
-    assert restricted_to(gone, 6) == restricted_to(prepare(4, 2, 1), 6) == []
-    for item in ITEMS:
-        assert restricted_to(item.record, item.partition) == [item.record]
 
 
 def test_a_report_is_what_the_fold_has() -> None:
@@ -274,7 +251,7 @@ def test_columns_of_different_lengths_are_refused() -> None:
     for message in (
         report_message([FULL, EMPTY]),
         settle_message([LIST]),
-        opened_message([Opened(1, 1)]),
+        settle_stored_message([Opened(1, 1)]),
         replicate_message(ITEMS),
         stored_message([StoredUpto(4, 9, 2, 3)]),
     ):
