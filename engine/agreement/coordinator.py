@@ -216,18 +216,15 @@ class Coordinator:
 
         ``kept`` are the newest decisions behind which the topology is.
         """
-        asked = [
-            (sender, request, self._refusal(sender, request, topology, kept))
-            for (sender, _), request in self._requests.items()
-            if not self._waits(sender, request, topology, now)
-        ]
+        requests, self._requests = self._requests, {}
+        asked = []
+        for (sender, number), request in requests.items():
+            if self._waits(sender, request, topology, now):
+                self._requests[sender, number] = request
+            else:
+                asked.append((sender, request, self._refusal(sender, request, topology, kept)))
         own = [*self._joined(topology, now), *self._gone(topology, now)]
         self._joins.clear()
-        self._requests = {
-            (sender, request.request): request
-            for (sender, _), request in self._requests.items()
-            if self._waits(sender, request, topology, now)
-        }
         wanted = [*own, *(request.change for _, request, refusal in asked if refusal is None)]
         reasons = verdicts(topology, wanted)
         refused = [(sender, refusal) for sender, _, refusal in asked if refusal is not None]
