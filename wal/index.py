@@ -112,7 +112,8 @@ class SegmentIndex:
 
     def _add_settled(self, transactions: Iterable[Settled | Supplied]) -> None:
         for one in transactions:
-            self._add_time(one.time)
+            if one.time:  # what was rolled back, or is pending, has none
+                self._add_time(one.time)
             self.note_transaction(one.tx_id)
             self.note_runs((one.run,))
 

@@ -308,7 +308,10 @@ def test_the_golden_reports_say_what_the_files_hold(segments: Path) -> None:
         (row["map"], row["puts"], row["deletes"], row["key_bytes"], row["value_bytes"])
         for row in stat["maps"]
     ] == [("stock", 1, 1, len("apples") + 1, sizes[0]), ("orders", 5, 2, sizes[1] + keys, 8)]
-    assert (stat["transactions"], stat["updates"], stat["largest_transaction"]) == (2, 9, 3)
+    assert (stat["transactions"], stat["updates"], stat["largest_transaction"]) == (6, 9, 3)
+    assert verify["transactions"] == 6, "two in one record, four parts that were prepared"
+    times = [row["oldest"] for row in ls["segments"] if row["oldest"] is not None]
+    assert "1970-01-01T00:00:00.000000Z" not in times, "what has not committed has no time"
     assert stat["partitions"] == [
         {"partition": 0, "updates": 4, "first": 1, "last": 9},
         {"partition": 1, "updates": 5, "first": 1, "last": 10},

@@ -59,10 +59,10 @@ def test_an_index_of_nothing() -> None:
 
 
 def times_of(record: Record) -> list[int]:
-    """The times in a record: its own, and those of the transactions that it lists."""
+    """The times in a record: its own, and those of the listed transactions that committed."""
     listed = record.transactions if isinstance(record, SettleRecord | SuppliedRecord) else ()
     own = [record.time] if hasattr(record, "time") else []
-    return [*own, *(one.time for one in listed)]
+    return [*own, *(one.time for one in listed if one.time)]
 
 
 @pytest.mark.parametrize("record", examples().values(), ids=lambda record: type(record).__name__)

@@ -310,7 +310,7 @@ def verify(ctx: click.Context, path: str, form: str) -> None:
     facts = {
         "segments": len(segment_numbers(source.directory)),
         "frames": tally.frames,
-        "transactions": tally.types["tx"],
+        "transactions": tally.transactions,
         "newest": None if tally.newest is None else shown_time(tally.newest),
     }
     if form == "text":

@@ -75,9 +75,14 @@ class Tally:
         part.first = min(part.first, update.counter)
         part.last = max(part.last, update.counter)
 
+    @property
+    def transactions(self) -> int:
+        """How many there are: those in one record, and the parts of those that were prepared."""
+        return self.types["tx"] + self.types["prepare"]
+
     def document(self, names: Names) -> dict[str, Any]:
         """Return the counts as data."""
-        transactions = self.types["tx"]
+        transactions = self.transactions
         return {
             "frames": self.frames,
             "payload_bytes": self.payload_bytes,
