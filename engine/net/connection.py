@@ -2,8 +2,9 @@
 
 Invariants:
 
-- ``send`` neither waits nor fails for what the peer does.  One task writes: it takes all that is
-  there at each wake-up, as one frame.
+- ``send`` neither waits nor fails for what the peer does.  It writes at once if nothing waits, and
+  no request of the peer is open, whose answer could go into the same frame.  Else one task writes:
+  it takes all that is there at each wake-up, as one frame.
 - What arrives is checked and handed on in order, as many messages at once as one read completed.
 - Whatever the peer does, or leaves, ends this connection only; ``reason`` says what it was.
 - A client is never told ``full``: while it takes no answers none of its requests is taken.
@@ -31,6 +32,7 @@ Sent = Literal["queued", "full", "down"]
 """What became of a message: on its way, refused until there is room, or dropped."""
 
 KNOWN_DECIDED = BY_NAME["known"]
+REQUEST = BY_NAME["request"].number
 HANDSHAKE_NUMBERS = frozenset({BY_NAME["introduction"].number, BY_NAME["refusal"].number})
 
 
@@ -63,6 +65,11 @@ class Connection:
         self._decoder = decoder
         self._told = mine.decided
         self._outbox = Outbox(outbox_bytes)
+        self._writes = False
+        """Whether the task that writes waits for the other end to take the rest of a frame."""
+        self._open = 0
+        """Requests that arrived and were not answered."""
+        self._decided: Callable[[], int] = lambda: mine.decided
         self._wanted = False
         self._room = trio.Event()
         self._wake = trio.Event()
@@ -89,8 +96,17 @@ class Connection:
         if self._outbox.flooded:
             self.end(TimeoutError("the other end takes nothing of what is sent"))
             return "down"
+        idle = not self._outbox and not self._writes
         self._outbox.put(pack_message(message))
-        self._wake.set()
+        self._open = max(self._open - 1, 0)
+        if idle and not self._open:
+            try:
+                self._outbox.put_back(self._send_frame())
+            except OSError as error:
+                self.end(error)
+                return "down"
+        if self._outbox:
+            self._wake.set()
         return "queued"
 
     def end(self, reason: Exception | None = None) -> None:
@@ -111,8 +127,9 @@ class Connection:
         ``decided`` returns how many decisions are known here; ``room`` is called when a message
         that was refused as the outbox was full would be taken now.
         """
+        self._decided = decided
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._guarded, lambda: self._write(room, decided))
+            nursery.start_soon(self._guarded, lambda: self._write(room))
             await self._guarded(lambda: self._read(arrived))
             nursery.cancel_scope.cancel()
 
@@ -127,25 +144,30 @@ class Connection:
         except trio.TooSlowError:
             self.end(TimeoutError("the other end took nothing for too long"))
 
-    async def _write(self, room: Callable[[], None], decided: Callable[[], int]) -> None:
+    async def _write(self, room: Callable[[], None]) -> None:
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
             while self._outbox:
-                first = []
-                if self._told < decided():
-                    self._told = decided()
-                    first = [pack_message(KNOWN_DECIDED.message(self._told))]
-                data = self._outbox.take(*first)
-                sent = self._stream.send_nowait(data)  # mostly it is all of it, and no task waits
-                if sent < len(data):
+                if rest := self._send_frame():
+                    self._writes = True
                     with trio.fail_after(SEND_S_MAX):
-                        await self._stream.send(data[sent:])
+                        await self._stream.send(rest)
+                    self._writes = False
                 if self._outbox.roomy:
                     self._room.set()
                 if self._wanted and self._outbox.roomy:
                     self._wanted = False
                     room()
+
+    def _send_frame(self) -> bytes:
+        """Send a frame of what waits; return what was not taken of it, mostly nothing."""
+        first = []
+        if self._told < self._decided() and not self._outbox.is_begun:
+            self._told = self._decided()
+            first = [pack_message(KNOWN_DECIDED.message(self._told))]
+        data = self._outbox.take(*first)
+        return data[self._stream.send_nowait(data) :]
 
     async def _read(self, arrived: Callable[[list[Message]], None]) -> None:
         while data := await self._stream.receive():
@@ -155,6 +177,7 @@ class Connection:
                 if (message := checked_message(raw, self.channel)) and not self._noted(message)
             ]
             if self.channel == CLIENT and not self.outgoing:
+                self._open += sum(message[0] == REQUEST for message in messages)
                 for message in messages:
                     while self._outbox.full:
                         self._room = trio.Event()

@@ -154,7 +154,7 @@ class FrameDecoder:
 def _messages_of(body: bytes, limits: FrameLimits) -> list[Message]:
     try:
         _go_over(body)
-        count = _counter(limits.items_max)
+        count = None if len(body) <= limits.items_max else _counter(limits.items_max)
         messages = msgpack.unpackb(
             body,
             object_hook=count,

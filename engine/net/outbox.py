@@ -25,13 +25,19 @@ class Outbox:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._waiting: deque[bytes] = deque()
+        self._rest = b""
         self.bytes = 0
 
     def __repr__(self) -> str:
         return f"<Outbox {len(self._waiting)} messages, {self.bytes:,} bytes>"
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._waiting) or self.is_begun
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a part of a frame was sent, or the whole of it was refused for now."""
+        return len(self._rest) > 0
 
     @property
     def full(self) -> bool:
@@ -54,7 +60,11 @@ class Outbox:
         self.bytes += len(packed)
 
     def take(self, *first: bytes) -> bytes:
-        """Return the next frame, which begins with the messages ``first``."""
+        """Return the next frame, which begins with the messages ``first``, or the rest of one."""
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            self.bytes -= len(rest)
+            return rest
         taken = [*first]
         size = 0
         while self._waiting and (not size or size + len(self._waiting[0]) <= FRAME_BYTES):
@@ -62,3 +72,8 @@ class Outbox:
             size += len(taken[-1])
         self.bytes -= size
         return frame(taken)
+
+    def put_back(self, rest: bytes) -> None:
+        """Take back what was not sent of a frame: it is the next that is taken."""
+        self._rest = rest
+        self.bytes += len(rest)

@@ -96,7 +96,8 @@ class Departure:
 
     def _is_opened_anew(self, copies: PartitionCopies) -> bool:
         newest = self._council.agreement.topology.partitions[copies.row.partition]
-        return newest.epoch > copies.epoch and newest.opened
+        # That an epoch is open is told to nobody if its author is alone.
+        return newest.epoch > copies.epoch and (newest.opened or not _is_shared(newest))
 
     @staticmethod
     async def _until(true: Callable[[], bool]) -> None:

@@ -6,8 +6,8 @@ does the same with threads (``commit.committer``); here all but the sync runs in
 is nothing to wait for but that.
 
 A transaction of a partition that has other copies is prepared only (PREPARE): it takes effect by
-``decide``, when every copy in the ack set has it (T15).  What has committed that way is told with
-the next frame (COMMIT_UPTO), and until then it can be derived again.
+``decide``, when every copy in the ack set has it (T15).  What has committed that way is told by the
+next tick (COMMIT_UPTO), and until then it can be derived again.
 
 Invariants:
 
@@ -44,9 +44,12 @@ from ..replication.streams import PartitionStream, Streams
 from ..store.store_files import StoreFiles
 from .prepared import ClientCommit, Undecided
 
-GATHER_S = 0.004
+GATHER_S = 0.006
 """Seconds that what others have to store waits for company, while what went before is on its way to
 them: each group costs a frame and a sync at every copy."""
+COMPANY_S = 0.003
+"""Seconds behind answers in which as many commits are expected to come: clients that were answered
+together come again one after the other, and the first would have a group of its own."""
 GROUP_BYTES_MAX = 1 << 20
 """Bytes of updates from which on the rest of the queue waits for the next group."""
 
@@ -102,6 +105,11 @@ class NodeLog:
         self._haste = Haste.COURTESY
         self._gathered = trio.Event()
         self._tells = False
+        self._expected = 0
+        """Commits that were answered since the last group was made."""
+        self._enough = 0
+        """So many are waited for, if any."""
+        self._answered_at = 0.0
         self._idle = trio.Event()
         self._idle.set()
         self.queued_bytes = 0
@@ -182,7 +190,7 @@ class NodeLog:
         self._haste = max(self._haste, haste)
         if self._haste > Haste.COURTESY:
             self._wake.set()
-        if self._haste == Haste.AT_ONCE:
+        if self._haste == Haste.AT_ONCE or 0 < self._enough <= len(self._queue):
             self._gathered.set()
 
     def put_records(
@@ -251,11 +259,21 @@ class NodeLog:
             self.pass_turn()
 
     async def _gather(self) -> None:
-        """Wait for company if nothing is in a hurry: until other copies have what went before."""
+        """Wait for company if nothing is in a hurry.
+
+        First until other copies have what went before, then for those who were answered for that.
+        """
         if self._haste == Haste.SHARED and self.undecided:
-            self._gathered = trio.Event()
-            with trio.move_on_after(GATHER_S):
-                await self._gathered.wait()
+            await self._company(trio.current_time() + GATHER_S)
+        if self._haste == Haste.SHARED and len(self._queue) < self._expected:
+            self._enough = self._expected
+            await self._company(self._answered_at + COMPANY_S)
+        self._expected = self._enough = 0
+
+    async def _company(self, until: float) -> None:
+        self._gathered = trio.Event()
+        with trio.move_on_at(until):
+            await self._gathered.wait()
 
     def tell_durable(self) -> None:
         """Let an idle log say how far it is durable, with what is to be noted beside."""
@@ -280,12 +298,15 @@ class NodeLog:
         if not self.undecided:
             self._gathered.set()
         if answered:
+            self._expected += len(answered)
+            self._answered_at = trio.current_time()
             self.environment.reached("tx.after_prepared_sent")
 
     def tell_decided(self) -> None:
         """Let an idle log, and the copies, know what has committed, and carry what waits for that.
 
-        Else it goes with the next transaction that other copies have to have.
+        One word per tick and partition is enough: told with each group it would be half of all
+        items.
         """
         if self.failure is not None:
             return
@@ -380,7 +401,7 @@ class NodeLog:
         """Return who passed the checks, what has committed elsewhere, and what to write."""
         passed: list[Commit] = []
         parts: list[bytes] = []
-        told = self._streams.untold() if self._tells or any(map(_is_shared, group)) else []
+        told = self._streams.untold() if self._tells else []
         self._tells = False
         if told:
             parts.append(encode_record(CommitUptoRecord(rows=tuple(told))))

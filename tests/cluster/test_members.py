@@ -613,6 +613,7 @@ def test_a_commit_is_unknown_once_its_member_has_given_its_partitions_up(
     async def scenario(at: SimCluster) -> None:
         _, number = await serving(at, clients)
         partition = next(p for p in range(PARTITIONS) if at.primary(p) == "n2")
+        await at.settled()
         client = await clients.to("n2")
         member, finish = at.member("n2"), NodeLog._finish
 

@@ -163,6 +163,7 @@ def test_members_that_stop_one_after_the_other_leave_a_majority_of_them_in_the_s
 
 
 def test_a_move_to_a_member_that_is_gone_by_then_says_who_serves() -> None:
+    # The old primary, alone now, was waited for without end: nobody announces what he has opened.
     async def scenario(at: SimCluster) -> None:
         primary = at.primary(0)
         target, other = (name for name in at.names if name != primary)

@@ -429,7 +429,7 @@ CASES: list[tuple[Scenario, dict[str, Any], Plant, str]] = [
     (a_connection_breaks, {}, nothing_is_sent_again, "nobody sends it again"),
     (a_connection_breaks, {}, a_stream_may_have_holes, "has it not"),
     (everybody_has_it, {}, a_copy_closes_its_own_gaps, "other content|rolled_back"),
-    (everybody_has_it, {}, what_all_have_is_rolled_back, "rolled_back"),
+    (everybody_has_it, {}, what_all_have_is_rolled_back, "rolled_back|that rolls .* back"),
     (some_have_it, {}, committed_up_to_behind_a_rollback, "other content|at one copy"),
     (a_report_is_late, {}, a_list_of_some_reports, "unknown here"),
     (an_old_primary_answers, {}, an_answer_without_a_lease, "both serve|the past"),

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from tidelog.engine.system import blocking
 from tidelog.engine.system.blocking import WORKERS_MAX
 from tidelog.engine.system.environment import RunBlocking
 from tidelog.engine.system.production import production
@@ -137,7 +138,66 @@ async def test_work_that_was_not_begun_is_never_done_once_its_task_is_cancelled(
     assert crowd.order == [1]
 
 
-async def test_the_thread_of_syncs_ends_with_its_environment() -> None:
+async def test_a_sync_behind_a_quick_one_is_done_here_and_behind_a_slow_one_in_the_thread(
+    run: RunBlocking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(blocking.time, "monotonic", lambda: clock[0])
+    here = threading.get_ident()
+    places = list[bool]()
+
+    def sync(seconds: float, *, fails: bool = False) -> None:
+        places.append(threading.get_ident() == here)
+        clock[0] += seconds
+        if fails:
+            raise OSError("the disk")
+
+    slow, quick = 2 * blocking.QUICK_S, blocking.QUICK_S / 2
+    for seconds in (slow, quick, quick, slow, slow, quick, quick):
+        await run("sync", lambda seconds=seconds: sync(seconds))
+    assert places == [False, False, True, True, False, False, True]
+    with pytest.raises(OSError, match="the disk"):
+        await run("sync", lambda: sync(slow, fails=True))
+    await run("sync", lambda: sync(quick))
+    assert places[-2:] == [True, False]
+
+
+async def test_a_sync_is_never_done_here_while_another_is_in_the_thread(
+    run: RunBlocking,
+) -> None:
+    crowd, first = Crowd(), Crowd()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run, "sync", lambda: first.work(0))
+        await first.wait_entered()
+        nursery.start_soon(run, "sync", lambda: None)  # a quick one, and behind it
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(run, "sync", lambda: crowd.work(1))
+        await trio.testing.wait_all_tasks_blocked()
+        first.let_go()
+        await crowd.wait_entered()
+        nursery.start_soon(run, "sync", lambda: crowd.work(2))
+        await trio.testing.wait_all_tasks_blocked()
+        assert crowd.order == [1]
+        crowd.let_go()
+    assert crowd.order == [1, 2]
+    assert crowd.inside_max == 1
+
+
+async def test_a_sync_that_would_be_done_here_is_not_once_its_task_is_cancelled(
+    run: RunBlocking,
+) -> None:
+    done = list[int]()
+    await run("sync", lambda: done.append(1))
+    with trio.move_on_after(0) as at_once:
+        await run("sync", lambda: done.append(2))
+    assert at_once.cancelled_caught
+    assert done == [1]
+
+
+async def test_the_thread_of_syncs_ends_with_its_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocking, "QUICK_S", 0.0)
     environment = production()
     thread = await environment.run("sync", threading.current_thread)
     assert await environment.run("sync", threading.current_thread) is thread

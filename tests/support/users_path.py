@@ -142,11 +142,14 @@ def _blocks(status: dict[str, Any]) -> list[tuple[str, list[str], int]]:
 
 
 async def _settled(stage: Stage, members: int, partitions: int) -> dict[str, Any]:
-    """Return the status once everything is served by so many members, and sets have shrunk."""
+    """Return the status once everything is served by so many members, and sets have shrunk.
+
+    Those that are left have stored everything by then.
+    """
     with trio.fail_after(PATIENCE_S):
         while True:
             status = await stage.status()
-            if _standing(status) == (members, partitions, 0):
+            if _standing(status) == (members, partitions, 0) and not status["copies_lagging"]:
                 return status
             await trio.sleep(0.05)
 

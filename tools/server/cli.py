@@ -12,6 +12,7 @@ Left out: what a member does (``engine.node``), and several of them at once (``t
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import stat
@@ -230,12 +231,20 @@ def _run(
 
     failed: BaseException | None = None
     try:
+        _collect_seldom()
         trio.run(serve)
     except BaseExceptionGroup as group:
         failed = _told(group, "path with --socket" if solo else "address with --listen")
     if failed:
         raise failed
     note(settings, "the member has ended in order")
+
+
+def _collect_seldom() -> None:
+    """Look for garbage in circles less often: a member makes hardly any, and what it has loaded and
+    holds for long would be gone over each time."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
 
 
 def _told(group: BaseExceptionGroup[BaseException], other: str) -> BaseException:
