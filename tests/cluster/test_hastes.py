@@ -12,7 +12,7 @@ from tidelog.engine.node import log as log_module, member as member_module
 from tidelog.engine.node.log import GROUP_BYTES_MAX, Haste, NodeLog
 from tidelog.wal.records import IdleRecord, encode_record
 
-GATHER_S = 0.5
+GATHER_S, COMPANY_S = 0.5, 1.0
 """Here: long beside what a frame and its sync take."""
 SOON_S = 0.1
 
@@ -124,5 +124,67 @@ def test_what_others_store_waits_for_company_while_something_is_on_its_way_to_th
         queue.put(Haste.SHARED, "g")
         assert await queue.after(SOON_S) == ("", 0)
         assert await queue.after(GATHER_S) == ("g", 1)
+
+    live(scenario)
+
+
+def test_who_was_answered_together_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(group: Group) -> None:
+        monkeypatch.setattr(log_module, "COMPANY_S", COMPANY_S)
+        queue, backup = await queue_of(group, monkeypatch), group.backups[0]
+
+        async def answered(count: int) -> None:
+            group.hold("stored", backup, group.primary)
+            for number in range(count):
+                begun = await group.begin(number, b"pending")
+                await group.pending_at(begun.tx_id, *group.at.names)
+            group.release("stored", backup, group.primary)
+            await queue.after(SOON_S)
+            assert not queue.log.undecided
+
+        await answered(3)
+        queue.put(Haste.SHARED, "a")
+        queue.put(Haste.SHARED, "b")
+        assert await queue.after(SOON_S) == ("", 0)
+        queue.put(Haste.SHARED, "c")
+        assert await queue.after(SOON_S) == ("abc", 1), "they are all here"
+        queue.put(Haste.SHARED, "d")
+        assert await queue.after(SOON_S) == ("d", 1), "nobody was answered since"
+        await answered(3)
+        queue.put(Haste.SHARED, "e")
+        assert await queue.after(SOON_S) == ("", 0)
+        queue.put(Haste.AT_ONCE, "f")
+        assert await queue.after(SOON_S) == ("ef", 1)
+        await answered(3)
+        queue.put(Haste.SHARED, "g")
+        assert await queue.after(COMPANY_S - 3 * SOON_S) == ("", 0)
+        assert await queue.after(3 * SOON_S) == ("g", 1), "the others have not come"
+        await answered(3)
+        await queue.after(COMPANY_S)
+        queue.put(Haste.SHARED, "h")
+        assert await queue.after(SOON_S) == ("h", 1), "it has been too long"
+        await answered(1)
+        queue.put(Haste.SHARED, "i")
+        assert await queue.after(SOON_S) == ("i", 1), "one client never waits for itself"
+
+    live(scenario)
+
+
+def test_what_has_committed_is_told_by_ticks_and_not_by_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(group: Group) -> None:
+        queue = await queue_of(group, monkeypatch)
+        for number in range(3):
+            await group.put(number, b"value")
+        await queue.after(SOON_S)
+        assert [group.numbers(name)[0] for name in group.backups] == [0, 0]
+        assert group.numbers(group.primary)[0] == 3
+        queue.log.tell_decided()
+        assert await queue.after(SOON_S) == ("", 1)
+        for name in group.backups:
+            group.at.member(name).log.hurry()
+        await queue.after(SOON_S)
+        assert [group.numbers(name)[0] for name in group.backups] == [3, 3]
 
     live(scenario)

@@ -56,6 +56,20 @@ def test_an_outbox_is_full_flooded_and_roomy_again() -> None:
     assert outbox.roomy
 
 
+def test_what_was_not_sent_of_a_frame_is_taken_next_and_counts() -> None:
+    outbox = Outbox(1000)
+    outbox.put(pack_message([15, 0]))
+    whole = outbox.take()
+    assert not outbox.is_begun
+    outbox.put_back(whole[2:])
+    outbox.put(pack_message([15, 1]))
+    assert (outbox.is_begun, bool(outbox), outbox.bytes) == (True, True, len(whole) - 2 + 3)
+    assert whole[:2] + outbox.take(pack_message([3, 7])) == whole
+    assert (outbox.is_begun, outbox.bytes) == (False, 3)
+    assert messages_in(outbox.take()) == [[15, 1]]
+    assert (bool(outbox), outbox.bytes) == (False, 0)
+
+
 def test_the_log_is_told_once_per_period_and_topic() -> None:
     complaints = Complaints()
     assert complaints.line("silent", "it is silent", 0.1) == "it is silent"

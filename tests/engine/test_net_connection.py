@@ -1,0 +1,168 @@
+"""When what is sent on a connection leaves: at once, with other answers, or as room is made."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+
+import trio
+import trio.testing
+
+from support.peers import introduction, ping
+from tidelog.engine.net.connection import Connection
+from tidelog.engine.net.frames import KNOWN, FrameDecoder, Message, frame, pack_message
+from tidelog.engine.net.kinds import BY_NAME
+from tidelog.engine.system.environment import Address
+
+
+class Wire:
+    """A stream whose other end takes as much as a test says; the rest waits for ``opened``."""
+
+    peer: Address = ("there", 1)
+
+    def __init__(self) -> None:
+        self.takes: deque[int | OSError] = deque()
+        """What the next calls of ``send_nowait`` take; behind them all is taken."""
+        self.taken = bytearray()
+        self.opened = trio.Event()
+        self._closed = trio.Event()
+        self._sender, self._receiver = trio.open_memory_channel[bytes](math.inf)
+
+    def arrives(self, *messages: Message) -> None:
+        self._sender.send_nowait(frame([pack_message(message) for message in messages]))
+
+    def frames(self) -> list[list[Message]]:
+        """Return the messages of each frame that is there whole."""
+        found, data = [], bytes(self.taken)
+        while data:
+            size = 4 + int.from_bytes(data[:4], "big")
+            found.append(FrameDecoder(KNOWN).feed(data[:size]))
+            data = data[size:]
+        return found
+
+    def send_nowait(self, data: bytes) -> int:
+        takes = self.takes.popleft() if self.takes else len(data)
+        if isinstance(takes, OSError):
+            raise takes
+        self.taken += data[:takes]
+        return min(takes, len(data))
+
+    async def send(self, data: bytes) -> None:
+        await self.opened.wait()
+        self.taken += data
+
+    async def receive(self, bytes_max: int = 65_536) -> bytes:
+        return await self._receiver.receive()
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+async def with_connection(
+    channel: str, body: Callable[[Wire, Connection, list[Message]], object]
+) -> None:
+    """Call ``body`` with a connection that was accepted, or made, and what arrived on it."""
+    wire, arrived = Wire(), list[Message]()
+    outgoing = channel != "client"
+    other = introduction(channel=channel, role="member" if outgoing else "client")
+    connection = Connection(
+        wire, FrameDecoder(), introduction(channel=channel), other,
+        outgoing=outgoing, outbox_bytes=1000,
+    )  # fmt: skip
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.live, arrived.extend, lambda: None, lambda: 0)
+        await trio.testing.wait_all_tasks_blocked()
+        done = body(wire, connection, arrived)
+        if done is not None:
+            await done  # type: ignore[misc]
+        nursery.cancel_scope.cancel()
+
+
+def request(number: int) -> Message:
+    return BY_NAME["request"].message(number, None, "get", [])
+
+
+def response(number: int) -> Message:
+    return BY_NAME["response"].message(number, b"v")
+
+
+async def test_a_message_leaves_at_once_if_nothing_waits() -> None:
+    def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
+        for number in range(3):
+            assert connection.send(ping(number)) == "queued"
+            assert wire.frames() == [[ping(one)] for one in range(number + 1)]
+
+    await with_connection("control", body)
+
+
+async def test_what_was_not_taken_leaves_before_anything_newer() -> None:
+    async def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
+        wire.takes.extend([5, 0])
+        for number in range(3):
+            assert connection.send(ping(number)) == "queued"
+        assert len(wire.taken) == 5
+        await trio.testing.wait_all_tasks_blocked()  # the task has taken the rest, and waits
+        assert connection.send(ping(3)) == "queued"
+        assert len(wire.taken) == 5, "it would be in the middle of a frame"
+        wire.opened.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert wire.frames() == [[ping(0)], [ping(1), ping(2), ping(3)]]
+        assert connection.send(ping(4)) == "queued"
+        assert wire.frames()[2:] == [[ping(4)]]
+
+    await with_connection("control", body)
+
+
+async def test_what_was_not_taken_counts_for_what_may_wait() -> None:
+    async def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
+        long = BY_NAME["confirm-copy"].message(1, [1] * 1200, [], [])
+        wire.takes.append(0)
+        assert connection.send(long) == "queued"
+        assert connection.send(ping(1)) == "full"
+
+    await with_connection("data", body)
+
+
+async def test_answers_of_requests_that_are_open_together_share_a_frame() -> None:
+    async def body(wire: Wire, connection: Connection, arrived: list[Message]) -> None:
+        wire.arrives(*(request(number) for number in range(3)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert arrived == [request(number) for number in range(3)]
+        for number in range(3):
+            connection.send(response(number))
+            assert not wire.taken
+        await trio.testing.wait_all_tasks_blocked()
+        assert wire.frames() == [[response(0), response(1), response(2)]]
+        wire.arrives(request(3))
+        await trio.testing.wait_all_tasks_blocked()
+        connection.send(response(3))
+        assert wire.frames()[1:] == [[response(3)]], "nobody else waits"
+
+    await with_connection("client", body)
+
+
+async def test_what_nobody_answers_keeps_no_answer_back() -> None:
+    async def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
+        wire.arrives(BY_NAME["cancel"].message(0), request(1))
+        await trio.testing.wait_all_tasks_blocked()
+        connection.send(response(1))
+        assert wire.frames() == [[response(1)]]
+        connection.send(BY_NAME["topology"].message([]))  # unasked
+        wire.arrives(request(2), request(3))
+        await trio.testing.wait_all_tasks_blocked()
+        connection.send(response(2))
+        assert len(wire.frames()) == 2
+
+    await with_connection("client", body)
+
+
+async def test_an_error_in_sending_ends_the_connection_with_its_reason() -> None:
+    def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
+        wire.takes.append(BrokenPipeError("gone"))
+        assert connection.send(ping(1)) == "down"
+        assert not connection.up
+        assert isinstance(connection.reason, BrokenPipeError)
+        assert connection.send(ping(2)) == "down"
+
+    await with_connection("control", body)
