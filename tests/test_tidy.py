@@ -167,6 +167,7 @@ CHANGED = {
     "tests/cluster/test_attacks.py:GROUP_BYTES_MAX": "what waits in a simulated world is short",
     "tests/cluster/test_attacks.py:HELD_MAX": "thousands of requests would take too long",
     "tests/cluster/test_attacks.py:RANGE_KEYS_MAX": "100,000 keys would take too long",
+    "tests/cluster/test_hastes.py:COMPANY_S": "a frame and its sync take about as long",
     "tests/cluster/test_hastes.py:GATHER_S": "a frame and its sync take about as long",
     "tests/cluster/test_hastes.py:TICK_S": "each tick hurries what is in no haste",
     "tests/cluster/test_members.py:DECISIONS_MAX": "hundreds of maps would take too long",

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -36,8 +35,8 @@ WORKERS_MAX = 16
 
 SYNC = "sync"
 QUICK_S = 0.002
-"""Seconds under which a sync takes so little that the next one is done in the loop: a thread that is
-woken for it, and wakes the loop, takes as long."""
+"""Seconds under which a sync takes so little that the next one is done in the loop: waking a thread
+for it, and being woken, takes as long."""
 
 T = TypeVar("T")
 
@@ -45,7 +44,8 @@ T = TypeVar("T")
 class BlockingRunner:
     """Runs blocking work for the tasks of one Trio loop; Trio keeps idle threads for the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
         self._thread: _SyncThread | None = None
         self._syncs = 0
         """Begun, or about to be."""
@@ -69,11 +69,11 @@ class BlockingRunner:
             self._syncs -= 1
 
     def _measured(self, work: Callable[[], T]) -> T:
-        began = time.monotonic()
+        began = self._monotonic()
         try:
             return work()
         finally:
-            self._quick = time.monotonic() - began < QUICK_S
+            self._quick = self._monotonic() - began < QUICK_S
 
 
 class _Bell:

@@ -48,7 +48,7 @@ class _TrioSide:
     def _runner(self) -> BlockingRunner:
         from .blocking import BlockingRunner
 
-        return BlockingRunner()
+        return BlockingRunner(time.monotonic)
 
     @cached_property
     def _network(self) -> RealNetwork:

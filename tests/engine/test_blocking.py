@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
+from functools import partial
+from itertools import count
 
 import pytest
 import trio
 import trio.testing
 
-from tidelog.engine.system import blocking
-from tidelog.engine.system.blocking import WORKERS_MAX
+from tidelog.engine.system.blocking import QUICK_S, WORKERS_MAX, BlockingRunner
 from tidelog.engine.system.environment import RunBlocking
 from tidelog.engine.system.production import production
 
@@ -138,11 +139,9 @@ async def test_work_that_was_not_begun_is_never_done_once_its_task_is_cancelled(
     assert crowd.order == [1]
 
 
-async def test_a_sync_behind_a_quick_one_is_done_here_and_behind_a_slow_one_in_the_thread(
-    run: RunBlocking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sync_behind_a_quick_one_is_done_here_and_behind_a_slow_one_in_the_thread() -> None:
     clock = [0.0]
-    monkeypatch.setattr(blocking.time, "monotonic", lambda: clock[0])
+    run = BlockingRunner(lambda: clock[0]).run
     here = threading.get_ident()
     places = list[bool]()
 
@@ -152,9 +151,9 @@ async def test_a_sync_behind_a_quick_one_is_done_here_and_behind_a_slow_one_in_t
         if fails:
             raise OSError("the disk")
 
-    slow, quick = 2 * blocking.QUICK_S, blocking.QUICK_S / 2
+    slow, quick = 2 * QUICK_S, QUICK_S / 2
     for seconds in (slow, quick, quick, slow, slow, quick, quick):
-        await run("sync", lambda seconds=seconds: sync(seconds))
+        await run("sync", partial(sync, seconds))
     assert places == [False, False, True, True, False, False, True]
     with pytest.raises(OSError, match="the disk"):
         await run("sync", lambda: sync(slow, fails=True))
@@ -194,14 +193,11 @@ async def test_a_sync_that_would_be_done_here_is_not_once_its_task_is_cancelled(
     assert done == [1]
 
 
-async def test_the_thread_of_syncs_ends_with_its_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(blocking, "QUICK_S", 0.0)
-    environment = production()
-    thread = await environment.run("sync", threading.current_thread)
-    assert await environment.run("sync", threading.current_thread) is thread
-    del environment
+async def test_the_thread_of_syncs_ends_with_its_runner() -> None:
+    runner = BlockingRunner(map(float, count()).__next__)  # everything takes a second
+    thread = await runner.run("sync", threading.current_thread)
+    assert await runner.run("sync", threading.current_thread) is thread
+    del runner
     gc.collect()
     await trio.to_thread.run_sync(thread.join, WAIT)
     assert not thread.is_alive()
