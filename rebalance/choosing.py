@@ -45,9 +45,7 @@ from typing import Generic, NamedTuple
 from ..affinity.rows import Member
 from ..checkpoints.marks import EpochTable
 from ..tx.counter import PartitionUpdateCounter
-
-UpdateNumbers = tuple[tuple[int, int], ...]
-"""Ascending (first number, count), with a gap between two of them."""
+from ..tx.numbers import NumberRanges, applied_in, in_both, told_numbers, united, without
 
 
 class SupplyKind(StrEnum):
@@ -82,18 +80,19 @@ class ShownByPrimary:
     epoch: int
     epochs: EpochTable
     top: int
-    pending: UpdateNumbers = ()
+    pending: Sequence[tuple[int, int]] = ()
 
 
 class LogReach(NamedTuple, Generic[Member]):
-    """Whose log holds every number from ``first`` on, with its data, but for some.
+    """Whose log holds every number from ``first`` on with what became of it, but for some.
 
-    ``without_data`` are numbers of loads, whose rows are in no log.
+    ``lacking`` are numbers that were applied, or prepared, before what is kept of the log begins,
+    and numbers of loads, whose rows are in no log.
     """
 
     member: Member
     first: int
-    without_data: UpdateNumbers = ()
+    lacking: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +105,8 @@ class SupplyChoice(Generic[Member]):
 
     kind: SupplyKind
     lwm: int
-    ranges: UpdateNumbers
-    missing: UpdateNumbers
+    ranges: list[tuple[int, int]]
+    missing: NumberRanges
     supplier: Member | None
     reason: str
     instead: str = ""
@@ -121,28 +120,29 @@ def choose(
     if wrong is not None:
         return _full(primary, *wrong)
     agreed = PartitionUpdateCounter(copy.lwm, copy.ranges)
-    agreed.cut(agreed_up_to(copy.opened, primary), _as_ranges(primary.pending))
-    missing = _without(_gaps(agreed, primary.top), primary.pending)
-    lwm, ranges = agreed.lwm, tuple(agreed.out_of_order)
+    pending = [(first - 1, last - first + 1) for first, last in primary.pending]
+    agreed.cut(agreed_up_to(copy.opened, primary), pending)
+    missing = without(_given_out(primary), applied_in(agreed))
+    lwm, ranges = agreed.lwm, agreed.out_of_order
     if not missing:
         return SupplyChoice(
             kind=SupplyKind.NONE,
             lwm=lwm,
             ranges=ranges,
-            missing=(),
+            missing=[],
             supplier=None,
             reason=f"the copy has every number up to {primary.top} that is not pending",
         )
     known = list(histories)
     for history in known:
-        if history.first <= missing[0][0] and not _common(history.without_data, missing):
+        if history.first <= missing[0][0] and not in_both(missing, history.lacking):
             return SupplyChoice(
                 kind=SupplyKind.HISTORICAL,
                 lwm=lwm,
                 ranges=ranges,
                 missing=missing,
                 supplier=history.member,
-                reason=f"{_shown(missing)} of {primary.top} are missing, and the log of "
+                reason=f"{told_numbers(missing)} of {primary.top} are missing, and the log of "
                 f"{history.member} holds them from {history.first} on",
                 instead="if the copy had not missed them",
             )
@@ -187,17 +187,17 @@ def _why_full(copy: ShownByCopy, primary: ShownByPrimary) -> tuple[str, str] | N
     return None
 
 
-def _no_history(missing: UpdateNumbers, histories: Sequence[LogReach[Member]]) -> tuple[str, str]:
+def _no_history(missing: NumberRanges, histories: Sequence[LogReach[Member]]) -> tuple[str, str]:
     first = missing[0][0]
-    loaded = [one for one in histories if one.first <= first]
-    if loaded:
-        rows = _common(loaded[0].without_data, missing)
+    reaching = [one for one in histories if one.first <= first]
+    if reaching:
+        rows = in_both(missing, reaching[0].lacking)
         return (
-            f"{_shown(rows)} are of a load, whose rows no log holds",
-            "if the copy had been there at the load",
+            f"{told_numbers(rows)} are in no log with their data: loaded, or prepared earlier",
+            "if the copy had been there then",
         )
     if not histories:
-        return f"no log holds {_shown(missing)}", "if another copy in sync had its log"
+        return f"no log holds {told_numbers(missing)}", "if another copy in sync had its log"
     reach = min(one.first for one in histories)
     return (
         f"number {first} is missing, and no log reaches further back than {reach}",
@@ -205,61 +205,18 @@ def _no_history(missing: UpdateNumbers, histories: Sequence[LogReach[Member]]) -
     )
 
 
+def _given_out(primary: ShownByPrimary) -> NumberRanges:
+    """Return the numbers of which it is known what became of them."""
+    return without(united([(1, primary.top)]), primary.pending)
+
+
 def _full(primary: ShownByPrimary, reason: str, instead: str) -> SupplyChoice[Member]:
-    everything = ((1, primary.top),) if primary.top else ()
     return SupplyChoice(
         kind=SupplyKind.FULL,
         lwm=0,
-        ranges=(),
-        missing=_without(everything, primary.pending),
+        ranges=[],
+        missing=_given_out(primary),
         supplier=None,
         reason=reason,
         instead=instead,
     )
-
-
-# ------------------------------------------------------------------ sets of numbers
-
-
-def _gaps(counter: PartitionUpdateCounter, top: int) -> UpdateNumbers:
-    """Return the numbers up to ``top`` that a counter has not applied."""
-    found: list[tuple[int, int]] = []
-    at = counter.lwm
-    for start, delta in counter.out_of_order:
-        found.append((at + 1, start - at))
-        at = start + delta
-    if at < top:
-        found.append((at + 1, top - at))
-    return tuple(found)
-
-
-def _as_ranges(numbers: UpdateNumbers) -> list[tuple[int, int]]:
-    """Return (start, delta), as counters have them."""
-    return [(first - 1, count) for first, count in numbers]
-
-
-def _without(numbers: UpdateNumbers, others: UpdateNumbers) -> UpdateNumbers:
-    """Return those of the first that are not among the second."""
-    found: list[tuple[int, int]] = []
-    for first, count in numbers:
-        end = first + count
-        for low, size in others:
-            high = low + size
-            if first < low < end:
-                found.append((first, low - first))
-            if low < end and high > first:
-                first = high
-        if first < end:
-            found.append((first, end - first))
-    return tuple(found)
-
-
-def _common(numbers: UpdateNumbers, others: UpdateNumbers) -> UpdateNumbers:
-    """Return those that are in both."""
-    return _without(numbers, _without(numbers, others))
-
-
-def _shown(numbers: UpdateNumbers) -> str:
-    shown = [str(a) if count == 1 else f"{a}-{a + count - 1}" for a, count in numbers[:3]]
-    more = f" and {len(numbers) - 3} more ranges" if numbers[3:] else ""
-    return f"numbers {', '.join(shown)}{more}"

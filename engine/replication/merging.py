@@ -49,8 +49,8 @@ from typing import NamedTuple, TypeAlias
 
 from ...affinity.topology import Incarnation
 from ...checkpoints.marks import EpochTable, epoch_of, with_epoch
+from ...tx.numbers import NumberRanges, has_run, run_numbers, told_numbers, united, without
 from ...wal.records import Closed, Columns, Run, Settled, SettledOutcome, SettleRecord
-from .numbers import NumberRanges, has_run, run_numbers, told_numbers, united, without
 from .reports import PreparedHere, Report
 
 GAP_REASON = "gap"

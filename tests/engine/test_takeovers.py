@@ -21,8 +21,8 @@ from tidelog.checkpoints.copies import Copies
 from tidelog.checkpoints.replay import State
 from tidelog.engine.replication import merging
 from tidelog.engine.replication.merging import K4, MergeError, merged
-from tidelog.engine.replication.numbers import told_numbers, united, without
 from tidelog.engine.replication.reports import Report
+from tidelog.tx.numbers import told_numbers, united, without
 from tidelog.wal.records import SettledOutcome, SettleRecord
 
 SCRIPTS = sorted((Path(__file__).parent / "takeovers").glob("*.txt"))

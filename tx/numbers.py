@@ -4,7 +4,7 @@ Invariants:
 
 - ``NumberRanges`` are ascending, and neither touch nor overlap each other.
 
-Left out: which copy has which (``merging``).
+Left out: counters (``counter``), which have theirs as (start, delta), one lower.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from ...wal.records import Closed, Run
+from ..wal.records import Closed, Run
+from .counter import PartitionUpdateCounter
 
 NumberRanges: TypeAlias = list[tuple[int, int]]
 """Update numbers as (first, last), both included."""
@@ -53,6 +54,17 @@ def without(numbers: NumberRanges, ranges: Iterable[tuple[int, int]]) -> NumberR
         if first <= last:
             found.append((first, last))
     return found
+
+
+def in_both(numbers: NumberRanges, ranges: Iterable[tuple[int, int]]) -> NumberRanges:
+    """Return the numbers that are in some ranges, too."""
+    return without(numbers, without(numbers, ranges))
+
+
+def applied_in(counter: PartitionUpdateCounter) -> NumberRanges:
+    """Return the numbers that a counter has applied."""
+    ranges = [(start + 1, start + delta) for start, delta in counter.out_of_order]
+    return [(1, counter.lwm), *ranges] if counter.lwm else ranges
 
 
 def told_numbers(numbers: NumberRanges) -> str:
