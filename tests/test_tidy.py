@@ -156,9 +156,8 @@ CIRCLES: list[list[str]] = []
 
 # Modules that nothing in the product needs yet, and what will.
 AWAITED = {
-    "engine/replication/merging.py": "takeovers of partitions with several copies",
-    "engine/replication/stream.py": "copies that follow their primary",
     "engine/store/partition_cuts.py": "full copies of partitions",
+    "checkpoints/supplying.py": "the supply of a copy by history",
     "wal/history.py": "the supply of a copy by history",
 }
 
