@@ -510,11 +510,6 @@ def _nothing() -> None:
     """Nobody waits for it."""
 
 
-def _is_shared(commit: Commit) -> bool:
-    """Tell whether other copies may have to store a commit, too."""
-    return isinstance(commit, ClientCommit)
-
-
 class _Barrier:
     """What waits in the queue until everything before it is durable."""
 

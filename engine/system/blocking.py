@@ -115,7 +115,7 @@ class _Sync:
 
 
 class _SyncThread:
-    """A thread that waits for work: that takes half of the time of ``trio.to_thread``."""
+    """A thread that waits for work: a thread of ``trio.to_thread`` takes longer."""
 
     def __init__(self) -> None:
         self._waiting: deque[_Sync] = deque()
