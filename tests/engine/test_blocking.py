@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import threading
 from functools import partial
 from itertools import count
@@ -11,7 +13,14 @@ import pytest
 import trio
 import trio.testing
 
-from tidelog.engine.system.blocking import QUICK_S, WORKERS_MAX, BlockingRunner
+from tidelog.engine.system.blocking import (
+    DOUBTS,
+    LONG_S,
+    QUICK_S,
+    WORKERS_MAX,
+    BlockingRunner,
+    _SyncThread,
+)
 from tidelog.engine.system.environment import RunBlocking
 from tidelog.engine.system.production import production
 
@@ -25,19 +34,19 @@ class Crowd:
         self.entered = threading.Semaphore(0)
         self.inside_max = 0
         self.order: list[int] = []
-        self._inside = 0
+        self.inside = 0
         self._mutex = threading.Lock()
         self._leave = threading.Event()
 
     def work(self, number: int) -> int:
         with self._mutex:
-            self._inside += 1
-            self.inside_max = max(self.inside_max, self._inside)
+            self.inside += 1
+            self.inside_max = max(self.inside_max, self.inside)
             self.order.append(number)
         self.entered.release()
         assert self._leave.wait(WAIT)
         with self._mutex:
-            self._inside -= 1
+            self.inside -= 1
         return number
 
     async def wait_entered(self) -> None:
@@ -50,6 +59,11 @@ class Crowd:
 @pytest.fixture
 def run() -> RunBlocking:
     return production().run
+
+
+def slow_runner() -> BlockingRunner:
+    """Return one for which everything takes a second: it does no sync in the loop."""
+    return BlockingRunner(map(float, count()).__next__)
 
 
 async def test_work_runs_in_another_thread_and_its_result_or_error_comes_back(
@@ -161,25 +175,102 @@ async def test_a_sync_behind_a_quick_one_is_done_here_and_behind_a_slow_one_in_t
     assert places[-2:] == [True, False]
 
 
-async def test_a_sync_is_never_done_here_while_another_is_in_the_thread(
-    run: RunBlocking,
-) -> None:
-    crowd, first = Crowd(), Crowd()
+async def test_a_sync_that_hung_is_not_risked_here_again_until_many_were_quick() -> None:
+    clock = [0.0]
+    run = BlockingRunner(lambda: clock[0]).run
+    here = threading.get_ident()
+
+    async def is_done_here(seconds: float) -> bool:
+        def sync() -> int:
+            clock[0] += seconds
+            return threading.get_ident()
+
+        return await run("sync", sync) == here
+
+    assert not await is_done_here(0)
+    assert await is_done_here(LONG_S)
+    for number in range(DOUBTS):
+        assert not await is_done_here(0 if number else 2 * QUICK_S)
+    assert not await is_done_here(0), "one of them was slow"
+    assert await is_done_here(0)
+
+
+async def test_a_sync_is_never_done_here_while_another_is_in_the_thread() -> None:
+    run = BlockingRunner(lambda: 0.0).run
+    first, places = Crowd(), list[int]()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, "sync", lambda: first.work(0))
         await first.wait_entered()
-        nursery.start_soon(run, "sync", lambda: None)  # a quick one, and behind it
+        nursery.start_soon(run, "sync", lambda: places.append(threading.get_ident()))
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(run, "sync", lambda: crowd.work(1))
-        await trio.testing.wait_all_tasks_blocked()
+        assert not places
         first.let_go()
+    assert places == [threading.get_ident()]
+
+
+async def test_an_error_in_the_thread_of_syncs_comes_back_and_no_later_sync_has_it() -> None:
+    run = slow_runner().run
+    places = list[int]()
+
+    def fail() -> None:
+        places.append(threading.get_ident())
+        raise OSError("the disk")
+
+    for _ in range(2):
+        with pytest.raises(OSError, match="the disk"):
+            await run("sync", fail)
+        assert await run("sync", lambda: "done") == "done"
+    assert threading.get_ident() not in places
+
+
+async def test_others_go_on_while_a_sync_that_was_begun_is_waited_for(run: RunBlocking) -> None:
+    crowd, scope = Crowd(), trio.CancelScope()
+
+    async def one() -> None:
+        with scope:
+            await run("sync", lambda: crowd.work(1))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one)
         await crowd.wait_entered()
-        nursery.start_soon(run, "sync", lambda: crowd.work(2))
+        scope.cancel()
         await trio.testing.wait_all_tasks_blocked()
-        assert crowd.order == [1]
+        assert crowd.inside == 1
         crowd.let_go()
-    assert crowd.order == [1, 2]
-    assert crowd.inside_max == 1
+
+
+async def test_syncs_take_two_descriptors_and_none_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    gc.collect()
+    before, runner = descriptors(), slow_runner()
+    thread = await runner.run("sync", threading.current_thread)
+    assert descriptors() == before + 2
+    monkeypatch.setattr(os, "pipe", none_left)
+    crowd = Crowd()
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(runner.run, "sync", lambda number=number: crowd.work(number))
+        await crowd.wait_entered()
+        crowd.let_go()
+    assert len(crowd.order) == 5
+    assert descriptors() == before + 2
+    del runner, nursery
+    gc.collect()
+    await trio.to_thread.run_sync(thread.join, WAIT)
+    assert descriptors() == before
+
+
+async def test_a_ring_for_a_sync_that_was_given_up_is_not_taken_for_another() -> None:
+    thread = _SyncThread()
+    thread._bell.ring()
+    assert await thread.run(lambda: "done") == "done"
 
 
 async def test_a_sync_that_would_be_done_here_is_not_once_its_task_is_cancelled(
@@ -194,7 +285,7 @@ async def test_a_sync_that_would_be_done_here_is_not_once_its_task_is_cancelled(
 
 
 async def test_the_thread_of_syncs_ends_with_its_runner() -> None:
-    runner = BlockingRunner(map(float, count()).__next__)  # everything takes a second
+    runner = slow_runner()
     thread = await runner.run("sync", threading.current_thread)
     assert await runner.run("sync", threading.current_thread) is thread
     del runner

@@ -114,6 +114,20 @@ async def test_what_was_not_taken_leaves_before_anything_newer() -> None:
     await with_connection("control", body)
 
 
+async def test_nothing_leaves_in_the_middle_of_a_frame_that_alone_is_waited_for() -> None:
+    async def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
+        wire.takes.extend([5, 0])
+        connection.send(ping(0))
+        await trio.testing.wait_all_tasks_blocked()  # the task has taken all, and waits
+        connection.send(ping(1))
+        assert len(wire.taken) == 5
+        wire.opened.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert wire.frames() == [[ping(0)], [ping(1)]]
+
+    await with_connection("control", body)
+
+
 async def test_what_was_not_taken_counts_for_what_may_wait() -> None:
     async def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
         long = BY_NAME["confirm-copy"].message(1, [1] * 1200, [], [])
