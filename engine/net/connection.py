@@ -115,6 +115,8 @@ class Connection:
             self.up = False
             self.reason = reason
             self._stream.close()
+            self._outbox.clear()
+            self._room.set()
 
     async def live(
         self,
@@ -182,6 +184,8 @@ class Connection:
                     while self._outbox.full:
                         self._room = trio.Event()
                         await self._room.wait()
+                    if not self.up:
+                        return
                     arrived([message])
             elif messages:
                 arrived(messages)

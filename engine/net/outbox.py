@@ -77,3 +77,9 @@ class Outbox:
         """Take back what was not sent of a frame: it is the next that is taken."""
         self._rest = rest
         self.bytes += len(rest)
+
+    def clear(self) -> None:
+        """Drop all that waits."""
+        self._waiting.clear()
+        self._rest = b""
+        self.bytes = 0

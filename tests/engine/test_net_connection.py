@@ -26,6 +26,7 @@ class Wire:
         """What the next calls of ``send_nowait`` take; behind them all is taken."""
         self.taken = bytearray()
         self.opened = trio.Event()
+        self.fails: OSError | None = None
         self._closed = trio.Event()
         self._sender, self._receiver = trio.open_memory_channel[bytes](math.inf)
 
@@ -50,6 +51,8 @@ class Wire:
 
     async def send(self, data: bytes) -> None:
         await self.opened.wait()
+        if self.fails:
+            raise self.fails
         self.taken += data
 
     async def receive(self, bytes_max: int = 65_536) -> bytes:
@@ -57,6 +60,14 @@ class Wire:
 
     def close(self) -> None:
         self._closed.set()
+
+
+def accepted(wire: Wire) -> Connection:
+    """Return a connection that a client has made."""
+    return Connection(
+        wire, FrameDecoder(), introduction(channel="client"),
+        introduction(channel="client", role="client"), outgoing=False, outbox_bytes=1000,
+    )  # fmt: skip
 
 
 async def with_connection(
@@ -169,6 +180,27 @@ async def test_what_nobody_answers_keeps_no_answer_back() -> None:
         assert len(wire.frames()) == 2
 
     await with_connection("client", body)
+
+
+async def test_who_takes_no_answers_and_leaves_is_waited_for_by_nobody() -> None:
+    wire, arrived = Wire(), list[Message]()
+    connection = accepted(wire)
+    wire.takes.extend([5, 0])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.live, arrived.extend, lambda: None, lambda: 0)
+        wire.arrives(request(0))
+        await trio.testing.wait_all_tasks_blocked()
+        connection.send(BY_NAME["response"].message(0, bytes(1000)))
+        connection.send(BY_NAME["response"].message(0, bytes(1000)))
+        wire.arrives(request(1), request(2))
+        await trio.testing.wait_all_tasks_blocked()
+        assert arrived == [request(0)], "there is no room for their answers"
+        wire.fails = BrokenPipeError("gone")
+        wire.opened.set()
+    assert arrived == [request(0)]
+    assert not connection.up
+    assert isinstance(connection.reason, BrokenPipeError)
+    assert "0 messages, 0 bytes" in repr(connection._outbox)
 
 
 async def test_an_error_in_sending_ends_the_connection_with_its_reason() -> None:
