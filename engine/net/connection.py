@@ -113,7 +113,7 @@ class Connection:
         """Be over; what was not sent is dropped."""
         if self.up:
             self.up = False
-            self.reason = reason
+            self.reason = reason and _bare(reason)
             self._stream.close()
             self._outbox.clear()
             self._room.set()
@@ -198,6 +198,15 @@ class Connection:
             return False
         self.decided = max(self.decided, message[1])
         return True
+
+
+def _bare(error: Exception) -> Exception:
+    """Return an error without the calls that it came through.
+
+    They hold the connection and what arrived, in a circle that is looked for seldom.
+    """
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
 
 
 async def say(stream: Stream, what: Introduction | Refusal) -> None:

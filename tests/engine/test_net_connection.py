@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections import deque
 from collections.abc import Callable
 
+import pytest
 import trio
 import trio.testing
 
 from support.peers import introduction, ping
 from tidelog.engine.net.connection import Connection
-from tidelog.engine.net.frames import KNOWN, FrameDecoder, Message, frame, pack_message
+from tidelog.engine.net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.system.environment import Address
 
@@ -28,10 +31,13 @@ class Wire:
         self.opened = trio.Event()
         self.fails: OSError | None = None
         self._closed = trio.Event()
-        self._sender, self._receiver = trio.open_memory_channel[bytes](math.inf)
+        self._sender, self._receiver = trio.open_memory_channel[bytes | OSError](math.inf)
 
     def arrives(self, *messages: Message) -> None:
-        self._sender.send_nowait(frame([pack_message(message) for message in messages]))
+        self.comes(frame([pack_message(message) for message in messages]))
+
+    def comes(self, data: bytes | OSError) -> None:
+        self._sender.send_nowait(data)
 
     def frames(self) -> list[list[Message]]:
         """Return the messages of each frame that is there whole."""
@@ -56,7 +62,10 @@ class Wire:
         self.taken += data
 
     async def receive(self, bytes_max: int = 65_536) -> bytes:
-        return await self._receiver.receive()
+        data = await self._receiver.receive()
+        if isinstance(data, OSError):
+            raise data
+        return data
 
     def close(self) -> None:
         self._closed.set()
@@ -212,3 +221,37 @@ async def test_an_error_in_sending_ends_the_connection_with_its_reason() -> None
         assert connection.send(ping(2)) == "down"
 
     await with_connection("control", body)
+
+
+@pytest.mark.parametrize("how", ["garbage", "reading fails", "sending fails", "the rest fails"])
+async def test_a_connection_that_has_ended_and_what_arrived_are_held_by_no_circle(how: str) -> None:
+    last: dict[str, bytes | OSError] = {
+        "garbage": b"\0\0\0\2\x91\xc1",
+        "reading fails": ConnectionResetError("gone"),
+    }
+
+    async def ended() -> tuple[weakref.ref[Connection], Exception | None]:
+        wire = Wire()
+        connection = accepted(wire)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.live, lambda _: None, lambda: None, lambda: 0)
+            if how == "sending fails":
+                wire.takes.append(BrokenPipeError("gone"))
+            elif how == "the rest fails":
+                wire.takes.extend([5, 0])
+                wire.fails = BrokenPipeError("gone")
+                wire.opened.set()
+            connection.send(BY_NAME["topology"].message([]))
+            await trio.testing.wait_all_tasks_blocked()
+            wire.comes(last.get(how, b""))
+        return weakref.ref(connection), connection.reason
+
+    gc.collect()
+    gc.disable()
+    try:
+        connection, reason = await ended()
+        assert connection() is None
+    finally:
+        gc.enable()
+    assert isinstance(reason, FrameError if how == "garbage" else ConnectionError)
+    assert str(reason)
