@@ -128,24 +128,43 @@ def test_what_others_store_waits_for_company_while_something_is_on_its_way_to_th
     live(scenario)
 
 
+def test_what_is_in_haste_does_not_wait_for_what_is_on_its_way_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(group: Group) -> None:
+        queue, backup = await queue_of(group, monkeypatch), group.backups[0]
+        group.hold("stored", backup, group.primary)
+        begun = await group.begin(0, b"pending")
+        await group.pending_at(begun.tx_id, *group.at.names)
+        await queue.after(SOON_S)
+        queue.put(Haste.AT_ONCE, "a")
+        assert await queue.after(SOON_S) == ("a", 1)
+        assert queue.log.undecided
+
+    live(scenario)
+
+
 def test_who_was_answered_together_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(group: Group) -> None:
         monkeypatch.setattr(log_module, "COMPANY_S", COMPANY_S)
         queue, backup = await queue_of(group, monkeypatch), group.backups[0]
 
         async def answered(count: int) -> None:
+            """Let clients be answered: one of one group, and then the others, of the next."""
             group.hold("stored", backup, group.primary)
-            for number in range(count):
-                begun = await group.begin(number, b"pending")
+            first = await group.begin(0, b"pending")
+            await group.pending_at(first.tx_id, *group.at.names)
+            others = [await group.begin(number, b"pending") for number in range(1, count)]
+            for begun in others:
                 await group.pending_at(begun.tx_id, *group.at.names)
             group.release("stored", backup, group.primary)
             await queue.after(SOON_S)
             assert not queue.log.undecided
 
         await answered(3)
-        queue.put(Haste.SHARED, "a")
-        queue.put(Haste.SHARED, "b")
-        assert await queue.after(SOON_S) == ("", 0)
+        for name in "ab":
+            queue.put(Haste.SHARED, name)
+            assert await queue.after(SOON_S) == ("", 0)
         queue.put(Haste.SHARED, "c")
         assert await queue.after(SOON_S) == ("abc", 1), "they are all here"
         queue.put(Haste.SHARED, "d")
@@ -166,6 +185,38 @@ def test_who_was_answered_together_is_waited_for(monkeypatch: pytest.MonkeyPatch
         await answered(1)
         queue.put(Haste.SHARED, "i")
         assert await queue.after(SOON_S) == ("i", 1), "one client never waits for itself"
+        await answered(2)
+        for name in "jk":
+            queue.put(Haste.SHARED, name)
+            await trio.sleep(SOON_S)
+        assert await queue.after(SOON_S) == ("jk", 1)
+        group.hold("stored", backup, group.primary)
+        begun = await group.begin(0, b"pending")
+        await group.pending_at(begun.tx_id, *group.at.names)
+        await queue.after(SOON_S)
+        for name in "lm":
+            queue.put(Haste.SHARED, name)
+            assert await queue.after(SOON_S) == ("", 0), "so many are waited for no more"
+
+    live(scenario)
+
+
+def test_one_copy_of_two_that_has_what_is_on_its_way_ends_no_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(group: Group) -> None:
+        queue = await queue_of(group, monkeypatch)
+        for backup in group.backups:
+            group.hold("stored", backup, group.primary)
+        begun = await group.begin(0, b"pending")
+        await group.pending_at(begun.tx_id, *group.at.names)
+        await queue.after(SOON_S)
+        queue.put(Haste.SHARED, "a")
+        assert await queue.after(SOON_S) == ("", 0)
+        group.release("stored", group.backups[0], group.primary)
+        assert await queue.after(SOON_S) == ("", 0)
+        group.release("stored", group.backups[1], group.primary)
+        assert await queue.after(SOON_S) == ("a", 1)
 
     live(scenario)
 

@@ -68,6 +68,17 @@ def test_what_was_not_sent_of_a_frame_is_taken_next_and_counts() -> None:
     assert (outbox.is_begun, outbox.bytes) == (False, 3)
     assert messages_in(outbox.take()) == [[15, 1]]
     assert (bool(outbox), outbox.bytes) == (False, 0)
+    outbox.put_back(b"e")
+    assert (outbox.is_begun, outbox.bytes, outbox.take(pack_message([3, 7]))) == (True, 1, b"e")
+
+
+def test_what_is_dropped_is_not_taken_and_does_not_count() -> None:
+    outbox = Outbox(10)
+    outbox.put(b"a message that waits")
+    outbox.put_back(b"the rest of another")
+    assert outbox.full
+    outbox.clear()
+    assert (bool(outbox), outbox.is_begun, outbox.bytes) == (False, False, 0)
 
 
 def test_the_log_is_told_once_per_period_and_topic() -> None:
