@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from click.testing import Result
 
 import tidelog
 from tidelog import codecs
+from tidelog.tools.server.cli import _collect_seldom
 from tidelog.tools.shell import signals
 
 Run = Callable[..., Result]
@@ -343,3 +345,16 @@ def test_signals_that_the_caller_ignores_stay_ignored() -> None:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
+
+
+def test_a_member_looks_less_often_for_what_is_old_and_as_ever_for_what_died_young() -> None:
+    before = gc.get_threshold()
+    try:
+        _collect_seldom()
+        young, middle, old = gc.get_threshold()
+        assert young == before[0]
+        assert (middle, old) > before[1:]
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

@@ -241,10 +241,15 @@ def _run(
 
 
 def _collect_seldom() -> None:
-    """Look for garbage in circles less often: a member makes hardly any, and what it has loaded and
-    holds for long would be gone over each time."""
+    """Look less often for old garbage in circles: a member makes hardly any, and what it has loaded
+    and holds for long would be gone over each time.
+
+    What has died young is looked for as ever: a commit of some megabytes that was refused is in a
+    circle with its error.
+    """
+    young, *_ = gc.get_threshold()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 100)
+    gc.set_threshold(young, 20, 100)
 
 
 def _told(group: BaseExceptionGroup[BaseException], other: str) -> BaseException:
