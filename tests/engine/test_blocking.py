@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import subprocess
+import sys
 import threading
 from functools import partial
 from itertools import count
@@ -292,3 +294,13 @@ async def test_the_thread_of_syncs_ends_with_its_runner() -> None:
     gc.collect()
     await trio.to_thread.run_sync(thread.join, WAIT)
     assert not thread.is_alive()
+
+
+def test_the_thread_of_syncs_keeps_no_process_from_ending() -> None:
+    program = """
+import itertools, trio
+from tidelog.engine.system.blocking import BlockingRunner
+runner = BlockingRunner(itertools.count().__next__)
+trio.run(runner.run, "sync", int)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=WAIT)
