@@ -241,20 +241,19 @@ async def test_others_go_on_while_a_sync_that_was_begun_is_waited_for(run: RunBl
         crowd.let_go()
 
 
-async def test_syncs_take_two_descriptors_and_none_any_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def descriptors() -> int:
-        return len(os.listdir("/proc/self/fd"))
+async def test_syncs_take_one_pipe_and_none_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipes, pipe = list[tuple[int, int]](), os.pipe
 
-    def none_left() -> None:
-        raise OSError(errno.EMFILE, "too many open files")
+    def the_last_one() -> tuple[int, int]:
+        if pipes:
+            raise OSError(errno.EMFILE, "too many open files")
+        pipes.append(pipe())
+        return pipes[0]
 
-    gc.collect()
-    before, runner = descriptors(), slow_runner()
+    monkeypatch.setattr(os, "pipe", the_last_one)
+    runner = slow_runner()
     thread = await runner.run("sync", threading.current_thread)
-    assert descriptors() == before + 2
-    monkeypatch.setattr(os, "pipe", none_left)
+    assert len(pipes) == 1
     crowd = Crowd()
     async with trio.open_nursery() as nursery:
         for number in range(5):
@@ -262,11 +261,17 @@ async def test_syncs_take_two_descriptors_and_none_any_more(
         await crowd.wait_entered()
         crowd.let_go()
     assert len(crowd.order) == 5
-    assert descriptors() == before + 2
+    closed, close = list[int](), os.close
+
+    def noted(number: int) -> None:
+        closed.append(number)
+        close(number)
+
+    monkeypatch.setattr(os, "close", noted)
     del runner, nursery
     gc.collect()
     await trio.to_thread.run_sync(thread.join, WAIT)
-    assert descriptors() == before
+    assert set(pipes[0]) <= set(closed)
 
 
 async def test_a_ring_for_a_sync_that_was_given_up_is_not_taken_for_another() -> None:
