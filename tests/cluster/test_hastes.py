@@ -175,6 +175,9 @@ def test_who_was_answered_together_is_waited_for(monkeypatch: pytest.MonkeyPatch
         queue.put(Haste.AT_ONCE, "f")
         assert await queue.after(SOON_S) == ("ef", 1)
         await answered(3)
+        queue.put(Haste.AT_ONCE, "0")
+        assert await queue.after(SOON_S) == ("0", 1), "it waits for nobody"
+        await answered(3)
         queue.put(Haste.SHARED, "g")
         assert await queue.after(COMPANY_S - 3 * SOON_S) == ("", 0)
         assert await queue.after(3 * SOON_S) == ("g", 1), "the others have not come"

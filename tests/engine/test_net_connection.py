@@ -191,6 +191,53 @@ async def test_what_nobody_answers_keeps_no_answer_back() -> None:
     await with_connection("client", body)
 
 
+async def test_answers_of_requests_that_came_one_behind_the_other_share_a_frame() -> None:
+    async def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
+        for number in range(2):
+            wire.arrives(request(number))
+            await trio.testing.wait_all_tasks_blocked()
+        for number in range(2):
+            connection.send(response(number))
+            assert not wire.taken
+        await trio.testing.wait_all_tasks_blocked()
+        assert wire.frames() == [[response(0), response(1)]]
+
+    await with_connection("client", body)
+
+
+async def test_requests_are_taken_again_once_answers_are() -> None:
+    async def body(wire: Wire, connection: Connection, arrived: list[Message]) -> None:
+        wire.takes.extend([5, 0])
+        wire.arrives(request(0))
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(2):
+            connection.send(BY_NAME["response"].message(0, bytes(1000)))
+        wire.arrives(request(1), request(2))
+        await trio.testing.wait_all_tasks_blocked()
+        assert arrived == [request(0)], "there is no room for their answers"
+        wire.opened.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert arrived == [request(number) for number in range(3)]
+
+    await with_connection("client", body)
+
+
+async def test_what_is_decided_while_a_rest_waits_is_told_with_the_next_frame() -> None:
+    wire, decided = Wire(), [0]
+    connection = accepted(wire)
+    known, first, second = BY_NAME["known"].message(1), response(0), response(1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.live, lambda _: None, lambda: None, lambda: decided[0])
+        await trio.testing.wait_all_tasks_blocked()
+        wire.takes.append(5)
+        connection.send(first)
+        decided[0] = 1
+        await trio.testing.wait_all_tasks_blocked()
+        connection.send(second)
+        assert wire.frames() == [[first], [known, second]]
+        nursery.cancel_scope.cancel()
+
+
 async def test_who_takes_no_answers_and_leaves_is_waited_for_by_nobody() -> None:
     wire, arrived = Wire(), list[Message]()
     connection = accepted(wire)
