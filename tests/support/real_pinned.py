@@ -59,7 +59,9 @@ class Pinned:
                     client.close()
 
     async def _ask(self, client: RawClient, history: History, key: str, number: int) -> None:
-        namespace = next(row[0] for row in client.view[3] if row[1] == self._map_name)
+        namespace = next((row[0] for row in client.view[3] if row[1] == self._map_name), None)
+        if namespace is None:
+            raise ConnectionError("this member has not heard of the map yet")
         value = f"{self._name} {number}"
         action = Put(key, value) if self._writes else Get(key)
         call = history.begin(self._name, action, time.monotonic())
