@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import tidelog
+from support.descriptors import open_files
 from tidelog import errors
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.api.open import open_with
@@ -134,9 +135,9 @@ def test_a_copy_leaves_no_file_open(tmp_path: Path) -> None:
     with tidelog.open(tmp_path / "store") as db:
         db.map("m")[b"k"] = b"v"
         db.backup(tmp_path / "first")
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_files()
         db.backup(tmp_path / "second", verify=False)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert open_files() == before
 
 
 def test_a_copy_that_is_not_verified_says_so() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import gc
 import os
 import resource
 import signal
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from support.descriptors import open_files
 from tidelog.engine.system import disk as disk_module
 from tidelog.engine.system.disk import NETWORK_FILE_SYSTEMS, MappedFile, RealDisk, file_system_of
 from tidelog.wal.ports import Directory
@@ -28,12 +28,6 @@ DISK = RealDisk()
 @pytest.fixture
 def directory(tmp_path: Path) -> Directory:
     return DISK.directory(str(tmp_path))
-
-
-def open_descriptors() -> int:
-    """How many there are, without those of earlier tests that nobody holds any more."""
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))
 
 
 def mode_of(path: Path) -> int:
@@ -115,12 +109,12 @@ def test_symbolic_links_are_not_followed(tmp_path: Path, directory: Directory) -
 
 def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path, directory: Directory) -> None:
     os.mkfifo(tmp_path / "pipe")
-    before = open_descriptors()
+    before = open_files()
     for attempt in (directory.open_read, directory.open_write):
         with pytest.raises(OSError, match="not a regular file") as caught:
             attempt("pipe")
         assert caught.value.errno == errno.EINVAL
-    assert open_descriptors() == before
+    assert open_files() == before
 
 
 def test_files_follow_their_directory_when_it_is_renamed(tmp_path: Path) -> None:
@@ -148,24 +142,24 @@ def test_threads_that_list_one_directory_at_once_see_all_of_it(
 
 def test_a_listing_keeps_no_descriptor(tmp_path: Path) -> None:
     directory = disk_module.RealDirectory(str(tmp_path))
-    before = open_descriptors()
+    before = open_files()
     assert directory.names() == []
     os.rmdir(tmp_path)
     assert directory.names() == []
     directory.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
         directory.names()
-    assert open_descriptors() == before - 1
+    assert open_files() == before - 1
 
 
 def test_a_directory_gives_its_descriptor_back(tmp_path: Path) -> None:
-    before = open_descriptors()
+    before = open_files()
     for _ in range(5):
         DISK.directory(str(tmp_path)).names()
     closed = disk_module.RealDirectory(str(tmp_path))
     closed.close()
     closed.close()
-    assert open_descriptors() == before
+    assert open_files() == before
     with pytest.raises(OSError, match="Bad file descriptor"):
         closed.names()
 
@@ -238,10 +232,10 @@ def test_a_file_that_cannot_be_mapped_gives_its_descriptor_back(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    before = open_descriptors()
+    before = open_files()
     with pytest.raises(OSError, match="No space"):
         directory.open_write("a", mapped=True)
-    assert open_descriptors() == before
+    assert open_files() == before
 
 
 def test_a_mapped_write_inside_the_file_is_no_system_call(
@@ -326,13 +320,13 @@ def test_a_lock_file_removed_in_between_is_made_again(
         flock(fd, operation)
 
     monkeypatch.setattr(fcntl, "flock", remove_first)
-    before = open_descriptors()
+    before = open_files()
     lock = DISK.lock(str(path))
     assert removed
     with pytest.raises(BlockingIOError):
         DISK.lock(str(path))
     lock.release()
-    assert open_descriptors() == before
+    assert open_files() == before
 
 
 def test_a_shared_lock_needs_no_right_to_write(

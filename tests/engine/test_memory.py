@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import pytest
 
 import tidelog.aio
+from support.descriptors import open_files
 from support.loads import make_load, rows_of
 from support.real_stores import expect_sound, in_child, run_python
 from tidelog.codecs import I64, Str
@@ -273,12 +274,12 @@ def test_the_child_of_a_fork_has_none_and_may_make_its_own() -> None:
 def test_one_that_is_lost_warns_and_gives_back_its_descriptors() -> None:
     tidelog.memory().close()
     gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     with pytest.warns(ResourceWarning, match="was not closed"):
         tidelog.memory()
     gc.collect()
     tidelog.memory().abandon()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files() == before
 
 
 def test_other_paths_are_on_the_real_disk(tmp_path: Path) -> None:

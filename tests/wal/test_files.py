@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.descriptors import open_files
 from support.logs import LogBuilder
 from tidelog.affinity.errors import NotFoundError, UsageError
 from tidelog.wal.files import ReadOnlyDirectory
@@ -42,11 +43,11 @@ def test_names_are_sorted_and_files_are_read_at_any_offset(tmp_path: Path) -> No
 def test_a_file_that_nobody_refers_to_is_closed(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     directory = ReadOnlyDirectory(tmp_path)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     file = directory.open_read("a")
-    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert open_files() == before + 1
     del file
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files() == before
 
 
 def test_a_short_read_of_the_system_is_read_on(
