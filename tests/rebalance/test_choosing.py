@@ -121,7 +121,7 @@ def test_what_cannot_be_compared_comes_anew(shown: ShownByCopy, told: str) -> No
             "if a log had been kept from number 10 on",
         ),
         (
-            (LogReach("s", 1, ((12, 14), (30, 38))), LogReach("t", 11)),
+            (LogReach("s", 10, ((12, 14), (30, 38))), LogReach("t", 11)),
             "12 to 14 are in no log with their data: loaded, or prepared earlier",
             "if the copy had been there then",
         ),
