@@ -11,9 +11,10 @@ Invariants:
 
 - the epoch of a partition grows by one with each takeover, and has one author;
 - an in-sync set is never empty, and a takeover lists members of the last one only (I1);
-- within an epoch a set only shrinks, never by its author, and only once the log knows that the
-  epoch is open (I4); that somebody has gone takes him out of no set by itself: who died together
-  with all others of his set may be the one that comes back;
+- within an epoch a set changes only once the log knows that the epoch is open (I4): it loses
+  members, never its author, and gains those that were admitted in this epoch and have caught up;
+- that somebody has gone takes him out of no set by itself: who died together with all others of his
+  set may be the one that comes back; but it ends that he is admitted;
 - boots only grow; at most one incarnation of a member is present;
 - the id of a namespace is never given again, and no two namespaces have one name.
 
@@ -71,12 +72,20 @@ class KnownMember:
         return Incarnation(self.member, self.boot)
 
 
+class MovingCopy(NamedTuple):
+    """A copy that is catching up, and the index of the decision that admitted it."""
+
+    copy: Incarnation
+    admission: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCopies:
     """Who shall hold a partition (its row), and who does (the in-sync set).
 
     ``author`` serves in ``epoch``, once it has opened it; ``opened`` tells whether the log knows
     that it has.  ``changed`` is the index of the last decision that touched the partition.
+    ``moving`` are copies of the row that catch up in this epoch: they count for nothing yet.
     """
 
     row: PartitionRow[UUID]
@@ -85,6 +94,11 @@ class PartitionCopies:
     in_sync: tuple[Incarnation, ...]
     changed: int
     opened: bool
+    moving: tuple[MovingCopy, ...] = ()
+
+    def admission(self, copy: Incarnation) -> int | None:
+        """Return by which decision a copy was admitted that is catching up; None if it is not."""
+        return next((one.admission for one in self.moving if one.copy == copy), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +250,26 @@ class EpochsOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiesRemoved:
-    """An incarnation is out of the in-sync sets of some partitions, whose epochs go on."""
+    """An incarnation is out of the in-sync sets of some partitions, whose epochs go on.
+
+    Of a partition in which it is catching up it has to be admitted anew.
+    """
+
+    copy: Incarnation
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiesAdmitted:
+    """An incarnation catches up in some partitions, of whose rows it is and of whose sets not."""
+
+    copy: Incarnation
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiesAdded:
+    """An incarnation has caught up in some partitions, and is in their sets from here on."""
 
     copy: Incarnation
     partitions: tuple[int, ...]
@@ -283,6 +316,8 @@ TopologyChange: TypeAlias = (
     | Takeover
     | EpochsOpened
     | CopiesRemoved
+    | CopiesAdmitted
+    | CopiesAdded
     | Touched
     | NamespaceMade
     | NamespaceRenamed
@@ -392,12 +427,21 @@ class _Draft:
         self._members[member] = replace(
             known, boot=boot, nonce=change.nonce, address=change.address, present=True
         )
+        self._end_moving(member)
+
+    def _end_moving(self, member: UUID) -> None:
+        """Let a member be admitted nowhere: that incarnation has gone."""
+        for partition, copies in enumerate(self._partitions):
+            left = tuple(one for one in copies.moving if one.copy.member != member)
+            if left != copies.moving:
+                self._partitions[partition] = replace(copies, moving=left)
 
     def gone(self, change: MemberGone) -> None:
         known = self._present(change.incarnation)
         if known is None:
             raise ChangeError(f"{change.incarnation} is not in the topology")
         self._members[known.member] = replace(known, present=False)
+        self._end_moving(change.incarnation.member)
 
     def takeover(self, change: Takeover) -> None:
         copies = self._copies(change.partition)
@@ -421,6 +465,7 @@ class _Draft:
             in_sync=change.in_sync,
             changed=self._index,
             opened=False,
+            moving=(),
         )
 
     def epochs_opened(self, change: EpochsOpened) -> None:
@@ -430,11 +475,31 @@ class _Draft:
                 self._partitions[partition] = replace(copies, opened=True)
 
     def copies_removed(self, change: CopiesRemoved) -> None:
-        shrunk = {p: _without(change.copy, p, self._copies(p)) for p in change.partitions}
-        for partition, in_sync in shrunk.items():
-            self._partitions[partition] = replace(
-                self._partitions[partition], in_sync=in_sync, changed=self._index
-            )
+        self._change_sets(change, _without)
+
+    def copies_admitted(self, change: CopiesAdmitted) -> None:
+        if self._present(change.copy) is None:
+            raise ChangeError(f"{change.copy} is not in the topology")
+        self._change_sets(change, _admitting)
+
+    def copies_added(self, change: CopiesAdded) -> None:
+        self._change_sets(change, _with)
+
+    def _change_sets(
+        self,
+        change: CopiesRemoved | CopiesAdmitted | CopiesAdded,
+        changed: Callable[[Incarnation, PartitionCopies, int], PartitionCopies],
+    ) -> None:
+        """Change what a copy is in some partitions, in all of them or in none."""
+        found = {p: changed(change.copy, self._copies(p), self._index) for p in change.partitions}
+        for partition, copies in found.items():
+            if not copies.opened:
+                raise ChangeError(
+                    f"partition {partition}: epoch {copies.epoch} is not known to be open: it "
+                    "takes a takeover"
+                )
+        for partition, copies in found.items():
+            self._partitions[partition] = replace(copies, changed=self._index)
 
     def touched(self, change: Touched) -> None:
         copies = self._copies(change.partition)
@@ -493,6 +558,8 @@ _APPLY: Mapping[type, Callable[[_Draft, Any], None]] = {
     Takeover: _Draft.takeover,
     EpochsOpened: _Draft.epochs_opened,
     CopiesRemoved: _Draft.copies_removed,
+    CopiesAdmitted: _Draft.copies_admitted,
+    CopiesAdded: _Draft.copies_added,
     Touched: _Draft.touched,
     NamespaceMade: _Draft.made,
     NamespaceRenamed: _Draft.renamed,
@@ -529,14 +596,37 @@ def _first_copies(partition: int, row: Sequence[UUID]) -> PartitionCopies:
     )
 
 
-def _without(copy: Incarnation, partition: int, copies: PartitionCopies) -> tuple[Incarnation, ...]:
-    """Return the in-sync set of a partition without a copy, or say why its epoch cannot go on."""
-    name = f"partition {partition}"
+def _without(copy: Incarnation, copies: PartitionCopies, _index: int) -> PartitionCopies:
+    """Return a partition without a copy, or say why its epoch cannot go on."""
+    name = f"partition {copies.row.partition}"
     if copy == copies.author:
         raise ChangeError(f"{name}: {copy} is the author of its epoch: it takes a takeover")
-    if copy not in copies.in_sync:
+    if copy not in copies.in_sync and copies.admission(copy) is None:
         raise ChangeError(f"{name}: {copy} is not in its in-sync set")
-    if not copies.opened:
-        epoch = f"epoch {copies.epoch}"
-        raise ChangeError(f"{name}: {epoch} is not known to be open: it takes a takeover")
-    return tuple(one for one in copies.in_sync if one != copy)
+    return replace(
+        copies,
+        in_sync=tuple(one for one in copies.in_sync if one != copy),
+        moving=tuple(one for one in copies.moving if one.copy != copy),
+    )
+
+
+def _admitting(copy: Incarnation, copies: PartitionCopies, index: int) -> PartitionCopies:
+    """Return a partition in which a copy catches up; one that did so before begins anew (B3)."""
+    name = f"partition {copies.row.partition}"
+    if copy.member not in copies.row.replicas:
+        raise ChangeError(f"{name}: {copy} is not of its row")
+    if any(one.member == copy.member for one in copies.in_sync):
+        raise ChangeError(f"{name}: {copy} is in its in-sync set, or was under another boot")
+    others = [one for one in copies.moving if one.copy != copy]
+    return replace(copies, moving=(*others, MovingCopy(copy, index)))
+
+
+def _with(copy: Incarnation, copies: PartitionCopies, _index: int) -> PartitionCopies:
+    """Return a partition of whose set a copy is that has caught up."""
+    if copies.admission(copy) is None:
+        raise ChangeError(f"partition {copies.row.partition}: {copy} was not admitted")
+    return replace(
+        copies,
+        in_sync=(*copies.in_sync, copy),
+        moving=tuple(one for one in copies.moving if one.copy != copy),
+    )

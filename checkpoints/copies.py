@@ -21,6 +21,7 @@ Invariants:
 - A settle list has no effect before its OPEN; a newer list replaces one without.
 - A pending transaction ends once: with its updates taken over, or with its numbers closed.
 - CLEAR and ADMIT drop what is pending, for a copy that was away decides nothing.
+- A copy that was admitted is whole again once every number up to HWM is applied or pending.
 - What has *ended* here and may be pending at another copy, or unknown to it, is known: numbers that
   were rolled back or closed, and commits of several partitions with their time.  In a takeover the
   others settle alike by it.  What commits by COMMIT_UPTO has the time of its PREPARE at each copy.
@@ -34,7 +35,8 @@ At a checkpoint all this is kept as it stands in the log, as one entry for each 
 the list (``entries``, ``restore``).  Ends stand among prepared transactions in the order of the
 log, since only the PREPAREs behind them make them forgotten.
 
-Left out: where these entries lie (the data file).  A copy that was away knows the ends of older
+Left out: where these entries lie (the data file), and whether a copy that is whole counts (the
+topology).  A copy that was away knows the ends of older
 transactions by its supply, and not here: who takes it in waits until every other copy has stored
 the stream up to its admission.
 """
@@ -62,7 +64,7 @@ class CopyState(IntEnum):
     """What a copy of a partition is good for."""
 
     OWNING = 0
-    """It is whole, and counts."""
+    """It is whole."""
     MOVING = 1
     """It is being brought up to its group: what it lacks may come in any order."""
     NOT_WHOLE = 2

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from ..affinity.errors import CorruptLogError
 from ..affinity.partitions import Space, one_space
 from ..tx.counter import PartitionUpdateCounter
+from ..tx.numbers import applied_in, run_numbers, united
 from ..wal.records import (
     AdmitRecord,
     CheckpointRecord,
@@ -205,6 +206,7 @@ class State:
             self.counters[run.partition].prepared(run.first - 1, run.count)
             self.copies.prepared(run.partition).add(record)
             self.touched.add(run.partition)
+            self._note_whole(run.partition)
         return []
 
     def _commit(self, position: int, record: CommitRecord) -> list[Effect]:
@@ -253,6 +255,7 @@ class State:
         for run in record.runs:
             if self._belongs(position, run):
                 self.counters[run.partition].update(run.first - 1, run.count)
+                self._note_whole(run.partition)
             self.touched.add(run.partition)
         return []
 
@@ -360,6 +363,7 @@ class State:
         for _, first, count, _ in record.closed:
             self.counters[partition].update(first - 1, count)
         self.touched.add(partition)
+        self._note_whole(partition)
         return found
 
     def _clear(self, position: int, record: ClearRecord) -> list[Effect]:
@@ -390,8 +394,24 @@ class State:
             self.counters[partition] = counter
             self.epoch_tables[partition] = record.epochs
             self.epochs[partition] = record.epochs[-1][0]
+            self.copies.sealed[partition] = self.epochs[partition]
             self.touched.add(partition)
+            self._note_whole(partition)
         return []
+
+    def _note_whole(self, partition: int) -> None:
+        """Let a copy be whole that has caught up: every number up to HWM is applied or pending.
+
+        Those above the HWM of its ADMIT come in the order of the stream, so they leave no gap.
+        """
+        copies, counter = self.copies, self.counters[partition]
+        if copies.states.get(partition) is not CopyState.MOVING:
+            return
+        prepared = copies.pending.get(partition)
+        waiting = [run_numbers(one.run) for one in prepared.all()] if prepared is not None else []
+        known = united([*applied_in(counter), *waiting])
+        if known == united([(1, counter.hwm)]):
+            copies.states[partition] = CopyState.OWNING
 
     # -------------------------------------------------------------- numbers
 

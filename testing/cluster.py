@@ -368,6 +368,30 @@ class SimCluster:
             if (name := self.primary(partition)) in wanted
         )
 
+    async def whole(self) -> None:
+        """Wait until every member of each row is in the set: who was away has come back.
+
+        ``BrokenPromiseError`` if that takes more than a minute.
+        """
+        with trio.move_on_after(SETTLE_S_MAX):
+            while missing := self._missing():
+                await trio.sleep(CHECK_S)
+            return
+        raise BrokenPromiseError(
+            f"at {self.world.now():.3f} s: not all copies have come back: {missing}; {self._told()}"
+        )
+
+    def _missing(self) -> dict[int, list[str]]:
+        """Return who is of the row of a partition and not of its set."""
+        missing = {}
+        for copies in self.topology().partitions:
+            there = {one.member for one in copies.in_sync if one in self.topology().present}
+            away = {member for member in copies.row.replicas if member is not None} - there
+            names = [name for name in self.names if self.member_id(name) in away]
+            if names:
+                missing[copies.row.partition] = names
+        return missing
+
     async def quiesce(self) -> None:
         """Wait until every partition is served, and all copies of a set are equally far."""
         await self.settled(self.running())

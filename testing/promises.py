@@ -8,9 +8,10 @@ By the numbers of the protocol:
 3. what was acknowledged is pending or applied at every in-sync copy, when it is and ever after;
 4. in-sync copies agree on every number that both know to be decided: see 2;
 5. an index of the configuration log has one decision;
-6. two members never serve one partition at one moment.
+6. two members never serve one partition at one moment;
+7. what is applied at a copy that comes back is applied at its primary.
 
-1 and 3 are looked at whenever a client is told something, 2 to 6 whenever ``check`` is called.
+1 and 3 are looked at whenever a client is told something, 2 to 7 whenever ``check`` is called.
 
 Left out: that everything settles (8): ``SimCluster`` waits for that.
 """
@@ -25,6 +26,7 @@ from uuid import UUID
 from ..affinity.topology import Decision, PartitionCopies, Topology
 from ..engine.node.member import RunningMember
 from ..tx.counter import PartitionUpdateCounter
+from ..tx.numbers import applied_in, without
 from ..wal.records import Run, SettledOutcome
 
 
@@ -128,6 +130,28 @@ class Promises:
                 if member.agreement.me in copies.in_sync and not member.ended
             }
             self._check_copies(copies, listed)
+            if copies.moving:
+                self._check_moving(copies, members)
+
+    def _check_moving(self, copies: PartitionCopies, members: Members) -> None:
+        """Raise if a copy that comes back has applied what its primary has not."""
+        partition = copies.row.partition
+        running = {member.agreement.me: member for member in members.values() if not member.ended}
+        primary = running.get(copies.author)
+        if primary is None or not primary.partitions.is_open(partition):
+            return
+        there = applied_in(primary.log.state.counters[partition])
+        for copy, admission in copies.moving:
+            member = running.get(copy)
+            following = member.groups.following(partition) if member is not None else None
+            if following is None or following.admission != admission:
+                continue
+            assert member is not None
+            more = without(applied_in(member.log.state.counters[partition]), there)
+            if more:
+                raise self._broken(
+                    f"{copy} has {more} of partition {partition}, and its primary has not"
+                )
 
     def _learn(self, members: Members) -> None:
         known = [self._newest, *(member.agreement.topology for member in members.values())]

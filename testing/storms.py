@@ -89,9 +89,21 @@ COPIES_POINTS = (
     "takeover.after_report",
     "takeover.after_list_logged",
     "takeover.after_list_stored",
+    "admit.sent",
+    "admit.logged",
+    "supply.first",
+    "supply.middle",
+    "supply.last",
+    "join.sent",
+    "add.proposed",
+    "add.decided",
+    *(f"{moment} supply" for moment in ("before", "inside", "after")),
 )
 """Points that only members reach whose partitions have other copies."""
-COPIES_KINDS = ("replicate", "stored", "report", "settle", "settle-stored") * 2
+COPIES_KINDS = (
+    *("replicate", "stored", "report", "settle", "settle-stored") * 2,
+    *("admit", "supply", "fill", "demand"),
+)
 PLANNED_WEIGHTS = ((0, 0), (1, 8))
 """Of ``stop_all`` and ``move``, without copies and with them."""
 HELD_KINDS = ("ping", "pong", "lease", "propose", "accepted", "decided", "ask-promise")
@@ -393,6 +405,7 @@ class _Storm:
                 going_on.cancel_scope.cancel()
             self._end_faults()
             await cluster.settled()
+            await cluster.whole()
             with trio.move_on_after(END_S_MAX):
                 await self._ended.wait()
             if self._working:
@@ -404,6 +417,7 @@ class _Storm:
             await trio.sleep(0.05)
             await cluster.settled()
             await self._read_back("reader behind a power cut")
+            await cluster.whole()
             await cluster.quiesce()
             nursery.cancel_scope.cancel()
 

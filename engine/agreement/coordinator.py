@@ -23,6 +23,8 @@ from uuid import UUID
 
 from ...affinity.takeovers import GivenUp, removals_due, takeovers_due
 from ...affinity.topology import (
+    CopiesAdded,
+    CopiesAdmitted,
     CopiesRemoved,
     Decision,
     Incarnation,
@@ -60,6 +62,7 @@ GIVE_IT_UP = "the copy reaches more members than its primary: release the partit
 """Why a copy that does not answer its primary is not taken out of the set: it is moved (I3)."""
 
 _OF_MAPS = (NamespaceMade, NamespaceRenamed, NamespaceDropped)
+_OF_COPIES = (CopiesRemoved, CopiesAdmitted, CopiesAdded, Takeover)
 
 
 class Coordinator:
@@ -274,14 +277,16 @@ class Coordinator:
         change = request.change
         if _leaves(sender, change):
             return self._departures.objection(sender, topology, self._released)
-        if stale is not None or not isinstance(change, (CopiesRemoved, Takeover)):
+        if stale is not None or not isinstance(change, _OF_COPIES):
             return stale
         for copies in _copies_changed(topology, change):
             if copies.author != sender:
                 name = f"partition {copies.row.partition}"
                 return f"{name} is served by {copies.author}, and only that one asks for this"
-            if isinstance(change, CopiesRemoved):
-                accused = {change.copy}
+            if isinstance(change, CopiesAdmitted | CopiesAdded):
+                accused = set[Incarnation]()
+            elif isinstance(change, CopiesRemoved):
+                accused = {change.copy} & {*copies.in_sync}
             else:
                 accused = {*copies.in_sync} - {*change.in_sync}
                 if change.author != sender or not {*change.in_sync} <= {*copies.in_sync}:
@@ -372,10 +377,10 @@ def _leaves(sender: Incarnation, change: TopologyChange) -> bool:
 
 
 def _copies_changed(
-    topology: Topology, change: CopiesRemoved | Takeover
+    topology: Topology, change: CopiesRemoved | CopiesAdmitted | CopiesAdded | Takeover
 ) -> Iterable[PartitionCopies]:
     """Return the copies of the partitions that a change names, as far as there are any."""
-    named = change.partitions if isinstance(change, CopiesRemoved) else (change.partition,)
+    named = (change.partition,) if isinstance(change, Takeover) else change.partitions
     return [topology.partitions[p] for p in named if 0 <= p < len(topology.partitions)]
 
 

@@ -28,6 +28,8 @@ from ...affinity.table import PartitionRow
 from ...affinity.topology import (
     FIRST_NAMESPACE,
     Begun,
+    CopiesAdded,
+    CopiesAdmitted,
     CopiesRemoved,
     Decision,
     EpochsOpened,
@@ -36,6 +38,7 @@ from ...affinity.topology import (
     KnownMember,
     KnownNamespace,
     MemberGone,
+    MovingCopy,
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
@@ -281,13 +284,25 @@ def _opened(row: list[Any], _places: _Places) -> EpochsOpened:
     return EpochsOpened(opened=opened)
 
 
-def _removed_row(change: CopiesRemoved, names: _Names) -> list[Any]:
+def _copy_row(change: CopiesRemoved | CopiesAdmitted | CopiesAdded, names: _Names) -> list[Any]:
     return [names.incarnation(change.copy), list(change.partitions)]
 
 
-def _removed(row: list[Any], places: _Places) -> CopiesRemoved:
+def _copy_of(row: list[Any], places: _Places) -> dict[str, Any]:
     copy, partitions = read_fields(row, places.incarnation, each(as_number))
-    return CopiesRemoved(copy=copy, partitions=partitions)
+    return {"copy": copy, "partitions": partitions}
+
+
+def _removed(row: list[Any], places: _Places) -> CopiesRemoved:
+    return CopiesRemoved(**_copy_of(row, places))
+
+
+def _admitted(row: list[Any], places: _Places) -> CopiesAdmitted:
+    return CopiesAdmitted(**_copy_of(row, places))
+
+
+def _added(row: list[Any], places: _Places) -> CopiesAdded:
+    return CopiesAdded(**_copy_of(row, places))
 
 
 # Append; change nothing.
@@ -301,7 +316,9 @@ _SHAPES: Mapping[type, _Shape] = {
     NamespaceRenamed: _Shape(7, _renamed_row, _renamed),
     NamespaceDropped: _Shape(8, _dropped_row, _dropped),
     EpochsOpened: _Shape(9, _opened_row, _opened),
-    CopiesRemoved: _Shape(10, _removed_row, _removed),
+    CopiesRemoved: _Shape(10, _copy_row, _removed),
+    CopiesAdmitted: _Shape(11, _copy_row, _admitted),
+    CopiesAdded: _Shape(12, _copy_row, _added),
 }
 _BY_NUMBER = {shape.number: shape for shape in _SHAPES.values()}
 
@@ -352,6 +369,7 @@ def _copies_row(copies: PartitionCopies, names: _Names) -> list[Any]:
         list(map(names.incarnation, copies.in_sync)),
         copies.changed,
         copies.opened,
+        [[names.incarnation(one.copy), one.admission] for one in copies.moving],
     ]
 
 
@@ -394,7 +412,10 @@ def _member(row: object, places: _Places) -> KnownMember:
 
 
 def _copies(partition: int, row: object, places: _Places) -> PartitionCopies:
-    version, replicas, epoch, author, in_sync, changed, opened = read_fields(
+    def moving_copy(value: object) -> MovingCopy:
+        return MovingCopy(*read_fields(value, places.incarnation, as_number))
+
+    version, replicas, epoch, author, in_sync, changed, opened, moving = read_fields(
         row,
         as_number,
         each(maybe(places.member)),
@@ -403,6 +424,7 @@ def _copies(partition: int, row: object, places: _Places) -> PartitionCopies:
         each(places.incarnation),
         as_number,
         as_flag,
+        each(moving_copy),
     )
     return PartitionCopies(
         row=PartitionRow(partition=partition, version=version, replicas=replicas),
@@ -411,6 +433,7 @@ def _copies(partition: int, row: object, places: _Places) -> PartitionCopies:
         in_sync=in_sync,
         changed=changed,
         opened=opened,
+        moving=moving,
     )
 
 

@@ -85,7 +85,7 @@ class LogKeeper:
         """Whether counters do not tell what a segment holds: it is read for its index then."""
         self.plan = RetentionPlan((), {})
         self._environment = environment
-        self._directory = directory
+        self.directory = directory
         self._readers_path = readers_path
         self._limits = limits
         self._sealed: list[SegmentInfo] = []
@@ -100,13 +100,13 @@ class LogKeeper:
         """Take stock of the segments that are there."""
         self._writer = writer
         self._state = state
-        for name in self._directory.names():
+        for name in self.directory.names():
             if name.endswith(SPARE_SUFFIX):
-                self._directory.unlink(name)
-        numbers = self._without_stranded(segment_numbers(self._directory))
+                self.directory.unlink(name)
+        numbers = self._without_stranded(segment_numbers(self.directory))
         firsts = [self._first_position(number) for number in numbers]
         for number, first, end in zip(numbers, firsts, firsts[1:], strict=False):
-            index = load_index(self._directory, number)
+            index = load_index(self.directory, number)
             if index is None:
                 self._unindexed.append(number)
             newest = None if index is None else index.newest
@@ -139,12 +139,12 @@ class LogKeeper:
         return [number for number in numbers if number >= first]
 
     def _first_position(self, number: int) -> int:
-        segment = open_segment(self._directory, number)
+        segment = open_segment(self.directory, number)
         segment.file.close()
         return segment.first_position
 
     def _info(self, number: int, first: int, end: int, newest: int | None) -> SegmentInfo:
-        file = self._directory.open_read(segment_name(number))
+        file = self.directory.open_read(segment_name(number))
         try:
             size = file.size()
         finally:
@@ -231,9 +231,9 @@ class LogKeeper:
         """Write an index file; it can be made again at any time, so an error costs nothing."""
         with contextlib.suppress(OSError):
             name = index_name(index.number)
-            if name in self._directory.names():
-                self._directory.unlink(name)
-            file = self._directory.create(name)
+            if name in self.directory.names():
+                self.directory.unlink(name)
+            file = self.directory.create(name)
             try:
                 file.write(0, index.to_bytes())
             finally:
@@ -251,9 +251,9 @@ class LogKeeper:
         if self._spares:
             return
         name = f"{0:016d}{SPARE_SUFFIX}"
-        if name in self._directory.names():
-            self._directory.unlink(name)
-        file, zeros = self._directory.create(name), bytes(SPARE_PIECE)
+        if name in self.directory.names():
+            self.directory.unlink(name)
+        file, zeros = self.directory.create(name), bytes(SPARE_PIECE)
         try:
             for start in range(0, size, SPARE_PIECE):
                 file.write(start, zeros[: size - start])
@@ -285,7 +285,7 @@ class LogKeeper:
             return
         for number in self.plan.droppable:
             self._let_go(number)
-            self._directory.sync()  # else a power cut could bring it back, and not a later one
+            self.directory.sync()  # else a power cut could bring it back, and not a later one
             self._sealed = [info for info in self._sealed if info.number != number]
         log.info(
             "log.trimmed segments=%d first=%d",
@@ -296,7 +296,7 @@ class LogKeeper:
 
     def _index_by_reading(self, number: int) -> None:
         try:
-            segment = open_segment(self._directory, number)
+            segment = open_segment(self.directory, number)
             try:
                 frames = walk(segment, segment.first_position)
                 index = SegmentIndex.build(number, segment.first_position, frames)
@@ -314,15 +314,15 @@ class LogKeeper:
     def _let_go(self, number: int) -> None:
         name = segment_name(number)
         with contextlib.suppress(FileNotFoundError):
-            self._directory.unlink(index_name(number))
-        if name not in self._directory.names():
+            self.directory.unlink(index_name(number))
+        if name not in self.directory.names():
             return  # it went, and the sync behind that failed
         if len(self._spares) < SPARES_MAX:
             spare = f"{number:016d}{SPARE_SUFFIX}"
-            self._directory.rename(name, spare)
+            self.directory.rename(name, spare)
             self._spares.append(spare)
         else:
-            self._directory.unlink(name)
+            self.directory.unlink(name)
 
     def plan_now(self, position: int) -> RetentionPlan:
         """Return which segments may go, and what holds the others, after a checkpoint."""
@@ -365,7 +365,7 @@ class LogKeeper:
     ) -> tuple[Frame, TxRecord | RollbackRecord] | None:
         """Return the record of a transaction that the kept log holds, with its frame, or None."""
         return find_transaction(
-            self._directory,
+            self.directory,
             tx_id,
             start_position=self.first_position,
             log_ids=log_ids,
@@ -375,7 +375,7 @@ class LogKeeper:
     def records_about(self, tx_id: bytes, log_ids: list[tuple[bytes, int]]) -> list[Record]:
         """Return all that the kept log has about a transaction, in order."""
         return records_about(
-            self._directory,
+            self.directory,
             tx_id,
             start_position=self.first_position,
             log_ids=log_ids,
@@ -384,7 +384,7 @@ class LogKeeper:
 
     def known_since(self) -> int:
         """Return a time that no transaction in the dropped part of the log lies behind."""
-        scan = Scan(self._directory, self.first_position, durable=self._writer.synced)
+        scan = Scan(self.directory, self.first_position, durable=self._writer.synced)
         for _, record in read_records(scan):
             if isinstance(record, TxRecord | PrepareRecord | EpochRecord):
                 return record.time
@@ -404,11 +404,11 @@ class LogKeeper:
         return None
 
     def _first_number_in(self, number: int, prefix: bytes) -> int | None:
-        index = load_index(self._directory, number)
+        index = load_index(self.directory, number)
         if index is not None and index.prefixes is not None and prefix not in index.prefixes:
             return None
         try:
-            segment = open_segment(self._directory, number)
+            segment = open_segment(self.directory, number)
         except FileNotFoundError:
             return None  # dropped meanwhile
         try:
@@ -435,7 +435,7 @@ class LogKeeper:
         Looks through a segment backwards from ``end``, where a frame ends, as far as the longest
         of ``look_back`` goes.
         """
-        segment = open_segment(self._directory, header.number)
+        segment = open_segment(self.directory, header.number)
         try:
             if segment.log_id != header.log_id or segment.first_position != header.first_position:
                 return None

@@ -151,19 +151,20 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (71, "stored", DATA, "partitions:int* admissions:int* epochs:int* numbers:int*"),
     (72, "report", DATA,
      "partitions:int* epochs:int* lwms:int* ranges:list* hwms:int* epoch_tables:list*"
-     " pending:list* rolled_back:list* committed:list* bound:any* acknowledged:list*"),
+     " pending:list* rolled_back:list* committed:list* bound:any* acknowledged:list* states:int*"),
     (73, "settle", DATA,
      "partitions:int* epochs:int* starts:int* transactions:list* closed:list*"
      " epoch_tables:list*"),
     (74, "settle-stored", DATA, "partitions:int* epochs:int*"),
     (75, "opened", DATA, "partitions:int* epochs:int*"),
+    # A copy that was away comes back (``engine.replication.returning``); records as in the log.
     (76, "admit", DATA,
-     "partitions:int* epochs:int* admissions:int* tops:int* pending:list* epoch_tables:list*"
-     " plans:text*"),
-    (77, "admitted", DATA, "partitions:int* epochs:int* admissions:int*"),
-    (78, "demand", DATA, "partition:int admission:int ranges:int* bytes_max:int"),
+     "partitions:int* epochs:int* admissions:int* begins:int* plans:text* records:bytes*"),
+    (77, "fill", DATA,
+     "partition:int epoch:int admission:int number:int keys:bytes* values:bytes* record:bytes"),
+    (78, "demand", DATA, "partitions:int* epochs:int* admissions:int* numbers:int*"),
     (79, "supply", DATA,
-     "partition:int admission:int data:any closed:int* not_yet:int* cannot:int* last:flag"),
+     "partitions:int* epochs:int* admissions:int* numbers:int* lasts:int* records:bytes*"),
     # A copy has its primary confirm that it is in the set (``engine.node.copy_reads``).
     (80, "confirm-copy", DATA, "ask:int partitions:int* epochs:int* admissions:int*"),
     (81, "copy-confirmed", DATA, "ask:int partitions:int* epochs:int* admissions:int*"),

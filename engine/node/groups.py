@@ -7,7 +7,9 @@ peer and a wake-up, one frame for all lists.
 
 Invariants:
 
-- A report is made behind everything that was queued before the seal, and behind a sync (K3).
+- A report is made behind everything that was queued before the seal, and behind a sync (K3).  What
+  has committed here by then is in the log, too: else a restart would have it pending again, when
+  the list that follows has nothing to say of it.
 - What a member knows more decisions than this one has told waits until they have taken effect here.
 - A client's commit is answered once its PREPARE is everywhere; if its epoch ends before, nobody
   knows, and the client asks the new primary (T15, T7).
@@ -34,10 +36,12 @@ from ...affinity.topology import (
     TopologyChange,
 )
 from ...wal.records import (
+    CommitUptoRecord,
     Opened,
     OpenRecord,
     Record,
     SettleRecord,
+    Upto,
 )
 from ..agreement.coordinator import GIVE_IT_UP
 from ..agreement.messages import Guard
@@ -58,6 +62,13 @@ from ..replication.reports import (
     settle_stored_message,
     settles_of,
 )
+from ..replication.returning import (
+    admitted_of,
+    demand_message,
+    demanded_of,
+    fill_of,
+    supply_pieces_of,
+)
 from ..replication.stream import (
     Item,
     StoredUpto,
@@ -67,9 +78,11 @@ from ..replication.stream import (
 )
 from ..replication.streams import Streams
 from .arrivals import ArrivedItems
+from .catching_up import CatchingUp
 from .log import Haste, NodeLog
 from .outflow import Outflow
 from .partitions import Partitions
+from .supplying import Supplies
 from .views import row_members
 
 REPLICA_TIMEOUT_S = 5.0
@@ -124,7 +137,9 @@ class ReplicaGroups:
         decisions: Decisions,
         now: Callable[[], float],
         reached: Callable[[str], None],
+        followed: dict[int, Following],
     ) -> None:
+        """``followed`` is where the streams stand that this member follows, by partition."""
         self._me = me
         self._log = log
         self._partitions = partitions
@@ -136,15 +151,21 @@ class ReplicaGroups:
         self._seen: tuple[PartitionCopies, ...] = ()
         self._topology = Topology()
         self._takeovers: dict[int, OpeningEpoch] = {}
-        self._following: dict[int, Following] = {}
+        self._following = followed
         self._reports: dict[int, Report] = {}
         self._acknowledged: dict[int, tuple[Acknowledged, ...]] = {}
         self._unannounced: dict[int, int] = {}
         self._announced_at = float("-inf")
+        self._untold: list[Upto] = []
+        """What has committed in epochs that are over, and the log does not say so yet."""
+        self._unreported: list[PartitionCopies] = []
+        """Partitions whose report waits for that."""
         self._accused: dict[int, list[int]] = {}
         self._accused_at = float("-inf")
         self._early: list[_Early] = []
         self.readers: Readers
+        self.supplies: Supplies
+        self.catching_up: CatchingUp
         """Set before anything arrives."""
 
     def __repr__(self) -> str:
@@ -220,6 +241,10 @@ class ReplicaGroups:
         """Tell whether a copy is of the in-sync set of a partition."""
         return copy in self._topology.partitions[partition].in_sync
 
+    def following(self, partition: int) -> Following | None:
+        """Return the place of this copy in a stream, whatever it counts for."""
+        return self._following.get(partition)
+
     def followed(self, partition: int) -> Following | None:
         """Return what this copy follows, if it is of the set, in an epoch that is open here."""
         following = self._following.get(partition)
@@ -232,7 +257,8 @@ class ReplicaGroups:
 
     def decided(self, topology: Topology) -> None:
         """Take over decisions that have taken effect here: seals, and sets that shrank."""
-        before, self._seen, self._topology = self._seen, topology.partitions, topology
+        older, before, self._seen = self._topology, self._seen, topology.partitions
+        self._topology = topology
         sealed: list[PartitionCopies] = []
         for partition, copies in enumerate(topology.partitions):
             known = before[partition] if partition < len(before) else None
@@ -242,17 +268,35 @@ class ReplicaGroups:
                 self._seal(copies)
                 if self._me in copies.in_sync:
                     sealed.append(copies)
-            elif copies.in_sync != known.in_sync:
-                self._streams.keep(partition, copies.in_sync)
+            elif (copies.in_sync, copies.moving) != (known.in_sync, known.moving):
+                self._keep(partition, copies)
             if copies.opened:
                 self._unannounced.pop(partition, None)
+        self.supplies.decided(topology)
+        self.catching_up.decided(older, topology)
         if sealed:
-            self._log.put_barrier(partial(self._report, sealed))
+            self._tell_and_report(sealed)
         self._log.decide()
         early, self._early = self._early, []
         for one in early:
             if one.connection.up:
                 self._arrived(one.connection, one.message, one.decided)
+
+    def _keep(self, partition: int, copies: PartitionCopies) -> None:
+        """Wait for nobody more who is neither in the set nor catching up."""
+        stream = self._streams.get(partition)
+        if stream is not None:
+            moving = [
+                copy
+                for copy, admission in copies.moving
+                if copy in stream.followers and stream.followers[copy].admission == admission
+            ]
+            self._streams.keep(partition, [*copies.in_sync, *moving])
+
+    def announce(self, partition: int) -> None:
+        """Let the log know that a partition is open: somebody wants to come back to it."""
+        if self._partitions.is_open(partition):
+            self._unannounced[partition] = self._topology.partitions[partition].epoch
 
     def _seal(self, copies: PartitionCopies) -> None:
         """Drop what belongs to an older epoch, and begin what the new one needs (K2)."""
@@ -260,6 +304,8 @@ class ReplicaGroups:
         stream = self._streams.close(partition)
         if stream is not None:
             self._acknowledged[partition] = stream.acknowledged()
+            if stream.untold is not None:
+                self._untold.append(stream.untold)
             self._log.forsake(stream)
         for known in (self._following, self._takeovers, self._reports, self._unannounced):
             known.pop(partition, None)
@@ -271,6 +317,23 @@ class ReplicaGroups:
             self._following[partition] = Following(partition, copies.epoch, copies.author)
 
     # -------------------------------------------------------------- reports
+
+    def _tell_and_report(self, sealed: Sequence[PartitionCopies]) -> None:
+        """Report on partitions once the log says what has committed in their older epochs."""
+        told, self._untold = self._untold, []
+        if told:
+            self._log.put_records(
+                [CommitUptoRecord(rows=tuple(told))],
+                partial(self._log.put_barrier, partial(self._report, sealed)),
+                partial(self._not_told, told, sealed),
+            )
+        else:
+            self._log.put_barrier(partial(self._report, sealed))
+
+    def _not_told(self, told: list[Upto], sealed: Sequence[PartitionCopies]) -> None:
+        """Try again soon: the disk may have had no space."""
+        self._untold += told
+        self._unreported += sealed
 
     def _report(self, sealed: Sequence[PartitionCopies]) -> None:
         """Tell the authors what the log has; behind a sync of all that was queued before."""
@@ -301,7 +364,9 @@ class ReplicaGroups:
     def _take_reports(self, sender: Incarnation, message: Message) -> None:
         for report in reports_of(message, sender):
             takeover = self._takeovers.get(report.partition)
-            if takeover is not None and takeover.epoch == report.epoch:
+            if takeover is None:
+                self.supplies.reported(report)
+            elif takeover.epoch == report.epoch:
                 takeover.reported(report)
         self._list()
 
@@ -536,18 +601,30 @@ class ReplicaGroups:
                 self._take_settles(sender, message)
             case "settle-stored":
                 self._take_stored_lists(sender, message)
+            case "admit":
+                self.catching_up.admitted(sender, admitted_of(message))
+            case "supply":
+                self.catching_up.supplied(sender, supply_pieces_of(message))
+            case "fill":
+                self.catching_up.filled(sender, fill_of(message))
+            case "demand":
+                self.supplies.demanded(sender, demanded_of(message))
             case "confirm-copy" | "copy-confirmed":
                 self.readers.arrived(sender, message)
             case _:
-                pass  # of rebalancing, and of transactions over several groups
+                pass  # of transactions over several groups
 
     def connected(self, member: UUID) -> None:
         """Say again to a member what may have been lost, over a new connection to it."""
-        self._outflow.connected(member)
+        self._outflow.connected(member, self.supplies.unanswered(member))
+        demanded = self.catching_up.unheard(member)
+        if demanded:
+            self._outflow.tell(member, demand_message(demanded))
         reports = [
             report
             for partition, report in self._reports.items()
-            if self._following[partition].author.member == member
+            if (following := self._following.get(partition)) is not None
+            and following.author.member == member
         ]
         if reports:
             self._outflow.tell(member, report_message(reports))
@@ -561,7 +638,11 @@ class ReplicaGroups:
         if lists:
             self._outflow.tell(member, settle_message(lists))
         followed = [one for one in self._following.values() if one.author.member == member]
-        stored = [Opened(one.partition, one.epoch) for one in followed if one.listed]
+        stored = [
+            Opened(one.partition, one.epoch)
+            for one in followed
+            if one.listed and not one.is_admitted
+        ]
         if stored:
             self._outflow.tell(member, settle_stored_message(stored))
         for author in {one.author for one in followed}:
@@ -580,11 +661,16 @@ class ReplicaGroups:
             self._withdraw(now)
             return
         self._log.tell_decided()
+        if self._untold:
+            sealed, self._unreported = self._unreported, []
+            self._tell_and_report(sealed)
         self._list()
         self._open()
         if self._unannounced and now >= self._announced_at + ASK_AGAIN_S:
             self._announced_at = now
             self._decisions.suggest(EpochsOpened(opened=tuple(self._unannounced.items())))
+        self.supplies.tick()
+        self.catching_up.tick()
         self._complain(now)
 
     def _complain(self, now: float) -> None:
@@ -624,6 +710,7 @@ class ReplicaGroups:
 
     def refused(self, request: int, reason: str) -> None:
         """Hear that a change which was suggested is not made."""
+        self.supplies.refused(request)
         partitions = self._accused.pop(request, [])
         if reason == GIVE_IT_UP:
             self._decisions.release(partitions)

@@ -230,6 +230,13 @@ class NodeLog:
         self.put_barrier(behind.set)
         await behind.wait()
 
+    async def told(self) -> None:
+        """Wait until the log says, durably, what has committed by now."""
+        behind = trio.Event()
+        self._tells = True
+        self.put_records((), behind.set)
+        await behind.wait()
+
     def hurry(self) -> None:
         """Let what is queued wait for nothing more."""
         if self._queue:
@@ -315,6 +322,20 @@ class NodeLog:
             if not self._in_flight and not self._queue:
                 self.put_records((), _nothing)
         self.hurry()
+
+    def tell_recovered(self) -> None:
+        """Let the log say what had committed when it was opened; before anything else is queued.
+
+        A checkpoint may have carried over what was to be told with the next frame, and the end of
+        the process came before.  The state has it, and who reads the log alone would wait for ever.
+        """
+        rows = [
+            Upto(partition, self.state.epochs[partition], counter.lwm)
+            for partition, counter in enumerate(self.state.counters)
+            if counter.lwm and partition in self.state.copies.sealed
+        ]
+        if rows:
+            self.put_records([CommitUptoRecord(rows=tuple(rows))], _nothing)
 
     def forsake(self, stream: PartitionStream) -> None:
         """Tell those who wait for a stream that has ended that nobody knows yet (T7)."""

@@ -48,10 +48,12 @@ from ..net.connection import Connection
 from ..net.frames import Message
 from ..net.kinds import BY_NAME, CONTROL, DATA, Channel
 from ..net.transport import Transport, UnwelcomeError
+from ..replication.following import Following
 from ..replication.streams import Streams
 from ..store.maintenance import CHECKPOINT_PAUSE
 from ..system.disk_errors import translated_disk
 from ..system.environment import Address
+from .catching_up import CatchingUp
 from .copy_reads import CopyReads
 from .council import Council
 from .departure import Departure
@@ -62,6 +64,7 @@ from .outflow import Outflow
 from .partitions import Partitions, just_started
 from .prepared import outcome_of
 from .requests import Requests
+from .supplying import Supplies
 from .views import members_of, told_copies, told_view
 
 TICK_S = 0.05
@@ -124,16 +127,16 @@ class RunningMember:
         self.log = NodeLog(opened.files, streams, outflow.pump)
         patience = timing.lease + timing.member_timeout
         self.partitions = Partitions(self.agreement, self.now + patience)
+        followed: dict[int, Following] = {}
+        now, reached = environment.boottime, environment.reached
         self.groups = ReplicaGroups(
-            me,
-            self.log,
-            self.partitions,
-            streams,
-            outflow,
-            self.council,
-            environment.boottime,
-            environment.reached,
+            me, self.log, self.partitions, streams, outflow, self.council, now, reached, followed
         )
+        self.groups.supplies = Supplies(
+            me, opened.files, self.log, self.partitions, streams, outflow, self.council, now,
+            reached, self.groups.announce,
+        )  # fmt: skip
+        self.groups.catching_up = CatchingUp(me, self.log, outflow, followed, self, now, reached)
         near = (me.member.bytes, me.boot)
         copy_reads = CopyReads(
             me, self.log, self.partitions, streams, self.groups, outflow, environment.boottime
@@ -144,6 +147,8 @@ class RunningMember:
         opened.files.keeper.indexes_by_reading = True  # what copies log is not in order of numbers
         opened.files.adopt(self.log)
         self._departure = Departure(self.log, self.partitions, streams, self.council)
+        self._carrying = trio.Lock()
+        """Held by who writes the data file, so that nobody waits for it in a thread."""
         self._lines: dict[bytes, Connection] = {}
         self._clients: set[Connection] = set()
         self._effective = Topology()
@@ -169,10 +174,12 @@ class RunningMember:
         could not be synced: a member that notes nothing must not vote.  If the log could not be,
         the member goes on for reading (I6).
         """
+        self.log.tell_recovered()
         async with trio.open_nursery() as self._nursery:
             await self._nursery.start(self.transport.run)
             ready(await self.transport.listen(listen))
-            for work in (self.log.run, self.council.run, self._look_after):
+            returning = (self.groups.supplies.run, self.groups.catching_up.run)
+            for work in (self.log.run, self.council.run, self._look_after, *returning):
                 self._nursery.start_soon(work)
             await self._ended.wait()
             self._nursery.cancel_scope.cancel()
@@ -219,15 +226,24 @@ class RunningMember:
 
     async def checkpoint(self, reason: str) -> None:
         """Take a checkpoint, piece by piece."""
-        steps = self._files.checkpointer.steps(lambda: True, reason)
-        ended = object()
-        try:
-            while await self._environment.run("checkpoint", partial(next, steps, ended)) is None:
-                self._environment.reached("checkpoint.between_pieces")
-                self.log.pass_turn()
-        finally:
-            steps.close()
-        self._environment.reached("checkpoint.after_mark")
+        async with self._carrying:
+            steps = self._files.checkpointer.steps(lambda: True, reason)
+            ended = object()
+            run = self._environment.run
+            try:
+                while await run("checkpoint", partial(next, steps, ended)) is None:
+                    self._environment.reached("checkpoint.between_pieces")
+                    self.log.pass_turn()
+            finally:
+                steps.close()
+            self._environment.reached("checkpoint.after_mark")
+
+    async def fill(self, partition: int, pairs: dict[bytes, bytes], position: int) -> None:
+        """Write stored pairs of a full copy into a partition that was cleared at a position."""
+        fill, check = self._files.checkpointer.fill, self.log.check_writable
+        async with self._carrying:
+            work = partial(fill, partition, pairs, position, check)
+            await self._environment.run("checkpoint", work)
 
     async def _look_after(self) -> None:
         files, now = self._files, self._environment.boottime

@@ -15,6 +15,7 @@ Left out: what the items are (``engine.replication.streams``), connections (``ne
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Protocol
 from uuid import UUID
 
@@ -64,7 +65,9 @@ class Outflow:
                 self._pump_to(member)
 
     def _pump_to(self, member: UUID) -> None:
-        while items := self._streams.next_items(member, MESSAGE_BYTES):
+        while member not in self._blocked and (
+            items := self._streams.next_items(member, MESSAGE_BYTES)
+        ):
             sent = self._send(member, replicate_message(items))
             if sent != "queued":
                 return
@@ -76,10 +79,15 @@ class Outflow:
             self._blocked.add(member)
         return sent
 
-    def connected(self, member: UUID) -> None:
-        """Take it that a new connection to a member is there: begin again behind what it has."""
+    def connected(self, member: UUID, first: Iterable[Message] = ()) -> None:
+        """Take it that a new connection to a member is there: begin again behind what it has.
+
+        ``first`` are messages that go before the items of streams.
+        """
         self._blocked.discard(member)
         self._kept.pop(member, None)
+        for message in first:
+            self.tell(member, message)
         self._streams.send_again(member)
         self._pump_to(member)
 

@@ -329,7 +329,7 @@ class Requests:
 
     def _knows_no_more(self, partition: int) -> bool:
         """Tell whether the log has failed, and nobody else has what it holds of a partition."""
-        return self._log.failure is not None and self._streams.alone(partition)
+        return self._log.failure is not None and self._streams.counts_alone(partition)
 
     def _commit_of(self, wanted: WantedCommit, answer: Callable[[], object]) -> ClientCommit:
         return commit_of(

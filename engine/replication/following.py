@@ -26,7 +26,8 @@ class Following:
     """One copy's place in the stream of one epoch; that begins when the copy seals the epoch."""
 
     __slots__ = (
-        "admission", "author", "durable", "epoch", "listed", "logged", "partition", "taken",
+        "admission", "author", "durable", "epoch", "listed", "logged", "partition", "pieces",
+        "supplied", "taken",
     )  # fmt: skip
 
     def __init__(self, partition: int, epoch: int, author: Incarnation) -> None:
@@ -42,6 +43,21 @@ class Following:
         """The last item that is in the log, or in the frame that is being made."""
         self.durable = 0
         """The last item that is durable in the log."""
+        self.pieces = 0
+        """The last piece of what was missed that has arrived."""
+        self.supplied = -1
+        """The last piece that is durable; -1 before the ADMIT is, or if there is none."""
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether this copy came to its place by an admission, and not by a takeover."""
+        return self.admission != BY_TAKEOVER
+
+    def admit(self, admission: int, begin: int) -> None:
+        """Follow behind an item, by an admission (B3)."""
+        self.admission = admission
+        self.listed = True
+        self.taken = self.logged = self.durable = begin
 
     def __repr__(self) -> str:
         return (

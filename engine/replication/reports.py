@@ -1,4 +1,4 @@
-"""What a copy of a partition says in a takeover, and how it goes over the wire.
+"""What a copy of a partition says in a takeover or to come back, and how it goes over the wire.
 
 In a takeover each listed copy seals and says what it has (a report); the author makes one list of
 all reports, and sends it (settle); each copy stores it and says so (settle-stored); the author logs
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from ...affinity.topology import Incarnation
+from ...checkpoints.copies import CopyState
 from ...checkpoints.marks import EpochTable
 from ...checkpoints.replay import State
 from ...tx.counter import COUNTER_MAX
@@ -90,7 +91,7 @@ class Report:
     ``ranges`` are (start, delta) above ``lwm``, as a counter has them.  ``rolled_back`` and
     ``committed`` are what ended here lately, and maybe nowhere else yet.  ``bound`` is a settle
     list that was stored here and not opened; ``acknowledged`` is what this copy saw as primary, in
-    the newest epoch that it has opened.
+    the newest epoch that it has opened.  ``state`` tells what the copy is good for.
     """
 
     copy: Incarnation
@@ -105,6 +106,7 @@ class Report:
     committed: tuple[CommittedHere, ...] = ()
     bound: SettleRecord | None = None
     acknowledged: tuple[Acknowledged, ...] = ()
+    state: CopyState = CopyState.OWNING
 
 
 def report_of(
@@ -144,6 +146,7 @@ def report_of(
         ),
         bound=copies.lists.get(partition),
         acknowledged=tuple(acknowledged),
+        state=copies.states.get(partition, CopyState.OWNING),
     )
 
 
@@ -173,6 +176,7 @@ def report_message(reports: Sequence[Report]) -> Message:
             [item for row in one.acknowledged for item in (row.member.bytes, *row[1:])]
             for one in reports
         ],
+        [int(one.state) for one in reports],
     )
 
 
@@ -194,6 +198,7 @@ def _report(
     committed: list[Any],
     bound: list[Any] | None,
     acknowledged: list[Any],
+    copy_state: int,
 ) -> Report:
     settled = None if bound is None else SettleRecord.of(bound)
     if settled is not None and settled.partition != partition:
@@ -224,6 +229,7 @@ def _report(
             )
             for member, boot, number in _rows(acknowledged, 3)
         ),
+        state=CopyState(copy_state),
     )
 
 

@@ -1,11 +1,13 @@
 """The streams of a member: what it tells the copies of the partitions that it serves, in order.
 
 A *stream* belongs to one partition and one epoch, and has numbered items, from 1 on: the OPEN of
-the epoch, then PREPARE, COMMIT_UPTO and ROLLBACK.  Each copy in the ack set is a *follower*: it
-logs item n behind item n - 1, and says up to which number it has everything durable (W3).
+the epoch, then PREPARE, COMMIT_UPTO and ROLLBACK.  Each other copy that gets it is a *follower*: it
+logs item n behind item n - 1, and says up to which number it has everything durable (W3).  One that
+is catching up begins behind the item that was the last when it was admitted, and counts for nothing
+until it joins (B7).  Those that count are the ack set.
 
-An item is *everywhere* when it is durable here and at every follower.  A one-group transaction
-whose PREPARE is everywhere has committed, and nobody needs to hear of it first (T15).
+An item is *everywhere* when it is durable here and at every follower that counts.  A one-group
+transaction whose PREPARE is everywhere has committed, and nobody needs to hear of it first (T15).
 
 An example, of a stream with the followers b and c:
 
@@ -23,7 +25,7 @@ Invariants:
 - Items of a partition are in the order of their update numbers, so COMMIT_UPTO can name one.
 - An item is kept until every follower has it: a follower whose connection broke is sent again what
   lies behind the highest number that it has told.
-- Without followers everything that is durable here is everywhere.
+- Without followers that count everything that is durable here is everywhere.
 
 Left out: the log (``engine.node.log``), connections (``engine.node.outflow``), and how a message is
 made of items (``reports``).
@@ -64,14 +66,23 @@ class Kept(NamedTuple):
 class Follower:
     """A copy that has to store a stream."""
 
-    __slots__ = ("admission", "behind", "copy", "number", "sent", "stored", "waited_since")
+    __slots__ = (
+        "admission", "begun", "behind", "copy", "counts", "number", "sent", "stored",
+        "waited_since",
+    )  # fmt: skip
 
-    def __init__(self, copy: Incarnation, admission: int, now: float) -> None:
+    def __init__(
+        self, copy: Incarnation, admission: int, now: float, *, begin: int = 0, counts: bool = True
+    ) -> None:
         self.copy = copy
         self.admission = admission
-        self.sent = 0
+        self.counts = counts
+        """Whether it is waited for."""
+        self.begun = begin
+        """The last item that it does not get."""
+        self.sent = begin
         """The last item that went to it over the connection that there is."""
-        self.stored = 0
+        self.stored = begin
         """The last item that it has durably."""
         self.number = 0
         """The last update number that it has said to have durably."""
@@ -94,9 +105,12 @@ class PartitionStream:
         self.everywhere = 0
         self.committed = 0
         """Up to which update number everything has committed."""
+        self.untold: Upto | None = None
         self.followers = {copy: Follower(copy, BY_TAKEOVER, now) for copy in copies}
         self.bytes = 0
-        """Of the items that are kept."""
+        """Of the items that are not everywhere."""
+        self.kept_bytes = 0
+        """Of all items that are kept: some follower lacks them."""
         self._items: deque[Kept] = deque()
         self._dropped = 0
 
@@ -115,6 +129,15 @@ class PartitionStream:
         self._items.append(item)
         self.end += 1
         self.bytes += item.size
+        self.kept_bytes += item.size
+
+    def admit(self, copy: Incarnation, admission: int, now: float) -> Follower:
+        """Let a copy follow from the next item on; it does not count yet (B3)."""
+        known = self.followers.get(copy)
+        assert known is None or not known.counts
+        follower = Follower(copy, admission, now, begin=self.end, counts=False)
+        self.followers[copy] = follower
+        return follower
 
     def unsent(
         self, follower: Follower, bytes_max: int, *, one_at_least: bool
@@ -152,18 +175,25 @@ class PartitionStream:
         follower.waited_since = now
         return True
 
+    def stored_by_all(self) -> int:
+        """Return up to which item the ack set has everything durable."""
+        counting = (one.stored for one in self.followers.values() if one.counts)
+        return min([self.own, *counting])
+
     def advance(self) -> list[object]:
         """Go on to what is everywhere by now; return who is answered, in order."""
-        durable = min([self.own, *(one.stored for one in self.followers.values())])
+        durable = self.stored_by_all()
         answered: list[object] = []
         while self.everywhere < durable:
             item = self._items[self.everywhere - self._dropped]
             self.everywhere += 1
             self.committed = max(self.committed, item.last)
+            self.bytes -= item.size
             if item.waits is not None:
                 answered.append(item.waits)
-        while self._dropped < self.everywhere:
-            self.bytes -= self._items.popleft().size
+        needed = min([self.everywhere, *(one.stored for one in self.followers.values())])
+        while self._dropped < needed:
+            self.kept_bytes -= self._items.popleft().size
             self._dropped += 1
         return answered
 
@@ -176,7 +206,8 @@ class PartitionStream:
 
     def waiting(self) -> list[object]:
         """Return who waits for items that are not everywhere, in order."""
-        return [item.waits for item in self._items if item.waits is not None]
+        left = islice(self._items, self.everywhere - self._dropped, None)
+        return [item.waits for item in left if item.waits is not None]
 
     def late(self, now: float, patience: float) -> Iterator[Incarnation]:
         """Yield the followers that have stored nothing for too long, though there was something."""
@@ -205,9 +236,14 @@ class Streams:
         return self._open.get(partition)
 
     def alone(self, partition: int) -> bool:
-        """Tell whether no other copy has to store what is written to a partition (T15)."""
+        """Tell whether no other copy is to have what is written to a partition (T15)."""
         stream = self._open.get(partition)
         return stream is None or not stream.followers
+
+    def counts_alone(self, partition: int) -> bool:
+        """Tell whether no other copy is waited for: those that there are only catch up."""
+        stream = self._open.get(partition)
+        return stream is None or not any(one.counts for one in stream.followers.values())
 
     # -------------------------------------------------------------- epochs and sets
 
@@ -222,12 +258,39 @@ class Streams:
             self.logged(partition, 1)
 
     def close(self, partition: int) -> PartitionStream | None:
-        """End a stream, as the partition has another epoch; return it."""
+        """End a stream, as the partition has another epoch; return it.
+
+        Its ``untold`` is what has committed, and the own log does not say so yet.
+        """
         self._moved.pop(partition, None)
-        self._untold.pop(partition, None)
+        if partition in self._untold:
+            stream = self._open[partition]
+            stream.untold = Upto(partition, stream.epoch, stream.committed)
+            del self._untold[partition]
         for behind in self._behind.values():
             behind.pop(partition, None)
         return self._open.pop(partition, None)
+
+    def admit(self, partition: int, copy: Incarnation, admission: int, now: float) -> int:
+        """Let a copy follow behind the last item; return the number of that."""
+        follower = self._open[partition].admit(copy, admission, now)
+        follower.behind = self._behind.setdefault(copy.member, {})
+        follower.behind.pop(partition, None)
+        return follower.sent
+
+    def join(self, partition: int, copy: Incarnation) -> int:
+        """Wait for a copy from here on (I2); return the number of the last item by now."""
+        stream = self._open[partition]
+        stream.followers[copy].counts = True
+        self._moved[partition] = None
+        return stream.end
+
+    def drop(self, partition: int, copy: Incarnation) -> None:
+        """Let a copy follow no more that was not waited for."""
+        follower = self._open[partition].followers.pop(copy)
+        assert not follower.counts
+        follower.behind.pop(partition, None)
+        self._moved[partition] = None
 
     def keep(self, partition: int, copies: Iterable[Incarnation]) -> None:
         """Take it that a partition has these copies beside the own one, and no others."""

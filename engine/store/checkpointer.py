@@ -36,6 +36,7 @@ from itertools import chain
 from typing import Protocol
 
 from ...affinity.errors import DiskError, DiskFullError, TidelogError
+from ...checkpoints.copies import CopyState
 from ...checkpoints.marks import PartitionMark, StoreMark
 from ...checkpoints.replay import FIRST_NAMESPACE, State
 from ...wal.records import CheckpointRecord, Record
@@ -241,12 +242,37 @@ class Checkpointer:
         A record below ``position``, durable, has closed their numbers.  Positions and counters of
         the marks stay as they are.  ``check`` raises if nothing may be written any more.
         """
+        self._put([_part_of(*item, position) for item in rows.items()], check)
+
+    def fill(
+        self,
+        partition: int,
+        rows: dict[bytes, bytes],
+        position: int,
+        check: Callable[[], None],
+    ) -> None:
+        """Write stored pairs, deletes among them, into a partition of which nothing else counts.
+
+        ``position`` is where the log says so, durably.  Where something newer stands that stays.
+        """
+        flush = Flush(
+            partition=partition,
+            updates=rows,
+            position=position,
+            counter=b"",
+            epochs=(),
+            state=CopyState.NOT_WHOLE,
+            tombstones_above=0,
+        )
+        self._put([Piece(flush=flush, keys=sorted(rows), last=False)], check)
+
+    def _put(self, pieces: list[Piece], check: Callable[[], None]) -> None:
         with self._lock:
             check()
             if self.doubtful is not None:
                 raise self._refusal() from self.doubtful
             self._growth.let_through()
-            self._commit([_part_of(*item, position) for item in rows.items()], None, None)
+            self._commit(pieces, None, None)
 
     def _refusal(self) -> DiskError:
         # A further commit may succeed without the pages that the failed one left unwritten.

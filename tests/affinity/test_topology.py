@@ -13,6 +13,8 @@ from tidelog.affinity.topology import (
     FIRST_NAMESPACE,
     Begun,
     ChangeError,
+    CopiesAdded,
+    CopiesAdmitted,
     CopiesRemoved,
     Decision,
     EpochsOpened,
@@ -20,6 +22,7 @@ from tidelog.affinity.topology import (
     Joined,
     KnownNamespace,
     MemberGone,
+    MovingCopy,
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
@@ -33,7 +36,7 @@ from tidelog.affinity.topology import (
 from tidelog.checkpoints import replay
 
 ADA, BOB, CID, EVE = (UUID(int=number) for number in (1, 2, 3, 4))
-ADA_1, BOB_1, CID_1 = (Incarnation(member, 1) for member in (ADA, BOB, CID))
+ADA_1, BOB_1, CID_1, EVE_1 = (Incarnation(member, 1) for member in (ADA, BOB, CID, EVE))
 BEGUN = Begun(
     cluster=UUID(int=9),
     store=UUID(int=10),
@@ -109,13 +112,13 @@ def test_a_cluster_that_runs() -> None:
         (BEGUN, "only the first decision begins a cluster"),
         (joined(ADA_1), "not newer than boot 1"),
         (MemberGone(incarnation=Incarnation(ADA, 2)), "not in the topology"),
-        (MemberGone(incarnation=Incarnation(EVE, 1)), "not in the topology"),
+        (MemberGone(incarnation=EVE_1), "not in the topology"),
         (takeover(0, 3, ADA_1), "epoch 3 does not follow on 1"),
         (takeover(2, 1, ADA_1), "there is no partition 2"),
         (takeover(-1, 1, ADA_1), "there is no partition -1"),
         (replace(takeover(0, 2, ADA_1), author=BOB_1), "its author does not stand in its set once"),
         (takeover(0, 2, ADA_1, BOB_1, Incarnation(BOB, 2)), "a member stands in its set twice"),
-        (takeover(0, 2, Incarnation(EVE, 1)), "not of the last in-sync set"),
+        (takeover(0, 2, EVE_1), "not of the last in-sync set"),
         (takeover(0, 2, Incarnation(ADA, 2)), "is not in the topology"),
         (Touched(partition=2), "there is no partition 2"),
         (EpochsOpened(opened=((0, 1), (2, 1))), "there is no partition 2"),
@@ -165,7 +168,7 @@ def test_who_has_gone_stays_in_the_sets() -> None:
     assert topology.partitions == running().partitions
     assert topology.is_gone(ADA_1)
     assert not topology.is_gone(Incarnation(ADA, 2))
-    assert not topology.is_gone(Incarnation(EVE, 1))
+    assert not topology.is_gone(EVE_1)
     assert sorted(topology.present) == [BOB_1, CID_1]
     assert sorted(topology.members_present) == [BOB, CID]
 
@@ -207,6 +210,159 @@ def test_i4_a_copy_that_cannot_leave_one_set_leaves_none(copy: Incarnation, reas
     assert verdicts(topology, [change, Touched(partition=1)]) == [reason, None]
 
 
+# ------------------------------------------------------------------ copies that come back
+
+
+def admitted(copy: Incarnation, *partitions: int) -> CopiesAdmitted:
+    return CopiesAdmitted(copy=copy, partitions=partitions)
+
+
+def added(copy: Incarnation, *partitions: int) -> CopiesAdded:
+    return CopiesAdded(copy=copy, partitions=partitions)
+
+
+def without_cid() -> Topology:
+    """Two open epochs that go on without CID, who is there."""
+    topology = after(running(), EpochsOpened(opened=((0, 1), (1, 1))))
+    return after(topology, CopiesRemoved(copy=CID_1, partitions=(0, 1)))
+
+
+def moving(topology: Topology) -> list[tuple[MovingCopy, ...]]:
+    return [copies.moving for copies in topology.partitions]
+
+
+def test_a_copy_that_is_admitted_catches_up_and_counts_for_nothing() -> None:
+    before = without_cid()
+    topology = after(before, admitted(CID_1, 1, 0))
+    assert moving(topology) == [(MovingCopy(CID_1, 6),)] * 2
+    for copies, known in zip(topology.partitions, before.partitions, strict=True):
+        assert copies == replace(known, moving=copies.moving, changed=6)
+        assert copies.admission(CID_1) == 6
+        assert copies.admission(Incarnation(CID, 2)) is None
+        assert copies.admission(BOB_1) is None
+    assert topology.incomplete == ()
+
+
+def test_a_copy_that_is_admitted_again_begins_anew() -> None:
+    topology = after(without_cid(), admitted(CID_1, 0, 1))
+    topology = after(topology, admitted(CID_1, 1))
+    assert moving(topology) == [(MovingCopy(CID_1, 6),), (MovingCopy(CID_1, 7),)]
+    assert [copies.changed for copies in topology.partitions] == [6, 7]
+
+
+def test_a_copy_that_has_caught_up_is_of_the_set() -> None:
+    topology = after(without_cid(), admitted(CID_1, 0, 1))
+    topology = after(topology, added(CID_1, 1))
+    assert moving(topology) == [(MovingCopy(CID_1, 6),), ()]
+    assert [c.in_sync for c in topology.partitions] == [(ADA_1, BOB_1), (BOB_1, ADA_1, CID_1)]
+    assert [(one.epoch, one.changed) for one in topology.partitions] == [(1, 6), (1, 7)]
+    topology = after(topology, takeover(1, 2, CID_1, BOB_1))
+    assert topology.partitions[1].author == CID_1
+
+
+def test_several_copies_catch_up_and_each_is_added_on_its_own() -> None:
+    topology = after(without_cid(), CopiesRemoved(copy=BOB_1, partitions=(0,)))
+    topology = after(topology, admitted(CID_1, 0))
+    topology = after(topology, admitted(BOB_1, 0))
+    assert moving(topology)[0] == (MovingCopy(CID_1, 7), MovingCopy(BOB_1, 8))
+    topology = after(topology, added(BOB_1, 0))
+    assert moving(topology)[0] == (MovingCopy(CID_1, 7),)
+    assert topology.partitions[0].in_sync == (ADA_1, BOB_1)
+
+
+def test_a_copy_that_is_removed_while_it_catches_up_has_to_be_admitted_anew() -> None:
+    topology = after(without_cid(), admitted(CID_1, 0, 1))
+    topology = after(topology, added(CID_1, 1))
+    topology = after(topology, CopiesRemoved(copy=CID_1, partitions=(0, 1)))
+    assert moving(topology) == [(), ()]
+    assert [copies.in_sync for copies in topology.partitions] == [(ADA_1, BOB_1), (BOB_1, ADA_1)]
+    assert [copies.changed for copies in topology.partitions] == [8, 8]
+    assert verdicts(topology, [added(CID_1, 0)]) == ["partition 0: 00000000.1 was not admitted"]
+
+
+def test_a_takeover_ends_what_catches_up_in_its_partition() -> None:
+    topology = after(without_cid(), admitted(CID_1, 0, 1))
+    topology = after(topology, takeover(0, 2, ADA_1, BOB_1), EpochsOpened(opened=((0, 2),)))
+    assert moving(topology) == [(), (MovingCopy(CID_1, 6),)]
+    assert verdicts(topology, [added(CID_1, 0, 1)]) == ["partition 0: 00000000.1 was not admitted"]
+    with pytest.raises(ChangeError, match="not of the last in-sync set"):
+        after(topology, takeover(1, 2, BOB_1, CID_1))
+
+
+@pytest.mark.parametrize("end", [MemberGone(incarnation=CID_1), joined(Incarnation(CID, 2))])
+def test_a_copy_that_has_gone_catches_up_nowhere(end: TopologyChange) -> None:
+    topology = after(without_cid(), CopiesRemoved(copy=BOB_1, partitions=(0,)))
+    topology = after(topology, admitted(CID_1, 0, 1), admitted(BOB_1, 0))
+    topology = after(topology, end)
+    assert moving(topology) == [(MovingCopy(BOB_1, 7),), ()]
+    assert [copies.changed for copies in topology.partitions] == [7, 7]
+    assert [copies.in_sync for copies in topology.partitions] == [(ADA_1,), (BOB_1, ADA_1)]
+    assert verdicts(topology, [added(CID_1, 1)]) == ["partition 1: 00000000.1 was not admitted"]
+
+
+def test_who_was_started_again_may_be_admitted_under_its_new_boot() -> None:
+    again = Incarnation(CID, 2)
+    topology = after(without_cid(), joined(again))
+    assert verdicts(topology, [admitted(CID_1, 0)]) == ["00000000.1 is not in the topology"]
+    topology = after(after(topology, admitted(again, 0)), added(again, 0))
+    assert topology.partitions[0].in_sync == (ADA_1, BOB_1, again)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (admitted(EVE_1, 0), "partition 0: 00000000.1 is not of its row"),
+        (admitted(BOB_1, 0), "partition 0: 00000000.1 is in its in-sync set, or was under another"),
+        (admitted(Incarnation(BOB, 2), 0), "00000000.2 is not in the topology"),
+        (admitted(ADA_1, 0), "partition 0: 00000000.1 is in its in-sync set"),
+        (
+            admitted(CID_1, 0, 1),
+            "partition 1: epoch 2 is not known to be open: it takes a takeover",
+        ),
+        (admitted(CID_1, 2), "there is no partition 2"),
+        (admitted(CID_1, -1), "there is no partition -1"),
+        (added(BOB_1, 0), "partition 0: 00000000.1 was not admitted"),
+        (added(CID_1, 0), "partition 0: 00000000.1 was not admitted"),
+        (added(CID_1, 2), "there is no partition 2"),
+        (CopiesRemoved(copy=CID_1, partitions=(0,)), "is not in its in-sync set"),
+    ],
+)
+def test_who_cannot_come_back_everywhere_comes_back_nowhere(
+    change: TopologyChange, reason: str
+) -> None:
+    topology = after(without_cid(), joined(EVE_1), takeover(1, 2, BOB_1, ADA_1))
+    one, other = verdicts(topology, [change, Touched(partition=0)])
+    assert one is not None
+    assert reason in one
+    assert other is None
+    assert moving(topology) == [(), ()]
+
+
+def test_who_is_in_a_set_under_another_boot_is_not_admitted_before_that_is_out() -> None:
+    again = Incarnation(BOB, 2)
+    topology = after(after(running(), EpochsOpened(opened=((0, 1), (1, 1)))), joined(again))
+    [reason] = verdicts(topology, [admitted(again, 0)])
+    assert reason is not None
+    assert "is in its in-sync set, or was under another boot" in reason
+    topology = after(topology, CopiesRemoved(copy=BOB_1, partitions=(0,)), admitted(again, 0))
+    assert moving(topology)[0] == (MovingCopy(again, 6),)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_catches_up_is_there_and_of_a_row_and_of_no_set(seed: int) -> None:
+    for topology in history_of(seed, 20)[1]:
+        for copies in topology.partitions:
+            members = [one.copy.member for one in copies.moving]
+            assert {*members} <= {*copies.row.replicas} - {one.member for one in copies.in_sync}
+            assert len(members) == len({*members})
+            assert {one.copy for one in copies.moving} <= topology.present
+            assert copies.opened or not copies.moving
+            assert all(one.admission <= topology.index for one in copies.moving)
+
+
+# ------------------------------------------------------------------ who is missing
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_topology_knows_where_somebody_is_missing(seed: int) -> None:
     for topology in history_of(seed, 20)[1]:
@@ -220,7 +376,7 @@ def test_a_topology_knows_where_somebody_is_missing(seed: int) -> None:
 
 
 def test_a_new_member_is_the_youngest_and_in_no_row() -> None:
-    topology = applied(running(), Decision(4, (joined(Incarnation(EVE, 1)),)))
+    topology = applied(running(), Decision(4, (joined(EVE_1),)))
     assert topology.members[EVE].since == 4
     assert topology.baseline == (ADA, BOB, CID)
 

@@ -20,6 +20,7 @@ from tidelog.checkpoints.continuity import Continuity, is_free
 from tidelog.checkpoints.copies import Copies, CopyState, Prepared
 from tidelog.checkpoints.marks import PartitionMark
 from tidelog.checkpoints.replay import _FOLD, Applied, State
+from tidelog.tx.counter import PartitionUpdateCounter
 from tidelog.wal.format import Frame
 from tidelog.wal.records import (
     RECORD_FORMS,
@@ -76,6 +77,8 @@ def test_a_fold_is_that_of_its_script(script: Path) -> None:
         (Copies, "commit", "ended"),
         (Copies, "open", "ended"),
         (Copies, "forget", "ended"),
+        (Copies, "forget", "whole"),
+        (State, "_note_whole", "whole"),
     ],
 )
 def test_a_step_that_is_left_out_is_found_by_its_script(
@@ -84,6 +87,13 @@ def test_a_step_that_is_left_out_is_found_by_its_script(
     text = next(path for path in SCRIPTS if path.stem == script).read_text("utf-8")
     monkeypatch.setattr(owner, name, lambda *_: None)
     assert run_script(text) != text
+
+
+def counter_of(lwm: int, hwm: int) -> bytes:
+    """What a mark has of a counter below which all is applied, and above which some is given."""
+    counter = PartitionUpdateCounter(lwm, ())
+    counter.prepared(0, hwm)
+    return counter.to_bytes()
 
 
 def told_of(text: str) -> list[str]:
@@ -185,6 +195,44 @@ def test_the_next_checkpoint_writes_a_partition_of_which_the_log_tells_no_update
     fold = Fold()
     fold.take(line)
     assert fold.state.touched == {0}
+
+
+def test_a_copy_that_lacks_something_at_a_checkpoint_becomes_whole_by_what_comes_behind_it() -> (
+    None
+):
+    mark = replace(
+        PartitionMark.empty(), position=7, state=1, admission=9, sealed=1,
+        counter=counter_of(lwm=2, hwm=4),
+    )  # fmt: skip
+    state = State.from_marks(
+        b"s" * 16,
+        one_space(PARTITIONS),
+        None,
+        {0: mark},
+        {0: [record_of("prepare A p0 e1 #3: a=1")]},
+    )
+    assert not state.copies.is_whole(0)
+    state.apply(6, record_of("rollback nobody: p0 e1 #4+1"))
+    assert not state.copies.is_whole(0), "the checkpoint has that"
+    state.apply(7, record_of("rollback nobody: p0 e1 #4+1"))
+    assert state.copies.is_whole(0)
+
+
+def test_a_copy_that_was_admitted_to_an_epoch_has_sealed_it() -> None:
+    state = State(b"s" * 16, one_space(PARTITIONS))
+    state.apply(1, record_of("admit p0 admission 9 epochs 1:1 3:2 lwm 1 ranges hwm 1"))
+    assert state.copies.sealed == {0: 3}
+    assert state.copies.is_whole(0)
+
+
+@pytest.mark.parametrize("other", [CopyState.NOT_WHOLE, CopyState.QUARANTINED])
+def test_a_copy_that_counts_for_nothing_does_not_become_whole_by_numbers(other: CopyState) -> None:
+    state = State(b"s" * 16, one_space(PARTITIONS))
+    state.apply(1, record_of("admit p0 admission 9 epochs 1:1 lwm 1 ranges hwm 3"))
+    state.copies.states[0] = other
+    state.apply(2, record_of("prepare A p0 e1 #2: a=1"))
+    state.apply(3, record_of("supplied p0 admission 9: ; closed e1 #3+1 gap"))
+    assert state.copies.states[0] is other
 
 
 def test_a_supply_moves_the_time_and_has_no_effect_for_a_second_time() -> None:

@@ -8,7 +8,7 @@ from support.fold_scripts import MEMBER, NAMESPACE, PARTITIONS, name_of, record_
 from tidelog.affinity.partitions import one_space
 from tidelog.checkpoints.marks import FIRST_EPOCHS, EpochTable
 from tidelog.checkpoints.replay import State
-from tidelog.checkpoints.supplying import FoundNumbers, SupplySearch
+from tidelog.checkpoints.supplying import FoundNumbers, SupplySearch, WantedNumbers
 from tidelog.tx.numbers import NumberRanges
 from tidelog.wal.records import DropNamespaceRecord, IngestRecord, NamespaceRecord, Run
 
@@ -27,10 +27,10 @@ def search(
     epochs: EpochTable = FIRST_EPOCHS,
 ) -> FoundNumbers:
     """Look for numbers of partition 0 in what follows on some records."""
-    looked = SupplySearch(folded(*before).record(1), 0, missing, epochs)
+    looked = SupplySearch(folded(*before).record(1), {0: WantedNumbers(missing, epochs)})
     for position, line in enumerate(lines):
         looked.take(position, record_of(line))
-    return looked.result()
+    return looked.take_out()[0]
 
 
 def transactions(found: FoundNumbers) -> list[str]:
@@ -149,7 +149,7 @@ def test_what_this_copy_got_by_a_full_copy_is_lacking() -> None:
 
 
 def test_the_rows_of_a_load_are_lacking() -> None:
-    looked = SupplySearch(folded().record(1), 0, [(1, 4)], FIRST_EPOCHS)
+    looked = SupplySearch(folded().record(1), {0: WantedNumbers([(1, 4)], FIRST_EPOCHS)})
     looked.take(0, record_of("tx A p0 e1 #1 time 1: a=1"))
     looked.take(
         1,
@@ -161,7 +161,7 @@ def test_the_rows_of_a_load_are_lacking() -> None:
             digests=(bytes(25), bytes(25)),
         ),
     )
-    found = looked.result()
+    found = looked.take_out()[0]
     assert (found.lacking, found.not_yet, closed(found)) == ([(2, 3)], [(4, 4)], [])
 
 
@@ -196,7 +196,7 @@ def test_long_ranges_are_told_by_epoch() -> None:
 
 
 def test_what_a_map_that_was_dropped_meanwhile_would_have_got_is_closed() -> None:
-    looked = SupplySearch(folded().record(1), 0, [(1, 1)], FIRST_EPOCHS)
+    looked = SupplySearch(folded().record(1), {0: WantedNumbers([(1, 1)], FIRST_EPOCHS)})
     looked.take(
         0,
         NamespaceRecord(
@@ -211,14 +211,14 @@ def test_what_a_map_that_was_dropped_meanwhile_would_have_got_is_closed() -> Non
     looked.take(1, record_of("prepare A p0 e1 #1: a=1"))
     looked.take(2, DropNamespaceRecord(id=NAMESPACE, time=2))
     looked.take(3, record_of("commit_upto p0 e1 #1"))
-    assert closed(looked.result()) == [(1, 1, 1)]
+    assert closed(looked.take_out()[0]) == [(1, 1, 1)]
 
 
 def test_it_tells_how_much_it_has_found() -> None:
-    looked = SupplySearch(folded().record(1), 0, [(1, 9)], FIRST_EPOCHS)
+    looked = SupplySearch(folded().record(1), {0: WantedNumbers([(1, 9)], FIRST_EPOCHS)})
     looked.take(0, record_of("tx A p0 e1 #1 time 1: a=123 bb=-"))
     assert looked.bytes == len("a123bb")
-    assert repr(looked) == "<SupplySearch in partition 0: 1 found, 1 ranges left>"
+    assert repr(looked) == "<SupplySearch of 1 transactions, 1 ranges left>"
 
 
 @pytest.mark.parametrize("missing", [[], [(7, 9)]])

@@ -124,7 +124,7 @@ def test_a_cluster_whose_power_was_cut_has_all_copies_back() -> None:
 
 
 def test_the_last_copy_serves_alone_and_is_waited_for() -> None:
-    # I1: who is restarted is in no set until it is copied again, so the last member decides.
+    # I1: who is restarted is in no set until it has caught up, so the last member decides.
     at = cluster(4)
 
     async def scenario(at: SimCluster) -> None:
@@ -133,12 +133,15 @@ def test_the_last_copy_serves_alone_and_is_waited_for() -> None:
         await written(at, 1)
         await at.kill("n3")
         await at.settled(["n1", "n2"])
+        for name in ("n1", "n2"):  # what it has it tells nobody, so it does not come back
+            at.hold("report", src="n3", dst=name)
         at.start(["n3"])
         await at.settled()
         await at.kill("n2")
         await at.settled(["n1", "n3"])
         await written(at, 2, "n1")
         assert in_sync(at) == {1}
+        at.hold("report", src="n2", dst="n1")
         at.start(["n2"])
         await at.settled()
         await at.kill("n1")

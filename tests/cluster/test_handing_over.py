@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -56,16 +57,19 @@ def test_a_partition_that_moves_takes_nothing_new_and_waits_for_what_it_took() -
 def test_what_is_handed_over_in_an_epoch_that_is_over_moves_nothing() -> None:
     # A second command that came while the first was carried out moved the partition once more.
     async def scenario(group: Group) -> None:
-        old, (first, second) = group.primary, group.backups
-        ended: list[Exception | None] = []
-        for target in (first, second):
-            group.at.member(old).move(
-                group.partition, group.at.member_id(target).bytes, ended.append
-            )
+        old, backups = group.primary, group.backups
+        ended: dict[str, Exception | None] = {}
         epoch = group.epoch
+        for target in backups:
+            group.at.member(old).move(
+                group.partition,
+                group.at.member_id(target).bytes,
+                partial(ended.__setitem__, target),
+            )
         await group.until(lambda: len(ended) == 2)
-        assert ended[0] is None
-        assert isinstance(ended[1], ClusterError), "it was served elsewhere by then"
+        first, second = sorted(backups, key=lambda name: ended[name] is not None)
+        assert ended[first] is None
+        assert isinstance(ended[second], ClusterError), "it was served elsewhere by then"
         assert (group.primary, group.epoch) == (first, epoch + 1)
         old_copies = group.at.topology().partitions[group.partition]
         departure = group.at.member(first)._departure

@@ -110,7 +110,9 @@ def test_who_asked_for_a_change_and_was_cut_off_is_told_that_it_may_be_made() ->
         near = await clients.to(slow)
         at.hold("decided", src=leader, dst=slow)
         asked = await near.begin("drop", "m")
-        await trio.sleep(0.1)
+        with trio.fail_after(10):
+            while names(at):
+                await trio.sleep(0.01)
         at.cut([slow], [leader, third])
         with pytest.raises(FailureError) as refused:
             await near.answer(asked)

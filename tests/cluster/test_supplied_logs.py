@@ -7,7 +7,7 @@ import trio
 
 from support.copies import Group, live
 from tidelog.checkpoints.replay import Applied, State
-from tidelog.checkpoints.supplying import FoundNumbers, SupplySearch
+from tidelog.checkpoints.supplying import FoundNumbers, SupplySearch, WantedNumbers
 from tidelog.wal.history import held_from, oldest_state
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import AdmitRecord, SuppliedRecord
@@ -19,12 +19,13 @@ ADMISSION = 77
 def found_in_log(group: Group, name: str, first: int = 1) -> tuple[FoundNumbers, State]:
     """Search a member's log for all numbers from one on; return that, and what the member knows."""
     member, partition = group.at.member(name), group.partition
-    state, wal = member.log.state, member._files.keeper._directory
+    state, wal = member.log.state, member._files.keeper.directory
     head, top = oldest_state(wal), state.counters[partition].hwm
-    search = SupplySearch(head, partition, [(first, top)], state.epoch_tables[partition])
+    wanted = WantedNumbers([(first, top)], state.epoch_tables[partition])
+    search = SupplySearch(head, {partition: wanted})
     for frame, record in read_records(Scan(wal, durable=member.log.position)):
         search.take(frame.position, record)
-    found = search.result()
+    found = search.take_out()[partition]
     assert found.lacking == held_from(head, partition).lacks(first, top)
     return found, state
 
@@ -97,3 +98,45 @@ def test_a_log_supplies_what_its_member_holds(seed: int) -> None:
             assert [one for one in found.transactions if one.run.first >= 5] == some.transactions
 
     live(scenario, seed=seed, nodes=5, backups=3)
+
+
+def tells_nothing(group: Group, name: str) -> None:
+    """Let a member's ticks not tell what has committed, as if the next one was far away."""
+    group.at.member(name).log.tell_decided = lambda: None  # type: ignore[method-assign]
+
+
+def test_what_had_committed_when_an_epoch_ended_is_in_the_log() -> None:
+    # The list of the next epoch says nothing of what all copies have applied: behind a restart it
+    # was pending still, and dropped by that list.
+    async def scenario(group: Group) -> None:
+        old, epoch = group.primary, group.epoch
+        tells_nothing(group, old)
+        for i in range(3):
+            await group.put(i, b"before")
+        group.at.member(old).council.release([group.partition])
+        await group.taken_over(epoch)
+        found, _ = found_in_log(group, old)
+        assert (found.lacking, found.not_yet) == ([], [])
+        assert [one.run.first for one in found.transactions] == [1, 2, 3]
+
+    live(scenario)
+
+
+def test_what_had_committed_when_a_checkpoint_carried_it_over_is_in_the_log() -> None:
+    async def scenario(group: Group) -> None:
+        old, epoch = group.primary, group.epoch
+        tells_nothing(group, old)
+        for i in range(3):
+            await group.put(i, b"before")
+        await group.at.checkpoint(old)
+        await group.fall(old)
+        await group.taken_over(epoch)
+        group.at.start([old])
+        await group.at.settled()
+        await group.at.whole()
+        await group.equal()
+        found, _ = found_in_log(group, old)
+        assert (found.lacking, found.not_yet) == ([], [])
+        assert [one.run.first for one in found.transactions] == [1, 2, 3]
+
+    live(scenario)

@@ -10,12 +10,17 @@ from typing import Any
 import pytest
 
 from support.loads import make_load, rows_of
-from support.stores import PATH, Opened, expect_sound, open_store, opened
+from support.stores import PATH, Opened, expect_sound, in_data_file, open_store, opened
 from tidelog.affinity.errors import CorruptLogError, DiskError, DiskFullError, ReadOnlyError
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.marks import PartitionMark
 from tidelog.engine.api.database import session_of
-from tidelog.engine.data.partition_store import read_marks
+from tidelog.engine.data.partition_store import (
+    measure_partition,
+    read_marks,
+    verify_partitions,
+)
+from tidelog.engine.data.stored import pack_prefix, user_value, version_of
 from tidelog.engine.files import manifest as manifests
 from tidelog.engine.system.limits import Limits
 from tidelog.testing import FaultyDisk, SimulatedCrash
@@ -394,3 +399,113 @@ def test_behind_an_interrupted_write_the_marks_are_those_of_the_data_file() -> N
         assert read_marks(store.parts.kv.begin())[1] == checkpointer.marks
         store.database.checkpoint()
         assert len(content(store)) == 40
+
+
+# ------------------------------------------------------------------ full copies
+
+PREFIX = pack_prefix(0, 16)
+
+Row = tuple[int, bytes | None]
+
+
+def copied(store: Opened, position: int, **rows: Row) -> None:
+    """Write pairs of a full copy: by key the number of an update, and its value."""
+    pairs = {
+        PREFIX + key.encode(): in_data_file(PREFIX + key.encode(), value, 1, number, 5)
+        for key, (number, value) in rows.items()
+    }
+    store.parts.checkpointer.fill(0, pairs, position, lambda: None)
+
+
+def held(store: Opened) -> dict[str, Row]:
+    """What the data file has of partition 0, by key: the number of an update, and its value."""
+    cursor = store.parts.kv.begin().cursor()
+    pairs = dict(cursor.iternext() if cursor.first() else ())
+    return {
+        key[len(PREFIX) :].decode(): (version_of(stored)[1], user_value(key, stored))
+        for key, stored in pairs.items()
+        if key.startswith(PREFIX)
+    }
+
+
+def expect_counted(store: Opened) -> PartitionMark:
+    """Expect the mark of partition 0 to fit what is there; return it."""
+    kv = store.parts.kv
+    mark = read_marks(kv.begin())[1][0]
+    assert measure_partition(kv.begin(), 0) == (mark.count, mark.digest, mark.tombstones)
+    assert verify_partitions(kv, {0: mark}) == []
+    assert store.parts.checkpointer.marks[0] == mark
+    return mark
+
+
+def test_a_full_copy_keeps_deletes_and_leaves_what_is_newer() -> None:
+    store = open_store(partitions=1)
+    store.database.checkpoint()
+    before = store.parts.checkpointer.marks.get(0, PartitionMark.empty())
+    copied(store, 700, a=(3, b"three"), b=(4, None), c=(5, b"five"), d=(6, None))
+    assert held(store) == {"a": (3, b"three"), "b": (4, None), "c": (5, b"five"), "d": (6, None)}
+    mark = expect_counted(store)
+    assert (mark.count, mark.tombstones, mark.counts) == (2, 2, {16: 2})
+    copied(store, 700, a=(2, b"older"), b=(1, b"older"), c=(9, None), d=(8, b"eight"), e=(7, b""))
+    assert held(store) == {
+        "a": (3, b"three"), "b": (4, None), "c": (9, None), "d": (8, b"eight"), "e": (7, b""),
+    }  # fmt: skip
+    mark = expect_counted(store)
+    assert (mark.count, mark.tombstones, mark.counts) == (3, 2, {16: 3})
+    assert (mark.position, mark.counter, mark.state) == (
+        before.position, before.counter, before.state,
+    )  # fmt: skip
+    assert mark.written == 700
+    session_of(store.database).abandon()
+
+
+def test_a_full_copy_that_comes_again_changes_nothing() -> None:
+    store = open_store(partitions=1)
+    for _ in range(2):
+        copied(store, 700, a=(3, b"three"), b=(4, None))
+        assert held(store) == {"a": (3, b"three"), "b": (4, None)}
+        expect_counted(store)
+    session_of(store.database).abandon()
+
+
+def test_a_piece_of_a_full_copy_is_one_transaction_whatever_its_order() -> None:
+    store = open_store(partitions=1, limits=Limits(batch_updates=1, piece_updates=1))
+    before = commits(store)
+    copied(store, 700, c=(3, b"3"), a=(1, b"1"), b=(2, None))
+    assert commits(store) == before + 1
+    assert list(held(store)) == ["a", "b", "c"]
+    session_of(store.database).abandon()
+
+
+def test_a_full_copy_that_power_cuts_short_is_there_or_not() -> None:
+    for moment, expected in (("before", {}), ("after", {"a": (3, b"three")})):
+        store = open_store(partitions=1)
+        store.database.checkpoint()
+        number = store.disk.operations + 1
+        store.disk.crash_at(number, moment)
+        with pytest.raises(SimulatedCrash):
+            copied(store, 0, a=(3, b"three"))
+        again = open_store(store.disk.crash("lost"), seed=2)
+        assert held(again) == expected
+        marks = read_marks(again.parts.kv.begin())[1]
+        assert verify_partitions(again.parts.kv, marks) == []
+        session_of(again.database).abandon()
+
+
+def test_no_full_copy_goes_into_a_data_file_that_must_not_be_written() -> None:
+    def refuse() -> None:
+        raise ReadOnlyError("nothing is written any more")
+
+    store = open_store(partitions=1)
+    pairs = {PREFIX + b"a": in_data_file(PREFIX + b"a", b"v", 1, 3, 5)}
+    with pytest.raises(ReadOnlyError):
+        store.parts.checkpointer.fill(0, pairs, 700, refuse)
+    assert held(store) == {}
+    store.disk.fail_at(store.disk.operations + 1, "EIO", kind="commit")
+    with pytest.raises(DiskError):
+        copied(store, 700, a=(3, b"three"))
+    before = commits(store)
+    with pytest.raises(DiskError, match="no checkpoint is taken any more"):
+        copied(store, 700, a=(3, b"three"))
+    assert commits(store) == before
+    session_of(store.database).abandon()

@@ -6,22 +6,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from support.agreement_net import member
 from tidelog.affinity.table import PartitionRow
 from tidelog.affinity.takeovers import GivenUp
 from tidelog.affinity.topology import (
+    CopiesAdded,
+    CopiesAdmitted,
     CopiesRemoved,
     Decision,
     Incarnation,
     KnownMember,
     MemberGone,
+    MovingCopy,
     PartitionCopies,
     Takeover,
     Topology,
 )
 from tidelog.engine.agreement.coordinator import GIVE_IT_UP, Coordinator
 from tidelog.engine.agreement.departures import TOO_FEW
-from tidelog.engine.agreement.messages import Pong, ProposeChange, Release, Term
+from tidelog.engine.agreement.messages import Guard, Pong, ProposeChange, Release, Term
 from tidelog.engine.agreement.timing import Timing
 
 TIMING = Timing(restart_wait=5)
@@ -134,6 +139,81 @@ def test_a_takeover_lists_nobody_new() -> None:
     change = Takeover(partition=0, epoch=2, author=ME, in_sync=(ME, BOB, EVE))
     [reason] = refusals(leading(), of, ME, change)
     assert "with copies of the last in-sync set" in reason
+
+
+def catching_up(*listed: Incarnation, moving: Incarnation = EVE) -> Topology:
+    """Return a topology of two sets in whose rows somebody else catches up."""
+    of = topology(listed, listed)
+    partitions = tuple(
+        replace(
+            copies,
+            row=replace(copies.row, replicas=(*copies.row.replicas, moving.member)),
+            moving=(MovingCopy(moving, 5),),
+            changed=5,
+        )
+        for copies in of.partitions
+    )
+    return replace(of, partitions=partitions)
+
+
+ABOUT_COPIES = pytest.mark.parametrize("change_type", [CopiesAdmitted, CopiesAdded, CopiesRemoved])
+
+
+@ABOUT_COPIES
+def test_only_the_author_of_all_its_partitions_says_who_comes_back(change_type: Any) -> None:
+    of = catching_up(ME, BOB)
+    change = change_type(copy=EVE, partitions=(0, 1))
+    assert refusals(leading(), of, ME, change) == []
+    for sender in (BOB, EVE, CID, Incarnation(ME.member, 2)):
+        [reason] = refusals(leading(), of, sender, change)
+        assert reason == f"partition 0 is served by {ME}, and only that one asks for this"
+    mine, other = of.partitions
+    shared = replace(of, partitions=(mine, replace(other, author=BOB)))
+    [reason] = refusals(leading(), shared, ME, change)
+    assert "partition 1 is served by" in reason
+
+
+@ABOUT_COPIES
+def test_who_comes_back_is_decided_of_what_its_author_has_seen(change_type: Any) -> None:
+    of = catching_up(ME, BOB)
+    change = change_type(copy=EVE, partitions=(0, 1))
+    seen = (Guard(0, 1, 5), Guard(1, 1, 5))
+    at = leading()
+    at.asked(ME, ProposeChange(request=3, change=change, guards=seen), 0.0)
+    assert changes(at, of, 0.0) == (change,)
+    for stale in (Guard(1, 1, 4), Guard(1, 0, 5)):
+        at = leading()
+        request = ProposeChange(request=3, change=change, guards=(seen[0], stale))
+        at.asked(ME, request, 0.0)
+        decision, [(asker, refused)] = at.due(of, (), 0.0)
+        assert (decision, asker, refused.request) == (None, ME, 3)
+        assert "partition 1" in refused.reason
+
+
+def test_a_copy_that_catches_up_is_never_a_reason_to_give_a_partition_up() -> None:
+    less = frozenset([EVE.member])
+    of, change = catching_up(ME, BOB, CID), CopiesRemoved(copy=EVE, partitions=(0, 1))
+    for moving, refused in ((of, []), (topology((ME, BOB, EVE), (ME, BOB, EVE)), [GIVE_IT_UP])):
+        at = leading()
+        answered(at, ME, BOB, CID, EVE, m1=less, m2=less)
+        assert refusals(at, moving, ME, change) == refused
+
+
+@pytest.mark.parametrize("change_type", [CopiesAdmitted, CopiesAdded])
+def test_who_reaches_less_than_the_others_may_let_somebody_come_back(change_type: Any) -> None:
+    at, of = leading(), catching_up(ME, BOB, CID)
+    answered(at, ME, BOB, CID, EVE, m1=frozenset([EVE.member]))
+    assert refusals(at, of, ME, change_type(copy=EVE, partitions=(0, 1))) == []
+
+
+def test_who_comes_back_nowhere_is_told_why() -> None:
+    of = topology((ME, BOB))
+    [reason] = refusals(leading(), of, ME, CopiesAdmitted(copy=BOB, partitions=(0,)))
+    assert "is in its in-sync set" in reason
+    [reason] = refusals(leading(), of, ME, CopiesAdded(copy=CID, partitions=(0,)))
+    assert "was not admitted" in reason
+    [reason] = refusals(leading(), of, ME, CopiesAdmitted(copy=CID, partitions=(4,)))
+    assert "there is no partition 4" in reason
 
 
 def test_the_partitions_of_who_was_started_again_move_at_once_and_of_who_has_gone_at_its_end() -> (

@@ -14,12 +14,15 @@ from support.decisions import history_of
 from tidelog.affinity.partitions import Space
 from tidelog.affinity.topology import (
     Begun,
+    CopiesAdded,
+    CopiesAdmitted,
     CopiesRemoved,
     Decision,
     EpochsOpened,
     Incarnation,
     Joined,
     MemberGone,
+    MovingCopy,
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
@@ -74,10 +77,9 @@ CHANGES = st.one_of(
     st.builds(NamespaceRenamed, old=TEXT, new=TEXT),
     st.builds(NamespaceDropped, name=TEXT),
     st.builds(EpochsOpened, opened=st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple)),
-    st.builds(
-        CopiesRemoved,
-        copy=INCARNATIONS,
-        partitions=st.lists(NUMBERS, max_size=3).map(tuple),
+    *(
+        st.builds(change, copy=INCARNATIONS, partitions=st.lists(NUMBERS, max_size=3).map(tuple))
+        for change in (CopiesRemoved, CopiesAdmitted, CopiesAdded)
     ),
 )
 DECISIONS = st.builds(Decision, NUMBERS, st.lists(CHANGES, max_size=4).map(tuple))
@@ -129,6 +131,8 @@ def test_bytes_are_as_they_always_were() -> None:
             NamespaceDropped(name="n"),
             EpochsOpened(opened=((1, 2), (3, 4))),
             CopiesRemoved(copy=ADA_1, partitions=(1, 5)),
+            CopiesAdmitted(copy=BOB_2, partitions=(1, 5)),
+            CopiesAdded(copy=BOB_2, partitions=(5,)),
         ),
     )
     nine, ten, eleven = (UUID(int=number).bytes for number in (9, 10, 11))
@@ -148,6 +152,8 @@ def test_bytes_are_as_they_always_were() -> None:
             [8, "n"],
             [9, [[1, 2], [3, 4]]],
             [10, 0, [1, 5]],
+            [11, 1, [1, 5]],
+            [12, 1, [5]],
         ],
     ]
     assert msgpack.unpackb(decision_bytes(decision)) == written
@@ -162,7 +168,7 @@ TOPOLOGY: list[Any] = [
     [[0, "a:1", 1, 1, b"n", True], [1, "b:1", 1, 2, b"", False]],
     [0, 1],
     [[0, 1, 0]],
-    [[2, [0, None, 1], 3, 0, [0, 1], 4, True]],
+    [[2, [0, None, 1], 3, 0, [0], 4, True, [[1, 4]]]],
     [[16, "m", "str", 1, "bytes", 2, 0]],
     17,
 ]
@@ -172,15 +178,19 @@ def test_a_topology_of_plain_arrays() -> None:
     topology = topology_of(msgpack.packb(TOPOLOGY))
     assert msgpack.unpackb(topology_bytes(topology)) == TOPOLOGY
     (copies,) = topology.partitions
-    assert (copies.author, copies.in_sync) == (ADA_1, (ADA_1, BOB_2))
+    assert (copies.author, copies.in_sync) == (ADA_1, (ADA_1,))
     assert (copies.changed, copies.opened) == (4, True)
+    assert copies.moving == (MovingCopy(BOB_2, 4),)
     assert copies.row.replicas == (ADA, None, BOB)
     assert topology_of(topology_bytes(Topology())) == Topology()
 
 
 def test_a_later_version_may_append_fields() -> None:
     found = [*msgpack.unpackb(msgpack.packb(TOPOLOGY)), 1]
-    for row in (found, found[2][0], found[3], found[4][0], found[6][0], found[7][0], found[8][0]):
+    for row in (
+        found, found[2][0], found[3], found[4][0], found[6][0], found[7][0], found[7][0][7][0],
+        found[8][0],
+    ):  # fmt: skip
         row.append(b"new")
     assert topology_of(msgpack.packb(found)) == topology_of(msgpack.packb(TOPOLOGY))
     written = [1, [ADA.bytes], [[0, 1, "new"]], [[5, 3, "new"], [3, 0, "new"]], "new"]
@@ -231,7 +241,11 @@ def changed(at: list[int], value: object) -> list[Any]:
         ([7, 0, 3], 7, "out of range"),
         ([7, 0, 4], [], "the in-sync set of a partition is empty"),
         ([7, 0, 6], 1, "expected a flag, found 1"),
-        ([7, 0], TOPOLOGY[7][0][:6], "expected 7 fields, found 6"),
+        ([7, 0, 7], None, "expected an array, found NoneType"),
+        ([7, 0, 7, 0], [1], "expected 2 fields, found 1"),
+        ([7, 0, 7, 0, 0], 2, "out of range"),
+        ([7, 0, 7, 0, 1], -1, "expected a number of 63 bits, found -1"),
+        ([7, 0], TOPOLOGY[7][0][:7], "expected 8 fields, found 7"),
         ([8, 0, 0], 15, "the map 15 is not from 16 on"),
         ([8, 0, 0], 17, "the map 17 is not from 16 on, or not yet made"),
         ([8, 0, 6], 1, "there is no space 1"),
@@ -253,8 +267,11 @@ def test_two_maps_of_one_name_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [[11, 1], [0], [], [5], [5, -1], ["5", 1], 5, [3, 0], [9, 1], [9, [[1]]], [10, 0, [1]]],
-)
+    [
+        [13, 1], [0], [], [5], [5, -1], ["5", 1], 5, [3, 0], [9, 1], [9, [[1]]], [10, 0, [1]],
+        [11, 0, [1]], [12, 0, [1]],
+    ],
+)  # fmt: skip
 def test_a_change_that_cannot_be_is_refused(change: object) -> None:
     with pytest.raises(UndecodableRecordError):
         decision_of(msgpack.packb([1, [], [], [change]]))

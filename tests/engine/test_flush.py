@@ -26,7 +26,11 @@ from tidelog.testing import FaultyDisk, MemoryKv
 from tidelog.wal.records import AdmitRecord, ClearRecord, Participant, PrepareRecord, Run
 
 PREFIX = pack_prefix(0, 16)
-ADMIT = AdmitRecord(partition=0, admission=9, epochs=((1, 1),), lwm=0, ranges=(), hwm=0, dropped=())
+MISSING = 1000
+"""A number that a copy lacks for as long as it is being brought up."""
+ADMIT = AdmitRecord(
+    partition=0, admission=9, epochs=((1, 1),), lwm=0, ranges=(), hwm=MISSING, dropped=()
+)
 
 Version = tuple[int, int]
 Change = tuple[int, int, bytes, bytes | None]

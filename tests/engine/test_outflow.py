@@ -105,6 +105,31 @@ def test_a_new_connection_gets_no_old_words_and_all_items_that_are_not_stored() 
     assert lines.to(BOB) == [], "whoever gave a word gives it again"
 
 
+def test_what_a_new_connection_begins_with_goes_before_all_items() -> None:
+    out, lines, streams = around()
+    streams.open(0, 1, [BOB, CID], 0.0)
+    add(streams)
+    out.pump()
+    lines.sent.clear()
+    out.connected(BOB.member, [A, B])
+    assert lines.to(BOB) == [A, B, [1, 2]]
+    assert lines.to(CID) == []
+
+
+def test_items_wait_until_there_is_room_behind_what_a_new_connection_begins_with() -> None:
+    out, lines, streams = around(room=0)
+    streams.open(0, 1, [BOB], 0.0)
+    out.tell(BOB.member, D)
+    lines.room[BOB.member.bytes] = 1
+    tries = lines.tries
+    out.connected(BOB.member, [A, B, C])
+    assert lines.to(BOB) == [A]
+    assert lines.tries == tries + 2, "a connection that is full is not tried"
+    lines.room[BOB.member.bytes] = 100
+    out.has_room(BOB.member)
+    assert lines.to(BOB) == [B, C, [1]]
+
+
 def test_items_go_in_messages_of_a_bounded_size() -> None:
     out, lines, streams = around()
     streams.open(0, 1, [BOB], 0.0)

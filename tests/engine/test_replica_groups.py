@@ -21,6 +21,7 @@ from tidelog.affinity.topology import (
     Incarnation,
     KnownMember,
     MemberGone,
+    MovingCopy,
     PartitionCopies,
     Takeover,
     Topology,
@@ -32,6 +33,7 @@ from tidelog.engine.net.kinds import BY_NUMBER
 from tidelog.engine.node import groups as groups_module
 from tidelog.engine.node.groups import ASK_AGAIN_S, EARLY_MAX, REPLICA_TIMEOUT_S, ReplicaGroups
 from tidelog.engine.node.log import Haste
+from tidelog.engine.replication.following import Following
 from tidelog.engine.replication.merging import MergeError
 from tidelog.engine.replication.reports import (
     Acknowledged,
@@ -41,6 +43,18 @@ from tidelog.engine.replication.reports import (
     reports_of,
     settle_message,
     settle_stored_message,
+)
+from tidelog.engine.replication.returning import (
+    Admitted,
+    Demanded,
+    FillPiece,
+    ReturnPlace,
+    SupplyPiece,
+    admit_message,
+    demand_message,
+    demanded_of,
+    fill_message,
+    supply_message,
 )
 from tidelog.engine.replication.stream import (
     Item,
@@ -52,6 +66,7 @@ from tidelog.engine.replication.stream import (
 )
 from tidelog.engine.replication.streams import Streams
 from tidelog.errors import TidelogError
+from tidelog.rebalance.choosing import SupplyKind
 from tidelog.wal.records import (
     CommitUptoRecord,
     Opened,
@@ -60,6 +75,7 @@ from tidelog.wal.records import (
     PrepareRecord,
     Run,
     SettleRecord,
+    SuppliedRecord,
     Upto,
 )
 
@@ -138,6 +154,9 @@ class Around:
         self.served: list[tuple[int, int]] = []
         self.pumps = self.applied = 0
         self.waits = False
+        self.supplies, self.catching_up = Supplies(), CatchingUp()
+        self.followed: dict[int, Following] = {}
+        self.connections: list[tuple[UUID, list[Any]]] = []
         groups = ReplicaGroups(
             ME,
             self.log,  # type: ignore[arg-type]
@@ -146,13 +165,16 @@ class Around:
             SimpleNamespace(  # type: ignore[arg-type]
                 tell=lambda *said: self.told.append(said),
                 pump=lambda: setattr(self, "pumps", self.pumps + 1),
-                connected=lambda _member: None,
+                connected=lambda *said: self.connections.append(said),
             ),
             SimpleNamespace(suggest=self._suggest, release=self._release),
             lambda: self.now,
             lambda _point: None,
+            followed=self.followed,
         )
         groups.readers = Readers(self)
+        groups.supplies = self.supplies  # type: ignore[assignment]
+        groups.catching_up = self.catching_up  # type: ignore[assignment]
         self.groups, self._index = groups, 0
 
     def _suggest(self, change: Any, guards: Any = ()) -> int:
@@ -199,6 +221,62 @@ def connection(sender: Incarnation, *, decided: int = 0) -> Any:
     )  # fmt: skip
     line.end = lambda: setattr(line, "ended", line.ended + 1)
     return line
+
+
+class Supplies:
+    """What a primary has heard about copies that come back."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+        self.sent: dict[UUID, list[Message]] = {}
+        self.topology = Topology()
+        self.ticks = 0
+
+    def reported(self, report: Report) -> None:
+        self.heard.append((report,))
+
+    def demanded(self, sender: Incarnation, rows: list[Demanded]) -> None:
+        self.heard.append((sender, rows))
+
+    def refused(self, request: int) -> None:
+        self.heard.append((request,))
+
+    def decided(self, topology: Topology) -> None:
+        self.topology = topology
+
+    def unanswered(self, member: UUID) -> list[Message]:
+        return self.sent.get(member, [])
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+
+class CatchingUp:
+    """What a copy that comes back has heard."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, Incarnation, Any]] = []
+        self.demands: dict[UUID, list[Demanded]] = {}
+        self.topologies: list[tuple[Topology, Topology]] = []
+        self.ticks = 0
+
+    def admitted(self, sender: Incarnation, rows: list[Admitted]) -> None:
+        self.heard.append(("admitted", sender, rows))
+
+    def supplied(self, sender: Incarnation, pieces: list[SupplyPiece]) -> None:
+        self.heard.append(("supplied", sender, pieces))
+
+    def filled(self, sender: Incarnation, piece: FillPiece) -> None:
+        self.heard.append(("filled", sender, piece))
+
+    def decided(self, before: Topology, topology: Topology) -> None:
+        self.topologies.append((before, topology))
+
+    def unheard(self, member: UUID) -> list[Demanded]:
+        return self.demands.get(member, [])
+
+    def tick(self) -> None:
+        self.ticks += 1
 
 
 class Readers:
@@ -698,6 +776,146 @@ def test_a_copy_is_asked_for_reads_in_an_epoch_that_is_open_here_if_it_is_listed
     state.epochs[0] = 2
     around.decide(copies(0, BOB, CID))  # it was taken out of the set
     assert around.groups.followed(0) is None
+
+
+# ------------------------------------------------------------------ copies that come back
+
+PLACE = ReturnPlace(0, 2, 7)
+
+
+def moving(admission: int = 7) -> PartitionCopies:
+    """Return what is decided while CID is catching up."""
+    catching_up = (MovingCopy(CID, admission),)
+    return copies(0, ME, BOB, opened=True, changed=admission, moving=catching_up)
+
+
+def admitted() -> Around:
+    """Return a primary whose stream CID follows, by an admission that is decided."""
+    around = opened()
+    around.decide(copies(0, ME, BOB, opened=True))
+    around.decide(moving())
+    around.streams.admit(0, CID, 7, around.now)
+    return around
+
+
+def followers(around: Around) -> list[Incarnation]:
+    [stream] = around.streams
+    return list(stream.followers)
+
+
+def test_words_about_copies_that_come_back_go_to_who_brings_them_back() -> None:
+    around = following()
+    supplied = SuppliedRecord(
+        partition=0, admission=7, source=BOB.member.bytes, transactions=(), closed=()
+    )
+    row = Admitted(place=PLACE, kind=SupplyKind.FULL)
+    piece, filled = SupplyPiece(PLACE, 1, True, supplied), FillPiece(PLACE, 1, [], [], None)
+    around.heard(BOB, admit_message([row]), supply_message([piece]), fill_message(filled))
+    assert around.catching_up.heard == [
+        ("admitted", BOB, [row]), ("supplied", BOB, [piece]), ("filled", BOB, filled),
+    ]  # fmt: skip
+    around.heard(CID, demand_message([Demanded(PLACE, 3)]))
+    assert around.supplies.heard == [(CID, [Demanded(PLACE, 3)])]
+
+
+def test_a_report_outside_of_a_takeover_is_of_a_copy_that_comes_back() -> None:
+    around = begun()
+    around.heard(CID, report_message([report(CID), report(CID, partition=1)]))
+    assert around.supplies.heard == [(report(CID, partition=1),)]
+    around = opened()
+    around.heard(CID, report_message([report(CID)]))
+    assert around.supplies.heard == [(report(CID),)]
+
+
+def test_who_brings_copies_back_hears_of_each_decision_tick_and_refusal() -> None:
+    around = begun()
+    around.decide(copies(0, ME, BOB))
+    [(nothing, first), (before, second)] = around.catching_up.topologies
+    assert (nothing.index, first.index, second.index) == (0, 1, 2)
+    assert before is first
+    assert around.supplies.topology is second
+    around.groups.tick()
+    assert (around.supplies.ticks, around.catching_up.ticks) == (1, 1)
+    around.groups.refused(5, "it is stale")
+    assert around.supplies.heard == [(5,)]
+    around.log.failure = TidelogError("the disk is broken")
+    around.groups.tick()
+    around.heard(CID, demand_message([Demanded(PLACE, 3)]))
+    assert (around.supplies.ticks, around.catching_up.ticks) == (1, 1)
+    assert around.supplies.heard == [(5,)]
+
+
+def test_over_a_new_connection_goes_first_what_a_copy_has_not_answered() -> None:
+    around = begun()
+    around.supplies.sent[CID.member] = [demand_message([])]
+    around.catching_up.demands[BOB.member] = [Demanded(PLACE, 3)]
+    for one in (BOB, CID):
+        around.groups.connected(one.member)
+    assert around.connections == [(BOB.member, []), (CID.member, [demand_message([])])]
+    [(member, message)] = around.told
+    assert (member, demanded_of(message)) == (BOB.member, [Demanded(PLACE, 3)])
+
+
+def test_a_copy_that_is_catching_up_follows_as_long_as_its_admission_is_decided() -> None:
+    around = admitted()
+    around.decide(replace(moving(), changed=8, in_sync=(ME,)))
+    assert followers(around) == [CID], "others may go"
+    around.decide(moving(admission=9))
+    assert followers(around) == [], "it begins anew"
+    around.streams.admit(0, CID, 9, around.now)
+    around.decide(copies(0, ME, BOB, opened=True, changed=10))
+    assert followers(around) == []
+
+
+def test_a_copy_that_has_caught_up_goes_on_where_it_was() -> None:
+    around = admitted()
+    around.streams.join(0, CID)
+    around.decide(copies(0, ME, BOB, CID, opened=True, changed=8))
+    [stream] = around.streams
+    assert {copy: one.admission for copy, one in stream.followers.items()} == {BOB: 0, CID: 7}
+
+
+def test_nobody_is_kept_whose_admission_this_member_has_not_carried_out() -> None:
+    around = opened()
+    around.decide(moving())
+    assert followers(around) == [BOB]
+
+
+def test_a_copy_that_is_catching_up_is_not_asked_for_reads() -> None:
+    around = Around()
+    around.log.state.copies.open(0, 2)
+    around.log.state.epochs[0] = 2
+    around.decide(copies(0, BOB, CID, opened=True, moving=(MovingCopy(ME, 7),)))
+    place = around.followed[0] = Following(0, 2, BOB)
+    place.admit(7, 4)
+    assert around.groups.followed(0) is None
+    around.decide(copies(0, BOB, CID, ME, opened=True))
+    assert around.groups.followed(0) is place
+
+
+def test_a_copy_that_is_catching_up_stores_items_behind_its_admission() -> None:
+    around = Around()
+    around.decide(copies(0, BOB, CID, opened=True, moving=(MovingCopy(ME, 7),)))
+    place = around.followed[0] = Following(0, 2, BOB)
+    place.admit(7, 4)
+    for number in (4, 6, 5):
+        around.heard(BOB, replicate_message([Item(0, 7, 2, number, prepared(number))]))
+    [(commit, _)] = around.log.commits
+    assert commit.then is not None
+    assert commit.record is not None
+    assert commit.record(0)
+    assert answers(around) == [(BOB.member, [StoredUpto(0, 7, 2, 4)])], "it has 4 already"
+    commit.then()
+    assert answers(around) == [(BOB.member, [StoredUpto(0, 7, 2, 5)])]
+
+
+def test_what_is_open_is_told_the_log_when_somebody_wants_to_come_back() -> None:
+    around = Around()
+    around.decide(copies(0, ME), copies(1, ME))
+    for partition in (0, 1):
+        around.groups.announce(partition)  # the stand-in serves partition 1 alone
+    around.groups.tick()
+    assert around.suggested == [(EpochsOpened(opened=((1, 2),)), ())]
 
 
 # ------------------------------------------------------------------ early words, and a broken log

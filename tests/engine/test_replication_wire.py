@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 from support.messages import messages_of
 from tidelog.affinity.partitions import one_space
 from tidelog.affinity.topology import Incarnation
+from tidelog.checkpoints.copies import CopyState
 from tidelog.checkpoints.replay import State
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
 from tidelog.engine.net.kinds import BY_NAME, DATA, checked_message
@@ -118,6 +119,7 @@ FULL = Report(
     committed=(CommittedHere(OTHER, 1, Run(4, 2, 12, 1), 6),),
     bound=LIST,
     acknowledged=(Acknowledged(BOB, 4, 13), Acknowledged(ADA, 1, 0)),
+    state=CopyState.MOVING,
 )
 EMPTY = Report(copy=COPY, partition=0, epoch=1, lwm=0, ranges=(), hwm=0, epochs=((1, 1),))
 
@@ -199,6 +201,15 @@ def test_a_report_is_what_the_fold_has() -> None:
     assert report_of(state, 5, copy=COPY, epoch=3) == replace(EMPTY, partition=5, epoch=3)
 
 
+@pytest.mark.parametrize("copy_state", list(CopyState))
+def test_a_report_says_what_its_copy_is_good_for(copy_state: CopyState) -> None:
+    state = State(b"s" * 16, one_space(8))
+    state.copies.states[0] = copy_state
+    report = report_of(state, 0, copy=COPY, epoch=1)
+    assert report == replace(EMPTY, state=copy_state)
+    assert reports_of(arrived(report_message([report])), COPY) == [report]
+
+
 # ------------------------------------------------------------------ nonsense
 
 
@@ -240,6 +251,8 @@ def report_with(name: str, value: Any) -> Message:
         ("bound", "no list"),
         ("acknowledged", [BOB.bytes, 4]),
         ("acknowledged", [BOB.bytes[:15], 4, 1]),
+        ("states", 4),
+        ("states", -1),
     ],
 )
 def test_a_report_that_cannot_be_is_refused(name: str, value: Any) -> None:

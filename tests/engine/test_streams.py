@@ -305,6 +305,224 @@ def test_nothing_commits_that_is_not_durable_here_and_at_every_follower(
         assert committed == max(min(has.values()) - 1, 0)
 
 
+# ------------------------------------------------------------------ who is catching up
+
+ADMISSION = 12
+
+
+def catching_up(*copies: Incarnation, before: int = 1) -> Streams:
+    """Return a stream of some copies that C follows behind some prepared transactions."""
+    streams = opened(*copies)
+    for first in range(1, before + 1):
+        prepare(streams, first)
+    streams.admit(PARTITION, C, ADMISSION, now=0.0)
+    return streams
+
+
+def by_admission(number: int, copy: Incarnation = C) -> tuple[Incarnation, StoredUpto, float]:
+    return copy, StoredUpto(PARTITION, ADMISSION, EPOCH, number), 1.0
+
+
+def test_an_admitted_copy_is_sent_what_comes_behind_the_last_item() -> None:
+    streams = opened(B)
+    assert prepare(streams, 1) == 2
+    assert streams.admit(PARTITION, C, ADMISSION, now=0.0) == 2
+    assert streams.members_behind() == [B.member], "it has everything that it gets by now"
+    assert streams.next_items(C.member, 1 << 20) == []
+    prepare(streams, 2)
+    [item] = streams.next_items(C.member, 1 << 20)
+    assert (item.number, item.admission) == (3, ADMISSION)
+    assert {one.admission for one in streams.next_items(B.member, 1 << 20)} == {BY_TAKEOVER}
+    streams.sent(C.member, [item])
+    assert streams.next_items(C.member, 1 << 20) == []
+    streams.send_again(C.member)
+    assert numbers(streams.next_items(C.member, 1 << 20)) == [3]
+    streams.stored(*by_admission(3))
+    streams.send_again(C.member)
+    assert streams.next_items(C.member, 1 << 20) == []
+
+
+def test_the_first_copy_of_a_stream_that_nobody_followed_gets_its_first_item() -> None:
+    streams = catching_up(before=0)
+    assert prepare(streams, 1) == 1
+    assert numbers(streams.next_items(C.member, 1 << 20)) == [1]
+
+
+def test_nothing_waits_for_a_copy_that_does_not_count() -> None:
+    streams = catching_up(B)
+    number = prepare(streams, 2, "a client")
+    streams.logged(PARTITION, number)
+    streams.stored(*upto(B, number))
+    assert streams.advance() == ([Upto(PARTITION, EPOCH, 2)], ["a client"])
+
+
+def test_answers_of_a_copy_that_does_not_count_let_nothing_commit() -> None:
+    streams = catching_up(B)
+    number = prepare(streams, 2, "a client")
+    streams.logged(PARTITION, number)
+    streams.stored(*by_admission(number))
+    assert streams.advance() == ([], [])
+
+
+def test_what_a_copy_lacks_that_does_not_count_is_kept_and_presses_nobody() -> None:
+    streams = catching_up(B)
+    (stream,) = streams
+    size, opening = 10 + ITEM_OVERHEAD, ITEM_OVERHEAD
+    assert (stream.bytes, stream.kept_bytes) == (opening + size, opening + size)
+    prepare(streams, 2)
+    streams.logged(PARTITION, 3)
+    streams.stored(*upto(B, 3))
+    streams.advance()
+    assert (stream.bytes, stream.kept_bytes) == (0, size), "what is behind its admission"
+    assert numbers(streams.next_items(C.member, 1 << 20)) == [3]
+    streams.stored(*by_admission(3))
+    streams.advance()
+    assert (stream.bytes, stream.kept_bytes) == (0, 0)
+
+
+def test_nobody_waits_for_what_is_everywhere_and_kept_for_who_is_catching_up() -> None:
+    streams = catching_up(B)
+    number = prepare(streams, 2, "a client")
+    prepare(streams, 3, "another one")
+    streams.logged(PARTITION, number)
+    streams.stored(*upto(B, number))
+    assert streams.advance()[1] == ["a client"]
+    stream = streams.close(PARTITION)
+    assert stream is not None
+    assert stream.waiting() == ["another one"]
+
+
+def test_a_copy_that_joins_is_waited_for_from_then_on() -> None:
+    streams = catching_up(B)
+    first = prepare(streams, 2, "a client")
+    streams.logged(PARTITION, first)
+    streams.stored(*upto(B, first))
+    assert streams.advance()[1] == ["a client"]
+    assert streams.join(PARTITION, C) == first
+    second = prepare(streams, 3, "another one")
+    streams.logged(PARTITION, second)
+    streams.stored(*upto(B, second))
+    assert streams.advance() == ([], [])
+    streams.stored(*by_admission(first))
+    assert streams.advance() == ([], [])
+    streams.stored(*by_admission(second))
+    assert streams.advance() == ([Upto(PARTITION, EPOCH, 3)], ["another one"])
+
+
+def test_a_copy_that_joins_takes_nothing_back_that_has_committed() -> None:
+    streams = catching_up(B)
+    prepare(streams, 2)
+    streams.logged(PARTITION, 3)
+    streams.stored(*upto(B, 3))
+    streams.advance()
+    streams.join(PARTITION, C)
+    (stream,) = streams
+    assert streams.advance() == ([], [])
+    assert (stream.everywhere, stream.committed, stream.waiting()) == (3, 2, [])
+    assert stream.bytes == 0
+
+
+def test_what_a_copy_that_was_dropped_lacked_is_kept_no_longer() -> None:
+    streams = catching_up(B)
+    prepare(streams, 2)
+    streams.logged(PARTITION, 3)
+    streams.stored(*upto(B, 3))
+    streams.advance()
+    streams.drop(PARTITION, C)
+    assert streams.members_behind() == [B.member]
+    streams.advance()
+    (stream,) = streams
+    assert (stream.kept_bytes, list(stream.followers)) == (0, [B])
+    streams.stored(*by_admission(3))
+    assert streams.advance() == ([], [])
+
+
+def test_a_copy_that_is_admitted_anew_follows_behind_the_last_item_again() -> None:
+    streams = catching_up(B)
+    prepare(streams, 2)
+    assert streams.admit(PARTITION, C, ADMISSION + 5, now=0.0) == 3
+    assert streams.next_items(C.member, 1 << 20) == []
+    streams.stored(*by_admission(3))
+    (stream,) = streams
+    assert stream.followers[C].stored == 3
+    prepare(streams, 3)
+    streams.stored(*by_admission(4))
+    assert stream.followers[C].stored == 3, "that was of the admission before"
+    streams.stored(C, StoredUpto(PARTITION, ADMISSION + 5, EPOCH, 4), 1.0)
+    assert stream.followers[C].stored == 4
+
+
+def test_who_is_kept_by_a_decision_stays_what_it_was() -> None:
+    streams = catching_up(B)
+    prepare(streams, 2)
+    streams.keep(PARTITION, (A, C))
+    (stream,) = streams
+    assert list(stream.followers) == [C]
+    streams.logged(PARTITION, 3)
+    assert streams.advance()[0] == [Upto(PARTITION, EPOCH, 2)], "it does not count"
+    streams.keep(PARTITION, (A,))
+    streams.advance()
+    assert (stream.kept_bytes, streams.members_behind()) == (0, [])
+
+
+def test_with_a_copy_that_is_catching_up_nobody_is_alone_but_for_what_counts() -> None:
+    streams = opened()
+    assert (streams.alone(PARTITION), streams.counts_alone(PARTITION)) == (True, True)
+    streams.admit(PARTITION, C, ADMISSION, now=0.0)
+    assert (streams.alone(PARTITION), streams.counts_alone(PARTITION)) == (False, True)
+    streams.join(PARTITION, C)
+    assert (streams.alone(PARTITION), streams.counts_alone(PARTITION)) == (False, False)
+    assert not opened(B).counts_alone(PARTITION)
+    assert streams.counts_alone(PARTITION + 1)
+
+
+def test_what_has_committed_is_told_to_who_is_catching_up() -> None:
+    streams = catching_up(before=0)
+    prepare(streams, 1)
+    streams.logged(PARTITION, 1)
+    assert streams.advance()[0] == [Upto(PARTITION, EPOCH, 1)]
+    assert streams.tell(streams.untold(), 1.0) == [(PARTITION, 2)]
+    assert numbers(streams.next_items(C.member, 1 << 20)) == [1, 2]
+
+
+@given(st.lists(st.tuples(st.sampled_from("pbcljd"), st.integers(0, 12)), max_size=60))
+def test_nothing_commits_that_lacks_a_copy_that_counts_and_nothing_goes_that_one_lacks(
+    steps: list[tuple[str, int]],
+) -> None:
+    streams = catching_up(B, before=0)
+    has = {"b": 0, "c": 1, "own": 1}
+    end, committed, everywhere = 1, 0, 0
+    counts, follows = False, True
+    for step, number in steps:
+        if step == "p":
+            end = prepare(streams, end)
+        elif step == "l":
+            has["own"] = max(has["own"], min(number, end))
+            streams.logged(PARTITION, has["own"])
+        elif step == "j":
+            if follows and not counts:
+                counts = True
+                assert streams.join(PARTITION, C) == end
+        elif step == "d":
+            if follows and not counts:
+                streams.drop(PARTITION, C)
+                follows = False
+        else:
+            streams.stored(*(upto(B, number) if step == "b" else by_admission(number)))
+            if number <= end:
+                has[step] = max(has[step], number)
+        rows, _ = streams.advance()
+        committed = rows[-1].last if rows else committed
+        waited_for = [has["own"], has["b"], *([has["c"]] if counts else [])]
+        everywhere = max(everywhere, min(waited_for))
+        (stream,) = streams
+        assert (stream.everywhere, committed) == (everywhere, max(everywhere - 1, 0))
+        kept = end - min(everywhere, has["b"], has["c"] if follows else end)
+        sizes = [10 + ITEM_OVERHEAD] * (end - 1) + [ITEM_OVERHEAD]
+        assert stream.kept_bytes == sum(sizes[:kept])
+        assert stream.bytes == sum(sizes[: end - everywhere])
+
+
 # ------------------------------------------------------------------ what a copy takes
 
 
@@ -338,6 +556,18 @@ def test_a_copy_takes_nothing_of_somebody_who_is_not_the_author() -> None:
 
 def test_a_copy_takes_nothing_before_it_has_the_list() -> None:
     assert Following(PARTITION, EPOCH, A).take(item(1), A) == "foreign"
+
+
+def test_an_admitted_copy_takes_items_behind_its_admission_and_of_that_one() -> None:
+    assert not following().is_admitted
+    place = Following(PARTITION, EPOCH, A)
+    place.admit(ADMISSION, 4)
+    assert place.is_admitted
+    assert (place.taken, place.logged, place.durable) == (4, 4, 4)
+    assert (place.pieces, place.supplied) == (0, -1), "its ADMIT is not durable"
+    found = [place.take(item(n, admission=ADMISSION), A) for n in (4, 6, 5, 6)]
+    assert found == ["again", "foreign", "new", "new"]
+    assert place.take(item(7), A) == "foreign"
 
 
 def test_commits_of_one_message_are_one_record_behind_all_others() -> None:

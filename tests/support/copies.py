@@ -99,6 +99,8 @@ class Group:
         self._clients.start()
         await self.at.settled()
         self.number = await made_map(await self._clients.to("n1"))
+        there = self.at.running().values()
+        await self.until(lambda: all(self.number in one.log.state.namespaces for one in there))
         await self.at.quiesce()
 
     async def client(self, name: str | None = None) -> RawClient:
@@ -108,8 +110,8 @@ class Group:
         self._txs += 1
         return b"%016d" % self._txs
 
-    async def begin(self, i: int | range, value: bytes, name: str | None = None) -> Begun:
-        """Send a commit that sets the i-th key, or several."""
+    async def begin(self, i: int | range, value: bytes | None, name: str | None = None) -> Begun:
+        """Send a commit that sets the i-th key, or several, or deletes them."""
         tx_id, client = self.new_id(), await self.client(name)
         places = [i] if isinstance(i, int) else i
         keys = [self.at.key(self.partition, place) for place in places]
@@ -123,6 +125,12 @@ class Group:
         await begun.answer()
         begun.client.close()
         return begun.tx_id
+
+    async def remove(self, i: int | range) -> None:
+        """Delete the i-th key, or several."""
+        begun = await self.begin(i, None)
+        await begun.answer()
+        begun.client.close()
 
     async def value(self, i: int, name: str | None = None) -> bytes | None:
         client = await self.client(name)

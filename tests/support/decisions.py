@@ -9,6 +9,8 @@ from tidelog.affinity.partitions import Space
 from tidelog.affinity.takeovers import removals_due, takeovers_due
 from tidelog.affinity.topology import (
     Begun,
+    CopiesAdded,
+    CopiesAdmitted,
     CopiesRemoved,
     Decision,
     EpochsOpened,
@@ -49,7 +51,7 @@ def change_of(random: Random, topology: Topology) -> TopologyChange:
     """Some change; it need not be one that can follow."""
     known = topology.members.get(member := random.choice(MEMBERS))
     boot = 0 if known is None else known.boot
-    match random.randrange(11):
+    match random.randrange(15):
         case 0 | 1 | 2:
             nonce = random.randbytes(8)
             return Joined(
@@ -72,8 +74,29 @@ def change_of(random: Random, topology: Topology) -> TopologyChange:
             )
         case 8:
             partition = random.randrange(len(topology.partitions))
-            copy = random.choice(topology.partitions[partition].in_sync)
-            return CopiesRemoved(copy=copy, partitions=(partition,))
+            copies = topology.partitions[partition]
+            moving = [one.copy for one in copies.moving]
+            return CopiesRemoved(
+                copy=random.choice([*copies.in_sync, *moving]), partitions=(partition,)
+            )
+        case 9 | 10:
+            away = [
+                (known.incarnation, copies.row.partition)
+                for copies in topology.partitions
+                for known in topology.members.values()
+                if copies.opened and known.present and known.member in copies.row.replicas
+                if known.member not in {one.member for one in copies.in_sync}
+            ]
+            copy, partition = random.choice(away or [(Incarnation(member, boot), 0)])
+            return CopiesAdmitted(copy=copy, partitions=(partition,))
+        case 11 | 12:
+            admitted = [
+                (one.copy, copies.row.partition)
+                for copies in topology.partitions
+                for one in copies.moving
+            ]
+            copy, partition = random.choice(admitted or [(Incarnation(member, boot), 0)])
+            return CopiesAdded(copy=copy, partitions=(partition,))
         case _:
             return NamespaceMade(
                 name=random.choice(NAMES),

@@ -44,7 +44,7 @@ def ping(number: int) -> Message:
 
 def stored(number: int, *, size: int = 0) -> Message:
     """A data message that has a number, and at least so many bytes."""
-    return BY_NAME["supply"].message(number, 0, bytes(size), [], [], [], False)
+    return BY_NAME["fill"].message(number, 0, 0, 0, [], [], bytes(size))
 
 
 class Owner:

@@ -74,9 +74,9 @@ def blocks_of(picture: Picture, shares: Sequence[Share], folder: str) -> list[Bl
         *_openings(picture, shares),
         *_dues(picture, shares, folder),
         *_leases(picture, shares),
-        *_unwritten(picture, shares),
+        *_unwritten(picture, shares, folder),
         *_lags(picture),
-        *_copies(shares),
+        *_copies(picture, shares, folder),
     ]
 
 
@@ -264,22 +264,22 @@ def _leases(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:
     ]
 
 
-def _unwritten(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:
+def _unwritten(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blocker]:
     """Return what a user who sees everything served would not notice: writes are refused."""
     least = picture.cluster.min_in_sync
     few = [share for share in shares if len(share.in_sync) < least]
     if not few:
         return []
     partitions = tuple(share.partition for share in few)
+    missing = tuple(sorted({name for share in few for name in share.missing}))
     return [
         Blocker(
             kind="few",
             partitions=partitions,
-            members=tuple(sorted({name for share in few for name in share.missing})),
+            members=missing,
             text=f"{_are(partitions)} not written any more: fewer than {least} copies are in sync "
             "(`--min-in-sync`); reads go on",
-            next="no way back yet: a copy that left its set is not taken into it again in this "
-            "preview; read what is there, and write it into a new cluster",
+            next=_let_catch_up(picture, missing, folder),
         )
     ]
 
@@ -310,7 +310,7 @@ def _lags(picture: Picture) -> list[Blocker]:
     return found
 
 
-def _copies(shares: Iterable[Share]) -> list[Blocker]:
+def _copies(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blocker]:
     lacking: dict[str, list[int]] = {}
     for share in shares:
         for name in share.missing:
@@ -324,8 +324,7 @@ def _copies(shares: Iterable[Share]) -> list[Blocker]:
                 members=(name,),
                 text=f"{name} has no copy that counts of {partitions_text(partitions)}: it was "
                 "away, or said nothing, while the others went on",
-                next="no way back yet: a copy that was away is not brought up to date in this "
-                "preview; keep the others running",
+                next=_let_catch_up(picture, [name], folder),
             )
         )
     return found
@@ -352,6 +351,14 @@ def _names(names: Sequence[str], word: str = "and") -> str:
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+def _let_catch_up(picture: Picture, names: Sequence[str], folder: str) -> str:
+    """Return what lets copies come back that are in no set."""
+    away = [name for name in names if picture.state_of(name) != "up"]
+    if away:
+        return f"{_start(picture, away, folder)}: it catches up by itself"
+    return "nothing: what was missed is being sent, and then it counts again"
 
 
 def _start(picture: Picture, names: Sequence[str], folder: str) -> str:

@@ -58,6 +58,8 @@ MOVE_S_MAX = 20.0
 """Seconds in which a primary has to hand a partition over."""
 ANSWER_S_MAX = 2.0
 """Seconds for one answer."""
+CAUGHT_UP_S_MAX = 5.0
+"""Seconds in which a copy that was away for a short while has caught up."""
 UP_S_MAX = 60.0
 """Seconds until everything is served."""
 DOWN_S_MAX = 30.0
@@ -271,6 +273,7 @@ def _wait_until_served(
     folder: str, cluster: LocalCluster, started: list[str], tell: TellUser
 ) -> None:
     deadline = time.monotonic() + UP_S_MAX
+    up_at: float | None = None
     while True:
         picture = look(folder, cluster)
         if ended := [name for name in started if not picture.answers[name].pid]:
@@ -287,8 +290,10 @@ def _wait_until_served(
                 tell(f"{running} of {len(cluster.members)} members run: nothing is served yet")
                 return
         elif _is_up(picture, started, everybody=running == len(cluster.members)):
-            _tell_of_copies(picture, folder, tell)
-            return
+            up_at = time.monotonic() if up_at is None else up_at
+            if not _catches_up(picture) or time.monotonic() > up_at + CAUGHT_UP_S_MAX:
+                _tell_of_copies(picture, folder, tell)
+                return
         if time.monotonic() > deadline:
             late = [name for name in picture.answers if not _serves(picture, name)]
             _show_logs(folder, cluster, late)
@@ -312,6 +317,12 @@ def _is_up(picture: Picture, started: Iterable[str], *, everybody: bool) -> bool
 def _serves(picture: Picture, name: str) -> bool:
     status = picture.answers[name].status
     return status is not None and picture.has_joined(status) and status.serves_all
+
+
+def _catches_up(picture: Picture) -> bool:
+    """Tell whether a member runs that is to have a copy, and has none that counts."""
+    shares = shares_of(picture)
+    return any(picture.state_of(name) == "up" for share in shares for name in share.missing)
 
 
 def _tell_of_copies(picture: Picture, folder: str, tell: TellUser) -> None:

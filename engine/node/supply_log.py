@@ -1,0 +1,93 @@
+"""The log of a primary, as far as it is searched for what a copy has missed.
+
+Invariants:
+
+- Whatever is read lies in a pin: no segment goes while it is searched, unless the pin breaks.
+- Nothing is read above where the log was durable when the search began.
+
+Left out: what is found (``checkpoints.supplying``), and threads: all of this reads files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ...affinity.errors import CorruptLogError
+from ...checkpoints.supplying import SupplySearch, WantedNumbers
+from ...rebalance.choosing import LogReach
+from ...wal.format import Frame
+from ...wal.history import held_from, segments_with
+from ...wal.ports import ReadableDirectory
+from ...wal.reader import Scan, read_records
+from ...wal.records import StateRecord
+from ...wal.segments import open_segment
+from ..files.pins import LogPins, Pin
+
+PIN_BYTES_MAX = 1 << 30
+"""Bytes of log behind which who is supplied is not worth the space any more (B9)."""
+
+
+def reach_of(head: StateRecord, partition: int, member: str) -> LogReach[str]:
+    """Return which numbers of a partition the log of a member holds, by how it begins."""
+    held = held_from(head, partition)
+    return LogReach(member, held.above + 1, held.without)
+
+
+class SearchedLog:
+    """A log on its way through a search, from the first segment that may hold what is missing."""
+
+    def __init__(
+        self, wal: ReadableDirectory, wanted: Mapping[int, WantedNumbers], upto: int
+    ) -> None:
+        numbers = [
+            next(segments_with(wal, partition, row.missing), None)
+            for partition, row in wanted.items()
+        ]
+        first = min((number for number in numbers if number is not None), default=None)
+        if first is None:
+            raise CorruptLogError("the log has no segment", kind="gap", segment=0, offset=0)
+        segment = open_segment(wal, first)
+        segment.file.close()
+        self.position = segment.first_position
+        """Where it begins."""
+        scan = Scan(wal, self.position, durable=upto)
+        self._records = read_records(_below(scan, upto))
+        for _, head in self._records:
+            if isinstance(head, StateRecord):
+                self._search = SupplySearch(head, wanted)
+                break
+            raise CorruptLogError(
+                "a segment does not begin with a STATE record", kind="gap", segment=first, offset=0
+            )
+
+    @property
+    def search(self) -> SupplySearch:
+        """What was found by now."""
+        return self._search
+
+    def read(self, most_bytes: int) -> bool:
+        """Go on until so much was found; tell whether the log goes on behind that."""
+        for frame, record in self._records:
+            self._search.take(frame.position, record)
+            if self._search.bytes >= most_bytes:
+                return True
+        return False
+
+
+def _below(frames: Scan, end: int) -> Iterator[Frame]:
+    for frame in frames:
+        if frame.position >= end:
+            return
+        yield frame
+
+
+def begun(
+    wal: ReadableDirectory,
+    pins: LogPins,
+    owner: str,
+    wanted: Mapping[int, WantedNumbers],
+    upto: int,
+) -> tuple[SearchedLog, Pin]:
+    """Return a search that has begun, and the pin that holds what it reads."""
+    found = SearchedLog(wal, wanted, upto)
+    return found, pins.set(owner, found.position, limit=PIN_BYTES_MAX)

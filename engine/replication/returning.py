@@ -1,0 +1,227 @@
+"""What a copy that was away and its primary say to each other, and how it goes over the wire.
+
+    copy     report   what it has, outside of any takeover
+    primary  admit    how it comes back: ``none`` or ``historical`` with an ADMIT, or ``full``
+    copy     demand   the next piece, once all before it is durable here
+    primary  supply   a piece of history, as SUPPLIED; or
+             fill     a piece of a full copy, and with the last one the ADMIT that ends it
+
+Behind a full copy the copy reports again: what it has then is the state of an instant, and it comes
+back by the history from there on.
+
+Invariants:
+
+- Pieces have numbers, from 1 on; who demands piece n has all below it durably.
+- Of what ``checked_message`` passes each function makes what was said, or raises ``FrameError``.
+
+Left out: who says what when (``engine.node.supplying``, ``engine.node.catching_up``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from ...affinity.errors import FormatVersionError
+from ...rebalance.choosing import SupplyKind
+from ...tx.counter import COUNTER_MAX
+from ...wal.records import (
+    AdmitRecord,
+    PrepareRecord,
+    Record,
+    SuppliedRecord,
+    decode_payload,
+    encode_record,
+)
+from ...wal.records.shapes import UNDECODABLE, UndecodableRecordError, checked_number
+from ..net.frames import FrameError, Message
+from ..net.kinds import BY_NAME
+
+R = TypeVar("R")
+
+_WRONG = (*UNDECODABLE, UndecodableRecordError, FormatVersionError)
+
+_ADMIT, _FILL = BY_NAME["admit"], BY_NAME["fill"]
+_DEMAND, _SUPPLY = BY_NAME["demand"], BY_NAME["supply"]
+
+
+class ReturnPlace(NamedTuple):
+    """What a copy comes back to: a partition, in an epoch, by an admission."""
+
+    partition: int
+    epoch: int
+    admission: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """How a copy comes back.
+
+    But for a full copy it follows the stream behind item ``begin``, from ``record`` on, with what
+    is ``pending`` at the primary.
+    """
+
+    place: ReturnPlace
+    kind: SupplyKind
+    begin: int = 0
+    record: AdmitRecord | None = None
+    pending: tuple[PrepareRecord, ...] = ()
+
+
+class Demanded(NamedTuple):
+    """The piece that a copy wants next."""
+
+    place: ReturnPlace
+    number: int
+
+
+class SupplyPiece(NamedTuple):
+    """Some of the numbers that a copy has missed."""
+
+    place: ReturnPlace
+    number: int
+    last: bool
+    record: SuppliedRecord
+
+
+class FillPiece(NamedTuple):
+    """Some pairs of a full copy, in the order of their full keys; the last one has no pairs."""
+
+    place: ReturnPlace
+    number: int
+    keys: list[bytes]
+    values: list[bytes]
+    record: AdmitRecord | None
+
+
+def admit_message(rows: Sequence[Admitted]) -> Message:
+    """Return the message in which a primary admits a copy to some partitions."""
+    return _ADMIT.message(
+        *_columns(one.place for one in rows),
+        [one.begin for one in rows],
+        [one.kind.value for one in rows],
+        [
+            b"".join(encode_record(record) for record in (one.record, *one.pending) if record)
+            for one in rows
+        ],
+    )
+
+
+def admitted_of(message: Message) -> list[Admitted]:
+    """Return how a copy is admitted; ``FrameError`` if that cannot be."""
+
+    def admitted(
+        partition: int, epoch: int, admission: int, begin: int, kind: str, payload: bytes
+    ) -> Admitted:
+        records = decode_payload(payload)
+        return Admitted(
+            place=_place(partition, epoch, admission),
+            kind=SupplyKind(kind),
+            begin=_number(begin),
+            record=_of_type(records[0], AdmitRecord) if records else None,
+            pending=tuple(_of_type(one, PrepareRecord) for one in records[1:]),
+        )
+
+    try:
+        return [admitted(*row) for row in zip(*message[1:], strict=True)]
+    except _WRONG as error:
+        raise FrameError(f"admit: {error}") from None
+
+
+def demand_message(rows: Sequence[Demanded]) -> Message:
+    """Return the message in which a copy demands pieces."""
+    return _DEMAND.message(*_columns(one.place for one in rows), [one.number for one in rows])
+
+
+def demanded_of(message: Message) -> list[Demanded]:
+    """Return which pieces a copy demands; ``FrameError`` if that cannot be."""
+    try:
+        return [
+            Demanded(_place(*place), _number(number))
+            for *place, number in zip(*message[1:], strict=True)
+        ]
+    except _WRONG as error:
+        raise FrameError(f"demand: {error}") from None
+
+
+def supply_message(pieces: Sequence[SupplyPiece]) -> Message:
+    """Return the message that has pieces of several partitions."""
+    return _SUPPLY.message(
+        *_columns(one.place for one in pieces),
+        [one.number for one in pieces],
+        [int(one.last) for one in pieces],
+        [encode_record(one.record) for one in pieces],
+    )
+
+
+def supply_pieces_of(message: Message) -> list[SupplyPiece]:
+    """Return the pieces in a message; ``FrameError`` if they cannot be."""
+
+    def piece(
+        partition: int, epoch: int, admission: int, number: int, last: int, data: bytes
+    ) -> SupplyPiece:
+        place = _place(partition, epoch, admission)
+        record = _only(data, SuppliedRecord)
+        return SupplyPiece(place, _number(number), bool(last), record)
+
+    try:
+        return [piece(*row) for row in zip(*message[1:], strict=True)]
+    except _WRONG as error:
+        raise FrameError(f"supply: {error}") from None
+
+
+def fill_message(piece: FillPiece) -> Message:
+    """Return the message that has a piece of a full copy."""
+    record = b"" if piece.record is None else encode_record(piece.record)
+    return _FILL.message(*piece.place, piece.number, piece.keys, piece.values, record)
+
+
+def fill_of(message: Message) -> FillPiece:
+    """Return the piece of a full copy in a message; ``FrameError`` if it cannot be."""
+    _, partition, epoch, admission, number, keys, values, data = message
+    try:
+        if len(keys) != len(values):
+            raise ValueError(f"{len(keys)} keys and {len(values)} values")
+        return FillPiece(
+            _place(partition, epoch, admission),
+            _number(number),
+            keys,
+            values,
+            _only(data, AdmitRecord) if data else None,
+        )
+    except _WRONG as error:
+        raise FrameError(f"fill: {error}") from None
+
+
+# ------------------------------------------------------------------ fields
+
+
+def _columns(places: Iterable[ReturnPlace]) -> tuple[list[int], list[int], list[int]]:
+    given = list(places)
+    return (
+        [one.partition for one in given],
+        [one.epoch for one in given],
+        [one.admission for one in given],
+    )
+
+
+def _place(*fields: object) -> ReturnPlace:
+    return ReturnPlace(*map(_number, fields))
+
+
+def _number(value: object) -> int:
+    if checked_number(value) > COUNTER_MAX:
+        raise ValueError(f"{value!r} is not a number of 63 bits")
+    return checked_number(value)
+
+
+def _only(payload: bytes, wanted: type[R]) -> R:
+    (record,) = decode_payload(payload)
+    return _of_type(record, wanted)
+
+
+def _of_type(record: Record, wanted: type[R]) -> R:
+    if not isinstance(record, wanted):
+        raise ValueError(f"a record {type(record).__name__}, not {wanted.__name__}")
+    return record

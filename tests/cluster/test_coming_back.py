@@ -1,0 +1,227 @@
+"""Copies that were away come back: by nothing, by what they have missed, or by all there is."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from support.copies import Group, live
+from tidelog.engine.store.options import Options
+from tidelog.rebalance.choosing import SupplyKind
+
+CUT = Options(segment_bytes=20_000, retain_bytes=1, checkpoint_bytes=1_000)
+"""What a checkpoint has carried over is in no log any more."""
+LARGE = b"large " * 400
+DEAD_S = 3.0
+"""Seconds behind which a member that was killed is out of all sets."""
+
+
+def kinds(group: Group, name: str) -> list[SupplyKind]:
+    """Return how a member came back to the partition, at each attempt that anybody knows of."""
+    member = group.at.member_id(name)
+    return [
+        one.kind
+        for running in group.at.running().values()
+        for one in running.groups.supplies.explained.get(group.partition, {}).get(member, ())
+    ]
+
+
+async def away(group: Group, name: str) -> None:
+    """Kill a member, and wait until the others go on without it."""
+    await group.at.kill(name)
+    await group.until(lambda: name not in group.in_sync)
+
+
+async def back(group: Group, name: str | None = None) -> None:
+    """Start a member, and wait until all copies are in sync, and equal."""
+    if name is not None:
+        group.at.start([name])
+    await group.at.settled()
+    await group.at.whole()
+    await group.equal()
+
+
+async def fill(group: Group, rounds: int = 3) -> None:
+    """Write so much that what is old goes from the logs."""
+    for turn in range(rounds):
+        for i in range(20):
+            await group.put(i, LARGE + b"%d of %d" % (i, turn))
+        for name in sorted(group.in_sync & group.at.running().keys()):
+            await group.at.checkpoint(name)
+
+
+def test_a_copy_that_has_missed_nothing_is_sent_nothing() -> None:
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(0, b"a")
+        await group.equal()
+        await away(group, name)
+        await back(group, name)
+        assert kinds(group, name) == [SupplyKind.NONE]
+        assert await group.value(0) == b"a"
+
+    live(scenario)
+
+
+def test_a_copy_gets_what_it_has_missed_and_nobody_stops_meanwhile() -> None:
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(range(10), b"before")
+        await group.equal()
+        epoch = group.epoch
+        await away(group, name)
+        await group.put(range(5), b"meanwhile")
+        await group.put(range(4, 7), b"later")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(back, group, name)
+            for turn in range(20):
+                with trio.fail_after(1):
+                    await group.put(8, b"%d" % turn)
+        assert kinds(group, name) == [SupplyKind.HISTORICAL]
+        assert group.epoch == epoch
+        await group.fall(group.primary)
+        await group.taken_over(epoch)
+        values = [await group.value(i) for i in range(10)]
+        assert values == [b"meanwhile"] * 4 + [b"later"] * 3 + [b"before", b"19", b"before"]
+
+    live(scenario)
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_copy_gets_all_there_is_if_no_log_has_what_it_has_missed(seed: int) -> None:
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(range(30), b"before")
+        await group.equal()
+        await away(group, name)
+        await fill(group)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(back, group, name)
+            for turn in range(20):
+                await group.put(25, b"%d" % turn)
+        assert SupplyKind.FULL in kinds(group, name)
+        assert await group.value(25) == b"19"
+        assert await group.value(29) == b"before"
+
+    live(scenario, seed=seed, options=CUT)
+
+
+@pytest.mark.parametrize("options", [Options(), CUT], ids=["history", "full"])
+def test_what_was_deleted_while_a_copy_was_away_does_not_return(options: Options) -> None:
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(range(10), b"before")
+        await group.equal()
+        await away(group, name)
+        await group.remove(range(3))
+        if options is CUT:
+            await fill(group)
+            await group.remove(range(3))
+        await back(group, name)
+        epoch = group.epoch
+        await group.at.power_cut()
+        group.at.start([name])
+        group.at.start([other for other in group.at.names if other != name])
+        await group.taken_over(epoch)
+        assert [await group.value(i) for i in range(3)] == [None] * 3
+
+    live(scenario, options=options)
+
+
+def test_a_copy_comes_back_to_a_primary_that_was_alone() -> None:
+    async def scenario(group: Group) -> None:
+        first, second = group.backups
+        await away(group, first)
+        await group.put(range(5), b"of two")
+        epoch = group.epoch
+        await group.fall(group.primary)
+        group.at.start([first])
+        await group.taken_over(epoch)
+        await group.put(3, b"of one")
+        await back(group, next(name for name in group.at.names if name not in group.at.running()))
+        assert [await group.value(i) for i in range(5)] == [b"of two"] * 3 + [b"of one", b"of two"]
+        assert second in group.in_sync
+
+    live(scenario)
+
+
+def test_one_that_was_added_is_waited_for_like_the_others() -> None:
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await away(group, name)
+        await group.put(0, b"a")
+        await back(group, name)
+        epoch, others = group.epoch, [other for other in group.at.names if other != name]
+        await group.put(0, b"b")
+        await group.at.power_cut()
+        group.at.start([name])
+        await trio.sleep(DEAD_S)
+        group.at.start([next(other for other in others if other != group.primary)])
+        await group.taken_over(epoch)
+        assert await group.value(0) == b"b"
+
+    live(scenario)
+
+
+POINTS = (
+    "admit.sent",
+    "supply.first",
+    "supply.last",
+    "join.sent",
+    "add.proposed",
+    "add.decided",
+)
+"""Points that the primary reaches."""
+
+
+@pytest.mark.parametrize("options", [Options(), CUT], ids=["history", "full"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_primary_that_dies_while_a_copy_comes_back(point: str, options: Options) -> None:
+    async def scenario(group: Group) -> None:
+        at, name, primary = group.at, group.backups[-1], group.primary
+        await group.put(range(10), b"before")
+        await group.equal()
+        await away(group, name)
+        await group.put(range(4), b"meanwhile")
+        if options is CUT:
+            await fill(group)
+        await at.kill(primary, at=point)
+        at.start([name])
+        begun = [await group.begin(i, b"under way", primary) for i in range(4, 6)]
+        await at.killed(primary)
+        for one in begun:
+            one.client.close()
+        await back(group, primary)
+        assert await group.value(2) == (b"meanwhile" if options is not CUT else LARGE + b"2 of 2")
+
+    live(scenario, options=options)
+
+
+COPY_POINTS: tuple[tuple[str, Options], ...] = (
+    ("admit.logged", Options()),
+    ("admit.logged", CUT),
+    ("checkpoint.between_pieces", CUT),
+    ("checkpoint.before_mark", CUT),
+    ("checkpoint.after_mark", CUT),
+)
+
+
+@pytest.mark.parametrize(("point", "options"), COPY_POINTS)
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_copy_that_dies_while_it_comes_back(point: str, options: Options, seed: int) -> None:
+    async def scenario(group: Group) -> None:
+        at, name = group.at, group.backups[-1]
+        await group.put(range(10), b"before")
+        await group.equal()
+        await away(group, name)
+        await group.put(range(4), b"meanwhile")
+        if options is CUT:
+            await fill(group)
+        await at.kill(name, at=point)
+        at.start([name])
+        await at.killed(name)
+        await group.put(5, b"and again")
+        await back(group, name)
+        assert await group.value(5) == b"and again"
+
+    live(scenario, seed=seed, options=options)

@@ -1,0 +1,208 @@
+"""What a copy that comes back and its primary say arrives as it was said, or is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, strategies as st
+
+from support.messages import messages_of
+from tidelog.engine.net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
+from tidelog.engine.net.kinds import BY_NAME, DATA, checked_message
+from tidelog.engine.replication.returning import (
+    Admitted,
+    Demanded,
+    FillPiece,
+    ReturnPlace,
+    SupplyPiece,
+    admit_message,
+    admitted_of,
+    demand_message,
+    demanded_of,
+    fill_message,
+    fill_of,
+    supply_message,
+    supply_pieces_of,
+)
+from tidelog.rebalance.choosing import SupplyKind
+from tidelog.wal.records import (
+    AdmitRecord,
+    ClearRecord,
+    Closed,
+    Columns,
+    Participant,
+    PrepareRecord,
+    Run,
+    Supplied,
+    SuppliedRecord,
+    encode_record,
+)
+
+TX, SOURCE = b"a transaction's "[:16], UUID(int=1).bytes
+HERE, THERE = ReturnPlace(4, 2, 9), ReturnPlace(5, 1, 9)
+
+
+def prepare(first: int) -> PrepareRecord:
+    return PrepareRecord(
+        tx_id=first.to_bytes(16, "big"), attempt=1, near=(SOURCE, 7), time=5, home=4,
+        participants=(Participant(4, 2, 1), Participant(6, 1, 1)), run=Run(4, 2, first, 1),
+        namespaces=16, keys=[b"k"], values=[None],
+    )  # fmt: skip
+
+
+ADMIT = AdmitRecord(
+    partition=4, admission=9, epochs=((1, 1), (2, 9)), lwm=6, ranges=((8, 2),), hwm=14,
+    dropped=(TX,),
+)  # fmt: skip
+SUPPLIED = SuppliedRecord(
+    partition=4,
+    admission=9,
+    source=SOURCE,
+    transactions=(Supplied(TX, 1, Run(4, 1, 7, 2), 5, Columns(16, [b"a", b"b"], [b"v", None])),),
+    closed=(Closed(2, 11, 1, "gap"),),
+)
+BY_HISTORY = Admitted(
+    place=HERE,
+    kind=SupplyKind.HISTORICAL,
+    begin=3,
+    record=ADMIT,
+    pending=(prepare(12), prepare(13)),
+)
+IN_FULL = Admitted(place=THERE, kind=SupplyKind.FULL)
+PIECE = SupplyPiece(HERE, 1, False, SUPPLIED)
+LAST = SupplyPiece(THERE, 2, True, replace(SUPPLIED, partition=5, transactions=(), closed=()))
+PAIRS = FillPiece(HERE, 1, [b"a", b"b"], [b"1", b""], None)
+END = FillPiece(HERE, 2, [], [], ADMIT)
+
+
+def arrived(message: Message) -> Message:
+    """A message behind its way over the wire."""
+    [found] = FrameDecoder(KNOWN).feed(frame([pack_message(message)]))
+    return checked_message(found, DATA)
+
+
+@pytest.mark.parametrize(
+    "rows", [[BY_HISTORY, IN_FULL], [replace(BY_HISTORY, kind=SupplyKind.NONE, pending=())], []]
+)
+def test_how_copies_are_admitted_arrives_as_it_was_sent(rows: Sequence[Admitted]) -> None:
+    assert admitted_of(arrived(admit_message(rows))) == rows
+
+
+@pytest.mark.parametrize("rows", [[Demanded(HERE, 0), Demanded(THERE, 7)], []])
+def test_what_a_copy_demands_arrives_as_it_was_sent(rows: Sequence[Demanded]) -> None:
+    assert demanded_of(arrived(demand_message(rows))) == rows
+
+
+@pytest.mark.parametrize("pieces", [[PIECE, LAST], []])
+def test_pieces_of_history_arrive_as_they_were_sent(pieces: Sequence[SupplyPiece]) -> None:
+    found = supply_pieces_of(arrived(supply_message(pieces)))
+    assert found == pieces
+    assert [type(piece.last) for piece in found] == [bool] * len(pieces)
+
+
+@pytest.mark.parametrize("piece", [PAIRS, END])
+def test_pieces_of_a_full_copy_arrive_as_they_were_sent(piece: FillPiece) -> None:
+    assert fill_of(arrived(fill_message(piece))) == piece
+
+
+# ------------------------------------------------------------------ nonsense
+
+READERS: dict[str, Callable[[Message], object]] = {
+    "admit": admitted_of,
+    "demand": demanded_of,
+    "supply": supply_pieces_of,
+    "fill": fill_of,
+}
+MESSAGES: dict[str, Callable[[], Message]] = {
+    "admit": lambda: admit_message([BY_HISTORY]),
+    "demand": lambda: demand_message([Demanded(HERE, 1)]),
+    "supply": lambda: supply_message([PIECE]),
+    "fill": lambda: fill_message(PAIRS),
+}
+PREPARED, CLEAR = prepare(12), ClearRecord(partition=4, admission=9, reason="told")
+WRONG_RECORDS = [
+    b"no record",
+    encode_record(CLEAR),
+    encode_record(ADMIT)[:-1],
+]
+
+
+def altered(kind: str, name: str, value: Any) -> Message:
+    """A message in which one field is another one."""
+    message = MESSAGES[kind]()
+    at = 1 + [field.name for field in BY_NAME[kind].fields].index(name)
+    message[at] = [value] if kind != "fill" else value
+    return message
+
+
+def refused(kind: str, message: Message) -> str:
+    """Return why a message is refused."""
+    checked_message(message, DATA)
+    with pytest.raises(FrameError, match=f"^{kind}: ") as caught:
+        READERS[kind](message)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_number_below_0_is_refused(kind: str) -> None:
+    for field in BY_NAME[kind].fields:
+        if field.type_name.startswith("int") and field.name != "lasts":
+            assert "not a number from 0 on" in refused(kind, altered(kind, field.name, -1))
+
+
+@pytest.mark.parametrize("kind", ["admit", "demand", "supply"])
+def test_columns_of_different_lengths_are_refused(kind: str) -> None:
+    for at in range(1, len(BY_NAME[kind].fields) + 1):
+        message = MESSAGES[kind]()
+        message[at] = [*message[at], *message[at]]
+        assert refused(kind, message)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        *WRONG_RECORDS,
+        encode_record(PREPARED),
+        encode_record(ADMIT) + encode_record(ADMIT),
+        encode_record(ADMIT) + encode_record(PREPARED) + encode_record(CLEAR),
+    ],
+)
+def test_an_admission_with_other_records_is_refused(records: bytes) -> None:
+    assert refused("admit", altered("admit", "records", records))
+
+
+def test_a_way_to_come_back_that_nobody_knows_is_refused() -> None:
+    assert "by pigeon" in refused("admit", altered("admit", "plans", "by pigeon"))
+
+
+@pytest.mark.parametrize(
+    "record", [*WRONG_RECORDS, b"", encode_record(ADMIT), encode_record(SUPPLIED) * 2]
+)
+def test_a_piece_of_history_that_is_not_one_record_of_its_type_is_refused(record: bytes) -> None:
+    assert refused("supply", altered("supply", "records", record))
+
+
+@pytest.mark.parametrize(
+    "record", [*WRONG_RECORDS, encode_record(SUPPLIED), encode_record(ADMIT) * 2]
+)
+def test_a_full_copy_that_ends_with_anything_but_one_admission_is_refused(record: bytes) -> None:
+    assert refused("fill", altered("fill", "record", record))
+
+
+def test_a_full_copy_has_a_value_for_each_key() -> None:
+    said = refused("fill", altered("fill", "values", [b"1"]))
+    assert said == "fill: 2 keys and 1 values"
+
+
+@pytest.mark.slow
+@given(st.data())
+def test_any_message_is_read_or_refused(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(sorted(READERS)))
+    message = data.draw(messages_of(BY_NAME[kind]))
+    with suppress(FrameError):
+        READERS[kind](message)
