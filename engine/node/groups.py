@@ -233,6 +233,10 @@ class ReplicaGroups:
             else [[copy.member.bytes, one.stored] for copy, one in stream.followers.items()],
             "followed": None if following is None else [following.taken, following.durable],
             "listed": following is not None and following.listed,
+            "moving": [
+                [copy.member.bytes, copy.boot, admission] for copy, admission in copies.moving
+            ],
+            "returns": self.supplies.told(partition),
         }
 
     # -------------------------------------------------------------- what reads of copies ask

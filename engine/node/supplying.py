@@ -27,7 +27,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 import trio
@@ -102,6 +102,14 @@ class Suggestions(Protocol):
         """Ask for a change once; return the number of the request."""
 
 
+class ReturnExplained(NamedTuple):
+    """How a copy came back, or began to, and when."""
+
+    copy: Incarnation
+    at: float
+    choice: SupplyChoice[str]
+
+
 class _StoppedError(Exception):
     """A return cannot go on, and begins anew when the copy reports again."""
 
@@ -166,8 +174,8 @@ class Supplies:
         self._last_fill = 0
         self._tidied_at = float("-inf")
         self._nursery: trio.Nursery | None = None
-        self.explained: dict[int, dict[UUID, deque[SupplyChoice[str]]]] = {}
-        """How copies came back lately, and why, by partition and member; the newest last."""
+        self.explained: dict[int, deque[ReturnExplained]] = {}
+        """How copies came back lately, and why, by partition; the newest last."""
 
     def __repr__(self) -> str:
         return f"<Supplies of {self._me}: {len(self._returns)} copies come back>"
@@ -335,8 +343,23 @@ class Supplies:
         return found
 
     def _explain(self, copy: Incarnation, partition: int, choice: SupplyChoice[str]) -> None:
-        known = self.explained.setdefault(partition, {})
-        known.setdefault(copy.member, deque(maxlen=EXPLAINED_MAX)).append(choice)
+        known = self.explained.setdefault(partition, deque(maxlen=EXPLAINED_MAX))
+        known.append(ReturnExplained(copy, self._now(), choice))
+
+    def told(self, partition: int) -> list[list[object]]:
+        """Return how copies came back to a partition, as ``partition`` tells clients."""
+        return [
+            [
+                copy.member.bytes,
+                copy.boot,
+                max(int((self._now() - at) * 1e6), 0),
+                choice.kind.value,
+                sum(last - first + 1 for first, last in choice.missing),
+                choice.reason,
+                choice.instead,
+            ]
+            for copy, at, choice in self.explained.get(partition, ())
+        ]
 
     # -------------------------------------------------------------- by history
 

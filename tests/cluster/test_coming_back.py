@@ -20,9 +20,10 @@ def kinds(group: Group, name: str) -> list[SupplyKind]:
     """Return how a member came back to the partition, at each attempt that anybody knows of."""
     member = group.at.member_id(name)
     return [
-        one.kind
+        one.choice.kind
         for running in group.at.running().values()
-        for one in running.groups.supplies.explained.get(group.partition, {}).get(member, ())
+        for one in running.groups.supplies.explained.get(group.partition, ())
+        if one.copy.member == member
     ]
 
 

@@ -132,6 +132,11 @@ def test_with_copies_a_partition_tells_its_story_while_a_member_is_away(
     started = run("cluster", "start", place, "n3")
     assert (started.exit_code, started.stderr) == (0, ""), "it has caught up"
     assert document(run("cluster", "status", place, "--json"))["sets_full"] == 4
+    told = document(run("cluster", "explain", place, 1, "--json"))
+    assert [(row["member"], row["how"], row["missing"]) for row in told["returns"]] == [
+        ("n3", "none", 0)
+    ]
+    assert "every number up to 0" in run("cluster", "explain", place, 1).stdout
     assert run("cluster", "kill", place, "n3").exit_code == 0
     while document(run("cluster", "status", place, "--json"))["sets_full"]:
         pass

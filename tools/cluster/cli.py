@@ -42,7 +42,15 @@ from .running import (
 )
 from .shares import Share, shares_of
 from .standing import Picture
-from .stories import COPY_COLUMNS, copy_text, story_of, story_text
+from .stories import (
+    COPY_COLUMNS,
+    RETURN_COLUMNS,
+    copy_text,
+    return_text,
+    returns_of,
+    story_of,
+    story_text,
+)
 from .tables import (
     NODE_COLUMNS,
     PARTITION_COLUMNS,
@@ -210,6 +218,27 @@ def partition(ctx: click.Context, directory: str, number: int, form: str) -> Non
         _write_blocks(blocks)
     else:
         write_json({"v": SCHEMA, "type": "story", **story})
+
+
+@cluster.command()
+@store_argument("directory")
+@click.argument("number", metavar="PARTITION", type=int)
+@json_options
+@click.pass_context
+def explain(ctx: click.Context, directory: str, number: int, form: str) -> None:
+    """Tell how copies came back to a PARTITION: with what, why, and what would have changed it."""
+    picture, share, _ = _look_at(directory, read_cluster(directory), number)
+    rows = returns_of(picture)
+    if form != "text":
+        fields = {"partition": number, "primary": share.primary, "returns": rows}
+        write_json({"v": SCHEMA, "type": "explanation", **fields})
+    elif rows:
+        write_rows(settings_of(ctx), RETURN_COLUMNS, list(map(return_text, rows)))
+    else:
+        note(
+            settings_of(ctx),
+            f"nobody has come back to partition {number} since {share.primary} was started",
+        )
 
 
 def _look_at(

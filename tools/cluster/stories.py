@@ -28,6 +28,9 @@ _HERE = {"author": "primary", "copy": "copy", "none": "none"}
 that does not count; ``down`` and ``silent`` do not answer."""
 
 
+RETURN_COLUMNS = ("member", "boot", "ago", "how", "missing", "why", "instead")
+
+
 def story_of(picture: Picture, share: Share, blocks: Sequence[Blocker]) -> dict[str, Any]:
     """Return all that members say of a partition, with what is in its way."""
     rows = [_row_of(picture, name, share) for name in picture.answers]
@@ -50,9 +53,52 @@ def story_of(picture: Picture, share: Share, blocks: Sequence[Blocker]) -> dict[
         "in_sync": list(share.in_sync),
         "missing": list(share.missing),
         "epochs": tables.get(share.primary, longest),
+        "moving": _moving(picture),
         "members": rows,
         "blocks": [asdict(block) for block in blocks],
     }
+
+
+def _moving(picture: Picture) -> list[str]:
+    """Return who is catching up, by whoever knows the newest decisions."""
+    stories = [answer.story for answer in picture.answers.values() if answer.story is not None]
+    with in_form():
+        newest = max(stories, key=lambda story: int(story["decided"]), default=None)
+        members = uuids_of(row[0] for row in newest.get("moving", ())) if newest is not None else ()
+    return picture.names_of(members)
+
+
+def returns_of(picture: Picture) -> list[dict[str, Any]]:
+    """Return how copies came back to a partition, and why, by those that have served it."""
+    rows = []
+    for answer in picture.answers.values():
+        if answer.story is None:
+            continue
+        with in_form():
+            for member, boot, ago_us, how, missing, why, instead in answer.story.get("returns", ()):
+                row = {
+                    "member": picture.names_of([UUID(bytes=member)])[0],
+                    "boot": int(boot),
+                    "ago": int(ago_us) / 1e6,
+                    "how": str(how),
+                    "missing": int(missing),
+                    "why": _named(picture, str(why)),
+                    "instead": _named(picture, str(instead)),
+                }
+                rows.append(row)
+    return sorted(rows, key=lambda row: -row["ago"])
+
+
+def _named(picture: Picture, text: str) -> str:
+    """Return a text of a member with the names that a user knows."""
+    for member, name in picture.names.items():
+        text = text.replace(str(member)[:8], name)
+    return text
+
+
+def return_text(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a return for people."""
+    return {**row, "ago": f"{row['ago']:.1f} s"}
 
 
 def _row_of(picture: Picture, name: str, share: Share) -> dict[str, Any]:
