@@ -15,7 +15,8 @@ Invariants:
   decided, or pending, and sent with the admission; what comes later is in the stream (B3).
 - A copy is waited for from before it is proposed until a decision says that it is out (I2, C6).
 - It is proposed once everything up to the moment when it joined is durable there (B8).
-- Of what is sent at most ``PIECE_BYTES`` and one record wait for an answer, per copy.
+- Of what is sent at most ``PIECE_BYTES`` and one record, or two pieces of a full copy, wait for an
+  answer, per copy.
 - The log is pinned from before it is searched; a full copy's until it follows the stream.
 
 Left out: what the copy does (``catching_up``), and which kind it is (``rebalance.choosing``).
@@ -78,7 +79,8 @@ from .supply_log import PIN_BYTES_MAX, SearchedLog, begun, reach_of
 
 PIECE_BYTES = 512 << 10
 """Bytes of keys and values from which on the rest goes with the next piece."""
-FILL_ROWS = 4096
+FILL_BYTES, FILL_ROWS = 4 << 20, 16_384
+"""The same of pairs of a full copy, of which the next piece is sent before this one is stored."""
 PATIENCE_S = 5.0
 """Seconds without a word of a copy, or of the coordinator, after which its return begins anew."""
 LOOK_S = 0.02
@@ -125,7 +127,7 @@ class _Return:
         """The partitions in which it is coming back."""
         self.demanded: dict[ReturnPlace, int] = {}
         self.sent: list[Any] = []
-        """Messages that it has not answered."""
+        """The last messages, which it may not have answered."""
         self.heard_at = 0.0
         """When it last demanded something."""
         self.pins: dict[int, Pin] = {}
@@ -630,7 +632,7 @@ class Supplies:
         counter = PartitionUpdateCounter.from_bytes(state.counter)
         number = 0
         try:
-            blocks = cut.blocks(rows=FILL_ROWS, most_bytes=PIECE_BYTES)
+            blocks = cut.blocks(rows=FILL_ROWS, most_bytes=FILL_BYTES)
             after: bytes | None = None
             while True:
                 try:
@@ -638,7 +640,7 @@ class Supplies:
                 except SnapshotExpiredError:
                     # What is newer than ``state`` comes by history, and may be there before.
                     cut = cut_partition(self._files, self._log, partition)
-                    blocks = cut.blocks(after, rows=FILL_ROWS, most_bytes=PIECE_BYTES)
+                    blocks = cut.blocks(after, rows=FILL_ROWS, most_bytes=FILL_BYTES)
                     continue
                 number += 1
                 record = None
@@ -659,7 +661,7 @@ class Supplies:
                 self._reached("supply.first" if number == 1 else "supply.middle")
                 if record is not None:
                     self._reached("supply.last")
-                await self._answered(returning, {place: number + 1})
+                await self._answered(returning, {place: number + (record is not None)})
                 if record is not None:
                     self._without_history.discard((copy, partition))
                     return
@@ -669,7 +671,7 @@ class Supplies:
     # -------------------------------------------------------------- waiting
 
     def _tell(self, returning: _Return, message: Any) -> None:
-        returning.sent = [message]
+        returning.sent = [*returning.sent[-1:], message]
         self._outflow.tell(returning.copy.member, message)
 
     async def _answered(self, returning: _Return, wanted: Mapping[ReturnPlace, int]) -> None:
@@ -684,7 +686,6 @@ class Supplies:
                 raise _StoppedError("it says nothing any more")
             with trio.move_on_after(PATIENCE_S):
                 await returning.news.wait()
-        returning.sent = []
 
     async def _decided(
         self, returning: _Return, change: CopiesAdmitted | CopiesAdded, done: Callable[[], bool]

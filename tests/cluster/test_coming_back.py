@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
 from support.copies import Group, live
+from tidelog.engine.node import supplying
+from tidelog.engine.node.supplying import Supplies
 from tidelog.engine.store.options import Options
 from tidelog.rebalance.choosing import SupplyKind
 
@@ -226,3 +230,91 @@ def test_a_copy_that_dies_while_it_comes_back(point: str, options: Options, seed
         assert await group.value(5) == b"and again"
 
     live(scenario, seed=seed, options=options)
+
+
+@pytest.mark.parametrize("expires", [False, True])
+def test_a_full_copy_in_many_pieces_while_its_keys_are_written(
+    expires: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supplying, "FILL_ROWS", 3)
+    pieces: list[int] = []
+
+    async def scenario(group: Group) -> None:
+        name, primary = group.backups[-1], group.primary
+        await group.put(range(30), b"before")
+        await group.equal()
+        await away(group, name)
+        await fill(group)
+        genuine, snapshots = Supplies._answered, group.at.member(primary)._files.snapshots
+
+        async def answered(self: Supplies, *about: Any) -> None:
+            await genuine(self, *about)
+            pieces.append(1)
+            if expires:
+                for cut in list(snapshots):
+                    cut.expire("the data file has to grow")
+            turn = len(pieces)
+            await group.put(turn % 30, b"in turn %d" % turn)
+            if turn % 3 == 0:
+                await group.remove((turn + 7) % 30)
+
+        monkeypatch.setattr(Supplies, "_answered", answered)
+        await back(group, name)
+        assert SupplyKind.FULL in kinds(group, name)
+
+    live(scenario, seed=5, options=CUT)
+    assert len(pieces) > 10
+
+
+def test_history_in_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supplying, "PIECE_BYTES", 200)
+
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(range(10), b"before")
+        await group.equal()
+        await away(group, name)
+        for i in range(30):
+            await group.put(i, b"meanwhile")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(back, group, name)
+            for turn in range(20):
+                await group.put(turn, b"%d" % turn)
+        assert kinds(group, name) == [SupplyKind.HISTORICAL]
+
+    live(scenario)
+
+
+def test_two_copies_come_back_at_once() -> None:
+    async def scenario(group: Group) -> None:
+        first, second = group.backups[-2:]
+        await group.put(range(10), b"before")
+        await group.equal()
+        await away(group, first)
+        await group.put(range(5), b"of four")
+        await away(group, second)
+        await group.put(range(3), b"of three")
+        group.at.start([first, second])
+        for turn in range(20):
+            await group.put(9, b"%d" % turn)
+        await back(group)
+        assert kinds(group, first) == kinds(group, second) == [SupplyKind.HISTORICAL]
+        assert await group.value(9) == b"19"
+
+    live(scenario, nodes=5, backups=3)
+
+
+def test_a_map_that_is_dropped_while_a_copy_is_away_is_gone_there_too() -> None:
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(range(10), b"before")
+        await group.equal()
+        await away(group, name)
+        await group.put(range(5), b"meanwhile")
+        client = await group.client()
+        await client.ask("drop", "m")
+        client.close()
+        await back(group, name)
+        assert group.number not in group.at.member(name).log.state.namespaces
+
+    live(scenario)
