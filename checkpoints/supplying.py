@@ -52,6 +52,8 @@ from ..wal.records import (
 from .marks import EpochTable, epoch_of
 from .replay import Applied, State
 
+NEVER = 1 << 62
+"""A position behind every log."""
 CLOSED_HERE = "closed at the supplier"
 
 
@@ -78,6 +80,9 @@ class SupplySearch:
     def __init__(self, head: StateRecord, wanted: Mapping[int, WantedNumbers]) -> None:
         """``head`` begins the first segment that may hold any of them."""
         self._state = State.from_record(head)
+        for partition in range(self._state.partitions):
+            if partition not in wanted:  # what of it began before the head is not known here
+                self._state.replay_from[partition] = NEVER
         self._sought = {
             partition: _Sought(self._state, partition, *row, head.pending)
             for partition, row in wanted.items()

@@ -31,6 +31,7 @@ import trio
 from ...affinity.errors import TidelogError
 from ...affinity.topology import Incarnation, PartitionCopies, Topology
 from ...checkpoints.copies import CopyState
+from ...checkpoints.marks import epoch_of
 from ...checkpoints.replay import FIRST_NAMESPACE
 from ...rebalance.choosing import SupplyKind
 from ...tx.counter import PartitionUpdateCounter
@@ -148,6 +149,7 @@ class CatchingUp:
             and not any(one.member == self._me.member for one in copies.in_sync)
             and copies.author != self._me
             and self._log.failure is None
+            and copies.row.partition not in self._log.unsaid
         )
 
     # -------------------------------------------------------------- reports
@@ -177,7 +179,11 @@ class CatchingUp:
         told: dict[UUID, list[Report]] = {}
         for copies in due:
             partition = copies.row.partition
-            if self._topology.partitions[partition] is copies and not self._is_busy(partition):
+            if (
+                self._topology.partitions[partition] is copies
+                and not self._is_busy(partition)
+                and partition not in self._log.unsaid
+            ):
                 report = report_of(self._log.state, partition, copy=self._me, epoch=copies.epoch)
                 told.setdefault(copies.author.member, []).append(report)
         for author, reports in told.items():
@@ -273,7 +279,16 @@ class CatchingUp:
                 != (place.partition, place.admission)
             ):
                 continue
-            if piece.number == following.pieces + 1:
+            if not self._is_of_its_epochs(piece):
+                log.error(
+                    "node.supply_wrong: Tidelog: the store %s takes nothing that %s supplies of "
+                    "partition %d: its numbers are not of the epochs that both have agreed to",
+                    self._log.path,
+                    sender,
+                    place.partition,
+                    extra={"event": "node.supply_wrong"},
+                )
+            elif piece.number == following.pieces + 1:
                 following.pieces += 1
                 taken.append((following, piece.last))
                 records.append(piece.record)
@@ -287,6 +302,15 @@ class CatchingUp:
             self._log.put_records(
                 records, partial(self._have_supplied, sender, taken), partial(self._forget, places)
             )
+
+    def _is_of_its_epochs(self, piece: SupplyPiece) -> bool:
+        """Tell whether numbers belong to the epochs in which they are supplied (N1)."""
+        table = self._log.state.epoch_tables[piece.place.partition]
+        if self._log.state.copies.admissions.get(piece.place.partition) != piece.place.admission:
+            return True  # its ADMIT is on its way into the log, and has the table
+        return all(
+            epoch_of(table, one.run.first) == one.run.epoch for one in piece.record.transactions
+        )
 
     def _have_supplied(self, sender: Incarnation, taken: Iterable[tuple[Following, bool]]) -> None:
         for following, last in taken:

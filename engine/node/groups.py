@@ -310,6 +310,7 @@ class ReplicaGroups:
             self._acknowledged[partition] = stream.acknowledged()
             if stream.untold is not None:
                 self._untold.append(stream.untold)
+                self._log.unsaid.add(partition)
             self._log.forsake(stream)
         for known in (self._following, self._takeovers, self._reports, self._unannounced):
             known.pop(partition, None)
@@ -325,16 +326,23 @@ class ReplicaGroups:
     def _tell_and_report(self, sealed: Sequence[PartitionCopies]) -> None:
         """Report on partitions once the log says what has committed in their older epochs."""
         told, self._untold = self._untold, []
+        sealed, self._unreported = [*self._unreported, *sealed], []
         if told:
             self._log.put_records(
                 [CommitUptoRecord(rows=tuple(told))],
-                partial(self._log.put_barrier, partial(self._report, sealed)),
+                partial(self._told, told, sealed),
                 partial(self._not_told, told, sealed),
             )
         else:
             self._log.put_barrier(partial(self._report, sealed))
 
-    def _not_told(self, told: list[Upto], sealed: Sequence[PartitionCopies]) -> None:
+    def _told(self, told: list[Upto], sealed: list[PartitionCopies]) -> None:
+        self._log.unsaid.difference_update(
+            {row.partition for row in told} - {row.partition for row in self._untold}
+        )
+        self._log.put_barrier(partial(self._report, sealed))
+
+    def _not_told(self, told: list[Upto], sealed: list[PartitionCopies]) -> None:
         """Try again soon: the disk may have had no space."""
         self._untold += told
         self._unreported += sealed
@@ -665,9 +673,8 @@ class ReplicaGroups:
             self._withdraw(now)
             return
         self._log.tell_decided()
-        if self._untold:
-            sealed, self._unreported = self._unreported, []
-            self._tell_and_report(sealed)
+        if self._untold or self._unreported:
+            self._tell_and_report([])
         self._list()
         self._open()
         if self._unannounced and now >= self._announced_at + ASK_AGAIN_S:

@@ -112,6 +112,9 @@ class NodeLog:
         self._answered_at = 0.0
         self._idle = trio.Event()
         self._idle.set()
+        self.unsaid: set[int] = set()
+        """Partitions in whose older epochs something has committed that the log does not say yet:
+        nothing may rest on that."""
         self.queued_bytes = 0
         """Bytes of updates in the queue."""
         self.groups = self.commits = 0

@@ -21,7 +21,8 @@ from ...wal.ports import ReadableDirectory
 from ...wal.reader import Scan, read_records
 from ...wal.records import StateRecord
 from ...wal.segments import open_segment
-from ..files.pins import LogPins, Pin
+from ..files.log_keeper import LogKeeper
+from ..files.pins import Pin
 
 PIN_BYTES_MAX = 1 << 30
 """Bytes of log behind which who is supplied is not worth the space any more (B9)."""
@@ -82,12 +83,15 @@ def _below(frames: Scan, end: int) -> Iterator[Frame]:
 
 
 def begun(
-    wal: ReadableDirectory,
-    pins: LogPins,
-    owner: str,
-    wanted: Mapping[int, WantedNumbers],
-    upto: int,
+    keeper: LogKeeper, owner: str, wanted: Mapping[int, WantedNumbers], upto: int
 ) -> tuple[SearchedLog, Pin]:
     """Return a search that has begun, and the pin that holds what it reads."""
-    found = SearchedLog(wal, wanted, upto)
-    return found, pins.set(owner, found.position, limit=PIN_BYTES_MAX)
+    pin = keeper.pins.set(owner, keeper.first_position)
+    try:
+        found = SearchedLog(keeper.directory, wanted, upto)
+    except BaseException:
+        keeper.pins.release(pin)
+        raise
+    pin.move_to(found.position)
+    pin.limit = PIN_BYTES_MAX
+    return found, pin

@@ -33,7 +33,7 @@ from uuid import UUID
 
 import trio
 
-from ...affinity.errors import SnapshotExpiredError, TidelogError
+from ...affinity.errors import CorruptLogError, SnapshotExpiredError, TidelogError
 from ...affinity.topology import (
     CopiesAdded,
     CopiesAdmitted,
@@ -72,7 +72,7 @@ from ..replication.returning import (
 from ..replication.streams import Follower, Streams
 from ..store.partition_cuts import cut_partition
 from ..store.store_files import StoreFiles
-from .log import NodeLog
+from .log import NodeLog, record_bytes
 from .outflow import Outflow
 from .partitions import Partitions
 from .supply_log import PIN_BYTES_MAX, SearchedLog, begun, reach_of
@@ -89,6 +89,8 @@ JOIN_ITEMS = 64
 BEHIND_BYTES_MAX = 64 << 20
 """Bytes of items that are kept for copies that are not waited for."""
 ASK_AGAIN_S = 0.5
+PENDING_BYTES_MAX = 48 << 20
+"""Bytes of pending transactions that go with an admission."""
 PENDING_BYTES = 64 << 20
 """Bytes of log before an instant in which the PREPARE of everything pending then is looked for."""
 
@@ -212,7 +214,8 @@ class Supplies:
                 known = returning.demanded.get(place)
                 if known is not None:
                     returning.demanded[place] = max(known, number)
-                    returning.heard_at = self._now()
+                    if number > known or not number:  # 0: it is busy with clearing
+                        returning.heard_at = self._now()
             returning.heard()
 
     def refused(self, request: int) -> None:
@@ -223,6 +226,7 @@ class Supplies:
     def decided(self, topology: Topology) -> None:
         """Take over decisions that have taken effect here."""
         self._topology = topology
+        self._without_history = {row for row in self._without_history if row[0] in topology.present}
         for returning in self._returns.values():
             returning.heard()
 
@@ -403,6 +407,7 @@ class Supplies:
     ) -> dict[ReturnPlace, WantedNumbers]:
         """Let a copy follow the streams; return what it lacks of what was before."""
         wanted: dict[ReturnPlace, WantedNumbers] = {}
+        copy = returning.copy.member
         done, waits = trio.Event(), True
 
         def admit() -> None:
@@ -412,7 +417,9 @@ class Supplies:
                 ]
                 told = [row for row in rows if row is not None]
                 if told:
-                    self._tell(returning, admit_message(told))
+                    returning.sent = [admit_message([row]) for row in told]
+                    for message in returning.sent:
+                        self._outflow.tell(copy, message)
                     self._reached("admit.sent")
                 done.set()
 
@@ -441,8 +448,19 @@ class Supplies:
         choice = self._choice(report, head)
         if choice.kind is SupplyKind.FULL:
             return None
-        self._explain(copy, partition, choice)
         pending = state.copies.pending.get(partition)
+        waiting = (
+            []
+            if pending is None
+            else [
+                one
+                for one in pending.all()
+                if isinstance(one, PrepareRecord)  # a member's own fold has no others
+            ]
+        )
+        if sum(map(record_bytes, waiting)) > PENDING_BYTES_MAX:
+            return None  # it would be no message: soon less is pending
+        self._explain(copy, partition, choice)
         place = ReturnPlace(partition, copies.epoch, admission)
         table = state.epoch_tables[partition]
         wanted[place] = WantedNumbers(choice.missing, table)
@@ -460,11 +478,7 @@ class Supplies:
                 hwm=state.counters[partition].hwm,
                 dropped=tuple(one.tx_id for one in report.pending),
             ),
-            pending=tuple(
-                one
-                for one in (pending.all() if pending is not None else ())
-                if isinstance(one, PrepareRecord)  # a member's own fold has no others
-            ),
+            pending=tuple(waiting),
         )
 
     async def _supply(
@@ -474,18 +488,23 @@ class Supplies:
         left = {place.partition: place for place, row in wanted.items() if row.missing}
         if not left:
             return
-        run, pins = self._files.environment.run, self._files.keeper.pins
+        run, keeper = self._files.environment.run, self._files.keeper
         # What has committed by now is told in the log, and that is durable, up to here.
         with trio.move_on_after(PATIENCE_S):
             await self._log.told()
         upto = self._log.position
         sought = {place.partition: wanted[place] for place in left.values()}
         owner = f"copy {returning.copy}"
-        searched, pin = await run("supply", lambda: begun(self._wal, pins, owner, sought, upto))
         try:
-            await self._supply_from(returning, searched, left)
-        finally:
-            pins.release(pin)
+            searched, pin = await run("supply", lambda: begun(keeper, owner, sought, upto))
+            try:
+                await self._supply_from(returning, searched, left)
+            finally:
+                keeper.pins.release(pin)
+        except CorruptLogError as error:
+            # Damage, or something that began before the first segment that is needed.
+            self._without_history.update((returning.copy, partition) for partition in sought)
+            raise _StoppedError(f"the log does not tell what is missing: {error}") from error
 
     async def _supply_from(
         self, returning: _Return, searched: SearchedLog, left: dict[int, ReturnPlace]

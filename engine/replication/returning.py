@@ -24,19 +24,23 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from ...affinity.errors import FormatVersionError
+from ...checkpoints.marks import epoch_of
 from ...rebalance.choosing import SupplyKind
 from ...tx.counter import COUNTER_MAX
 from ...wal.records import (
     AdmitRecord,
     PrepareRecord,
     Record,
+    Run,
     SuppliedRecord,
     decode_payload,
     encode_record,
+    flatten,
 )
 from ...wal.records.shapes import UNDECODABLE, UndecodableRecordError, checked_number
 from ..net.frames import FrameError, Message
 from ..net.kinds import BY_NAME
+from .reports import epoch_table_of
 
 R = TypeVar("R")
 
@@ -114,13 +118,16 @@ def admitted_of(message: Message) -> list[Admitted]:
     def admitted(
         partition: int, epoch: int, admission: int, begin: int, kind: str, payload: bytes
     ) -> Admitted:
-        records = decode_payload(payload)
+        records, place = decode_payload(payload), _place(partition, epoch, admission)
+        record = _checked(_of_type(records[0], AdmitRecord), place) if records else None
+        pending = tuple(_of_type(one, PrepareRecord) for one in records[1:])
+        for one in pending:
+            assert record is not None
+            _check_run(one.run, place.partition)
+            if epoch_of(record.epochs, one.run.first) != one.run.epoch:
+                raise ValueError(f"{one.run!r} is pending in another epoch")
         return Admitted(
-            place=_place(partition, epoch, admission),
-            kind=SupplyKind(kind),
-            begin=_number(begin),
-            record=_of_type(records[0], AdmitRecord) if records else None,
-            pending=tuple(_of_type(one, PrepareRecord) for one in records[1:]),
+            place=place, kind=SupplyKind(kind), begin=_number(begin), record=record, pending=pending
         )
 
     try:
@@ -163,6 +170,10 @@ def supply_pieces_of(message: Message) -> list[SupplyPiece]:
     ) -> SupplyPiece:
         place = _place(partition, epoch, admission)
         record = _only(data, SuppliedRecord)
+        for one in record.transactions:
+            _check_run(one.run, place.partition)
+        for closed in record.closed:
+            _check_run(Run(place.partition, *closed[:3]), place.partition)
         return SupplyPiece(place, _number(number), bool(last), record)
 
     try:
@@ -183,13 +194,9 @@ def fill_of(message: Message) -> FillPiece:
     try:
         if len(keys) != len(values):
             raise ValueError(f"{len(keys)} keys and {len(values)} values")
-        return FillPiece(
-            _place(partition, epoch, admission),
-            _number(number),
-            keys,
-            values,
-            _only(data, AdmitRecord) if data else None,
-        )
+        place = _place(partition, epoch, admission)
+        record = _checked(_only(data, AdmitRecord), place) if data else None
+        return FillPiece(place, _number(number), keys, values, record)
     except _WRONG as error:
         raise FrameError(f"fill: {error}") from None
 
@@ -208,6 +215,26 @@ def _columns(places: Iterable[ReturnPlace]) -> tuple[list[int], list[int], list[
 
 def _place(*fields: object) -> ReturnPlace:
     return ReturnPlace(*map(_number, fields))
+
+
+def _checked(record: AdmitRecord, place: ReturnPlace) -> AdmitRecord:
+    """Return the ADMIT of a place if a counter can be made of it."""
+    if (record.partition, record.admission) != (place.partition, place.admission):
+        raise ValueError(f"an ADMIT of partition {record.partition} for {place!r}")
+    top = record.lwm
+    for start, delta in record.ranges:
+        if start <= top or delta < 1:
+            raise ValueError(f"a range ({start}, {delta}) at {top}")
+        top = start + delta
+    if not top <= record.hwm <= COUNTER_MAX:
+        raise ValueError(f"HWM {record.hwm} with number {top} applied")
+    epoch_table_of(flatten(record.epochs))
+    return record
+
+
+def _check_run(run: Run, partition: int) -> None:
+    if run.partition != partition or min(run[1:]) < 1 or run.first + run.count - 1 > COUNTER_MAX:
+        raise ValueError(f"{run!r} is not of partition {partition}, or not of its numbers")
 
 
 def _number(value: object) -> int:

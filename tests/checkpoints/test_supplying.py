@@ -226,3 +226,10 @@ def test_what_no_record_has_is_not_known_yet(missing: NumberRanges) -> None:
     found = search("tx A p0 e1 #1 time 1: a=1", missing=missing)
     assert (found.transactions, found.closed, found.lacking) == ([], [], [])
     assert found.not_yet == missing
+
+
+@pytest.mark.parametrize("line", ["supplied p0 admission 7: A e1 #1 time 1: a=1", "open p0 e2"])
+def test_what_began_before_the_log_in_another_partition_is_passed_over(line: str) -> None:
+    looked = SupplySearch(folded().record(1), {1: WantedNumbers([(1, 4)], FIRST_EPOCHS)})
+    looked.take(100, record_of(line))
+    assert looked.take_out()[1].not_yet == [(1, 4)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +12,11 @@ import trio
 from support.copies import Group, live
 from tidelog.engine.node import supplying
 from tidelog.engine.node.supplying import Supplies
+from tidelog.engine.replication.returning import Admitted, SupplyPiece
 from tidelog.engine.store.options import Options
 from tidelog.rebalance.choosing import SupplyKind
+from tidelog.tx.counter import COUNTER_MAX
+from tidelog.wal.records import Closed, CommitUptoRecord
 
 CUT = Options(segment_bytes=20_000, retain_bytes=1, checkpoint_bytes=1_000)
 """What a checkpoint has carried over is in no log any more."""
@@ -318,3 +323,104 @@ def test_a_map_that_is_dropped_while_a_copy_is_away_is_gone_there_too() -> None:
         assert group.number not in group.at.member(name).log.state.namespaces
 
     live(scenario)
+
+
+def test_nobody_comes_back_with_what_its_log_does_not_say() -> None:
+    # It reported what it had applied, and its log had the word of that behind its ADMIT: behind
+    # a restart it was a copy that counted, without an update that was acknowledged.
+    async def scenario(group: Group) -> None:
+        at, primary, target = group.at, group.primary, group.backups[0]
+        log = at.member(primary).log
+        genuine = log.put_records
+        full = True
+
+        def put_records(records: Any, then: Any, undo: Any = None) -> None:
+            made = list(records)
+            if full and undo is not None and any(isinstance(r, CommitUptoRecord) for r in made):
+                undo()
+            else:
+                genuine(made, then, undo)
+
+        await group.put(0, b"before")
+        await group.equal()
+        log.put_records = put_records  # type: ignore[method-assign]
+        await group.put(1, b"last")
+        at.member(primary).move(group.partition, at.member_id(target).bytes, lambda _: None)
+        await group.until(lambda: primary not in group.in_sync)
+        await trio.sleep(5)
+        assert primary not in group.in_sync
+        full = False
+        await group.until(lambda: primary in group.in_sync)
+        await group.fall(primary)
+        await back(group, primary)
+        assert await group.value(1) == b"last"
+
+    live(scenario)
+
+
+def with_run(**more: int) -> Callable[[SupplyPiece], SupplyPiece]:
+    """Return what gives the first transaction of a piece other numbers."""
+
+    def wrong(piece: SupplyPiece) -> SupplyPiece:
+        first, *others = piece.record.transactions
+        other = first._replace(run=first.run._replace(**more))
+        return piece._replace(record=replace(piece.record, transactions=(other, *others)))
+
+    return wrong
+
+
+def closing(first: int, count: int) -> Callable[[SupplyPiece], SupplyPiece]:
+    closed = (Closed(1, first, count, "wrong"),)
+    return lambda piece: piece._replace(record=replace(piece.record, closed=closed))
+
+
+def with_admit(**more: Any) -> Callable[[Admitted], Admitted]:
+    def wrong(row: Admitted) -> Admitted:
+        assert row.record is not None
+        return replace(row, record=replace(row.record, **more))
+
+    return wrong
+
+
+WRONG: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "another partition": ("_piece", with_run(partition=1)),
+    "no partition": ("_piece", with_run(partition=999)),
+    "another epoch": ("_piece", with_run(epoch=99)),
+    "huge numbers": ("_piece", with_run(first=COUNTER_MAX + 5)),
+    "huge closed numbers": ("_piece", closing(COUNTER_MAX - 1, 50)),
+    "HWM too high": ("_admitted", with_admit(hwm=COUNTER_MAX + 1)),
+    "HWM too low": ("_admitted", with_admit(hwm=1)),
+    "LWM too high": ("_admitted", with_admit(lwm=COUNTER_MAX + 1)),
+    "an empty range": ("_admitted", with_admit(ranges=((5, 0),))),
+    "epochs that go down": ("_admitted", with_admit(epochs=((5, 3), (2, 9)))),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_message_is_refused_and_the_copy_comes_back_all_the_same(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, wrong = WRONG[what]
+    genuine, done = getattr(Supplies, name), False
+
+    def once(*about: Any) -> Any:
+        nonlocal done
+        found = genuine(*about)
+        if done or found is None or (name == "_piece" and not found.record.transactions):
+            return found
+        done = True
+        return wrong(found)
+
+    monkeypatch.setattr(Supplies, name, once)
+
+    async def scenario(group: Group) -> None:
+        third = group.backups[-1]
+        await group.put(range(10), b"before")
+        await group.equal()
+        await away(group, third)
+        for i in range(5):
+            await group.put(i, b"meanwhile")
+        await back(group, third)
+        assert done
+
+    live(scenario, seed=3)

@@ -116,6 +116,7 @@ class Log:
         self.records: list[tuple[Any, Callable[[], object], Callable[[], object]]] = []
         self.commits: list[tuple[Commit, Haste]] = []
         self.forsaken: list[int] = []
+        self.unsaid: set[int] = set()
         self.decides = self.tells = 0
 
     def put_barrier(self, then: Callable[[], object]) -> None:
@@ -1013,3 +1014,24 @@ def test_nothing_is_taken_that_comes_behind_a_failure_of_the_log() -> None:
     around.log.failure = TidelogError("the disk is broken")
     around.heard(BOB, items(OPEN))
     assert around.log.commits == []
+
+
+def test_reports_that_wait_for_the_disk_are_made_though_another_seal_comes_before() -> None:
+    around = opened()
+    stream = around.streams.get(0)
+    assert stream is not None
+    stream.committed = 1
+    around.streams._untold[0] = None
+    around.decide(copies(0, BOB, ME, epoch=3))
+    [(records, _, undo)] = around.log.records
+    assert [one.rows for one in records] == [(Upto(0, 2, 1),)]
+    assert around.log.unsaid == {0}
+    around.log.records = []
+    undo()  # no space on the disk
+    around.decide(copies(0, BOB, ME, epoch=3), copies(1, BOB, ME, epoch=3))
+    for _ in range(3):
+        around.groups.tick()
+        around.carry()
+    assert not around.log.unsaid
+    told = [message for _, message in around.told if BY_NUMBER[message[0]].name == "report"]
+    assert {partition for message in told for partition in message[1]} == {0, 1}
