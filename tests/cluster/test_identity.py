@@ -68,7 +68,7 @@ def test_an_older_image_of_a_disk_is_refused_and_the_newest_one_is_taken_again()
 def test_of_a_disk_that_is_there_twice_one_member_comes_and_the_other_is_refused(
     together: bool,
 ) -> None:
-    at = cluster(111 + together)
+    at = cluster(111 + 2 * together)
     clients = Clients(at)
     at.may_end |= {"n1", "twin"}
 

@@ -53,7 +53,7 @@ SUPPLIED = {MINE[0]: b"four", MINE[2]: b"six"}
 """What partition 1 holds in the end: numbers are lower than those that it held before."""
 
 CLEAR = ClearRecord(partition=1, admission=9, reason="diverged")
-ADMIT = AdmitRecord(partition=1, admission=9, epochs=((1, 1),), lwm=2, ranges=(), hwm=7, dropped=())
+ADMIT = AdmitRecord(partition=1, admission=9, epochs=((1, 1),), lwm=2, ranges=(), hwm=9, dropped=())
 
 
 def supplied(*transactions: tuple[int, bytes, bytes | None]) -> SuppliedRecord:
