@@ -504,7 +504,7 @@ class Supplies:
         except CorruptLogError as error:
             # Damage, or something that began before the first segment that is needed.
             self._without_history.update((returning.copy, partition) for partition in sought)
-            raise _StoppedError(f"the log does not tell what is missing: {error}") from error
+            raise _StoppedError(f"the log does not tell what is missing: {error}") from None
 
     async def _supply_from(
         self, returning: _Return, searched: SearchedLog, left: dict[int, ReturnPlace]

@@ -122,7 +122,7 @@ def of_partition_1(w: Maker, epoch: int) -> list[Record]:
     return [
         ClearRecord(partition=1, admission=7, reason="full copy"),
         AdmitRecord(
-            partition=1, admission=7, epochs=((epoch, 1),), lwm=1, ranges=(), hwm=4, dropped=()
+            partition=1, admission=7, epochs=((epoch, 1),), lwm=1, ranges=(), hwm=6, dropped=()
         ),
         SuppliedRecord(
             partition=1, admission=7, source=MEMBER,
