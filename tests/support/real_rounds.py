@@ -1,8 +1,7 @@
 """Rounds of faults on clusters of three real processes with two backups, under load.
 
-A copy that was away stays out of its sets, so a cluster has but few rounds in it: a campaign is
-made of *lives*, each of a new cluster, some rounds, and a kill of all members at its end, which are
-started again.  Every key is read before and behind that.
+A campaign is made of *lives*, each of a new cluster, some rounds, and a kill of all members at its
+end, which are started again.  Every key is read before and behind that.
 
     python -m support.real_rounds SEED FOLDER [LIVES [ROUNDS]]
 
