@@ -22,7 +22,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
-from .topology import CopiesRemoved, Incarnation, PartitionCopies, Takeover, Topology
+from .changes import CopiesRemoved, Takeover
+from .topology import Incarnation, PartitionCopies, Topology
 
 
 class GivenUp(NamedTuple):

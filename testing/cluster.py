@@ -27,9 +27,10 @@ from uuid import UUID, uuid5
 
 import trio
 
+from ..affinity.changes import Decision
 from ..affinity.errors import TidelogError
 from ..affinity.partitions import partition_of
-from ..affinity.topology import FIRST_NAMESPACE, Decision, Topology
+from ..affinity.topology import FIRST_NAMESPACE, Topology
 from ..engine.agreement.timing import Timing
 from ..engine.client.copies import ReadFrom
 from ..engine.client.tasks import ClusterTasksDatabase
@@ -37,7 +38,7 @@ from ..engine.data.raw_scan import raw_blocks
 from ..engine.data.stored import CHECK_SIZE, PENDING, is_tombstone, pack_prefix, split_key
 from ..engine.net.kinds import KINDS as WIRE_KINDS
 from ..engine.node.member import RunningMember
-from ..engine.node.member_files import init_member
+from ..engine.node.member_files import Newcomer, init_member
 from ..engine.node.server import run_member
 from ..engine.store.options import Options
 from ..engine.system.layout import MANIFEST_NAME
@@ -114,6 +115,7 @@ class SimCluster:
         self.machines: list[ClientMachine] = []
         """The machines of clients."""
         self.nodes = {name: self.world.add(name, self._program) for name in self.names}
+        self._newcomers: dict[str, Newcomer] = {}
 
     def __repr__(self) -> str:
         return f"<SimCluster seed={self.world.seed} of {len(self.names)}>"
@@ -150,7 +152,8 @@ class SimCluster:
             self._promises.watch(node.name, member, self.running)
 
         try:
-            if f"{DIRECTORY}/{MANIFEST_NAME}" not in node.disk.paths():
+            newcomer = self._newcomers.get(node.name)
+            if newcomer is None and f"{DIRECTORY}/{MANIFEST_NAME}" not in node.disk.paths():
                 init_member(
                     environment,
                     DIRECTORY,
@@ -171,6 +174,7 @@ class SimCluster:
                 timing=self._timing,
                 options=self._options,
                 started=started,
+                newcomer=newcomer,
             )
         except TidelogError as error:
             if not node.disk.failed and node.name not in self.may_end:
@@ -185,6 +189,16 @@ class SimCluster:
         for name in self.names if names is None else names:
             self._running.pop(name, None)
             self.nodes[name].start()
+
+    def join(self, name: str, *, voter: bool = False) -> None:
+        """Start a new member of that name, with an empty disk, which joins the cluster."""
+        seeds = tuple(f"{other}:{PORT}" for other in self.names)
+        self._newcomers[name] = Newcomer(
+            seeds=seeds, address=f"{name}:{PORT}", member=self.member_id(name), voter=voter
+        )
+        self.names.append(name)
+        self.nodes[name] = self.world.add(name, self._program)
+        self.start([name])
 
     async def kill(self, name: str, at: str | None = None, outcome: str | None = None) -> None:
         """End a member at once, or arm a point at which it will end: see ``killed``."""
@@ -382,13 +396,13 @@ class SimCluster:
         )
 
     def _missing(self) -> dict[int, list[str]]:
-        """Return who is of the row of a partition and not of its set."""
+        """Return who shall hold a partition and does not, or holds it and shall not."""
         missing = {}
         for copies in self.topology().partitions:
             there = {one.member for one in copies.in_sync if one in self.topology().present}
-            away = {member for member in copies.row.replicas if member is not None} - there
-            names = [name for name in self.names if self.member_id(name) in away]
-            if names:
+            wrong = {*copies.wanted} ^ there
+            names = [name for name in self.names if self.member_id(name) in wrong]
+            if names or copies.goal:
                 missing[copies.row.partition] = names
         return missing
 

@@ -23,7 +23,8 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from ..affinity.topology import Decision, PartitionCopies, Topology
+from ..affinity.changes import Decision
+from ..affinity.topology import PartitionCopies, Topology
 from ..engine.node.member import RunningMember
 from ..tx.counter import PartitionUpdateCounter
 from ..tx.numbers import applied_in, without

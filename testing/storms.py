@@ -550,7 +550,9 @@ class _Storm:
     def _move(self, partition: int, target: str) -> None:
         cluster = self.cluster
         primary = cluster.running().get(cluster.primary(partition)) if cluster.running() else None
-        if primary is not None and primary.partitions.serves(partition, primary.now):
+        if primary is None or primary.ended:
+            return
+        if primary.partitions.serves(partition, primary.now):
             with suppress(UsageError):  # the target has no copy in sync
                 primary.move(partition, cluster.member_id(target).bytes, lambda _refused: None)
 

@@ -32,10 +32,14 @@ class Answers:
         self._rounds: dict[Incarnation, int] = {}
         self._noticed: dict[Incarnation, int] = {}
         self._reaches: dict[Incarnation, frozenset[UUID]] = {}
+        self._steady: dict[Incarnation, float] = {}
+        """Since when each incarnation has answered without a gap."""
 
     def heard(self, sender: Incarnation, pong: Pong, now: float) -> bool:
         """Take an answer; tell whether its sender is known to have outlived somebody by it."""
         before = self._rounds.get(sender, 0)
+        if sender not in self._steady or not self.lately(sender.member, now):
+            self._steady[sender] = now
         self._heard[sender.member] = now
         self._noticed.pop(sender, None)
         if pong.round > before:
@@ -50,6 +54,13 @@ class Answers:
     def lately(self, member: UUID, now: float) -> bool:
         """Tell whether a member has answered, or there was no time to."""
         return self._heard.get(member, self._elected) > now - self._timing.member_timeout
+
+    def steadily(self, incarnation: Incarnation, now: float) -> bool:
+        """Tell whether an incarnation has answered for long, without a gap, and still does."""
+        since = self._steady.get(incarnation)
+        if since is None or not self.lately(incarnation.member, now):
+            return False
+        return now >= since + self._timing.join_wait
 
     # -------------------------------------------------------------- who outlived whom
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from ...affinity.topology import Topology
 from .identity import misfit
-from .leases import majority
+from .leases import has_majorities, voting
 from .messages import Acceptance, Promise, Term
 
 
@@ -39,31 +39,41 @@ class Candidacy:
 
     def would_win(self, topology: Topology) -> bool:
         """Tell whether a majority of the baseline has said yes."""
-        return len(self._shown.keys() & set(topology.baseline)) >= majority(topology.baseline)
+        return has_majorities(self._shown.keys(), voting(topology, None))
 
     def decided(self) -> int:
         """Return the highest index that anybody who said yes knows to be decided."""
         return max((shown.decided for shown in self._shown.values()), default=0)
 
-    def fitting(self, topology: Topology) -> list[Promise]:
+    def _fitting(self, topology: Topology) -> dict[UUID, Promise]:
         """Return the promises that count: of disks that the longest decided log knows (C1)."""
-        return [
-            shown.promise
+        return {
+            member: shown.promise
             for member, shown in sorted(self._shown.items())
-            if member in topology.baseline and misfit(shown.promise.credentials, topology) is None
-        ]
+            if misfit(shown.promise.credentials, topology) is None
+        }
 
     def wins(self, topology: Topology) -> bool:
-        """Tell whether the term is won: nothing is missing here that is decided, and who counts."""
+        """Tell whether the term is won: nothing is missing here that is decided, and who counts.
+
+        With a change of the baseline to adopt it takes a majority of the new one as well (C4).
+        """
         if topology.index < self.decided():
             return False
-        return len(self.fitting(topology)) >= majority(topology.baseline)
+        adopted = self.to_adopt(topology)
+        proposed = None if adopted is None else adopted.decision
+        return has_majorities(self._fitting(topology).keys(), voting(topology, proposed))
 
     def to_adopt(self, topology: Topology) -> Acceptance | None:
-        """Return what may have been decided at the next index: the highest term's (C2)."""
+        """Return what may have been decided at the next index: the highest term's (C2).
+
+        Of whoever is not of the baseline nothing is taken: what it has accepted the others have.
+        """
         accepted = [
             promise.accepted
-            for promise in self.fitting(topology)
-            if promise.accepted and promise.accepted.decision.index == topology.index + 1
+            for member, promise in self._fitting(topology).items()
+            if member in topology.baseline
+            and promise.accepted
+            and promise.accepted.decision.index == topology.index + 1
         ]
         return max(accepted, key=lambda acceptance: acceptance.term, default=None)

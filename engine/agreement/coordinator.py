@@ -5,7 +5,7 @@ Invariants:
 - one decision at a time is undecided; what the one before may have decided comes first, and until
   that is decided no lease is handed out (C2);
 - a decision is decided once a majority of the baseline before it has durably accepted it in this
-  term (C3);
+  term (C3), and of the baseline behind it, too, if that is another one (C4);
 - a partition gets another author only when the lease of its old one has surely ended, or that one
   has released it (L4);
 - who is declared gone leaves the sets whose primaries have outlived it in the same decision; the
@@ -17,33 +17,36 @@ and which sets have to change then (``affinity.takeovers``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from ...affinity.takeovers import GivenUp, removals_due, takeovers_due
-from ...affinity.topology import (
+from ...affinity.changes import (
+    BaselineChanged,
+    Begun,
     CopiesAdded,
     CopiesAdmitted,
     CopiesRemoved,
     Decision,
-    Incarnation,
+    GoalsReached,
+    GoalsSet,
     Joined,
     MemberGone,
+    MemberWanted,
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
-    PartitionCopies,
     Takeover,
-    Topology,
     TopologyChange,
-    applied,
-    verdicts,
 )
+from ...affinity.folding import applied, verdicts
+from ...affinity.goals import goals_due, rows_due
+from ...affinity.takeovers import GivenUp, removals_due, takeovers_due
+from ...affinity.topology import Incarnation, KnownMember, PartitionCopies, Topology
 from .answers import Answers
 from .departures import Departures
 from .identity import misfit
-from .leases import FOREVER, CoordinatorLease, majority
+from .leases import FOREVER, CoordinatorLease, has_majorities, majority, voting
 from .messages import ChangeRefused, Credentials, Guard, Join, Pong, ProposeChange, Release, Term
 from .timing import Timing
 
@@ -62,6 +65,7 @@ GIVE_IT_UP = "the copy reaches more members than its primary: release the partit
 """Why a copy that does not answer its primary is not taken out of the set: it is moved (I3)."""
 
 _OF_MAPS = (NamespaceMade, NamespaceRenamed, NamespaceDropped)
+_OF_COORDINATORS = (Begun, Joined, BaselineChanged, GoalsReached)
 _OF_COPIES = (CopiesRemoved, CopiesAdmitted, CopiesAdded, Takeover)
 
 
@@ -96,12 +100,18 @@ class Coordinator:
     def has_lost(self, topology: Topology, now: float) -> bool:
         """Tell whether its own lease has ended, or never began."""
         begun = self._elected + self._timing.lease
-        return now >= max(self.lease.end(topology.baseline), begun)
+        return now >= max(self.lease.end(self._voting(topology)), begun)
 
     def reaches_majority(self, topology: Topology, now: float) -> bool:
         """Tell whether a majority has answered lately."""
-        reached = [member for member in topology.baseline if self._answers.lately(member, now)]
-        return len(reached) >= majority(topology.baseline)
+        return self._reaches(topology.baseline, now)
+
+    def _reaches(self, baseline: Collection[UUID], now: float) -> bool:
+        lately = [member for member in baseline if self._answers.lately(member, now)]
+        return len(lately) >= majority(baseline)
+
+    def _voting(self, topology: Topology) -> tuple[tuple[UUID, ...], ...]:
+        return voting(topology, self.proposed)
 
     # -------------------------------------------------------------- rounds and leases
 
@@ -122,14 +132,15 @@ class Coordinator:
         self, topology: Topology, now: float
     ) -> Iterator[tuple[Incarnation, int, float]]:
         """Yield who gets a lease now: of the rounds that a majority has answered."""
-        newest = self.lease.newest(topology.baseline)
+        voters = self._voting(topology)
+        newest = self.lease.newest(voters)
         for holder, number in sorted(self._waiting.items()):
             if self.adopting or number > newest or not topology.is_present(holder):
                 continue
             if holder in self._losing:
                 continue
             del self._waiting[holder]
-            seconds = self.lease.hand_out(holder, topology.baseline, now)
+            seconds = self.lease.hand_out(holder, voters, now)
             if seconds:
                 yield holder, number, seconds
 
@@ -185,11 +196,11 @@ class Coordinator:
         }
 
     def accepted(self, member: UUID, index: int, topology: Topology) -> Decision | None:
-        """Take that a member has accepted; return the decision if a majority has now."""
+        """Take that a member has accepted; return the decision if majorities have now."""
         if self.proposed is None or self.proposed.index != index:
             return None
         self._accepted.add(member)
-        if len(self._accepted & set(topology.baseline)) < majority(topology.baseline):
+        if not has_majorities(self._accepted, self._voting(topology)):
             return None
         decided, self.proposed, self.adopting = self.proposed, None, False
         self._losing.clear()
@@ -197,7 +208,8 @@ class Coordinator:
 
     def missing(self, topology: Topology) -> list[UUID]:
         """Return who has not accepted what is proposed."""
-        return [member for member in topology.baseline if member not in self._accepted]
+        members = {member for baseline in self._voting(topology) for member in baseline}
+        return sorted(members - self._accepted)
 
     def refused_joins(
         self, topology: Topology, ends: Mapping[UUID, Reached]
@@ -238,12 +250,37 @@ class Coordinator:
             if reason is not None
         ]
         changes = [change for change, reason in zip(wanted, reasons, strict=True) if not reason]
-        decision = Decision(topology.index + 1, tuple(changes))
-        following = applied(topology, decision) if changes else topology
+        following = _behind(topology, changes)
         for incarnation in topology.present - following.present:
             self._notice(incarnation)
-        decision = Decision(decision.index, (*changes, *self._changes_of_sets(following, now)))
-        return (decision if decision.changes else None), refused
+        goals = goals_due(following)
+        changes += rows_due(following) if goals is None else [goals]
+        changes += self._changes_of_sets(_behind(topology, changes), now)
+        if not changes and (change := self._change_of_baseline(topology, now)) is not None:
+            changes = [change]
+        return (Decision(topology.index + 1, tuple(changes)) if changes else None), refused
+
+    def _change_of_baseline(self, topology: Topology, now: float) -> BaselineChanged | None:
+        """Return the next change of the baseline that is due, one member at a time (C9, S5).
+
+        Nobody is let in, or out, without whom, or with whom, too few would be there.
+        """
+        for member, known in sorted(topology.members.items()):
+            voters = {*topology.baseline}
+            if member in voters and known.leaving and not topology.needs(member):
+                voters.remove(member)
+            elif member not in voters and self._may_enter(known, topology, now):
+                voters.add(member)
+            else:
+                continue
+            if voters and self._reaches(voters, now):
+                return BaselineChanged(baseline=tuple(sorted(voters)))
+        return None
+
+    def _may_enter(self, known: KnownMember, topology: Topology, now: float) -> bool:
+        """Tell whether a member that votes for nothing yet has been there for long enough."""
+        asked = topology.auto_join if known.wanted is None else known.wanted
+        return known.present and asked and self._answers.steadily(known.incarnation, now)
 
     def _waits(
         self, sender: Incarnation, request: ProposeChange, topology: Topology, now: float
@@ -275,6 +312,12 @@ class Coordinator:
         """Return why a change that could follow is not made all the same; None if it is."""
         stale = _stale(topology, request.guards)
         change = request.change
+        if isinstance(change, _OF_COORDINATORS):
+            return "nobody asks for that: it follows from what is decided"
+        if isinstance(change, GoalsSet) and change.members != topology.placed:
+            return "the partitions are divided among other members by now"
+        if isinstance(change, MemberWanted) and not change.wanted:
+            return _cannot_leave(topology, change.member)
         if _leaves(sender, change):
             return self._departures.objection(sender, topology, self._released)
         if stale is not None or not isinstance(change, _OF_COPIES):
@@ -307,6 +350,7 @@ class Coordinator:
                         incarnation=credentials.incarnation,
                         nonce=credentials.fresh,
                         address=join.address,
+                        voter=join.voter,
                     )
                 )
         return changes
@@ -369,6 +413,23 @@ class Coordinator:
                 leaving=self._departures.leaving(),
             ),
         ]
+
+
+def _behind(topology: Topology, changes: Sequence[TopologyChange]) -> Topology:
+    """Return the topology behind changes of the next decision."""
+    decision = Decision(topology.index + 1, tuple(changes))
+    return applied(topology, decision) if changes else topology
+
+
+def _cannot_leave(topology: Topology, member: UUID) -> str | None:
+    """Return why the data of a member cannot move to others."""
+    stay = len({*topology.holding} - {member})
+    if member in topology.holding and stay < topology.min_in_sync:
+        return (
+            f"{stay} members that hold data would stay, and nothing is written to fewer than "
+            f"{topology.min_in_sync} copies"
+        )
+    return None
 
 
 def _leaves(sender: Incarnation, change: TopologyChange) -> bool:

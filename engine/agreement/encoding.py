@@ -23,30 +23,36 @@ from uuid import UUID
 
 import msgpack
 
-from ...affinity.partitions import Space, check_spaces
-from ...affinity.table import PartitionRow
-from ...affinity.topology import (
-    FIRST_NAMESPACE,
+from ...affinity.changes import (
+    BaselineChanged,
     Begun,
     CopiesAdded,
     CopiesAdmitted,
     CopiesRemoved,
     Decision,
     EpochsOpened,
-    Incarnation,
+    GoalsReached,
+    GoalsSet,
     Joined,
-    KnownMember,
-    KnownNamespace,
     MemberGone,
-    MovingCopy,
+    MemberWanted,
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
-    PartitionCopies,
     Takeover,
-    Topology,
     TopologyChange,
     Touched,
+)
+from ...affinity.partitions import Space, check_spaces
+from ...affinity.table import PartitionRow
+from ...affinity.topology import (
+    FIRST_NAMESPACE,
+    Incarnation,
+    KnownMember,
+    KnownNamespace,
+    MovingCopy,
+    PartitionCopies,
+    Topology,
 )
 from ...wal.records.shapes import UNDECODABLE, UndecodableRecordError
 from .fields import as_bytes, as_flag, as_id, as_list, as_number, as_text, each, maybe, read_fields
@@ -80,7 +86,9 @@ def topology_bytes(topology: Topology) -> bytes:
         [_copies_row(copies, names) for copies in topology.partitions],
         [_namespace_row(known) for known in topology.namespaces.values()],
         topology.next_namespace,
-        *_least(topology.min_in_sync),
+        topology.min_in_sync,
+        topology.auto_join,
+        list(map(names.member, topology.placed)),
     ]
     data: bytes = msgpack.packb([topology.index, *names.rows(), *fields])
     return data
@@ -156,7 +164,8 @@ def _begun_row(change: Begun, names: _Names) -> list[Any]:
         [[names.member(member), address] for member, address in change.members],
         list(map(list, change.spaces)),
         [list(map(names.member, row)) for row in change.rows],
-        *_least(change.min_in_sync),
+        change.min_in_sync,
+        change.auto_join,
     ]
 
 
@@ -165,9 +174,10 @@ def _begun(row: list[Any], places: _Places) -> Begun:
         known, address = read_fields(pair, places.member, as_text)
         return known, address
 
-    cluster, store, history, members, spaces, rows = read_fields(
-        row, as_id, as_id, as_id, each(member), each(_space), each(each(places.member))
-    )
+    cluster, store, history, members, spaces, rows, min_in_sync, auto_join = read_fields(
+        row, as_id, as_id, as_id, each(member), each(_space), each(each(places.member)),
+        later=((as_number, 1), (as_flag, True)),
+    )  # fmt: skip
     return Begun(
         cluster=cluster,
         store=store,
@@ -175,26 +185,20 @@ def _begun(row: list[Any], places: _Places) -> Begun:
         members=members,
         spaces=spaces,
         rows=rows,
-        min_in_sync=_least_of(row[6:]),
+        min_in_sync=min_in_sync,
+        auto_join=auto_join,
     )
 
 
-def _least(min_in_sync: int) -> list[int]:
-    """Return the field of the fewest copies for a write, which is left out if it is one."""
-    return [min_in_sync] if min_in_sync > 1 else []
-
-
-def _least_of(fields: list[Any]) -> int:
-    return as_number(fields[0]) if fields else 1
-
-
 def _joined_row(change: Joined, names: _Names) -> list[Any]:
-    return [names.incarnation(change.incarnation), change.nonce, change.address]
+    return [names.incarnation(change.incarnation), change.nonce, change.address, change.voter]
 
 
 def _joined(row: list[Any], places: _Places) -> Joined:
-    incarnation, nonce, address = read_fields(row, places.incarnation, as_bytes, as_text)
-    return Joined(incarnation=incarnation, nonce=nonce, address=address)
+    incarnation, nonce, address, voter = read_fields(
+        row, places.incarnation, as_bytes, as_text, later=((as_flag, False),)
+    )
+    return Joined(incarnation=incarnation, nonce=nonce, address=address, voter=voter)
 
 
 def _gone_row(change: MemberGone, names: _Names) -> list[Any]:
@@ -305,6 +309,47 @@ def _added(row: list[Any], places: _Places) -> CopiesAdded:
     return CopiesAdded(**_copy_of(row, places))
 
 
+def _baseline_row(change: BaselineChanged, names: _Names) -> list[Any]:
+    return [list(map(names.member, change.baseline))]
+
+
+def _baseline(row: list[Any], places: _Places) -> BaselineChanged:
+    (baseline,) = read_fields(row, each(places.member))
+    return BaselineChanged(baseline=baseline)
+
+
+def _wanted_row(change: MemberWanted, names: _Names) -> list[Any]:
+    return [names.member(change.member), change.wanted]
+
+
+def _wanted(row: list[Any], places: _Places) -> MemberWanted:
+    member, wanted = read_fields(row, places.member, as_flag)
+    return MemberWanted(member=member, wanted=wanted)
+
+
+def _goals_row(change: GoalsSet, names: _Names) -> list[Any]:
+    members = list(map(names.member, change.members))
+    return [members, [[p, list(map(names.member, goal))] for p, goal in change.goals]]
+
+
+def _goals(row: list[Any], places: _Places) -> GoalsSet:
+    def goal(value: object) -> tuple[int, tuple[UUID, ...]]:
+        partition, members = read_fields(value, as_number, each(places.member))
+        return partition, members
+
+    members, goals = read_fields(row, each(places.member), each(goal))
+    return GoalsSet(members=members, goals=goals)
+
+
+def _reached_row(change: GoalsReached, _names: _Names) -> list[Any]:
+    return [list(change.partitions)]
+
+
+def _reached(row: list[Any], _places: _Places) -> GoalsReached:
+    (partitions,) = read_fields(row, each(as_number))
+    return GoalsReached(partitions=partitions)
+
+
 # Append; change nothing.
 _SHAPES: Mapping[type, _Shape] = {
     Begun: _Shape(1, _begun_row, _begun),
@@ -319,6 +364,10 @@ _SHAPES: Mapping[type, _Shape] = {
     CopiesRemoved: _Shape(10, _copy_row, _removed),
     CopiesAdmitted: _Shape(11, _copy_row, _admitted),
     CopiesAdded: _Shape(12, _copy_row, _added),
+    BaselineChanged: _Shape(13, _baseline_row, _baseline),
+    MemberWanted: _Shape(14, _wanted_row, _wanted),
+    GoalsSet: _Shape(15, _goals_row, _goals),
+    GoalsReached: _Shape(16, _reached_row, _reached),
 }
 _BY_NUMBER = {shape.number: shape for shape in _SHAPES.values()}
 
@@ -356,7 +405,16 @@ def _maybe_bytes(one: UUID | None) -> bytes | None:
 
 def _member_row(known: KnownMember, names: _Names) -> list[Any]:
     place = names.member(known.member)
-    return [place, known.address, known.since, known.boot, known.nonce, known.present]
+    return [
+        place,
+        known.address,
+        known.since,
+        known.boot,
+        known.nonce,
+        known.present,
+        known.voter,
+        known.wanted,
+    ]
 
 
 def _copies_row(copies: PartitionCopies, names: _Names) -> list[Any]:
@@ -370,6 +428,7 @@ def _copies_row(copies: PartitionCopies, names: _Names) -> list[Any]:
         copies.changed,
         copies.opened,
         [[names.incarnation(one.copy), one.admission] for one in copies.moving],
+        list(map(names.member, copies.goal)),
     ]
 
 
@@ -380,10 +439,11 @@ def _namespace_row(known: KnownNamespace) -> list[Any]:
 def _topology(value: object) -> Topology:
     index, ids, incarnations, named, members, *rest = read_fields(
         value, as_number, each(as_id), as_list, as_list, as_list, as_list, as_list, as_list,
-        as_list, as_number,
+        as_list, as_number, later=((as_number, 1), (as_flag, True), (as_list, None)),
     )  # fmt: skip
     places = _Places(ids, incarnations)
-    baseline, spaces, partitions, namespaces, next_namespace = rest
+    baseline, spaces, partitions, namespaces, next_namespace, min_in_sync, auto_join, placed = rest
+    placed = baseline if placed is None else placed
     cluster, store, history = read_fields(named, maybe(as_id), maybe(as_id), maybe(as_id))
     topology = Topology(
         cluster=cluster,
@@ -396,18 +456,28 @@ def _topology(value: object) -> Topology:
         partitions=tuple(_copies(*numbered, places) for numbered in enumerate(partitions)),
         namespaces=_by_key(map(_namespace, namespaces), lambda known: known.id),
         next_namespace=next_namespace,
-        min_in_sync=_least_of(as_list(value)[10:]),
+        min_in_sync=min_in_sync,
+        auto_join=auto_join,
+        placed=tuple(map(places.member, placed)),
     )
     _check(topology, ids)
     return topology
 
 
 def _member(row: object, places: _Places) -> KnownMember:
-    member, address, since, boot, nonce, present = read_fields(
-        row, places.member, as_text, as_number, as_number, as_bytes, as_flag
-    )
+    member, address, since, boot, nonce, present, voter, wanted = read_fields(
+        row, places.member, as_text, as_number, as_number, as_bytes, as_flag,
+        later=((as_flag, False), (maybe(as_flag), None)),
+    )  # fmt: skip
     return KnownMember(
-        member=member, address=address, since=since, boot=boot, nonce=nonce, present=present
+        member=member,
+        address=address,
+        since=since,
+        boot=boot,
+        nonce=nonce,
+        present=present,
+        voter=voter,
+        wanted=wanted,
     )
 
 
@@ -415,7 +485,7 @@ def _copies(partition: int, row: object, places: _Places) -> PartitionCopies:
     def moving_copy(value: object) -> MovingCopy:
         return MovingCopy(*read_fields(value, places.incarnation, as_number))
 
-    version, replicas, epoch, author, in_sync, changed, opened, moving = read_fields(
+    version, replicas, epoch, author, in_sync, changed, opened, moving, goal = read_fields(
         row,
         as_number,
         each(maybe(places.member)),
@@ -425,6 +495,7 @@ def _copies(partition: int, row: object, places: _Places) -> PartitionCopies:
         as_number,
         as_flag,
         each(moving_copy),
+        later=((each(places.member), ()),),
     )
     return PartitionCopies(
         row=PartitionRow(partition=partition, version=version, replicas=replicas),
@@ -434,6 +505,7 @@ def _copies(partition: int, row: object, places: _Places) -> PartitionCopies:
         changed=changed,
         opened=opened,
         moving=moving,
+        goal=goal,
     )
 
 

@@ -7,7 +7,7 @@ append fields.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -74,12 +74,24 @@ def as_list(value: object) -> list[Any]:
     return value
 
 
-def read_fields(row: object, *readers: Callable[[object], Any]) -> list[Any]:
-    """Return the first fields of an array, a reader for each; ``ValueError`` if one is missing."""
+def read_fields(
+    row: object,
+    *readers: Callable[[object], Any],
+    later: Sequence[tuple[Callable[[object], Any], Any]] = (),
+) -> list[Any]:
+    """Return the first fields of an array, a reader for each; ``ValueError`` if one is missing.
+
+    ``later`` has readers of fields that earlier versions did not write, each with what it is then.
+    """
     fields = as_list(row)
     if len(fields) < len(readers):
         raise ValueError(f"expected {len(readers)} fields, found {len(fields)}")
-    return [reader(field) for reader, field in zip(readers, fields, strict=False)]
+    found = [reader(field) for reader, field in zip(readers, fields, strict=False)]
+    behind = fields[len(readers) :]
+    return found + [
+        reader(behind[place]) if place < len(behind) else missing
+        for place, (reader, missing) in enumerate(later)
+    ]
 
 
 def _unexpected(what: str, found: object) -> ValueError:

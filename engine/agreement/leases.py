@@ -21,11 +21,12 @@ Left out: which partitions a lease covers, which is what the log gives its holde
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
+from ...affinity.changes import BaselineChanged, Decision
 from ...affinity.takeovers import GivenUp
-from ...affinity.topology import Incarnation
+from ...affinity.topology import Incarnation, Topology
 from .timing import Timing
 
 ROUNDS_MAX = 64
@@ -38,6 +39,21 @@ FOREVER = float("inf")
 def majority(members: Iterable[UUID]) -> int:
     """Return how many of some members are a majority."""
     return len(list(members)) // 2 + 1
+
+
+def voting(topology: Topology, proposed: Decision | None) -> tuple[tuple[UUID, ...], ...]:
+    """Return the baselines of which each has to give a majority.
+
+    While a baseline changes that are both, the old one and the new one (C4).
+    """
+    changes = () if proposed is None else proposed.changes
+    following = [one.baseline for one in changes if isinstance(one, BaselineChanged)]
+    return (topology.baseline, *following)
+
+
+def has_majorities(members: Collection[UUID], baselines: Iterable[tuple[UUID, ...]]) -> bool:
+    """Tell whether some members are a majority of each of some baselines."""
+    return all(len({*members} & {*one}) >= majority(one) for one in baselines)
 
 
 class CoordinatorLease:
@@ -62,20 +78,24 @@ class CoordinatorLease:
         if number in self._sent:
             self._answered[member] = max(number, self._answered.get(member, 0))
 
-    def newest(self, baseline: Iterable[UUID]) -> int:
-        """Return the newest round that a majority answered; 0 if there is none."""
-        members = list(baseline)
+    def newest(self, baselines: Iterable[tuple[UUID, ...]]) -> int:
+        """Return the newest round that a majority of each baseline answered; 0 if there is none."""
+        return min(map(self._newest, baselines))
+
+    def _newest(self, members: tuple[UUID, ...]) -> int:
         rounds = sorted((self._answered.get(member, 0) for member in members), reverse=True)
         return rounds[majority(members) - 1]
 
-    def end(self, baseline: Iterable[UUID]) -> float:
-        """Return when the lease ends: counted from the newest round that a majority answered."""
-        sent = self._sent.get(self.newest(baseline))
+    def end(self, baselines: Iterable[tuple[UUID, ...]]) -> float:
+        """Return when the lease ends: counted from the newest round that majorities answered."""
+        sent = self._sent.get(self.newest(baselines))
         return NEVER if sent is None else sent + self._timing.scaled(self._timing.lease)
 
-    def hand_out(self, holder: Incarnation, baseline: Iterable[UUID], now: float) -> float:
+    def hand_out(
+        self, holder: Incarnation, baselines: Iterable[tuple[UUID, ...]], now: float
+    ) -> float:
         """Return for how long a member may serve from when it answered; 0 if there is no lease."""
-        end = self.end(baseline)
+        end = self.end(baselines)
         if end <= now:
             return 0.0
         self._handed[holder] = max(end, self._handed.get(holder, NEVER))

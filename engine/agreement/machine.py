@@ -30,14 +30,9 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from ...affinity.topology import (
-    Decision,
-    Incarnation,
-    PartitionCopies,
-    Topology,
-    TopologyChange,
-    applied,
-)
+from ...affinity.changes import Decision, TopologyChange
+from ...affinity.folding import applied
+from ...affinity.topology import Incarnation, PartitionCopies, Topology
 from .candidacy import Candidacy
 from .coordinator import Coordinator, Reached
 from .identity import DiskIdentity, is_impostor, misfit
@@ -103,8 +98,8 @@ class Ready:
 class Agreement:
     """The part of one incarnation.
 
-    ``uniform`` gives random numbers from 0 to 1.  A disk that was never started before waits for no
-    lease, as it cannot have promised one.
+    ``votes_only`` tells that it is to hold no data.  ``uniform`` gives random numbers from 0 to 1.
+    A disk that was never started before waits for no lease, as it cannot have promised one.
     """
 
     def __init__(
@@ -118,6 +113,7 @@ class Agreement:
         uniform: Callable[[], float],
         now: float,
         decisions: Sequence[Decision] = (),
+        votes_only: bool = False,
     ) -> None:
         self.me = disk.incarnation
         self.topology = topology
@@ -134,10 +130,13 @@ class Agreement:
         """Why the cluster will not have this disk."""
         self._disk = disk
         self._address = address
+        self._votes_only = votes_only
         self._timing = timing
         self._uniform = uniform
         self._decisions = list(decisions)
         self._ends: dict[UUID, Reached] = {}
+        self.known_by_all = 0
+        """Up to which index all members that are present have durably what was decided."""
         self._following = NO_TERM
         self._heard = NEVER
         self._told: dict[UUID, float] = {}
@@ -296,7 +295,10 @@ class Agreement:
             return
         if now >= self._next_join and not self.topology.is_present(self.me):
             self._next_join = now + self._timing.heartbeat
-            self._tell_baseline(Join(credentials=self._credentials(), address=self._address))
+            join = Join(
+                credentials=self._credentials(), address=self._address, voter=self._votes_only
+            )
+            self._tell_baseline(join)
         if self._leading is not None:
             self._lead_on(self._leading, now)
         elif self._candidacy is not None:
@@ -343,9 +345,13 @@ class Agreement:
         self._candidacy = Candidacy(term, sure=sure, until=now + patience)
         question = AskPromise(term=term, sure=sure)
         self._send(self.me.member, self._answer(question, now))
-        for member in self.topology.baseline:
+        for member in sorted(self._asked()):
             if member != self.me.member:
                 self._send(member, question)
+
+    def _asked(self) -> set[UUID]:
+        """Return who is pinged, and asked to promise: the baseline, and who may come into it."""
+        return {*self.topology.baseline, *self.topology.members_present}
 
     def _on_ask_promise(self, message: AskPromise, envelope: Envelope, now: float) -> None:
         if message.term.member == envelope.sender.member:
@@ -403,12 +409,21 @@ class Agreement:
         if leading.has_lost(self.topology, now):
             return self._resign(now)
         if now >= leading.next_round:
-            ping = Ping(term=leading.term, round=leading.begin_round(now))
-            present = {m for m, known in self.topology.members.items() if known.present}
-            for member in sorted(present | set(self.topology.baseline)):
+            ping = Ping(
+                term=leading.term, round=leading.begin_round(now), known=self._known_by_all()
+            )
+            for member in sorted(self._asked()):
                 self._send(member, ping)
             self._propose_again(leading)
         self._decide_more(leading, now)
+
+    def _known_by_all(self) -> int:
+        """Return up to where all members that are present have what was decided, durably."""
+        ends = (self._ends.get(one.member) for one in self.topology.present)
+        shown = zip(self.topology.present, ends, strict=True)
+        return min(
+            (end.end if end and end.boot == one.boot else 0 for one, end in shown), default=0
+        )
 
     def _decide_more(self, leading: Coordinator, now: float) -> None:
         for disk, reason in leading.refused_joins(self.topology, self._ends):
@@ -494,6 +509,7 @@ class Agreement:
                 self.voter.promise(message.term)
                 self._note(PromisedTerm(message.term))
             self.voter.hold(now + self._timing.lease)
+        self.known_by_all = max(self.known_by_all, message.known)
         if message.term >= self.voter.promised:
             self._resign_before(message.term, now)
             self._following = message.term
@@ -591,8 +607,9 @@ class Agreement:
             self._decisions.clear()
         leading = self._leading
         proposed = None if leading is None else leading.proposed
-        if proposed is not None and proposed.index <= topology.index:
-            self._resign(now)  # somebody else decided that one
+        is_over = proposed is not None and proposed.index <= topology.index
+        if leading is not None and (is_over or self.me.member not in topology.baseline):
+            self._resign(now)  # somebody else decided that one, or others vote
         if topology.is_gone(self.me) or is_impostor(self.me, self._disk.fresh, topology):
             self.lease.give_up()
             self._leading = self._candidacy = None

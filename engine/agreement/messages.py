@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
-from ...affinity.topology import Decision, Incarnation, Topology, TopologyChange
+from ...affinity.changes import Decision, TopologyChange
+from ...affinity.topology import Incarnation, Topology
 from .journal_format import NO_TERM as NO_TERM, Term as Term
 
 
@@ -93,10 +94,11 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
-    """A coordinator's heartbeat."""
+    """A coordinator's heartbeat; ``known``: up to there all who are present have the decisions."""
 
     term: Term
     round: int
+    known: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +136,11 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """An incarnation asks to be in the topology."""
+    """An incarnation asks to be in the topology; a ``voter`` holds no data."""
 
     credentials: Credentials
     address: str
+    voter: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...affinity.topology import ChangeError, Decision, Topology, applied
+from ...affinity.changes import Decision
+from ...affinity.folding import ChangeError, applied
+from ...affinity.topology import Topology
 from ...wal.records.shapes import UndecodableRecordError
 from ..system.layout import CONFIG_LOG_NAME
 from .encoding import decision_bytes, decision_of, topology_bytes, topology_of

@@ -29,6 +29,10 @@ class Timing:
     """How much longer than the next older member one waits to stand, and the random part."""
     restart_wait: float = 10.0
     """How long a partition of whose in-sync set nobody stayed waits for all of it to come back."""
+    join_wait: float = 5.0
+    """How long a new member has to be there before it enters the baseline."""
+    swap_pause: float = 1.0
+    """How long a primary waits before it gives more partitions back to the first of their rows."""
 
     def __post_init__(self) -> None:
         if self.lease < LEASE_SECONDS_MIN:

@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-from ...affinity.topology import Decision
+from ...affinity.changes import Decision
 from .leases import NEVER
 from .messages import NO_TERM, Acceptance, Term
 

@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from ...affinity.topology import Decision, Incarnation, TopologyChange
+from ...affinity.changes import Decision, TopologyChange
+from ...affinity.topology import Incarnation
 from ...wal.records.shapes import UndecodableRecordError
 from ..net.frames import FrameError, Message
 from ..net.handshake import Introduction
@@ -206,8 +207,8 @@ def _fetch(after: int) -> Fetch:
     return Fetch(after=as_number(after))
 
 
-def _ping(term: list[Any], round_: int) -> Ping:
-    return Ping(term=_term(term), round=as_number(round_))
+def _ping(term: list[Any], round_: int, known: int) -> Ping:
+    return Ping(term=_term(term), round=as_number(round_), known=as_number(known))
 
 
 def _pong_fields(pong: Pong) -> list[Any]:
@@ -259,8 +260,8 @@ def _release(partition: int, epoch: int, target: bytes | None) -> Release:
     )
 
 
-def _join(credentials: list[Any], address: str) -> Join:
-    return Join(credentials=_credentials(credentials), address=address)
+def _join(credentials: list[Any], address: str, voter: bool) -> Join:
+    return Join(credentials=_credentials(credentials), address=address, voter=voter)
 
 
 def _join_refused(member: bytes, boot: int, nonce: bytes, reason: str) -> JoinRefused:
@@ -316,11 +317,13 @@ _FORMS: Mapping[type, _Form] = {
     ),
     Decided: _Form("decided", _decided_fields, _decided),
     Fetch: _Form("fetch", lambda one: (one.after,), _fetch),
-    Ping: _Form("ping", lambda one: (_term_row(one.term), one.round), _ping),
+    Ping: _Form("ping", lambda one: (_term_row(one.term), one.round, one.known), _ping),
     Pong: _Form("pong", _pong_fields, _pong),
     Lease: _Form("lease", _lease_fields, _lease),
     Release: _Form("release", _release_fields, _release),
-    Join: _Form("join", lambda one: (_credentials_row(one.credentials), one.address), _join),
+    Join: _Form(
+        "join", lambda one: (_credentials_row(one.credentials), one.address, one.voter), _join
+    ),
     JoinRefused: _Form(
         "join-refused",
         lambda one: (

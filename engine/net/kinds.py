@@ -94,7 +94,7 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (12, "propose", CONTROL, "term:list decision:bytes"),
     (13, "accepted", CONTROL, "term:list index:int promised:list"),
     (14, "decided", CONTROL, "decisions:bytes* topology:bytes?"),
-    (15, "ping", CONTROL, "term:list round:int"),
+    (15, "ping", CONTROL, "term:list round:int known:int"),
     (16, "pong", CONTROL,
      "term:list round:int votes:flag promised:list end:int"
      " reaches:bytes*"),
@@ -102,7 +102,7 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (18, "release", CONTROL, "partition:int epoch:int target:bytes?"),
     (19, "confirm-epoch", CONTROL, "ask:int partitions:int* epochs:int*"),
     (20, "epoch-confirmed", CONTROL, "ask:int partitions:int* epochs:int*"),
-    (21, "join", CONTROL, "credentials:list address:text"),
+    (21, "join", CONTROL, "credentials:list address:text voter:flag"),
     (22, "leave", CONTROL, "member:bytes boot:int"),
     (23, "ready", CONTROL, "boot:int"),
     (24, "fetch", CONTROL, "after:int"),

@@ -34,6 +34,8 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     "partition": typed_fields("partition:int"),
     "copies": typed_fields("first:int limit:int"),
     "move": typed_fields("partition:int member:bytes"),
+    "topology": (),
+    "want": typed_fields("member:bytes wanted:flag"),
 }
 READS = typed_fields("namespace:int keys:bytes* epochs:int* counters:int*")
 RANGES = typed_fields("namespace:int partitions:int* low:bytes high:bytes? count:int digest:bytes")

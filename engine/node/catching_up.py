@@ -88,7 +88,7 @@ class _Filling:
 
 
 class CatchingUp:
-    """What one incarnation does to come back to the partitions of its rows."""
+    """What one incarnation does to come back to the partitions that it shall hold."""
 
     def __init__(
         self,
@@ -145,8 +145,8 @@ class CatchingUp:
     def _may_come_back(self, copies: PartitionCopies, epoch: int) -> bool:
         return (
             copies.epoch == epoch
-            and self._me.member in copies.row.replicas
-            and not any(one.member == self._me.member for one in copies.in_sync)
+            and copies.may_hold(self._me.member)
+            and not copies.has(self._me.member)
             and copies.author != self._me
             and self._log.failure is None
             and copies.row.partition not in self._log.unsaid

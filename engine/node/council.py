@@ -19,8 +19,10 @@ from uuid import UUID
 
 import trio
 
+from ...affinity.changes import TopologyChange
 from ...affinity.errors import TidelogError, UsageError
-from ...affinity.topology import ChangeError, Incarnation, Topology, TopologyChange
+from ...affinity.folding import ChangeError
+from ...affinity.topology import Incarnation, Topology
 from ..agreement.journal import Journal
 from ..agreement.journal_format import SnapshotRecord
 from ..agreement.machine import Agreement, Outgoing, Ready

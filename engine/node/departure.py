@@ -18,8 +18,10 @@ from uuid import UUID
 
 import trio
 
-from ...affinity.topology import MemberGone, PartitionCopies
+from ...affinity.changes import MemberGone
+from ...affinity.topology import PartitionCopies
 from ..agreement.departures import HAND_OVER
+from ..agreement.timing import Timing
 from ..replication.streams import Streams
 from .council import Council
 from .log import NodeLog
@@ -32,6 +34,8 @@ HAND_OVER_S_MAX = 2 * DRAIN_S_MAX
 """Seconds that a member that stops waits for the others to serve what it did."""
 HAND_OVERS_MAX = 3
 """Times that it does so: of members that all stop one may get what another one has served."""
+GIVEN_BACK_MAX = 8
+"""Partitions that are given back at once: clients wait meanwhile."""
 ASK_S_MAX = 2.0
 """Seconds that a member that stops waits for the others to take note of it."""
 
@@ -40,12 +44,18 @@ class Departure:
     """What one incarnation gives away by plan."""
 
     def __init__(
-        self, log: NodeLog, partitions: Partitions, streams: Streams, council: Council
+        self,
+        log: NodeLog,
+        partitions: Partitions,
+        streams: Streams,
+        council: Council,
+        timing: Timing,
     ) -> None:
         self._log = log
         self._partitions = partitions
         self._streams = streams
         self._council = council
+        self._timing = timing
 
     def __repr__(self) -> str:
         return f"<Departure of {self._council.agreement.me}>"
@@ -61,6 +71,27 @@ class Departure:
             await self._until(lambda: not any(map(self._has_pending, copies)))
         self._council.release([one.row.partition for one in copies if self._is_newest(one)], target)
         await self._until(lambda: all(map(self._is_opened_anew, copies)))
+
+    async def give_back(self) -> None:
+        """Let the first of each row, or goal, serve it once it can, some at a time; for ever."""
+        while True:
+            await trio.sleep(self._timing.swap_pause)
+            for target, copies in self._to_give_back().items():
+                with trio.move_on_after(HAND_OVER_S_MAX):
+                    await self.hand_over(copies[:GIVEN_BACK_MAX], target)
+
+    def _to_give_back(self) -> dict[UUID, list[PartitionCopies]]:
+        """Return the partitions that others shall serve, and can, by who that is."""
+        found: dict[UUID, list[PartitionCopies]] = {}
+        if self._partitions.draining or self._log.failure is not None:
+            return found
+        for copies in self._partitions.authored():
+            partition, first = copies.row.partition, copies.first
+            if first != copies.author.member and self._partitions.is_open(partition):
+                stream = self._streams.get(partition)
+                if copies.has(first) and stream is not None and stream.has_nearly_all(first):
+                    found.setdefault(first, []).append(copies)
+        return found
 
     async def leave(self) -> None:
         """Hand over what others have, answer what is under way, and tell the others.

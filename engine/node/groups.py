@@ -25,16 +25,8 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from ...affinity.topology import (
-    CopiesRemoved,
-    EpochsOpened,
-    Incarnation,
-    MemberGone,
-    PartitionCopies,
-    Takeover,
-    Topology,
-    TopologyChange,
-)
+from ...affinity.changes import CopiesRemoved, EpochsOpened, MemberGone, Takeover, TopologyChange
+from ...affinity.topology import Incarnation, PartitionCopies, Topology
 from ...wal.records import (
     CommitUptoRecord,
     Opened,
@@ -79,6 +71,7 @@ from ..replication.stream import (
 from ..replication.streams import Streams
 from .arrivals import ArrivedItems
 from .catching_up import CatchingUp
+from .leftovers import Leftovers
 from .log import Haste, NodeLog
 from .outflow import Outflow
 from .partitions import Partitions
@@ -166,6 +159,7 @@ class ReplicaGroups:
         self.readers: Readers
         self.supplies: Supplies
         self.catching_up: CatchingUp
+        self.leftovers: Leftovers
         """Set before anything arrives."""
 
     def __repr__(self) -> str:
@@ -278,6 +272,7 @@ class ReplicaGroups:
                 self._unannounced.pop(partition, None)
         self.supplies.decided(topology)
         self.catching_up.decided(older, topology)
+        self.leftovers.decided(older, topology)
         if sealed:
             self._tell_and_report(sealed)
         self._log.decide()
@@ -682,6 +677,7 @@ class ReplicaGroups:
             self._decisions.suggest(EpochsOpened(opened=tuple(self._unannounced.items())))
         self.supplies.tick()
         self.catching_up.tick()
+        self.leftovers.tick()
         self._complain(now)
 
     def _complain(self, now: float) -> None:

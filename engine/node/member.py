@@ -22,6 +22,14 @@ from uuid import UUID
 
 import trio
 
+from ...affinity.changes import (
+    GoalsSet,
+    MemberWanted,
+    NamespaceDropped,
+    NamespaceMade,
+    NamespaceRenamed,
+    TopologyChange,
+)
 from ...affinity.errors import (
     ClusterError,
     DeadlineError,
@@ -30,15 +38,9 @@ from ...affinity.errors import (
     TidelogError,
     UsageError,
 )
-from ...affinity.topology import (
-    Incarnation,
-    NamespaceDropped,
-    NamespaceMade,
-    NamespaceRenamed,
-    Topology,
-    TopologyChange,
-)
+from ...affinity.topology import Incarnation, Topology
 from ...wal.records import DropNamespaceRecord, NamespaceRecord, Record
+from ..agreement.encoding import topology_bytes
 from ..agreement.machine import Agreement
 from ..agreement.timing import Timing
 from ..commit import outcomes
@@ -58,6 +60,7 @@ from .copy_reads import CopyReads
 from .council import Council
 from .departure import Departure
 from .groups import REPLICA_TIMEOUT_S, ReplicaGroups
+from .leftovers import Leftovers
 from .log import NodeLog
 from .member_files import OLD_DISK_HINT, OpenMember
 from .outflow import Outflow
@@ -86,7 +89,9 @@ log = logging.getLogger("tidelog.node")
 class RunningMember:
     """One incarnation of a member; ``run`` it once."""
 
-    def __init__(self, opened: OpenMember, *, address: str, timing: Timing) -> None:
+    def __init__(
+        self, opened: OpenMember, *, address: str, timing: Timing, votes_only: bool = False
+    ) -> None:
         environment, history = opened.files.environment, opened.known.topology.history
         assert history is not None
         self._opened = opened
@@ -102,6 +107,7 @@ class RunningMember:
             uniform=environment.random.random,
             now=environment.boottime(),
             decisions=opened.known.decisions,
+            votes_only=votes_only,
         )
         self.transport = Transport(
             environment,
@@ -137,6 +143,7 @@ class RunningMember:
             reached, self.groups.announce,
         )  # fmt: skip
         self.groups.catching_up = CatchingUp(me, self.log, outflow, followed, self, now, reached)
+        self.groups.leftovers = Leftovers(me, self.log, self.agreement, now)
         near = (me.member.bytes, me.boot)
         copy_reads = CopyReads(
             me, self.log, self.partitions, streams, self.groups, outflow, environment.boottime
@@ -146,7 +153,7 @@ class RunningMember:
         opened.files.keeper.follow(self.log)
         opened.files.keeper.indexes_by_reading = True  # what copies log is not in order of numbers
         opened.files.adopt(self.log)
-        self._departure = Departure(self.log, self.partitions, streams, self.council)
+        self._departure = Departure(self.log, self.partitions, streams, self.council, timing)
         self._carrying = trio.Lock()
         """Held by who writes the data file, so that nobody waits for it in a thread."""
         self._lines: dict[bytes, Connection] = {}
@@ -179,7 +186,8 @@ class RunningMember:
             await self._nursery.start(self.transport.run)
             ready(await self.transport.listen(listen))
             returning = (self.groups.supplies.run, self.groups.catching_up.run)
-            for work in (self.log.run, self.council.run, self._look_after, *returning):
+            giving_back = self._departure.give_back
+            for work in (self.log.run, self.council.run, self._look_after, giving_back, *returning):
                 self._nursery.start_soon(work)
             await self._ended.wait()
             self._nursery.cancel_scope.cancel()
@@ -527,7 +535,7 @@ class RunningMember:
         """Let another member serve a partition of this one; ``done`` hears None once it does."""
         copies = self.agreement.topology.partitions[partition]
         listed = {copy.member.bytes for copy in copies.in_sync if copy in self._effective.present}
-        if member not in listed:
+        if member not in listed or not copies.may_hold(UUID(bytes=member)):
             names = ", ".join(sorted(f"{str(UUID(bytes=one))[:8]}" for one in listed))
             raise UsageError(
                 f"partition {partition} cannot be served by {member.hex()[:8]}, which is not in "
@@ -535,8 +543,19 @@ class RunningMember:
                 hint="Choose one of these, or wait until the copy has caught up.",
             )
 
+        target = UUID(bytes=member)
+        goal = (target, *(one for one in copies.wanted if one != target))
+        goals = GoalsSet(members=self._effective.placed, goals=((partition, goal),))
+
         async def hand_over() -> None:
-            await self._departure.hand_over([copies], UUID(bytes=member))
+            # Who shall serve it is decided first: else it would be given back to the first of its
+            # row.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.council.propose, goals)
+                while self._effective.partitions[partition].first != target:
+                    await self._effects.wait()
+                nursery.cancel_scope.cancel()
+            await self._departure.hand_over([copies], target)
             author = self.agreement.topology.partitions[partition].author
             if author.member.bytes == member:
                 done(None)
@@ -563,6 +582,10 @@ class RunningMember:
                 f"there is no partition {partition}", hint=f"Name one of 0 to {count - 1}."
             )
         return self.groups.story(partition)
+
+    def topology_bytes(self) -> bytes:
+        """Return the newest topology, as it is written, for whoever wants to join."""
+        return topology_bytes(self.agreement.topology)
 
     def copies(self, first: int, limit: int) -> Mapping[str, Any]:
         """Return who holds so many partitions from a number on, and what they have here."""
@@ -672,4 +695,6 @@ def _is_effective(change: TopologyChange, before: Topology, topology: Topology) 
         case NamespaceDropped(name=name):
             gone = [one.id for one in before.namespaces.values() if one.name == name]
             return bool(gone) and not set(gone) & topology.namespaces.keys()
+        case MemberWanted(member=member, wanted=wanted):
+            return topology.members[member].wanted is wanted
     raise AssertionError(change)

@@ -11,18 +11,21 @@ Left out: what runs on these files (``member``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid5
 
 from ...affinity.assignment import assign
+from ...affinity.changes import Begun, Decision
 from ...affinity.errors import ClusterError, CorruptLogError, UsageError
 from ...affinity.partitions import Space
 from ...affinity.rows import REPLICAS_MAX
-from ...affinity.topology import Begun, Decision
+from ...affinity.topology import Topology
+from ...wal.ports import Directory
 from ..agreement.identity import DiskIdentity, misfit
 from ..agreement.journal import Journal
-from ..agreement.noting import Restored, noted_records, restored
+from ..agreement.noting import Restored, noted_records, restored, snapshot_of
 from ..store.claim import Claim, claim_store
 from ..store.creation import Membership, check_partition_count, create_store
 from ..store.options import Options
@@ -117,6 +120,68 @@ def init_member(
         )
     if member not in dict(members):
         raise UsageError(f"member {member} is not among the members of its cluster")
+    decision = first_decision(cluster, members, partitions, backups, min_in_sync)
+    [begun] = decision.changes
+    assert isinstance(begun, Begun)
+    membership = Membership(
+        cluster=cluster, store=begun.store, history=begun.history, member=member
+    )
+    with _empty_place(environment, directory) as root:
+        journal = Journal.create(root, identity=member.bytes, cluster=cluster.bytes)
+        try:
+            journal.append(noted_records([decision], None).records)
+            journal.sync()
+        finally:
+            journal.close()
+        create_store(environment, directory, partitions, membership)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newcomer:
+    """Who a new member of a cluster that runs will be: its id, its address, what it is for.
+
+    ``seeds`` are addresses of members that may tell of the cluster.
+    """
+
+    seeds: tuple[str, ...]
+    address: str
+    member: UUID | None = None
+    voter: bool = False
+
+
+def is_member(environment: Environment, directory: str) -> bool:
+    """Tell whether a directory is that of a member, or of a store, already."""
+    disk = environment.disk
+    return disk.kind(directory) is not None and MANIFEST_NAME in disk.directory(directory).names()
+
+
+def join_member(
+    environment: Environment, directory: str, *, member: UUID, topology: Topology
+) -> None:
+    """Make the directory of a member that joins a cluster of this topology, without data.
+
+    Raises ``UsageError`` for a directory that has something in it, ``DiskError``,
+    ``DiskFullError``.
+    """
+    assert topology.cluster is not None
+    assert topology.store is not None
+    assert topology.history is not None
+    membership = Membership(
+        cluster=topology.cluster, store=topology.store, history=topology.history, member=member
+    )
+    snapshot = snapshot_of(topology)
+    with _empty_place(environment, directory) as root:
+        journal = Journal.create(root, identity=member.bytes, cluster=topology.cluster.bytes)
+        try:
+            journal.snapshot(snapshot.index, snapshot.term, snapshot.data, ())
+        finally:
+            journal.close()
+        create_store(environment, directory, len(topology.partitions), membership)
+
+
+@contextmanager
+def _empty_place(environment: Environment, directory: str) -> Iterator[Directory]:
+    """Lock a directory that becomes a member's; made if need be, and empty."""
     check_place(environment, directory)
     disk = environment.disk
     if disk.kind(directory) is None:
@@ -126,25 +191,8 @@ def init_member(
     lock = take_lock(environment, directory)
     try:
         with translated_disk("making a member's directory"):
-            root = disk.directory(directory)
             _clear_remains(environment, directory)
-            decision = first_decision(cluster, members, partitions, backups, min_in_sync)
-            journal = Journal.create(root, identity=member.bytes, cluster=cluster.bytes)
-            try:
-                journal.append(noted_records([decision], None).records)
-                journal.sync()
-            finally:
-                journal.close()
-            [begun] = decision.changes
-            assert isinstance(begun, Begun)
-            create_store(
-                environment,
-                directory,
-                partitions,
-                Membership(
-                    cluster=cluster, store=begun.store, history=begun.history, member=member
-                ),
-            )
+            yield disk.directory(directory)
     finally:
         lock.release()
 

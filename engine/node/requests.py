@@ -18,7 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
+from uuid import UUID
 
+from ...affinity.changes import (
+    MemberWanted,
+    NamespaceDropped,
+    NamespaceMade,
+    NamespaceRenamed,
+    TopologyChange,
+)
 from ...affinity.errors import (
     CommitUnknownError,
     ConflictError,
@@ -27,7 +35,7 @@ from ...affinity.errors import (
     TransactionTooLargeError,
     UsageError,
 )
-from ...affinity.topology import NamespaceDropped, NamespaceMade, NamespaceRenamed, TopologyChange
+from ...wal.records.shapes import ID_SIZE
 from ..commit import outcomes
 from ..commit.outcomes import Outcome
 from ..data.namespaces import OUTCOMES, check_name
@@ -61,7 +69,7 @@ HELD_MAX = 4096
 """Requests that wait for decisions; of more than that the oldest are told to come again."""
 HELD_S_MAX = 5.0
 """Seconds that a request waits for decisions before it is told to come again."""
-AT_ONCE = frozenset(("status", "partition", "copies", "stale"))
+AT_ONCE = frozenset(("status", "partition", "copies", "stale", "topology"))
 """What a member answers for itself, whatever it knows of decisions."""
 SHARE_BYTES_MAX, SHARE_KEYS_MAX = 16 << 20, 100_000
 """Of one transaction in a cluster of several members, but for one value that is larger: it takes a
@@ -109,6 +117,9 @@ class Surroundings(Protocol):
 
     def story(self, partition: int) -> Mapping[str, Any]:
         """Return what is known of a partition; ``UsageError`` if there is none of this number."""
+
+    def topology_bytes(self) -> bytes:
+        """Return the newest topology, as it is written."""
 
     def copies(self, first: int, limit: int) -> Mapping[str, Any]:
         """Return who holds so many partitions from a number on, in columns."""
@@ -285,6 +296,16 @@ class Requests:
 
     def _copies(self, request: ClientRequest) -> None:
         request.answer(dict(self._around.copies(*request.arguments)))
+
+    def _topology(self, request: ClientRequest) -> None:
+        request.answer(self._around.topology_bytes())
+
+    def _want(self, request: ClientRequest) -> None:
+        member, wanted = request.arguments
+        if len(member) != ID_SIZE:
+            raise not_understood(f"an id of a member of {len(member)} bytes, not {ID_SIZE}")
+        change = MemberWanted(member=UUID(bytes=member), wanted=wanted)
+        self._around.change(change, request.deadline, lambda refused: _done(request, refused))
 
     def _move(self, request: ClientRequest) -> None:
         partition, member = request.arguments
@@ -601,4 +622,6 @@ _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "partition": Requests._partition,
     "copies": Requests._copies,
     "move": Requests._move,
+    "topology": Requests._topology,
+    "want": Requests._want,
 }

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from uuid import UUID
 
 import trio
 
-from ...affinity.errors import TidelogError, UsageError
+from ...affinity.errors import ClusterError, TidelogError, UsageError
 from ..agreement.timing import Timing
 from ..net.addresses import address_of, check_address
 from ..store.options import Options
 from ..system.environment import Address, Environment
+from .joining import fetch_topology
 from .member import RunningMember
-from .member_files import OpenMember, open_member
+from .member_files import Newcomer, OpenMember, is_member, join_member, open_member
 
 log = logging.getLogger("tidelog.node")
 
@@ -37,22 +39,27 @@ async def run_member(
     timing: Timing = DEFAULT_TIMING,
     options: Options = DEFAULT_OPTIONS,
     started: Callable[[RunningMember], object] | None = None,
+    newcomer: Newcomer | None = None,
 ) -> None:
     """Run the member whose directory this is until ``stop`` is set; then it drains and ends.
 
     ``listen`` is where it accepts connections, if not at the address by which the others know it;
-    a path and port 0 is a Unix socket.  ``ready`` hears where it listens, ``started`` of each
+    a path and port 0 is a Unix socket.  A ``newcomer`` joins a cluster that runs, with a directory
+    that is made if there is none.  ``ready`` hears where it listens, ``started`` of each
     incarnation.  Raises ``UsageError`` for an address off loopback without ``insecure``, and for a
     cluster of several if the member is to be ``alone``; what ``open_member`` raises;
     ``ClusterError`` if the cluster will not have this disk.
     """
+    if newcomer is not None and not is_member(environment, directory):
+        await _join(environment, directory, newcomer)
     while not stop.is_set():
         opened = await environment.run("open", lambda: open_member(environment, directory, options))
-        member = RunningMember(opened, address=_address(opened), timing=timing)
+        address, votes_only = _known_as(opened, newcomer)
+        member = RunningMember(opened, address=address, timing=timing, votes_only=votes_only)
         try:
             if alone:
                 _check_alone(directory, opened)
-            where = listen or address_of(_address(opened))
+            where = listen or address_of(address)
             if not where[0].startswith("/"):
                 check_address(where[0], insecure=insecure)
             if started is not None:
@@ -85,9 +92,29 @@ def _check_alone(directory: str, opened: OpenMember) -> None:
         )
 
 
-def _address(opened: OpenMember) -> str:
-    address: str = opened.known.topology.members[opened.disk.member].address
-    return address
+async def _join(environment: Environment, directory: str, newcomer: Newcomer) -> None:
+    """Make the directory of a new member of a cluster that runs."""
+    topology = await fetch_topology(environment, newcomer.seeds)
+    member = newcomer.member or UUID(bytes=environment.new_id(), version=4)
+
+    def made() -> None:
+        join_member(environment, directory, member=member, topology=topology)
+
+    await environment.run("open", made)
+
+
+def _known_as(opened: OpenMember, newcomer: Newcomer | None) -> tuple[str, bool]:
+    """Return the address of a member, and whether it holds no data."""
+    known = opened.known.topology.members.get(opened.disk.member)
+    if known is not None:
+        return known.address, known.voter
+    if newcomer is None:
+        raise ClusterError(
+            f"the member at {opened.files.path} has not joined its cluster yet, and does not know "
+            "at which address others shall reach it",
+            hint="Run it with --join and --listen once more.",
+        )
+    return newcomer.address, newcomer.voter
 
 
 async def _run_until(

@@ -33,16 +33,9 @@ from uuid import UUID
 
 import trio
 
+from ...affinity.changes import CopiesAdded, CopiesAdmitted, CopiesRemoved, TopologyChange
 from ...affinity.errors import CorruptLogError, SnapshotExpiredError, TidelogError
-from ...affinity.topology import (
-    CopiesAdded,
-    CopiesAdmitted,
-    CopiesRemoved,
-    Incarnation,
-    PartitionCopies,
-    Topology,
-    TopologyChange,
-)
+from ...affinity.topology import Incarnation, PartitionCopies, Topology
 from ...checkpoints.copies import CopyState
 from ...checkpoints.supplying import FoundNumbers, WantedNumbers
 from ...rebalance.choosing import (
@@ -265,9 +258,9 @@ class Supplies:
     def _may_return(self, copy: Incarnation, copies: PartitionCopies, epoch: int) -> bool:
         return (
             copies.epoch == epoch
-            and copy.member in copies.row.replicas
+            and copies.may_hold(copy.member)
             and copy in self._topology.present
-            and not any(one.member == copy.member for one in copies.in_sync)
+            and not copies.has(copy.member)
             and self._partitions.is_open(copies.row.partition)
             and self._streams.get(copies.row.partition) is not None
             and self._log.failure is None

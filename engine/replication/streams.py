@@ -48,6 +48,8 @@ BY_TAKEOVER = 0
 """The admission of a copy that is in the set since the epoch was given (W2)."""
 ITEM_OVERHEAD = 100
 """About what an item takes beside its keys and values, in bytes."""
+NEARLY_ITEMS = 64
+"""Items that a copy may lack and still take over quickly."""
 
 
 class Kept(NamedTuple):
@@ -214,6 +216,13 @@ class PartitionStream:
         for follower in self.followers.values():
             if follower.stored < self.end and now > follower.waited_since + patience:
                 yield follower.copy
+
+    def has_nearly_all(self, member: UUID) -> bool:
+        """Tell whether a member is waited for, and lacks few items: it can go on soon."""
+        return any(
+            copy.member == member and one.counts and one.stored + NEARLY_ITEMS >= self.end
+            for copy, one in self.followers.items()
+        )
 
 
 class Streams:

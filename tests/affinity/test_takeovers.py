@@ -9,22 +9,20 @@ from uuid import UUID
 import pytest
 
 from support.decisions import history_of
-from tidelog.affinity.partitions import Space
-from tidelog.affinity.takeovers import GivenUp, removals_due, takeovers_due
-from tidelog.affinity.topology import (
+from tidelog.affinity.changes import (
     Begun,
     CopiesRemoved,
     Decision,
     EpochsOpened,
-    Incarnation,
     Joined,
     MemberGone,
-    PartitionCopies,
     Takeover,
-    Topology,
     TopologyChange,
-    applied,
 )
+from tidelog.affinity.folding import applied
+from tidelog.affinity.partitions import Space
+from tidelog.affinity.takeovers import GivenUp, removals_due, takeovers_due
+from tidelog.affinity.topology import Incarnation, PartitionCopies, Topology
 
 ADA, BOB, CID, EVE = (UUID(int=number) for number in (1, 2, 3, 4))
 ADA_1, BOB_1, CID_1 = (Incarnation(member, 1) for member in (ADA, BOB, CID))

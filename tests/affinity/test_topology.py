@@ -8,30 +8,30 @@ from uuid import UUID
 import pytest
 
 from support.decisions import history_of
-from tidelog.affinity.partitions import Space
-from tidelog.affinity.topology import (
-    FIRST_NAMESPACE,
+from tidelog.affinity.changes import (
     Begun,
-    ChangeError,
     CopiesAdded,
     CopiesAdmitted,
     CopiesRemoved,
     Decision,
     EpochsOpened,
-    Incarnation,
     Joined,
-    KnownNamespace,
     MemberGone,
-    MovingCopy,
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
     Takeover,
-    Topology,
     TopologyChange,
     Touched,
-    applied,
-    verdicts,
+)
+from tidelog.affinity.folding import ChangeError, applied, verdicts
+from tidelog.affinity.partitions import Space
+from tidelog.affinity.topology import (
+    FIRST_NAMESPACE,
+    Incarnation,
+    KnownNamespace,
+    MovingCopy,
+    Topology,
 )
 from tidelog.checkpoints import replay
 
@@ -311,7 +311,7 @@ def test_who_was_started_again_may_be_admitted_under_its_new_boot() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (admitted(EVE_1, 0), "partition 0: 00000000.1 is not of its row"),
+        (admitted(EVE_1, 0), "partition 0: 00000000.1 is neither of its row nor of its goal"),
         (admitted(BOB_1, 0), "partition 0: 00000000.1 is in its in-sync set, or was under another"),
         (admitted(Incarnation(BOB, 2), 0), "00000000.2 is not in the topology"),
         (admitted(ADA_1, 0), "partition 0: 00000000.1 is in its in-sync set"),

@@ -11,7 +11,8 @@ import trio
 
 from support.raw_client import FailureError, RawClient
 from support.sim_clients import PARTITIONS, Clients, cluster, serving
-from tidelog.affinity.topology import Decision, Incarnation, MemberGone, NamespaceDropped
+from tidelog.affinity.changes import Decision, MemberGone, NamespaceDropped
+from tidelog.affinity.topology import Incarnation
 from tidelog.engine.agreement.messages import (
     Accepted,
     AskPromise,

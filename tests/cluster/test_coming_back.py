@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from support.copies import Group, live
+from support.copies import STAYING, Group, live
 from tidelog.engine.node import supplying
 from tidelog.engine.node.supplying import Supplies
 from tidelog.engine.replication.returning import Admitted, SupplyPiece
@@ -345,8 +345,11 @@ def test_nobody_comes_back_with_what_its_log_does_not_say() -> None:
         await group.equal()
         log.put_records = put_records  # type: ignore[method-assign]
         await group.put(1, b"last")
-        at.member(primary).move(group.partition, at.member_id(target).bytes, lambda _: None)
-        await group.until(lambda: primary not in group.in_sync)
+        departure, copies = at.member(primary)._departure, at.topology().partitions
+        async with trio.open_nursery() as nursery:
+            one, named = copies[group.partition], at.member_id(target)
+            nursery.start_soon(departure.hand_over, [one], named)
+            await group.until(lambda: primary not in group.in_sync)
         await trio.sleep(5)
         assert primary not in group.in_sync
         full = False
@@ -355,7 +358,7 @@ def test_nobody_comes_back_with_what_its_log_does_not_say() -> None:
         await back(group, primary)
         assert await group.value(1) == b"last"
 
-    live(scenario)
+    live(scenario, timing=STAYING)
 
 
 def with_run(**more: int) -> Callable[[SupplyPiece], SupplyPiece]:

@@ -11,7 +11,8 @@ import trio
 
 from support.raw_client import FailureError
 from support.sim_clients import PARTITIONS, Clients, cluster, made_map, serving
-from tidelog.affinity.topology import Topology, Touched
+from tidelog.affinity.changes import Touched
+from tidelog.affinity.topology import Topology
 from tidelog.codecs import Msgpack, Str
 from tidelog.engine.agreement import journal, machine
 from tidelog.engine.commit.entries import Commit

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 import trio
 
+from support.copies import STAYING
 from tidelog import codecs
 from tidelog.errors import ClusterError, TidelogError, UsageError
 from tidelog.testing import SimCluster
@@ -24,7 +25,9 @@ def live(seed: int, scenario: Callable[[SimCluster], Awaitable[None]], nodes: in
         await at.settled()
         await scenario(at)
 
-    SimCluster(seed=seed, nodes=nodes, partitions=PARTITIONS, backups=2).run(begun)
+    SimCluster(
+        seed=seed, nodes=nodes, partitions=PARTITIONS, backups=2, slow_disks=False, timing=STAYING
+    ).run(begun)
 
 
 async def moved(at: SimCluster, partition: int, target: str) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from support.copies import Group, live
+from support.copies import STAYING, Group, live
+from tidelog.checkpoints.copies import CopyState
 from tidelog.checkpoints.supplying import FoundNumbers, SupplySearch
 from tidelog.engine.data import flush
 from tidelog.engine.node.supplying import Supplies
@@ -74,6 +75,8 @@ async def a_delete_that_overtakes_what_was_missed(group: Group) -> None:
     group.at.start([name])
     copies = group.at.topology
     await group.until(lambda: bool(copies().partitions[group.partition].moving))
+    states = group.at.member(name).log.state.copies.states
+    await group.until(lambda: states.get(group.partition) is CopyState.MOVING)
     await group.remove(range(3))
     await group.until(lambda: group.at.counters(name, group.partition)[1] == 17)
     await group.until(lambda: bool(group.numbers(name)[2]))
@@ -154,7 +157,7 @@ PLANTED: list[tuple[Callable[[Patch], None], Scenario]] = [
     "scenario", dict.fromkeys(scenario for _, scenario in PLANTED), ids=lambda one: one.__name__
 )
 def test_nothing_is_found_where_nothing_is_planted(scenario: Scenario) -> None:
-    live(scenario, seed=3)
+    live(scenario, seed=3, timing=STAYING)
 
 
 @pytest.mark.parametrize(("plant", "scenario"), PLANTED, ids=lambda one: one.__name__)
@@ -163,7 +166,7 @@ def test_what_is_planted_is_found(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises(BaseException) as found:  # noqa: PT011  # which one depends on the mistake
-        live(scenario, seed=3)
+        live(scenario, seed=3, timing=STAYING)
     errors = list(leaves(found.value))
     assert any(
         isinstance(one, BrokenPromiseError | trio.TooSlowError | AssertionError) for one in errors

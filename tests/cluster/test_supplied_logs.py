@@ -86,6 +86,7 @@ def test_a_log_supplies_what_its_member_holds(seed: int) -> None:
             for one in begun:
                 one.client.close()
         await group.equal()
+        await trio.sleep(0.2)  # what has committed is told to the log by ticks
         values = {group.at.key(group.partition, i): await group.value(i) for i in range(KEYS)}
         for name in sorted(group.in_sync & group.at.running().keys()):
             found, known = found_in_log(group, name)

@@ -14,19 +14,18 @@ import pytest
 from hypothesis import given, strategies as st
 
 from support.agreement_net import QUICK, Net, Violation, begun, member, storm
-from tidelog.affinity.takeovers import takeovers_due
-from tidelog.affinity.topology import (
+from tidelog.affinity.changes import (
     Decision,
-    Incarnation,
     MemberGone,
     NamespaceDropped,
     NamespaceMade,
     Takeover,
-    Topology,
     TopologyChange,
     Touched,
-    applied,
 )
+from tidelog.affinity.folding import applied
+from tidelog.affinity.takeovers import takeovers_due
+from tidelog.affinity.topology import Incarnation, Topology
 from tidelog.engine.agreement import coordinator, machine
 from tidelog.engine.agreement.candidacy import Candidacy
 from tidelog.engine.agreement.coordinator import Coordinator
@@ -456,7 +455,7 @@ def overlap(member_rate: float, coordinator_rate: float, primary_rate: float, de
     lease = CoordinatorLease(timing)
     number = lease.begin_round(0.0)
     lease.answered(member(1), number)
-    seconds = lease.hand_out(Incarnation(member(1), 1), [member(1)], delay * coordinator_rate)
+    seconds = lease.hand_out(Incarnation(member(1), 1), [(member(1),)], delay * coordinator_rate)
     primary = PrimaryLease(timing)
     primary.answering("term", number, 0.0)
     primary.granted("term", number, seconds)

@@ -15,20 +15,17 @@ import pytest
 from support.agreement_copies import CopiesNet, deaths
 from support.agreement_net import Violation, member, storm
 from tidelog.affinity import takeovers
-from tidelog.affinity.topology import (
-    ChangeError,
+from tidelog.affinity.changes import (
     CopiesRemoved,
     Decision,
     EpochsOpened,
-    Incarnation,
     Joined,
     MemberGone,
-    PartitionCopies,
     Takeover,
-    Topology,
     TopologyChange,
-    _Draft,
 )
+from tidelog.affinity.folding import ChangeError, _Draft
+from tidelog.affinity.topology import Incarnation, PartitionCopies, Topology
 from tidelog.engine.agreement import coordinator
 from tidelog.engine.agreement.answers import Answers
 from tidelog.engine.agreement.coordinator import GIVE_IT_UP, Coordinator

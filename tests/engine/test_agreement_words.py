@@ -14,16 +14,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from support.agreement_net import begun, member
+from tidelog.affinity.changes import Decision, Joined, MemberGone, Touched
+from tidelog.affinity.folding import applied
 from tidelog.affinity.takeovers import GivenUp
-from tidelog.affinity.topology import (
-    Decision,
-    Incarnation,
-    Joined,
-    MemberGone,
-    Topology,
-    Touched,
-    applied,
-)
+from tidelog.affinity.topology import Incarnation, Topology
 from tidelog.engine.agreement.candidacy import Candidacy
 from tidelog.engine.agreement.coordinator import Coordinator, Reached
 from tidelog.engine.agreement.identity import DiskIdentity, misfit
@@ -270,7 +264,7 @@ def test_c1_a_disk_that_the_log_does_not_know_does_not_count() -> None:
     candidacy = elected(one, one.promise(2, term, sure=True), old)
     assert candidacy.would_win(one.machine.topology)
     assert not candidacy.wins(one.machine.topology)
-    assert len(candidacy.fitting(one.machine.topology)) == 1
+    assert len(candidacy._fitting(one.machine.topology)) == 1
 
 
 def test_c3_an_acceptance_counts_at_its_own_index_only() -> None:
@@ -403,7 +397,7 @@ def lease_ends(
     holder = Incarnation(member(1), 1)
     number = lease.begin_round(0.0)
     lease.answered(member(1), number)
-    seconds = lease.hand_out(holder, [member(1)], (answered + handed) * coordinator_rate)
+    seconds = lease.hand_out(holder, [(member(1),)], (answered + handed) * coordinator_rate)
     primary = PrimaryLease(TIMING)
     primary.answering("term", number, answered * primary_rate)
     primary.granted("term", number, seconds)

@@ -9,19 +9,21 @@ from typing import Any
 import pytest
 
 from support.agreement_net import member
-from tidelog.affinity.table import PartitionRow
-from tidelog.affinity.takeovers import GivenUp
-from tidelog.affinity.topology import (
+from tidelog.affinity.changes import (
     CopiesAdded,
     CopiesAdmitted,
     CopiesRemoved,
     Decision,
+    MemberGone,
+    Takeover,
+)
+from tidelog.affinity.table import PartitionRow
+from tidelog.affinity.takeovers import GivenUp
+from tidelog.affinity.topology import (
     Incarnation,
     KnownMember,
-    MemberGone,
     MovingCopy,
     PartitionCopies,
-    Takeover,
     Topology,
 )
 from tidelog.engine.agreement.coordinator import GIVE_IT_UP, Coordinator
@@ -56,7 +58,13 @@ def topology(
         )
         for partition, listed in enumerate(sets)
     )  # fmt: skip
-    return Topology(index=7, baseline=tuple(members), members=members, partitions=partitions)
+    return Topology(
+        index=7,
+        baseline=tuple(members),
+        members=members,
+        partitions=partitions,
+        placed=tuple(members),
+    )
 
 
 def leading() -> Coordinator:

@@ -11,25 +11,27 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from support.decisions import history_of
-from tidelog.affinity.partitions import Space
-from tidelog.affinity.topology import (
+from tidelog.affinity.changes import (
+    BaselineChanged,
     Begun,
     CopiesAdded,
     CopiesAdmitted,
     CopiesRemoved,
     Decision,
     EpochsOpened,
-    Incarnation,
+    GoalsReached,
+    GoalsSet,
     Joined,
     MemberGone,
-    MovingCopy,
+    MemberWanted,
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
     Takeover,
-    Topology,
     Touched,
 )
+from tidelog.affinity.partitions import Space
+from tidelog.affinity.topology import Incarnation, MovingCopy, Topology
 from tidelog.engine.agreement.encoding import (
     decision_bytes,
     decision_of,
@@ -55,7 +57,13 @@ CHANGES = st.one_of(
         spaces=st.lists(st.builds(Space, NUMBERS, NUMBERS, NUMBERS), max_size=3).map(tuple),
         rows=st.lists(st.lists(st.uuids(), max_size=3).map(tuple), max_size=3).map(tuple),
     ),
-    st.builds(Joined, incarnation=INCARNATIONS, nonce=st.binary(max_size=8), address=TEXT),
+    st.builds(
+        Joined,
+        incarnation=INCARNATIONS,
+        nonce=st.binary(max_size=8),
+        address=TEXT,
+        voter=st.booleans(),
+    ),
     st.builds(MemberGone, incarnation=INCARNATIONS),
     st.builds(
         Takeover,
@@ -81,6 +89,16 @@ CHANGES = st.one_of(
         st.builds(change, copy=INCARNATIONS, partitions=st.lists(NUMBERS, max_size=3).map(tuple))
         for change in (CopiesRemoved, CopiesAdmitted, CopiesAdded)
     ),
+    st.builds(BaselineChanged, baseline=st.lists(st.uuids(), max_size=3).map(tuple)),
+    st.builds(MemberWanted, member=st.uuids(), wanted=st.booleans()),
+    st.builds(
+        GoalsSet,
+        members=st.lists(st.uuids(), max_size=3).map(tuple),
+        goals=st.lists(
+            st.tuples(NUMBERS, st.lists(st.uuids(), max_size=3).map(tuple)), max_size=3
+        ).map(tuple),
+    ),
+    st.builds(GoalsReached, partitions=st.lists(NUMBERS, max_size=3).map(tuple)),
 )
 DECISIONS = st.builds(Decision, NUMBERS, st.lists(CHANGES, max_size=4).map(tuple))
 PLAIN = st.recursive(
@@ -133,17 +151,21 @@ def test_bytes_are_as_they_always_were() -> None:
             CopiesRemoved(copy=ADA_1, partitions=(1, 5)),
             CopiesAdmitted(copy=BOB_2, partitions=(1, 5)),
             CopiesAdded(copy=BOB_2, partitions=(5,)),
+            BaselineChanged(baseline=(ADA,)),
+            MemberWanted(member=BOB, wanted=False),
+            GoalsSet(members=(ADA, BOB), goals=((1, (BOB, ADA)), (2, (ADA,)))),
+            GoalsReached(partitions=(1, 2)),
         ),
     )
     nine, ten, eleven = (UUID(int=number).bytes for number in (9, 10, 11))
     pairs = [[0, "a:1"], [1, "b:1"]]
-    written = [
+    written: list[Any] = [
         7,
         [ADA.bytes, BOB.bytes],
         [[0, 1], [1, 2]],
         [
-            [1, nine, ten, eleven, pairs, [[0, 2, 1]], [[0, 1], [1]]],
-            [2, 0, b"n", "x:1"],
+            [1, nine, ten, eleven, pairs, [[0, 2, 1]], [[0, 1], [1]], 1, True],
+            [2, 0, b"n", "x:1", False],
             [3, 1],
             [4, 1, 2, 1, [1, 0]],
             [5, 3],
@@ -154,9 +176,15 @@ def test_bytes_are_as_they_always_were() -> None:
             [10, 0, [1, 5]],
             [11, 1, [1, 5]],
             [12, 1, [5]],
+            [13, [0]],
+            [14, 1, False],
+            [15, [0, 1], [[1, [1, 0]], [2, [0]]]],
+            [16, [1, 2]],
         ],
     ]
     assert msgpack.unpackb(decision_bytes(decision)) == written
+    assert decision_of(msgpack.packb(written)) == decision
+    del written[3][0][7:], written[3][1][4:]  # as earlier versions wrote them
     assert decision_of(msgpack.packb(written)) == decision
 
 
@@ -165,12 +193,15 @@ TOPOLOGY: list[Any] = [
     [ADA.bytes, BOB.bytes],
     [[0, 1], [1, 2]],
     [UUID(int=9).bytes, None, None],
-    [[0, "a:1", 1, 1, b"n", True], [1, "b:1", 1, 2, b"", False]],
+    [[0, "a:1", 1, 1, b"n", True, False, None], [1, "b:1", 1, 2, b"", False, True, False]],
     [0, 1],
     [[0, 1, 0]],
-    [[2, [0, None, 1], 3, 0, [0], 4, True, [[1, 4]]]],
+    [[2, [0, None, 1], 3, 0, [0], 4, True, [[1, 4]], [1]]],
     [[16, "m", "str", 1, "bytes", 2, 0]],
     17,
+    2,
+    False,
+    [0],
 ]
 
 
@@ -182,6 +213,9 @@ def test_a_topology_of_plain_arrays() -> None:
     assert (copies.changed, copies.opened) == (4, True)
     assert copies.moving == (MovingCopy(BOB_2, 4),)
     assert copies.row.replicas == (ADA, None, BOB)
+    assert copies.goal == (BOB,)
+    assert (topology.members[BOB].voter, topology.members[BOB].leaving) == (True, True)
+    assert (topology.min_in_sync, topology.auto_join, topology.placed) == (2, False, (ADA,))
     assert topology_of(topology_bytes(Topology())) == Topology()
 
 
@@ -198,10 +232,18 @@ def test_a_later_version_may_append_fields() -> None:
     assert decision_of(msgpack.packb(written)) == decision
 
 
-def test_the_fewest_copies_for_a_write_are_written_if_they_are_more_than_one() -> None:
-    fewest = replace(topology_of(msgpack.packb(TOPOLOGY)), min_in_sync=2)
-    assert topology_of(topology_bytes(fewest)) == fewest
-    assert msgpack.unpackb(topology_bytes(fewest))[10:] == [2]
+def test_a_topology_of_an_earlier_version_is_read() -> None:
+    found = msgpack.unpackb(msgpack.packb(TOPOLOGY))[:10]
+    found[4] = [row[:6] for row in found[4]]
+    found[7] = [row[:8] for row in found[7]]
+    topology = topology_of(msgpack.packb(found))
+    assert topology.partitions[0].goal == ()
+    assert not any(one.voter or one.leaving for one in topology.members.values())
+    assert (topology.min_in_sync, topology.auto_join) == (1, True)
+    assert topology.placed == topology.holding
+
+
+def test_the_fewest_copies_for_a_write_are_read_as_they_were_written() -> None:
     [begun] = first_decision(ADA, [(ADA, "a:1"), (BOB, "b:1")], 2, 1, 2).changes
     assert isinstance(begun, Begun)
     assert begun.min_in_sync == 2
@@ -246,6 +288,9 @@ def changed(at: list[int], value: object) -> list[Any]:
         ([7, 0, 7, 0, 0], 2, "out of range"),
         ([7, 0, 7, 0, 1], -1, "expected a number of 63 bits, found -1"),
         ([7, 0], TOPOLOGY[7][0][:7], "expected 8 fields, found 7"),
+        ([7, 0, 8], [2], "out of range"),
+        ([4, 0, 6], None, "expected a flag, found NoneType"),
+        ([12], [2], "out of range"),
         ([8, 0, 0], 15, "the map 15 is not from 16 on"),
         ([8, 0, 0], 17, "the map 17 is not from 16 on, or not yet made"),
         ([8, 0, 6], 1, "there is no space 1"),

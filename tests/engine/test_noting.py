@@ -10,7 +10,9 @@ from hypothesis import given, settings, strategies as st
 
 from support.decisions import MEMBERS, following, history_of
 from support.journals import CLUSTER, new_journal, put, reopened, write
-from tidelog.affinity.topology import Decision, Topology, applied
+from tidelog.affinity.changes import Decision
+from tidelog.affinity.folding import applied
+from tidelog.affinity.topology import Topology
 from tidelog.engine.agreement.encoding import decision_bytes, topology_bytes
 from tidelog.engine.agreement.journal import Recovered
 from tidelog.engine.agreement.journal_format import (

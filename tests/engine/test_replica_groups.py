@@ -14,16 +14,13 @@ from uuid import UUID
 import pytest
 
 from support.takeovers import state_of
+from tidelog.affinity.changes import CopiesRemoved, EpochsOpened, MemberGone, Takeover
 from tidelog.affinity.table import PartitionRow
 from tidelog.affinity.topology import (
-    CopiesRemoved,
-    EpochsOpened,
     Incarnation,
     KnownMember,
-    MemberGone,
     MovingCopy,
     PartitionCopies,
-    Takeover,
     Topology,
 )
 from tidelog.engine.agreement.coordinator import GIVE_IT_UP
@@ -155,7 +152,7 @@ class Around:
         self.served: list[tuple[int, int]] = []
         self.pumps = self.applied = 0
         self.waits = False
-        self.supplies, self.catching_up = Supplies(), CatchingUp()
+        self.supplies, self.catching_up, self.leftovers = Supplies(), CatchingUp(), CatchingUp()
         self.followed: dict[int, Following] = {}
         self.connections: list[tuple[UUID, list[Any]]] = []
         groups = ReplicaGroups(
@@ -176,6 +173,7 @@ class Around:
         groups.readers = Readers(self)
         groups.supplies = self.supplies  # type: ignore[assignment]
         groups.catching_up = self.catching_up  # type: ignore[assignment]
+        groups.leftovers = self.leftovers  # type: ignore[assignment]
         self.groups, self._index = groups, 0
 
     def _suggest(self, change: Any, guards: Any = ()) -> int:
@@ -837,6 +835,10 @@ def test_who_brings_copies_back_hears_of_each_decision_tick_and_refusal() -> Non
     assert around.supplies.topology is second
     around.groups.tick()
     assert (around.supplies.ticks, around.catching_up.ticks) == (1, 1)
+    assert (around.leftovers.topologies, around.leftovers.ticks) == (
+        around.catching_up.topologies,
+        1,
+    )
     around.groups.refused(5, "it is stale")
     assert around.supplies.heard == [(5,)]
     around.log.failure = TidelogError("the disk is broken")

@@ -13,16 +13,11 @@ from support.agreement_net import Disk, Net, begun, storm
 from support.decisions import MEMBERS, change_of, history_of
 from support.journals import new_journal, reopened, write
 from support.messages import messages_of, values
+from tidelog.affinity.changes import Decision, Joined, NamespaceMade
+from tidelog.affinity.folding import applied
 from tidelog.affinity.partitions import PARTITIONS_MAX
 from tidelog.affinity.takeovers import takeovers_due
-from tidelog.affinity.topology import (
-    Decision,
-    Incarnation,
-    Joined,
-    NamespaceMade,
-    Topology,
-    applied,
-)
+from tidelog.affinity.topology import Incarnation, Topology
 from tidelog.engine.agreement import machine
 from tidelog.engine.agreement.encoding import decision_bytes
 from tidelog.engine.agreement.identity import DiskIdentity

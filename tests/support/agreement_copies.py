@@ -24,17 +24,9 @@ from typing import Any
 from uuid import UUID
 
 from support.agreement_net import QUICK, Net, Peer, Violation, member
-from tidelog.affinity.topology import (
-    CopiesRemoved,
-    Decision,
-    EpochsOpened,
-    Incarnation,
-    PartitionCopies,
-    Takeover,
-    Topology,
-    TopologyChange,
-    applied,
-)
+from tidelog.affinity.changes import CopiesRemoved, Decision, EpochsOpened, Takeover, TopologyChange
+from tidelog.affinity.folding import applied
+from tidelog.affinity.topology import Incarnation, PartitionCopies, Topology
 from tidelog.engine.agreement.coordinator import GIVE_IT_UP
 from tidelog.engine.agreement.machine import Agreement, Ready
 from tidelog.engine.agreement.messages import Envelope, Guard, Propose

@@ -17,15 +17,10 @@ from itertools import count
 from random import Random
 from uuid import UUID
 
+from tidelog.affinity.changes import Begun, Decision, TopologyChange, Touched
+from tidelog.affinity.folding import applied
 from tidelog.affinity.partitions import Space
-from tidelog.affinity.topology import (
-    Begun,
-    Decision,
-    Topology,
-    TopologyChange,
-    Touched,
-    applied,
-)
+from tidelog.affinity.topology import Topology
 from tidelog.engine.agreement.identity import DiskIdentity
 from tidelog.engine.agreement.machine import Agreement, Ready
 from tidelog.engine.agreement.messages import (

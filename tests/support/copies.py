@@ -19,9 +19,12 @@ import trio
 from support.raw_client import FailureError, RawClient
 from support.sim_clients import Clients, made_map
 from tidelog.affinity.topology import Incarnation
+from tidelog.engine.agreement.timing import Timing
 from tidelog.testing import SimCluster
 
 PARTITIONS = 2
+STAYING = Timing(swap_pause=1e6)
+"""Primaries stay where takeovers put them: they are not given back to the first of their rows."""
 SOON_S = 30.0
 """Seconds in which whatever a scenario waits for has to be so."""
 

@@ -5,27 +5,25 @@ from __future__ import annotations
 from random import Random
 from uuid import UUID
 
-from tidelog.affinity.partitions import Space
-from tidelog.affinity.takeovers import removals_due, takeovers_due
-from tidelog.affinity.topology import (
+from tidelog.affinity.changes import (
     Begun,
     CopiesAdded,
     CopiesAdmitted,
     CopiesRemoved,
     Decision,
     EpochsOpened,
-    Incarnation,
     Joined,
     MemberGone,
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
-    Topology,
     TopologyChange,
     Touched,
-    applied,
-    verdicts,
 )
+from tidelog.affinity.folding import applied, verdicts
+from tidelog.affinity.partitions import Space
+from tidelog.affinity.takeovers import removals_due, takeovers_due
+from tidelog.affinity.topology import Incarnation, Topology
 
 MEMBERS = [UUID(int=number) for number in range(1, 6)]
 NAMES = ["users", "orders", "Zürich"]

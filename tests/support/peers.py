@@ -39,7 +39,7 @@ def nonce_of(name: str, boot: int) -> bytes:
 
 def ping(number: int) -> Message:
     """A control message that has a number."""
-    return BY_NAME["ping"].message([], number)
+    return BY_NAME["ping"].message([], number, 0)
 
 
 def stored(number: int, *, size: int = 0) -> Message:
