@@ -37,10 +37,12 @@ from ..engine.client.tasks import ClusterTasksDatabase
 from ..engine.data.raw_scan import raw_blocks
 from ..engine.data.stored import CHECK_SIZE, PENDING, is_tombstone, pack_prefix, split_key
 from ..engine.net.kinds import KINDS as WIRE_KINDS
+from ..engine.node.adopting import adopt_store
 from ..engine.node.member import RunningMember
 from ..engine.node.member_files import Newcomer, init_member
 from ..engine.node.server import run_member
 from ..engine.store.options import Options
+from ..engine.system.environment import Environment
 from ..engine.system.layout import MANIFEST_NAME
 from .cluster_clients import ClientMachine
 from .holds import HeldNetwork, Holds
@@ -93,8 +95,12 @@ class SimCluster:
         options: Options | None = None,
         delay_s: float | None = None,
         slow_disks: bool = True,
+        store: Callable[[Environment, str], None] | None = None,
     ) -> None:
-        """``delay_s`` and ``slow_disks`` are those of the world."""
+        """``delay_s`` and ``slow_disks`` are those of the world.
+
+        ``store`` makes an embedded store in a directory, which is adopted as the only member.
+        """
         self.world = World(seed, delay_s=delay_s, slow_disks=slow_disks)
         self.names = [f"n{number}" for number in range(1, nodes + 1)]
         self.partitions = partitions
@@ -116,6 +122,7 @@ class SimCluster:
         """The machines of clients."""
         self.nodes = {name: self.world.add(name, self._program) for name in self.names}
         self._newcomers: dict[str, Newcomer] = {}
+        self._store = store
 
     def __repr__(self) -> str:
         return f"<SimCluster seed={self.world.seed} of {len(self.names)}>"
@@ -153,7 +160,19 @@ class SimCluster:
 
         try:
             newcomer = self._newcomers.get(node.name)
-            if newcomer is None and f"{DIRECTORY}/{MANIFEST_NAME}" not in node.disk.paths():
+            if newcomer is not None or f"{DIRECTORY}/{MANIFEST_NAME}" in node.disk.paths():
+                pass
+            elif self._store is not None:
+                self._store(environment, DIRECTORY)
+                adopt_store(
+                    environment,
+                    DIRECTORY,
+                    cluster=self._id,
+                    member=self.member_id(node.name),
+                    address=f"{node.name}:{PORT}",
+                    backups=self.backups,
+                )
+            else:
                 init_member(
                     environment,
                     DIRECTORY,

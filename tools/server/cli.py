@@ -30,12 +30,13 @@ from ...engine.system.layout import MANIFEST_NAME
 from ...engine.system.production import production
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.terminal import Settings, note, write_fields, write_json
-from .members import identified, member_id, named_members, parsed_address
+from .members import check_member_name, identified, member_id, named_members, parsed_address
 
 SCHEMA = 1
 PARTITIONS = 1024
 SOLO_PARTITIONS = 16
 SOLO_NAME = "solo"
+FIRST_NAME = "n1"
 SOCKET_NAME = "socket"
 SOCKET_BYTES_MAX = 107
 """What Linux takes for the path of a Unix socket."""
@@ -111,6 +112,55 @@ def init(
         min_in_sync=min_in_sync,
     )
     fields = {"name": name, "cluster": str(cluster), "member": str(member), "address": known[name]}
+    if form == "text":
+        write_fields(settings_of(ctx), fields)
+    else:
+        write_json({"v": SCHEMA, "type": "member", **fields})
+
+
+@server.command()
+@store_argument("directory")
+@click.option("--listen", required=True, help="HOST:PORT at which the others will reach it.")
+@click.option("--name", default=FIRST_NAME, show_default=True, help="Its name in the cluster.")
+@click.option("--cluster", type=click.UUID, help="Id of the cluster; made if it is left out.")
+@click.option(
+    "--backups",
+    type=click.IntRange(0, REPLICAS_MAX - 1),
+    default=0,
+    show_default=True,
+    help="Copies of each partition beside the first one, once there are members for them.",
+)
+@json_options
+@click.pass_context
+def adopt(
+    ctx: click.Context,
+    directory: str,
+    listen: str,
+    name: str,
+    cluster: UUID | None,
+    backups: int,
+    form: str,
+) -> None:
+    """Make the store in DIRECTORY the first member of a new cluster, for good.
+
+    Its partitions, maps and history stay. Nobody but `tidelog server run` opens it from then on.
+    """
+    from ...engine.api.open import open as open_store
+    from ...engine.node.adopting import adopt_store
+
+    address = address_text(parsed_address(listen))
+    cluster = cluster or uuid4()
+    member = member_id(cluster, check_member_name(name))
+    open_store(directory, create=False).close()  # what a crash has left is recovered by that
+    adopt_store(
+        production(),
+        os.path.abspath(directory),
+        cluster=cluster,
+        member=member,
+        address=address,
+        backups=backups,
+    )
+    fields = {"name": name, "cluster": str(cluster), "member": str(member), "address": address}
     if form == "text":
         write_fields(settings_of(ctx), fields)
     else:
