@@ -33,6 +33,7 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     "status": (),
     "partition": typed_fields("partition:int"),
     "copies": typed_fields("first:int limit:int"),
+    "exchanges": typed_fields("last:int"),
     "move": typed_fields("partition:int member:bytes"),
 }
 READS = typed_fields("namespace:int keys:bytes* epochs:int* counters:int*")
