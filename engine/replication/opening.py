@@ -26,7 +26,7 @@ Phase = Literal["reports", "logging", "storing", "opening", "stuck"]
 """Of a takeover; ``stuck`` if it waits for an epoch without copies that are not whole."""
 
 
-class Step(NamedTuple):
+class PhaseTime(NamedTuple):
     """The time of a takeover in one phase, and who did its part in it last, or has not done it."""
 
     phase: Phase
@@ -50,7 +50,7 @@ class OpeningEpoch:
         self.left_out: frozenset[Incarnation] = frozenset()
         self._reports: dict[Incarnation, Report] = {}
         self._stored: set[Incarnation] = set()
-        self._steps: dict[Phase, Step] = {}
+        self._steps: dict[Phase, PhaseTime] = {}
         self._entered = now
         self._last: Incarnation | None = None
 
@@ -65,16 +65,16 @@ class OpeningEpoch:
         self._steps[self.phase] = self._step(now)
         self.phase, self._entered, self._last = phase, now, None
 
-    def steps(self, now: float) -> list[Step]:
+    def steps(self, now: float) -> list[PhaseTime]:
         """Return the phases by now, in the order in which they began, and for how long in all."""
         return list({**self._steps, self.phase: self._step(now)}.values())
 
-    def _step(self, now: float) -> Step:
+    def _step(self, now: float) -> PhaseTime:
         """Return the present phase, with the time that was spent in it before."""
-        before = self._steps.get(self.phase, Step(self.phase, 0.0, None))
+        before = self._steps.get(self.phase, PhaseTime(self.phase, 0.0, None))
         silent = self.waits_for() or sorted(self.left_out)
         last = silent[0] if silent else self._last or before.last
-        return Step(self.phase, before.seconds + now - self._entered, last)
+        return PhaseTime(self.phase, before.seconds + now - self._entered, last)
 
     def reported(self, report: Report) -> None:
         """Take a report; what comes twice, or from nobody that is listed, changes nothing."""
