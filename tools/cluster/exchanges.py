@@ -31,6 +31,7 @@ _CAUSES = {
     "gone": "{} {has} gone",
     "from_gone": "{others} {take} over from {}, which has gone",
     "from_older": "{others} {take} over from {}, which was started again",
+    "from_itself": "{} {take} over from itself, as it was started again",
     "moved": "{} hands over to {others}",
     "without": "{} goes on without {others}",
     "first": "{others} {serve} for the first time",
@@ -170,7 +171,9 @@ def causes_text(causes: Sequence[Mapping[str, Any]]) -> str:
     members: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for cause in causes:
         if (cause["kind"], cause["member"]) not in said:
-            about = members.setdefault((cause["kind"], tuple(cause["others"])), [])
+            itself = cause["others"] == [cause["member"]]
+            kind = "from_itself" if itself else cause["kind"]
+            about = members.setdefault((kind, tuple(cause["others"])), [])
             about += [cause["member"]] * (cause["member"] is not None)
     return "; ".join(_cause_text(*key, names) for key, names in members.items())
 
