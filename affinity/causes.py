@@ -1,7 +1,7 @@
 """How an exchange begins: what a decision says of who is there, and of who serves and holds what.
 
 An *exchange* is one decision of this sort, and what follows from it: takeovers, and copies that are
-removed, admitted or added.  A decision of maps, or of epochs that are open, is none.
+removed, admitted or added.  A decision of maps, or of epochs that are open, begins none.
 
 ========== ================================== ====================================
 kind       ``member``                         ``others``
@@ -70,7 +70,7 @@ class Exchange:
 
 
 def exchange_of(before: Topology, decision: Decision, after: Topology) -> Exchange | None:
-    """Return the exchange that a decision begins, between these topologies; None if it is none."""
+    """Return the exchange that a decision begins, between these topologies; None for no exchange."""
     takeovers = tuple(one for one in decision.changes if isinstance(one, Takeover))
     causes = (
         *_of_members(before, decision),

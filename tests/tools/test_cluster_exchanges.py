@@ -244,7 +244,9 @@ def test_the_command_prints_rows_and_names_who_did_not_answer(
 
     monkeypatch.setattr(cli, "look", look)
     done = run("cluster", "exchanges", tmp_path, "--last", 1, "--json")
-    assert done.stderr == "n1, n2 and n3 did not answer: what they opened is not told of\n"
+    assert (
+        done.stderr == "n1, n2 and n3 did not answer: how long takeovers took there is not told\n"
+    )
     found = json.loads(done.stdout)
     assert (found["v"], found["type"], len(found["exchanges"])) == (1, "exchanges", 1)
     lines = run("cluster", "exchanges", tmp_path, "--jsonl").stdout.splitlines()

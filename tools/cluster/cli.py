@@ -260,7 +260,10 @@ def exchanges(ctx: click.Context, directory: str, last: int, form: str) -> None:
     rows = exchanges_of(picture, last)
     settings = settings_of(ctx)
     if away := picture.away():
-        note(settings, f"{names_text(away)} did not answer: what they opened is not told of")
+        note(
+            settings,
+            f"{names_text(away)} did not answer: how long takeovers took there is not told",
+        )
     if form == "text":
         write_rows(settings, EXCHANGE_COLUMNS, list(map(exchange_text, rows)))
     elif form == "json":
