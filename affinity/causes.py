@@ -70,7 +70,7 @@ class Exchange:
 
 
 def exchange_of(before: Topology, decision: Decision, after: Topology) -> Exchange | None:
-    """Return the exchange that a decision begins, between these topologies; None for no exchange."""
+    """Return the exchange that a decision begins, between these topologies; None for none."""
     takeovers = tuple(one for one in decision.changes if isinstance(one, Takeover))
     causes = (
         *_of_members(before, decision),

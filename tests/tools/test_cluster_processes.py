@@ -138,17 +138,17 @@ def test_with_copies_a_partition_tells_its_story_while_a_member_is_away(
         pass
     while not (taken := exchanges_with(run, place, "from_gone")) or not taken[-1]["over"]:
         pass
-    away = taken[-1]
-    assert "take over from n3, which has gone" in away["cause"].replace("takes", "take")
-    assert {one["member"] for one in away["authors"]} <= {"n1", "n2"}
-    assert [phase["phase"] for phase in away["phases"]] == list(PHASES)[:4]
-    assert {phase["waited_for"] for phase in away["phases"]} <= {"n1", "n2", None}
-    assert 0 < away["blocked"] < 5
+    row = taken[-1]
+    assert "take over from n3, which has gone" in row["cause"].replace("takes", "take")
+    assert {one["member"] for one in row["authors"]} <= {"n1", "n2"}
+    assert [phase["phase"] for phase in row["phases"]] == list(PHASES)[:4]
+    assert {phase["waited_for"] for phase in row["phases"]} <= {"n1", "n2", None}
+    assert 0 < row["blocked"] < 5
     started = run("cluster", "start", place, "n3")
     assert (started.exit_code, started.stderr) == (0, ""), "it has caught up"
     assert exchanges_with(run, place, "restarted")
-    for name in ("admitted", "added"):
-        assert sum(row[name] for row in exchanges_with(run, place, name)) == 4
+    assert exchanges_with(run, place, "admitted")
+    assert sum(row["added"] for row in exchanges_with(run, place, "added")) == 4
     assert document(run("cluster", "status", place, "--json"))["sets_full"] == 4
     told = document(run("cluster", "explain", place, 1, "--json"))
     assert [(row["member"], row["how"], row["missing"]) for row in told["returns"]] == [
@@ -325,7 +325,7 @@ def test_nobody_elses_process_is_signalled(run: Run, place: Path) -> None:
         other.kill()
 
 
-COMMANDS = ("status", "nodes", "partitions", "down")
+COMMANDS = ("status", "exchanges", "nodes", "partitions", "down")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
