@@ -172,8 +172,8 @@ class ExchangeRecord:
 
     def told(self, last: int, now: float) -> list[dict[str, object]]:
         """Return the newest exchanges, the newest last, as members say it to clients."""
-        newest = islice(reversed(self._courses), max(last, 0))
-        return [self._told(course, now) for course in newest][::-1]
+        first = max(len(self._courses) - last, 0)
+        return [self._told(course, now) for course in islice(self._courses, first, None)]
 
     def _told(self, course: _Course, now: float) -> dict[str, object]:
         times = course.times.copy()

@@ -235,7 +235,9 @@ def test_what_a_later_epoch_follows_before_it_is_open_is_superseded() -> None:
     assert first["phases"] == [["reports", 6_000_000, 0, CID.bytes]], "who was waited for"
     assert second["causes"] == [["without", BOB.bytes, [CID.bytes], 1]]
     seen.opened(one, after=1)  # too late: another epoch was given meanwhile
-    assert seen.told(2)[0]["authors"] == [[BOB.bytes, 1, 0, 0, [[6, 1]]]]
+    superseded, going = (told["authors"] for told in seen.told(2))
+    assert superseded == [[BOB.bytes, 1, 0, 0, [[6, 1]]]]
+    assert going == [[BOB.bytes, 1, 0, 0, []]]
     two = seen.opening()
     seen.opened(two, after=1)
     assert seen.told(2)[1]["authors"] == [[BOB.bytes, 1, 1, 0, []]]
@@ -307,6 +309,7 @@ def test_none_are_told_if_none_are_asked_for(last: int) -> None:
     seen = Seen()
     seen.decide(gone(ADA_1))
     assert seen.told(last) == []
+    assert len(seen.told(1 << 63)) == 1
 
 
 def test_a_takeover_of_before_is_none_of_an_exchange() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,7 +12,9 @@ from uuid import UUID
 import pytest
 from click.testing import Result
 
+from support.pictures import picture_in
 from tidelog.affinity.errors import ClusterError
+from tidelog.testing import SimCluster
 from tidelog.tools.cluster import cli
 from tidelog.tools.cluster.cluster_file import LocalCluster, LocalMember, write_cluster
 from tidelog.tools.cluster.exchanges import (
@@ -260,3 +263,25 @@ def test_the_command_prints_rows_and_names_who_did_not_answer(
     ]
     assert asked == [(None, 1), (None, cli.EXCHANGES), (None, cli.EXCHANGES)]
     assert run("cluster", "exchanges", tmp_path, "--last", 0).exit_code == 2
+
+
+def test_that_there_was_no_exchange_is_said(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = SimCluster(seed=5, nodes=1, partitions=2)
+
+    async def scenario(at: SimCluster) -> Picture:
+        at.start()
+        await at.settled()
+        return picture_in(at)
+
+    picture = at.run(scenario)
+    quiet = {
+        name: replace(answer, exchanges={"decided": 3, "exchanges": []})
+        for name, answer in picture.answers.items()
+    }
+    write_cluster(str(tmp_path), picture.cluster)
+    monkeypatch.setattr(cli, "look", lambda *_about: replace(picture, answers=quiet))
+    done = run("cluster", "exchanges", tmp_path)
+    assert done.stderr == "nobody who answers has seen an exchange since it was started\n"
+    assert done.stdout.split() == list(EXCHANGE_COLUMNS)

@@ -264,6 +264,8 @@ def exchanges(ctx: click.Context, directory: str, last: int, form: str) -> None:
             settings,
             f"{names_text(away)} did not answer: how long takeovers took there is not told",
         )
+    if picture.statuses and not rows:
+        note(settings, "nobody who answers has seen an exchange since it was started")
     if form == "text":
         write_rows(settings, EXCHANGE_COLUMNS, list(map(exchange_text, rows)))
     elif form == "json":
