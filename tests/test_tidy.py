@@ -79,6 +79,7 @@ KINDS = {
     "engine/system/lmdb_remains.py": "pure",
     "engine/net/": "pure",
     "engine/node/": "shell",
+    "engine/node/exchanges.py": "pure",
     "engine/net/connection.py": "shell",
     "engine/net/transport.py": "shell",
     "engine/files/": "disk",

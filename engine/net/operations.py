@@ -33,6 +33,7 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     "status": (),
     "partition": typed_fields("partition:int"),
     "copies": typed_fields("first:int limit:int"),
+    "exchanges": typed_fields("last:int"),
     "move": typed_fields("partition:int member:bytes"),
     "topology": (),
     "want": typed_fields("member:bytes wanted:flag"),

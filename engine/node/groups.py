@@ -71,6 +71,7 @@ from ..replication.stream import (
 from ..replication.streams import Streams
 from .arrivals import ArrivedItems
 from .catching_up import CatchingUp
+from .exchanges import ExchangeRecord
 from .leftovers import Leftovers
 from .log import Haste, NodeLog
 from .outflow import Outflow
@@ -131,6 +132,7 @@ class ReplicaGroups:
         now: Callable[[], float],
         reached: Callable[[str], None],
         followed: dict[int, Following],
+        exchanges: ExchangeRecord,
     ) -> None:
         """``followed`` is where the streams stand that this member follows, by partition."""
         self._me = me
@@ -145,6 +147,7 @@ class ReplicaGroups:
         self._topology = Topology()
         self._takeovers: dict[int, OpeningEpoch] = {}
         self._following = followed
+        self._exchanges = exchanges
         self._reports: dict[int, Report] = {}
         self._acknowledged: dict[int, tuple[Acknowledged, ...]] = {}
         self._unannounced: dict[int, int] = {}
@@ -312,7 +315,8 @@ class ReplicaGroups:
         if self._me not in copies.in_sync:
             return
         if copies.author == self._me:
-            self._takeovers[partition] = OpeningEpoch(copies, self._now())
+            takeover = self._takeovers[partition] = OpeningEpoch(copies, self._now())
+            self._exchanges.begun(takeover)
         else:
             self._following[partition] = Following(partition, copies.epoch, copies.author)
 
@@ -393,15 +397,15 @@ class ReplicaGroups:
             try:
                 found = merged(takeover.partition, takeover.epoch, takeover.reports())
             except MergeError as error:
-                takeover.phase = "stuck"
+                takeover.enter("stuck", self._now())
                 self._tell_of_lack(str(error))
                 continue
             if found.lacking:
-                takeover.phase = "stuck"
+                takeover.enter("stuck", self._now())
                 self._leave_out(takeover, found.lacking)
                 continue
             takeover.settle = found.settle
-            takeover.phase = "logging"
+            takeover.enter("logging", self._now())
             records.append(found.settle)
             (shared if takeover.others else alone).append(takeover)
         if alone:
@@ -457,7 +461,7 @@ class ReplicaGroups:
     def _not_logged(self, takeovers: Iterable[OpeningEpoch], phase: Any) -> None:
         """Try again soon: the disk may have had no space."""
         for takeover in takeovers:
-            takeover.phase = phase
+            takeover.enter(phase, self._now())
 
     def _listed(self, alone: Sequence[OpeningEpoch], shared: Sequence[OpeningEpoch]) -> None:
         """Send the lists, which are durable here; what has no other copy is open (K5)."""
@@ -465,7 +469,7 @@ class ReplicaGroups:
         told: dict[UUID, list[Any]] = {}
         for takeover in shared:
             if self._takeovers.get(takeover.partition) is takeover:
-                takeover.phase = "storing"
+                takeover.enter("storing", self._now())
                 for copy in takeover.others:
                     told.setdefault(copy.member, []).append(takeover.settle)
         for member, lists in told.items():
@@ -511,7 +515,7 @@ class ReplicaGroups:
         ready = self._through("storing")
         if ready:
             for takeover in ready:
-                takeover.phase = "opening"
+                takeover.enter("opening", self._now())
             rows = tuple(Opened(takeover.partition, takeover.epoch) for takeover in ready)
             self._log.put_records(
                 [OpenRecord(rows=rows)],
@@ -526,6 +530,7 @@ class ReplicaGroups:
             if self._takeovers.get(takeover.partition) is not takeover:
                 continue  # another epoch was given meanwhile
             del self._takeovers[takeover.partition]
+            self._exchanges.opened(takeover, self._now())
             copies = self._topology.partitions[takeover.partition]
             others = [copy for copy in copies.in_sync if copy != self._me]
             self._streams.open(takeover.partition, takeover.epoch, others, self._now())

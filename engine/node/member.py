@@ -59,6 +59,7 @@ from .catching_up import CatchingUp
 from .copy_reads import CopyReads
 from .council import Council
 from .departure import Departure
+from .exchanges import ExchangeRecord
 from .groups import REPLICA_TIMEOUT_S, ReplicaGroups
 from .leftovers import Leftovers
 from .log import NodeLog
@@ -135,9 +136,11 @@ class RunningMember:
         self.partitions = Partitions(self.agreement, self.now + patience)
         followed: dict[int, Following] = {}
         now, reached = environment.boottime, environment.reached
+        self._exchanges = ExchangeRecord(opened.known.topology)
         self.groups = ReplicaGroups(
-            me, self.log, self.partitions, streams, outflow, self.council, now, reached, followed
-        )
+            me, self.log, self.partitions, streams, outflow, self.council, now, reached, followed,
+            self._exchanges,
+        )  # fmt: skip
         self.groups.supplies = Supplies(
             me, opened.files, self.log, self.partitions, streams, outflow, self.council, now,
             reached, self.groups.announce,
@@ -336,6 +339,7 @@ class RunningMember:
 
     def _take_effect(self, topology: Topology) -> None:
         self._effective = topology
+        self._exchanges.decided(topology, self.agreement.decisions_kept(), self.now)
         self.groups.decided(topology)
         message = TOPOLOGY.message(told_view(topology))
         for client in self._clients:
@@ -592,6 +596,11 @@ class RunningMember:
         topology, first = self.agreement.topology, max(first, 0)
         found = topology.partitions[first : first + max(limit, 0)]
         return told_copies(topology.index, found, self.log.state.counters)
+
+    def exchanges(self, last: int) -> Mapping[str, Any]:
+        """Return the newest exchanges that this member saw, so many at most."""
+        told = self._exchanges.told(last, self.now)
+        return {"decided": self._effective.index, "exchanges": told}
 
     # -------------------------------------------------------------- events of the transport
 

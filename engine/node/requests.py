@@ -69,7 +69,7 @@ HELD_MAX = 4096
 """Requests that wait for decisions; of more than that the oldest are told to come again."""
 HELD_S_MAX = 5.0
 """Seconds that a request waits for decisions before it is told to come again."""
-AT_ONCE = frozenset(("status", "partition", "copies", "stale", "topology"))
+AT_ONCE = frozenset(("status", "partition", "copies", "exchanges", "stale", "topology"))
 """What a member answers for itself, whatever it knows of decisions."""
 SHARE_BYTES_MAX, SHARE_KEYS_MAX = 16 << 20, 100_000
 """Of one transaction in a cluster of several members, but for one value that is larger: it takes a
@@ -123,6 +123,9 @@ class Surroundings(Protocol):
 
     def copies(self, first: int, limit: int) -> Mapping[str, Any]:
         """Return who holds so many partitions from a number on, in columns."""
+
+    def exchanges(self, last: int) -> Mapping[str, Any]:
+        """Return the newest exchanges that were seen here, so many at most."""
 
 
 @dataclass(slots=True)
@@ -306,6 +309,9 @@ class Requests:
             raise not_understood(f"an id of a member of {len(member)} bytes, not {ID_SIZE}")
         change = MemberWanted(member=UUID(bytes=member), wanted=wanted)
         self._around.change(change, request.deadline, lambda refused: _done(request, refused))
+
+    def _exchanges(self, request: ClientRequest) -> None:
+        request.answer(dict(self._around.exchanges(*request.arguments)))
 
     def _move(self, request: ClientRequest) -> None:
         partition, member = request.arguments
@@ -621,6 +627,7 @@ _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "status": Requests._status,
     "partition": Requests._partition,
     "copies": Requests._copies,
+    "exchanges": Requests._exchanges,
     "move": Requests._move,
     "topology": Requests._topology,
     "want": Requests._want,

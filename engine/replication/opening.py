@@ -9,13 +9,14 @@ Invariants:
 
 - Nothing of the list takes effect before every listed copy has it durably (K5).
 - Who has not done its part is named, so that it can be told, and be left out by a new epoch (I4).
+- Each moment of it is in one phase: the steps together are as long as the partition is closed.
 
 Left out: what the list says (``merging``), and how the messages travel (``engine.node.groups``).
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ...affinity.topology import Incarnation, PartitionCopies
 from ...wal.records import SettleRecord
@@ -23,6 +24,14 @@ from .reports import Report
 
 Phase = Literal["reports", "logging", "storing", "opening", "stuck"]
 """Of a takeover; ``stuck`` if it waits for an epoch without copies that are not whole."""
+
+
+class PhaseTime(NamedTuple):
+    """The time of a takeover in one phase, and who did its part in it last, or has not done it."""
+
+    phase: Phase
+    seconds: float
+    last: Incarnation | None
 
 
 class OpeningEpoch:
@@ -41,6 +50,9 @@ class OpeningEpoch:
         self.left_out: frozenset[Incarnation] = frozenset()
         self._reports: dict[Incarnation, Report] = {}
         self._stored: set[Incarnation] = set()
+        self._steps: dict[Phase, PhaseTime] = {}
+        self._entered = now
+        self._last: Incarnation | None = None
 
     def __repr__(self) -> str:
         return (
@@ -48,8 +60,26 @@ class OpeningEpoch:
             f"waits for {', '.join(map(str, self.waits_for())) or 'nobody'}>"
         )
 
+    def enter(self, phase: Phase, now: float) -> None:
+        """Go on to a phase, or back to one that is tried again."""
+        self._steps[self.phase] = self._step(now)
+        self.phase, self._entered, self._last = phase, now, None
+
+    def steps(self, now: float) -> list[PhaseTime]:
+        """Return the phases by now, in the order in which they began, and for how long in all."""
+        return list({**self._steps, self.phase: self._step(now)}.values())
+
+    def _step(self, now: float) -> PhaseTime:
+        """Return the present phase, with the time that was spent in it before."""
+        before = self._steps.get(self.phase, PhaseTime(self.phase, 0.0, None))
+        silent = self.waits_for() or sorted(self.left_out)
+        last = silent[0] if silent else self._last or before.last
+        return PhaseTime(self.phase, before.seconds + now - self._entered, last)
+
     def reported(self, report: Report) -> None:
         """Take a report; what comes twice, or from nobody that is listed, changes nothing."""
+        if report.copy in self.waits_for():
+            self._last = report.copy
         self._reports[report.copy] = report
 
     def reports(self) -> list[Report]:
@@ -58,6 +88,8 @@ class OpeningEpoch:
 
     def stored(self, copy: Incarnation) -> None:
         """Take it that a copy has the list durably."""
+        if copy in self.waits_for():
+            self._last = copy
         self._stored.add(copy)
 
     def waits_for(self) -> list[Incarnation]:

@@ -28,6 +28,7 @@ from tidelog.engine.commit.entries import Commit
 from tidelog.engine.net.frames import Message
 from tidelog.engine.net.kinds import BY_NUMBER
 from tidelog.engine.node import groups as groups_module
+from tidelog.engine.node.exchanges import ExchangeRecord
 from tidelog.engine.node.groups import ASK_AGAIN_S, EARLY_MAX, REPLICA_TIMEOUT_S, ReplicaGroups
 from tidelog.engine.node.log import Haste
 from tidelog.engine.replication.following import Following
@@ -169,6 +170,7 @@ class Around:
             lambda: self.now,
             lambda _point: None,
             followed=self.followed,
+            exchanges=ExchangeRecord(Topology()),
         )
         groups.readers = Readers(self)
         groups.supplies = self.supplies  # type: ignore[assignment]

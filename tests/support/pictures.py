@@ -8,6 +8,7 @@ import msgpack
 
 from tidelog.engine.node.views import told_view
 from tidelog.testing import SimCluster
+from tidelog.tools.cluster.cli import EXCHANGES
 from tidelog.tools.cluster.cluster_file import LocalCluster, LocalMember
 from tidelog.tools.cluster.standing import MemberAnswer, Picture, held_of, picture_of, status_of
 
@@ -49,4 +50,5 @@ def _answer_of(at: SimCluster, name: str, partition: int) -> MemberAnswer:
         status=status_of(view, _heard(member.status())),
         held=held,
         story=_heard(member.story(partition)) if member.decided else None,
+        exchanges=_heard(member.exchanges(EXCHANGES)),
     )

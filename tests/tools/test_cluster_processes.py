@@ -21,6 +21,7 @@ import pytest
 from click.testing import Result
 
 from tidelog.engine.system.layout import CLUSTER_FILE_NAME
+from tidelog.tools.cluster.blocks import PHASES
 from tidelog.tools.cluster.cluster_file import LOG_NAME, read_cluster, write_cluster
 from tidelog.tools.cluster.processes import pid_of, process_of
 from tidelog.tools.cluster.running import LOCK_NAME, described
@@ -58,6 +59,12 @@ def states(run: Run, place: Path) -> list[str]:
     """The state of each partition."""
     rows = document(run("cluster", "partitions", place, "--json"))["partitions"]
     return [row["state"] for row in rows]
+
+
+def exchanges_with(run: Run, place: Path, kind: str) -> list[dict[str, Any]]:
+    """The exchanges of a cluster that have a cause of a kind, the newest last."""
+    rows = document(run("cluster", "exchanges", place, "--last", 64, "--json"))["exchanges"]
+    return [row for row in rows if any(cause["kind"] == kind for cause in row["causes"])]
 
 
 # ------------------------------------------------------------------ a cluster's life
@@ -129,8 +136,19 @@ def test_with_copies_a_partition_tells_its_story_while_a_member_is_away(
     assert run("cluster", "kill", place, "n3").exit_code == 0
     while document(run("cluster", "status", place, "--json"))["sets_full"]:
         pass
+    while not (taken := exchanges_with(run, place, "from_gone")) or not taken[-1]["over"]:
+        pass
+    row = taken[-1]
+    assert "take over from n3, which has gone" in row["cause"].replace("takes", "take")
+    assert {one["member"] for one in row["authors"]} <= {"n1", "n2"}
+    assert [phase["phase"] for phase in row["phases"]] == list(PHASES)[:4]
+    assert {phase["waited_for"] for phase in row["phases"]} <= {"n1", "n2", None}
+    assert 0 < row["blocked"] < 5
     started = run("cluster", "start", place, "n3")
     assert (started.exit_code, started.stderr) == (0, ""), "it has caught up"
+    assert exchanges_with(run, place, "restarted")
+    assert exchanges_with(run, place, "admitted")
+    assert sum(row["added"] for row in exchanges_with(run, place, "added")) == 4
     assert document(run("cluster", "status", place, "--json"))["sets_full"] == 4
     told = document(run("cluster", "explain", place, 1, "--json"))
     assert [(row["member"], row["how"], row["missing"]) for row in told["returns"]] == [
@@ -274,13 +292,18 @@ def test_what_the_page_shows_is_what_is_printed(
                 rows = document(run("cluster", "partitions", words[2], "--json"))["partitions"]
                 words[3] = next(str(r["partition"]) for r in rows if len(r["in_sync"]) == 2
                                 and r["epoch"] == 1)  # fmt: skip
+            if words[1] == "move":
+                rows = document(run("cluster", "partitions", words[2], "--json"))["partitions"]
+                words[3] = next(str(r["partition"]) for r in rows if r["primary"] != words[4])
             deadline = time.monotonic() + SEEN_S_MAX
             while True:
                 done = run(*words)
                 assert done.exit_code == 0, done.output
                 if is_shown(done.output, expected):
                     break
-                again = words[1] in ("status", "partition") and time.monotonic() < deadline
+                again = (
+                    words[1] in ("status", "partition", "exchanges") and time.monotonic() < deadline
+                )
                 assert again, f"{command}\n{done.output}\nis not\n{expected}"
     finally:
         for place in ("demo", "safe"):
@@ -302,7 +325,7 @@ def test_nobody_elses_process_is_signalled(run: Run, place: Path) -> None:
         other.kill()
 
 
-COMMANDS = ("status", "nodes", "partitions", "down")
+COMMANDS = ("status", "exchanges", "nodes", "partitions", "down")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

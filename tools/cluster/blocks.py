@@ -24,13 +24,14 @@ RANGES_SHOWN = 6
 
 _Key = TypeVar("_Key", bound=Hashable)
 
-_PHASES = {
+PHASES = {
     "reports": "waits for the reports of {}",
     "logging": "writes the list of what counts",
     "storing": "waits until the list is stored at {}",
     "opening": "writes that they are open",
     "stuck": "waits for a set without copies that lack what they must have",
 }
+"""What an author does in each phase of a takeover, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,11 @@ def partitions_text(partitions: Sequence[int]) -> str:
         shown[RANGES_SHOWN:] = ["..."]
     count = len(partitions)
     return f"{count} partition{'s' * (count != 1)} ({', '.join(shown)})"
+
+
+def phase_text(phase: str | None, waits_for: Sequence[str]) -> str:
+    """Return what an author does in a phase, and whom it waits for."""
+    return PHASES.get(phase or "", "has not heard of it yet").format(names_text(waits_for))
 
 
 def blocks_of(picture: Picture, shares: Sequence[Share], folder: str) -> list[Blocker]:
@@ -97,7 +103,7 @@ def _nobody(picture: Picture, folder: str) -> Blocker:
         return Blocker(
             kind="majority",
             members=tuple(silent),
-            text=f"no member answers; of {_names(silent)} there is a process",
+            text=f"no member answers; of {names_text(silent)} there is a process",
             next=f"wait a moment; if it stays so, look into {LOG_NAME} of each member",
         )
     return Blocker(
@@ -131,8 +137,8 @@ def _too_few(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blo
         Blocker(
             kind="majority",
             members=tuple(away),
-            text=f"{_names(away)} {do_not}, and {members // 2 + 1} of {members} members are needed "
-            "for a majority: nothing can be decided, and nothing is served",
+            text=f"{names_text(away)} {do_not}, and {members // 2 + 1} of {members} members are "
+            "needed for a majority: nothing can be decided, and nothing is served",
             next=f"start {missing} of them: {_start(picture, first, folder)}",
         )
     ]
@@ -178,7 +184,7 @@ def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list
                 members=in_sync,
                 text=f"{_are(partitions)} unavailable: what was written is on the disk of "
                 f"{disks}, and nowhere else for sure",
-                next=f"start {_names(in_sync, 'or')}: {_start(picture, in_sync, folder)}",
+                next=f"start {names_text(in_sync, 'or')}: {_start(picture, in_sync, folder)}",
             )
         )
     return found
@@ -189,7 +195,7 @@ def _openings(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:
     opening = (share for share in shares if share.state == "opening")
     for key, partitions in _grouped(opening, lambda s: (s.primary, s.phase, s.waits_for)):
         primary, phase, waits_for = key
-        what = _PHASES.get(phase or "", "has not heard of it yet").format(_names(waits_for))
+        what = phase_text(phase, waits_for)
         found.append(
             Blocker(
                 kind="takeover",
@@ -200,7 +206,8 @@ def _openings(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:
                 "was synced"
                 if phase == "stuck"
                 else f"wait: who says nothing for {_seconds(picture, 'replica_timeout')} is left "
-                f"out; if it stays so, look into {LOG_NAME} of {_names(waits_for or (primary,))}",
+                "out; if it stays so, look into "
+                f"{LOG_NAME} of {names_text(waits_for or (primary,))}",
             )
         )
     return found
@@ -214,7 +221,7 @@ def _dues(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blocke
     going_on = (share for share in due if share.stayed or not _away(picture, share))
     for key, partitions in _grouped(going_on, lambda s: (s.primary, _there(picture, s))):
         primary, there = key
-        by = "itself, as it was started again" if there == (primary,) else _names(there, "or")
+        by = "itself, as it was started again" if there == (primary,) else names_text(there, "or")
         found.append(
             Blocker(
                 kind="takeover",
@@ -231,8 +238,8 @@ def _dues(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blocke
                 kind="takeover",
                 partitions=partitions,
                 members=away,
-                text=f"{_are(partitions)} waiting for {_names(away)}: all who have copies ended "
-                "together, and all are to come back",
+                text=f"{_are(partitions)} waiting for {names_text(away)}: all who have copies "
+                "ended together, and all are to come back",
                 next=f"{_start(picture, away, folder)}; after {_seconds(picture, 'restart_wait')} "
                 "those who are back go on",
             )
@@ -347,7 +354,8 @@ def _are(partitions: Sequence[int]) -> str:
     return f"{partitions_text(partitions)} {'is' if len(partitions) == 1 else 'are'}"
 
 
-def _names(names: Sequence[str], word: str = "and") -> str:
+def names_text(names: Sequence[str], word: str = "and") -> str:
+    """Return names as a sentence has them."""
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} {word} {names[-1]}"

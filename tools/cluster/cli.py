@@ -26,8 +26,9 @@ from ...affinity.partitions import PARTITIONS_MAX
 from ...affinity.rows import REPLICAS_MAX
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.terminal import note, visible, write_fields, write_json, write_rows
-from .blocks import Blocker, blocks_about, blocks_of
+from .blocks import Blocker, blocks_about, blocks_of, names_text
 from .cluster_file import LocalCluster, read_cluster
+from .exchanges import EXCHANGE_COLUMNS, exchange_text, exchanges_of
 from .running import (
     changing,
     check_copies,
@@ -66,6 +67,7 @@ SCHEMA = 1
 MEMBERS, MEMBERS_MAX = 3, 32
 PARTITIONS = 64
 BASE_PORT = 7400
+EXCHANGES = 10
 
 
 @click.group(cls=LazyGroup)
@@ -239,6 +241,38 @@ def explain(ctx: click.Context, directory: str, number: int, form: str) -> None:
             settings_of(ctx),
             f"nobody has come back to partition {number} since {share.primary} was started",
         )
+
+
+@cluster.command()
+@store_argument("directory")
+@click.option(
+    "--last",
+    type=click.IntRange(1),
+    default=EXCHANGES,
+    show_default=True,
+    help="Exchanges to show; members remember some tens.",
+)
+@json_options
+@click.pass_context
+def exchanges(ctx: click.Context, directory: str, last: int, form: str) -> None:
+    """Show the last changes of who serves and holds what: why, how long, and what blocks now."""
+    picture = look(directory, read_cluster(directory), None, last)
+    rows = exchanges_of(picture, last)
+    settings = settings_of(ctx)
+    if away := picture.away():
+        note(
+            settings,
+            f"{names_text(away)} did not answer: how long takeovers took there is not told",
+        )
+    if picture.statuses and not rows:
+        note(settings, "nobody who answers has seen an exchange since it was started")
+    if form == "text":
+        write_rows(settings, EXCHANGE_COLUMNS, list(map(exchange_text, rows)))
+    elif form == "json":
+        write_json({"v": SCHEMA, "type": "exchanges", "exchanges": rows})
+    else:
+        for row in rows:
+            write_json({"v": SCHEMA, "type": "exchange", **row})
 
 
 def _look_at(

@@ -409,30 +409,39 @@ def move_partition(cluster: LocalCluster, partition: int, source: str, target: s
         ) from None
 
 
-def look(folder: str, cluster: LocalCluster, partition: int | None = None) -> Picture:
-    """Ask all members at once how they are, and what they know of a partition, if one is named."""
+def look(
+    folder: str, cluster: LocalCluster, partition: int | None = None, exchanges: int = 0
+) -> Picture:
+    """Ask all members at once how they are, and what they know.
+
+    That is of a partition, if one is named, and of so many exchanges.
+    """
 
     def answer_of(member: LocalMember) -> MemberAnswer:
         pid = pid_of(os.path.join(folder, member.directory))
         if not pid:
             return MemberAnswer(pid=0)
-        story = problem = None
+        story = seen = problem = None
         try:
             address = parsed_address(member.address)
             with talking(address, cluster.cluster.bytes, ANSWER_S_MAX) as member_says:
                 told = member_says.ask("status")
                 status = status_of(member_says.view, told)
                 held = held_of(member_says.ask_copies())
-                if partition is not None and held:
-                    try:
+                try:
+                    if partition is not None and held:
                         story = member_says.ask("partition", partition)
-                    except ConnectionRefusedError as error:  # it has just heard of decisions
-                        problem = str(error)
+                    if exchanges:
+                        seen = member_says.ask("exchanges", exchanges)
+                except ConnectionRefusedError as error:  # it has just heard of decisions
+                    problem = str(error)
         except OSError as error:
             return MemberAnswer(pid=pid, problem=error.strerror or str(error))
         if status.member != member.id:
             return MemberAnswer(pid=pid, problem=f"member {status.member} answers there")
-        return MemberAnswer(pid=pid, status=status, held=held, story=story, problem=problem)
+        return MemberAnswer(
+            pid=pid, status=status, held=held, story=story, exchanges=seen, problem=problem
+        )
 
     with ThreadPoolExecutor(len(cluster.members)) as pool:
         answers = list(pool.map(answer_of, cluster.members))

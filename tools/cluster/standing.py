@@ -210,6 +210,8 @@ class MemberAnswer:
     """Who holds the partitions, as this member knows, with the counters that they have here."""
     story: Mapping[str, Any] | None = None
     """What it said of one partition, if it was asked."""
+    exchanges: Mapping[str, Any] | None = None
+    """What it said of the exchanges that it saw lately, if it was asked."""
     problem: str | None = None
 
     @property
