@@ -157,6 +157,29 @@ class GoalsReached:
     partitions: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLost:
+    """The disk of a member is gone for good: it never comes back, and what only it had is lost."""
+
+    member: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReset:
+    """A partition that was lost goes on in a new epoch: from an older copy, or with nothing (S6).
+
+    ``opened`` and ``lwm`` tell how far that copy had come: the newest epoch that it has opened, and
+    up to which number it has everything; both are 0 if it is to be ``empty``.
+    """
+
+    partition: int
+    epoch: int
+    author: Incarnation
+    empty: bool
+    opened: int = 0
+    lwm: int = 0
+
+
 TopologyChange: TypeAlias = (
     Begun
     | Joined
@@ -174,6 +197,8 @@ TopologyChange: TypeAlias = (
     | MemberWanted
     | GoalsSet
     | GoalsReached
+    | MemberLost
+    | PartitionReset
 )
 
 

@@ -13,6 +13,7 @@ Invariants:
 - boots only grow; at most one incarnation of a member is present;
 - a baseline changes by one member, in a decision of its own, and loses nobody who shall hold data,
   or does (S5);
+- who is lost never comes back, and only a partition that is lost begins anew;
 - a row changes to its goal only once everybody in that is in the set (R3);
 - the id of a namespace is never given again, and no two namespaces have one name.
 
@@ -39,10 +40,12 @@ from .changes import (
     GoalsSet,
     Joined,
     MemberGone,
+    MemberLost,
     MemberWanted,
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
+    PartitionReset,
     Takeover,
     TopologyChange,
     Touched,
@@ -54,6 +57,7 @@ from .topology import (
     Incarnation,
     KnownMember,
     KnownNamespace,
+    Loss,
     MovingCopy,
     PartitionCopies,
     Topology,
@@ -108,6 +112,7 @@ class _Draft:
         self._min_in_sync = topology.min_in_sync
         self._auto_join = topology.auto_join
         self._placed = topology.placed
+        self._losses = topology.losses
 
     def apply(self, change: TopologyChange) -> None:
         _APPLY[type(change)](self, change)
@@ -127,6 +132,7 @@ class _Draft:
             min_in_sync=self._min_in_sync,
             auto_join=self._auto_join,
             placed=self._placed,
+            losses=self._losses,
         )
 
     def begun(self, change: Begun) -> None:
@@ -160,6 +166,8 @@ class _Draft:
             known = KnownMember(
                 member=member, address=change.address, since=self._index, voter=change.voter
             )
+        if known.lost:
+            raise ChangeError(f"{change.incarnation} is of a member that was declared lost")
         if known.voter != change.voter:
             raise ChangeError(f"{change.incarnation} {_told_voter(change.voter, known.voter)}")
         if boot <= known.boot:
@@ -206,6 +214,8 @@ class _Draft:
             changed=self._index,
             opened=False,
             moving=(),
+            # Nobody knows whether who was to empty it has: the next one does it again.
+            emptied=change.epoch if copies.is_to_be_emptied else copies.emptied,
         )
 
     def epochs_opened(self, change: EpochsOpened) -> None:
@@ -260,6 +270,47 @@ class _Draft:
         if known is None:
             raise ChangeError(f"there is no member {change.member}")
         self._members[known.member] = replace(known, wanted=change.wanted)
+
+    def member_lost(self, change: MemberLost) -> None:
+        known = self._members.get(change.member)
+        if known is None:
+            raise ChangeError(f"there is no member {change.member}")
+        if known.present:
+            raise ChangeError(f"member {change.member} is there: its disk is not lost")
+        self._members[known.member] = replace(known, lost=True, wanted=False)
+
+    def partition_reset(self, change: PartitionReset) -> None:
+        copies = self._copies(change.partition)
+        name = f"partition {change.partition}"
+        if change.epoch != copies.epoch + 1:
+            raise ChangeError(f"{name}: epoch {change.epoch} does not follow on {copies.epoch}")
+        if not all(self._members[copy.member].lost for copy in copies.in_sync):
+            raise ChangeError(f"{name} is not lost: of those who had it not all were declared so")
+        known = self._present(change.author)
+        if known is None or known.voter:
+            raise ChangeError(f"{name}: {change.author} is not there, or holds no data")
+        self._losses = (
+            *self._losses,
+            Loss(
+                index=self._index,
+                partition=change.partition,
+                before=copies.epoch,
+                epoch=change.epoch,
+                author=change.author,
+                opened=change.opened,
+                lwm=change.lwm,
+            ),
+        )
+        self._partitions[change.partition] = replace(
+            copies,
+            epoch=change.epoch,
+            author=change.author,
+            in_sync=(change.author,),
+            changed=self._index,
+            opened=False,
+            moving=(),
+            emptied=change.epoch if change.empty else copies.emptied,
+        )
 
     def goals_set(self, change: GoalsSet) -> None:
         members = {*change.members}
@@ -358,6 +409,8 @@ _APPLY: Mapping[type, Callable[[_Draft, Any], None]] = {
     MemberWanted: _Draft.member_wanted,
     GoalsSet: _Draft.goals_set,
     GoalsReached: _Draft.goals_reached,
+    MemberLost: _Draft.member_lost,
+    PartitionReset: _Draft.partition_reset,
 }
 
 _NOBODY = KnownMember(member=UUID(int=0), address="", since=0)

@@ -44,7 +44,8 @@ class KnownMember:
 
     ``since`` is the index of the decision that first named it: its age.  Boot 0 has never been
     started.  A ``voter`` holds no data.  ``wanted`` is what was asked for: to be of the baseline,
-    or to let others hold its data, and then to be out of it; None if nobody has asked.
+    or to let others hold its data, and then to be out of it; None if nobody has asked.  One that
+    is ``lost`` never comes back: its disk is gone.
     """
 
     member: UUID
@@ -55,6 +56,7 @@ class KnownMember:
     present: bool = False
     voter: bool = False
     wanted: bool | None = None
+    lost: bool = False
 
     @property
     def leaving(self) -> bool:
@@ -92,6 +94,8 @@ class PartitionCopies:
     opened: bool
     moving: tuple[MovingCopy, ...] = ()
     goal: tuple[UUID, ...] = ()
+    emptied: int = 0
+    """The epoch in which it began anew, with nothing; 0 if it never did."""
 
     @property
     def wanted(self) -> tuple[UUID, ...]:
@@ -102,6 +106,11 @@ class PartitionCopies:
     def first(self) -> UUID:
         """The member that shall serve it."""
         return self.wanted[0]
+
+    @property
+    def is_to_be_emptied(self) -> bool:
+        """Whether its author removes what it has before it opens the epoch."""
+        return 0 < self.emptied == self.epoch and not self.opened
 
     def may_hold(self, member: UUID) -> bool:
         """Tell whether a member stands in the row or in the goal."""
@@ -129,6 +138,24 @@ class PartitionCopies:
     def admission(self, copy: Incarnation) -> int | None:
         """Return by which decision a copy was admitted that is catching up; None if it is not."""
         return next((one.admission for one in self.moving if one.copy == copy), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What became of a partition of which every copy that counted was lost.
+
+    In ``epoch`` it went on from the copy of ``author``, which had opened the epoch ``opened`` and
+    had everything up to number ``lwm``; or with nothing, if both are 0.  ``before`` is the epoch
+    that was lost, ``index`` the decision.
+    """
+
+    index: int
+    partition: int
+    before: int
+    epoch: int
+    author: Incarnation
+    opened: int
+    lwm: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +194,8 @@ class Topology:
     """Whether who has joined, and is there, enters the baseline by itself (C9)."""
     placed: tuple[UUID, ...] = ()
     """The members among which rows and goals divide the partitions, by id."""
+    losses: tuple[Loss, ...] = ()
+    """What was lost, and how it went on, the oldest first."""
 
     @cached_property
     def present(self) -> frozenset[Incarnation]:
@@ -220,6 +249,15 @@ class Topology:
     def overfull(self) -> tuple[int, ...]:
         """The partitions of whose sets somebody is that nobody needs any more."""
         return tuple(p for p, copies in enumerate(self.partitions) if copies.leavers)
+
+    @cached_property
+    def lost(self) -> tuple[int, ...]:
+        """The partitions of which every copy that counts is on a disk that is gone (S6)."""
+        return tuple(
+            partition
+            for partition, copies in enumerate(self.partitions)
+            if all(self.members[copy.member].lost for copy in copies.in_sync)
+        )
 
     def needs(self, member: UUID) -> bool:
         """Tell whether a member stands in a row or in a goal, or is in an in-sync set."""

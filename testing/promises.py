@@ -156,7 +156,16 @@ class Promises:
 
     def _learn(self, members: Members) -> None:
         known = [self._newest, *(member.agreement.topology for member in members.values())]
-        self._newest = max(known, key=lambda topology: topology.index)
+        before, self._newest = self._newest, max(known, key=lambda topology: topology.index)
+        for loss in self._newest.losses[len(before.losses) :]:
+            self._forget(loss.partition)
+
+    def _forget(self, partition: int) -> None:
+        """Take back what was promised of a partition that was lost, and then reset (S6)."""
+        self._highest.pop(partition, None)
+        self._acknowledged = {
+            tx_id: run for tx_id, run in self._acknowledged.items() if run.partition != partition
+        }
 
     def _check_decisions(self, name: str, member: RunningMember) -> None:
         for decision in member.agreement.decisions_kept():

@@ -36,6 +36,7 @@ from ...affinity.changes import (
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
+    PartitionReset,
     Takeover,
     TopologyChange,
 )
@@ -316,6 +317,8 @@ class Coordinator:
             return "nobody asks for that: it follows from what is decided"
         if isinstance(change, GoalsSet) and change.members != topology.placed:
             return "the partitions are divided among other members by now"
+        if isinstance(change, PartitionReset) and change.author != sender:
+            return "who goes on with a partition that was lost asks for that itself"
         if isinstance(change, MemberWanted) and not change.wanted:
             return _cannot_leave(topology, change.member)
         if _leaves(sender, change):

@@ -35,10 +35,12 @@ from ...affinity.changes import (
     GoalsSet,
     Joined,
     MemberGone,
+    MemberLost,
     MemberWanted,
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
+    PartitionReset,
     Takeover,
     TopologyChange,
     Touched,
@@ -50,6 +52,7 @@ from ...affinity.topology import (
     Incarnation,
     KnownMember,
     KnownNamespace,
+    Loss,
     MovingCopy,
     PartitionCopies,
     Topology,
@@ -89,6 +92,7 @@ def topology_bytes(topology: Topology) -> bytes:
         topology.min_in_sync,
         topology.auto_join,
         list(map(names.member, topology.placed)),
+        [_loss_row(loss, names) for loss in topology.losses],
     ]
     data: bytes = msgpack.packb([topology.index, *names.rows(), *fields])
     return data
@@ -350,6 +354,29 @@ def _reached(row: list[Any], _places: _Places) -> GoalsReached:
     return GoalsReached(partitions=partitions)
 
 
+def _lost_row(change: MemberLost, names: _Names) -> list[Any]:
+    return [names.member(change.member)]
+
+
+def _lost(row: list[Any], places: _Places) -> MemberLost:
+    (member,) = read_fields(row, places.member)
+    return MemberLost(member=member)
+
+
+def _reset_row(change: PartitionReset, names: _Names) -> list[Any]:
+    author = names.incarnation(change.author)
+    return [change.partition, change.epoch, author, change.empty, change.opened, change.lwm]
+
+
+def _reset(row: list[Any], places: _Places) -> PartitionReset:
+    partition, epoch, author, empty, opened, lwm = read_fields(
+        row, as_number, as_number, places.incarnation, as_flag, as_number, as_number
+    )
+    return PartitionReset(
+        partition=partition, epoch=epoch, author=author, empty=empty, opened=opened, lwm=lwm
+    )
+
+
 # Append; change nothing.
 _SHAPES: Mapping[type, _Shape] = {
     Begun: _Shape(1, _begun_row, _begun),
@@ -368,6 +395,8 @@ _SHAPES: Mapping[type, _Shape] = {
     MemberWanted: _Shape(14, _wanted_row, _wanted),
     GoalsSet: _Shape(15, _goals_row, _goals),
     GoalsReached: _Shape(16, _reached_row, _reached),
+    MemberLost: _Shape(17, _lost_row, _lost),
+    PartitionReset: _Shape(18, _reset_row, _reset),
 }
 _BY_NUMBER = {shape.number: shape for shape in _SHAPES.values()}
 
@@ -414,6 +443,7 @@ def _member_row(known: KnownMember, names: _Names) -> list[Any]:
         known.present,
         known.voter,
         known.wanted,
+        known.lost,
     ]
 
 
@@ -429,7 +459,13 @@ def _copies_row(copies: PartitionCopies, names: _Names) -> list[Any]:
         copies.opened,
         [[names.incarnation(one.copy), one.admission] for one in copies.moving],
         list(map(names.member, copies.goal)),
+        copies.emptied,
     ]
+
+
+def _loss_row(loss: Loss, names: _Names) -> list[Any]:
+    author = names.incarnation(loss.author)
+    return [loss.index, loss.partition, loss.before, loss.epoch, author, loss.opened, loss.lwm]
 
 
 def _namespace_row(known: KnownNamespace) -> list[Any]:
@@ -439,10 +475,11 @@ def _namespace_row(known: KnownNamespace) -> list[Any]:
 def _topology(value: object) -> Topology:
     index, ids, incarnations, named, members, *rest = read_fields(
         value, as_number, each(as_id), as_list, as_list, as_list, as_list, as_list, as_list,
-        as_list, as_number, later=((as_number, 1), (as_flag, True), (as_list, None)),
+        as_list, as_number, later=((as_number, 1), (as_flag, True), (as_list, None), (as_list, [])),
     )  # fmt: skip
     places = _Places(ids, incarnations)
-    baseline, spaces, partitions, namespaces, next_namespace, min_in_sync, auto_join, placed = rest
+    baseline, spaces, partitions, namespaces, next_namespace, *later = rest
+    min_in_sync, auto_join, placed, losses = later
     placed = baseline if placed is None else placed
     cluster, store, history = read_fields(named, maybe(as_id), maybe(as_id), maybe(as_id))
     topology = Topology(
@@ -459,15 +496,16 @@ def _topology(value: object) -> Topology:
         min_in_sync=min_in_sync,
         auto_join=auto_join,
         placed=tuple(map(places.member, placed)),
+        losses=tuple(_loss(row, places) for row in losses),
     )
     _check(topology, ids)
     return topology
 
 
 def _member(row: object, places: _Places) -> KnownMember:
-    member, address, since, boot, nonce, present, voter, wanted = read_fields(
+    member, address, since, boot, nonce, present, voter, wanted, lost = read_fields(
         row, places.member, as_text, as_number, as_number, as_bytes, as_flag,
-        later=((as_flag, False), (maybe(as_flag), None)),
+        later=((as_flag, False), (maybe(as_flag), None), (as_flag, False)),
     )  # fmt: skip
     return KnownMember(
         member=member,
@@ -478,6 +516,7 @@ def _member(row: object, places: _Places) -> KnownMember:
         present=present,
         voter=voter,
         wanted=wanted,
+        lost=lost,
     )
 
 
@@ -485,7 +524,7 @@ def _copies(partition: int, row: object, places: _Places) -> PartitionCopies:
     def moving_copy(value: object) -> MovingCopy:
         return MovingCopy(*read_fields(value, places.incarnation, as_number))
 
-    version, replicas, epoch, author, in_sync, changed, opened, moving, goal = read_fields(
+    version, replicas, epoch, author, in_sync, changed, opened, moving, *later = read_fields(
         row,
         as_number,
         each(maybe(places.member)),
@@ -495,8 +534,9 @@ def _copies(partition: int, row: object, places: _Places) -> PartitionCopies:
         as_number,
         as_flag,
         each(moving_copy),
-        later=((each(places.member), ()),),
+        later=((each(places.member), ()), (as_number, 0)),
     )
+    goal, emptied = later
     return PartitionCopies(
         row=PartitionRow(partition=partition, version=version, replicas=replicas),
         epoch=epoch,
@@ -506,6 +546,22 @@ def _copies(partition: int, row: object, places: _Places) -> PartitionCopies:
         opened=opened,
         moving=moving,
         goal=goal,
+        emptied=emptied,
+    )
+
+
+def _loss(row: object, places: _Places) -> Loss:
+    index, partition, before, epoch, author, opened, lwm = read_fields(
+        row, as_number, as_number, as_number, as_number, places.incarnation, as_number, as_number
+    )
+    return Loss(
+        index=index,
+        partition=partition,
+        before=before,
+        epoch=epoch,
+        author=author,
+        opened=opened,
+        lwm=lwm,
     )
 
 

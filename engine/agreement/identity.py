@@ -59,6 +59,8 @@ def misfit(credentials: Credentials, topology: Topology) -> str | None:
     """
     member, boot = credentials.incarnation
     known = topology.members.get(member)
+    if known is not None and known.lost:
+        return f"member {member} was declared lost: others go on without what this disk has"
     if known is None or is_known(credentials.incarnation, credentials.fresh, topology):
         return None
     if boot <= known.boot:

@@ -37,6 +37,9 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     "move": typed_fields("partition:int member:bytes"),
     "topology": (),
     "want": typed_fields("member:bytes wanted:flag"),
+    "lose": typed_fields("member:bytes"),
+    "losses": (),
+    "reset": typed_fields("partition:int empty:flag"),
 }
 READS = typed_fields("namespace:int keys:bytes* epochs:int* counters:int*")
 RANGES = typed_fields("namespace:int partitions:int* low:bytes high:bytes? count:int digest:bytes")

@@ -36,7 +36,7 @@ from ...checkpoints.replay import FIRST_NAMESPACE
 from ...rebalance.choosing import SupplyKind
 from ...tx.counter import PartitionUpdateCounter
 from ...tx.numbers import applied_in, without
-from ...wal.records import ClearRecord, Record, SuppliedRecord
+from ...wal.records import AdmitRecord, ClearRecord, Record, SuppliedRecord
 from ..data.stored import split_key
 from ..replication.following import Following
 from ..replication.reports import Report, report_message, report_of
@@ -112,6 +112,8 @@ class CatchingUp:
         self._shown: dict[int, float] = {}
         """When this copy last reported on a partition."""
         self._fillings: dict[int, _Filling] = {}
+        self._emptied: set[int] = set()
+        """The partitions that are to begin with nothing, as nobody has what they had (S6)."""
         self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
@@ -132,12 +134,58 @@ class CatchingUp:
             if partition < len(known) and known[partition] is copies:
                 continue
             self._shown.pop(partition, None)
+            if copies.author == self._me and copies.is_to_be_emptied:
+                self._begin_emptying(copies)
             following = self._followed.get(partition)
             if following is not None and not self._still_follows(following, copies):
                 del self._followed[partition]
             filling = self._fillings.get(partition)
             if filling is not None and not self._may_come_back(copies, filling.place.epoch):
                 filling.scope.cancel()
+
+    def empties(self, partition: int) -> bool:
+        """Tell whether what is here of a partition has to be removed before anything is opened."""
+        return partition in self._emptied
+
+    def _begin_emptying(self, copies: PartitionCopies) -> None:
+        partition = copies.row.partition
+        if partition not in self._emptied:
+            self._emptied.add(partition)
+            assert self._nursery is not None
+            self._nursery.start_soon(self._empty, partition)
+
+    async def _empty(self, partition: int) -> None:
+        """Let a copy be a whole one that has nothing, for as long as that is wanted."""
+        try:
+            while (copies := self._topology.partitions[partition]).is_to_be_emptied:
+                try:
+                    await self._clear(partition, copies.changed, "every copy was lost")
+                    await self._logged(
+                        AdmitRecord(
+                            partition=partition,
+                            admission=copies.changed,
+                            epochs=((copies.epoch - 1, 1),),
+                            lwm=0,
+                            ranges=(),
+                            hwm=0,
+                            dropped=(),
+                        )
+                    )
+                    return
+                except (TidelogError, OSError) as error:
+                    self._tell_of_failure(partition, error)
+                    await trio.sleep(AGAIN_S)
+        finally:
+            self._emptied.discard(partition)
+
+    def _tell_of_failure(self, partition: int, error: Exception) -> None:
+        log.warning(
+            "node.fill_failed: Tidelog: the store %s takes no copy of partition %d now: %s",
+            self._log.path,
+            partition,
+            error,
+            extra={"event": "node.fill_failed"},
+        )
 
     def _still_follows(self, following: Following, copies: PartitionCopies) -> bool:
         return self._me in copies.in_sync or copies.admission(self._me) == following.admission
@@ -362,31 +410,23 @@ class CatchingUp:
         self._shown.pop(partition, None)
         try:
             with filling.scope:
-                await self._clear(filling)
+                place, reason = filling.place, f"a full copy of {filling.primary}"
+                await self._clear(partition, place.admission, reason)
+                filling.demanded = 1
+                self._tell_filling(filling)
                 await self._take_pieces(filling)
         except (TidelogError, OSError) as error:
-            log.warning(
-                "node.fill_failed: Tidelog: the store %s takes no copy of partition %d now: %s",
-                self._log.path,
-                partition,
-                error,
-                extra={"event": "node.fill_failed"},
-            )
+            self._tell_of_failure(partition, error)
             self._shown[partition] = self._now()
         finally:
             if self._fillings.get(partition) is filling:
                 del self._fillings[partition]
 
-    async def _clear(self, filling: _Filling) -> None:
+    async def _clear(self, partition: int, admission: int, reason: str) -> None:
         """Let all that is here count for nothing, and remove it."""
-        place = filling.place
-        reason = f"a full copy of {filling.primary}"
-        await self._logged(
-            ClearRecord(partition=place.partition, admission=place.admission, reason=reason)
-        )
+        record = ClearRecord(partition=partition, admission=admission, reason=reason)
+        await self._logged(record)
         await self._store.checkpoint("clear")
-        filling.demanded = 1
-        self._tell_filling(filling)
 
     async def _take_pieces(self, filling: _Filling) -> None:
         partition = filling.place.partition

@@ -354,6 +354,9 @@ class ReplicaGroups:
             partition = copies.row.partition
             if self._topology.partitions[partition].epoch != copies.epoch:
                 continue  # sealed again meanwhile: another report is on its way
+            if copies.author == self._me and self.catching_up.empties(partition):
+                self._unreported.append(copies)
+                continue
             report = report_of(
                 self._log.state,
                 partition,

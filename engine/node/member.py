@@ -24,10 +24,12 @@ import trio
 
 from ...affinity.changes import (
     GoalsSet,
+    MemberLost,
     MemberWanted,
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
+    PartitionReset,
     TopologyChange,
 )
 from ...affinity.errors import (
@@ -576,6 +578,50 @@ class RunningMember:
         else:
             self._nursery.start_soon(hand_over)
 
+    def reset(
+        self, partition: int, empty: bool, deadline: float, done: Callable[[Exception | None], None]
+    ) -> None:
+        """Go on with a partition that was lost: from the copy here, or with nothing (S6).
+
+        ``UsageError`` if it is not lost, or there is no whole copy here.
+        """
+        topology, state = self._effective, self.log.state
+        if partition not in topology.lost:
+            raise UsageError(
+                f"partition {partition} is not lost: a copy that counts is there, or may come back",
+                hint="Start who has it; or, if those disks are gone, declare their members lost.",
+            )
+        whole, lwm = state.copies.is_whole(partition), state.counters[partition].lwm
+        if not empty and not (whole and lwm):
+            raise UsageError(
+                f"there is no copy of partition {partition} at this member that is whole",
+                hint="Name another member, or let the partition begin with nothing.",
+            )
+        change = PartitionReset(
+            partition=partition,
+            epoch=topology.partitions[partition].epoch + 1,
+            author=self.agreement.me,
+            empty=empty,
+            opened=0 if empty else state.epochs[partition],
+            lwm=0 if empty else lwm,
+        )
+        self.change(change, deadline, done)
+
+    def losses(self) -> Mapping[str, Any]:
+        """Return which partitions are lost, and what became of those that were."""
+        topology = self.agreement.topology
+        return {
+            "decided": topology.index,
+            "lost": list(topology.lost),
+            "losses": [
+                [
+                    loss.index, loss.partition, loss.before, loss.epoch,
+                    loss.author.member.bytes, loss.author.boot, loss.opened, loss.lwm,
+                ]
+                for loss in topology.losses
+            ],
+        }  # fmt: skip
+
     def story(self, partition: int) -> Mapping[str, Any]:
         """Return what this member knows of one partition."""
         count = len(self._effective.partitions)
@@ -705,5 +751,9 @@ def _is_effective(change: TopologyChange, before: Topology, topology: Topology) 
             gone = [one.id for one in before.namespaces.values() if one.name == name]
             return bool(gone) and not set(gone) & topology.namespaces.keys()
         case MemberWanted(member=member, wanted=wanted):
-            return topology.members[member].wanted is wanted
+            return member in topology.members and topology.members[member].wanted is wanted
+        case MemberLost(member=member):
+            return member in topology.members and topology.members[member].lost
+        case PartitionReset():
+            return False  # that is for the decisions to show
     raise AssertionError(change)

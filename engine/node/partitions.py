@@ -184,6 +184,12 @@ def unavailable(
     partition: int, copies: PartitionCopies, topology: Topology
 ) -> PartitionUnavailableError:
     """Return the error for a partition that no listed copy is there for as it was listed."""
+    if partition in topology.lost:
+        return PartitionUnavailableError(
+            f"partition {partition} is lost: the disks of all who had it are gone",
+            partition=partition,
+            hint="Let it go on from an older copy, or with nothing: `tidelog cluster reset`.",
+        )
     listed = [topology.members[copy.member] for copy in copies.in_sync]
     away = [known for known in listed if not known.present]
     names = " and ".join(f"{known.address} ({str(known.member)[:8]})" for known in away or listed)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from ...affinity.changes import (
+    MemberLost,
     MemberWanted,
     NamespaceDropped,
     NamespaceMade,
@@ -69,7 +70,7 @@ HELD_MAX = 4096
 """Requests that wait for decisions; of more than that the oldest are told to come again."""
 HELD_S_MAX = 5.0
 """Seconds that a request waits for decisions before it is told to come again."""
-AT_ONCE = frozenset(("status", "partition", "copies", "exchanges", "stale", "topology"))
+AT_ONCE = frozenset(("status", "partition", "copies", "exchanges", "losses", "stale", "topology"))
 """What a member answers for itself, whatever it knows of decisions."""
 SHARE_BYTES_MAX, SHARE_KEYS_MAX = 16 << 20, 100_000
 """Of one transaction in a cluster of several members, but for one value that is larger: it takes a
@@ -117,6 +118,14 @@ class Surroundings(Protocol):
 
     def story(self, partition: int) -> Mapping[str, Any]:
         """Return what is known of a partition; ``UsageError`` if there is none of this number."""
+
+    def reset(
+        self, partition: int, empty: bool, deadline: float, done: Callable[[Exception | None], None]
+    ) -> None:
+        """Go on with a partition that was lost."""
+
+    def losses(self) -> Mapping[str, Any]:
+        """Return what was lost."""
 
     def topology_bytes(self) -> bytes:
         """Return the newest topology, as it is written."""
@@ -305,13 +314,26 @@ class Requests:
 
     def _want(self, request: ClientRequest) -> None:
         member, wanted = request.arguments
-        if len(member) != ID_SIZE:
-            raise not_understood(f"an id of a member of {len(member)} bytes, not {ID_SIZE}")
-        change = MemberWanted(member=UUID(bytes=member), wanted=wanted)
+        change = MemberWanted(member=_member_of(member), wanted=wanted)
         self._around.change(change, request.deadline, lambda refused: _done(request, refused))
 
     def _exchanges(self, request: ClientRequest) -> None:
         request.answer(dict(self._around.exchanges(*request.arguments)))
+
+    def _lose(self, request: ClientRequest) -> None:
+        change = MemberLost(member=_member_of(request.arguments[0]))
+        self._around.change(change, request.deadline, lambda refused: _done(request, refused))
+
+    def _losses(self, request: ClientRequest) -> None:
+        request.answer(dict(self._around.losses()))
+
+    def _reset(self, request: ClientRequest) -> None:
+        partition, empty = request.arguments
+        if not 0 <= partition < self._log.state.partitions:
+            raise not_understood("a partition that is not there")
+        self._around.reset(
+            partition, empty, request.deadline, lambda refused: _done(request, refused)
+        )
 
     def _move(self, request: ClientRequest) -> None:
         partition, member = request.arguments
@@ -600,6 +622,12 @@ def _check_share(writes: Sequence[tuple[int, list[bytes], list[bytes | None]]]) 
         )
 
 
+def _member_of(given: bytes) -> UUID:
+    if len(given) != ID_SIZE:
+        raise not_understood(f"an id of a member of {len(given)} bytes, not {ID_SIZE}")
+    return UUID(bytes=given)
+
+
 def _about_to_withdraw() -> RoutedError:
     return RoutedError("wait", "the log of this member failed, and others have what it serves")
 
@@ -631,4 +659,7 @@ _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "move": Requests._move,
     "topology": Requests._topology,
     "want": Requests._want,
+    "lose": Requests._lose,
+    "losses": Requests._losses,
+    "reset": Requests._reset,
 }

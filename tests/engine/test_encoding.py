@@ -23,15 +23,17 @@ from tidelog.affinity.changes import (
     GoalsSet,
     Joined,
     MemberGone,
+    MemberLost,
     MemberWanted,
     NamespaceDropped,
     NamespaceMade,
     NamespaceRenamed,
+    PartitionReset,
     Takeover,
     Touched,
 )
 from tidelog.affinity.partitions import Space
-from tidelog.affinity.topology import Incarnation, MovingCopy, Topology
+from tidelog.affinity.topology import Incarnation, Loss, MovingCopy, Topology
 from tidelog.engine.agreement.encoding import (
     decision_bytes,
     decision_of,
@@ -98,6 +100,16 @@ CHANGES = st.one_of(
             st.tuples(NUMBERS, st.lists(st.uuids(), max_size=3).map(tuple)), max_size=3
         ).map(tuple),
     ),
+    st.builds(MemberLost, member=st.uuids()),
+    st.builds(
+        PartitionReset,
+        partition=NUMBERS,
+        epoch=NUMBERS,
+        author=INCARNATIONS,
+        empty=st.booleans(),
+        opened=NUMBERS,
+        lwm=NUMBERS,
+    ),
     st.builds(GoalsReached, partitions=st.lists(NUMBERS, max_size=3).map(tuple)),
 )
 DECISIONS = st.builds(Decision, NUMBERS, st.lists(CHANGES, max_size=4).map(tuple))
@@ -155,6 +167,8 @@ def test_bytes_are_as_they_always_were() -> None:
             MemberWanted(member=BOB, wanted=False),
             GoalsSet(members=(ADA, BOB), goals=((1, (BOB, ADA)), (2, (ADA,)))),
             GoalsReached(partitions=(1, 2)),
+            MemberLost(member=BOB),
+            PartitionReset(partition=1, epoch=9, author=ADA_1, empty=False, opened=4, lwm=7),
         ),
     )
     nine, ten, eleven = (UUID(int=number).bytes for number in (9, 10, 11))
@@ -180,6 +194,8 @@ def test_bytes_are_as_they_always_were() -> None:
             [14, 1, False],
             [15, [0, 1], [[1, [1, 0]], [2, [0]]]],
             [16, [1, 2]],
+            [17, 1],
+            [18, 1, 9, 0, False, 4, 7],
         ],
     ]
     assert msgpack.unpackb(decision_bytes(decision)) == written
@@ -193,15 +209,19 @@ TOPOLOGY: list[Any] = [
     [ADA.bytes, BOB.bytes],
     [[0, 1], [1, 2]],
     [UUID(int=9).bytes, None, None],
-    [[0, "a:1", 1, 1, b"n", True, False, None], [1, "b:1", 1, 2, b"", False, True, False]],
+    [
+        [0, "a:1", 1, 1, b"n", True, False, None, False],
+        [1, "b:1", 1, 2, b"", False, True, False, True],
+    ],
     [0, 1],
     [[0, 1, 0]],
-    [[2, [0, None, 1], 3, 0, [0], 4, True, [[1, 4]], [1]]],
+    [[2, [0, None, 1], 3, 0, [0], 4, True, [[1, 4]], [1], 3]],
     [[16, "m", "str", 1, "bytes", 2, 0]],
     17,
     2,
     False,
     [0],
+    [[3, 0, 1, 2, 0, 1, 7]],
 ]
 
 
@@ -214,6 +234,10 @@ def test_a_topology_of_plain_arrays() -> None:
     assert copies.moving == (MovingCopy(BOB_2, 4),)
     assert copies.row.replicas == (ADA, None, BOB)
     assert copies.goal == (BOB,)
+    assert copies.emptied == 3
+    assert topology.members[BOB].lost
+    [loss] = topology.losses
+    assert loss == Loss(index=3, partition=0, before=1, epoch=2, author=ADA_1, opened=1, lwm=7)
     assert (topology.members[BOB].voter, topology.members[BOB].leaving) == (True, True)
     assert (topology.min_in_sync, topology.auto_join, topology.placed) == (2, False, (ADA,))
     assert topology_of(topology_bytes(Topology())) == Topology()
