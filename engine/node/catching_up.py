@@ -109,6 +109,8 @@ class CatchingUp:
         self._now = now
         self._reached = reached
         self._topology = Topology()
+        self._outside: set[int] = set()
+        """Partitions to which this copy may have to come back."""
         self._shown: dict[int, float] = {}
         """When this copy last reported on a partition."""
         self._fillings: dict[int, _Filling] = {}
@@ -132,6 +134,11 @@ class CatchingUp:
             if partition < len(known) and known[partition] is copies:
                 continue
             self._shown.pop(partition, None)
+            # What the log has not said yet keeps it from coming back for a moment only.
+            if partition in self._log.unsaid or self._may_come_back(copies, copies.epoch):
+                self._outside.add(partition)
+            else:
+                self._outside.discard(partition)
             following = self._followed.get(partition)
             if following is not None and not self._still_follows(following, copies):
                 del self._followed[partition]
@@ -161,12 +168,12 @@ class CatchingUp:
             if not filling.demanded and now >= filling.told_at + ALIVE_S:
                 filling.told_at = now
                 self._tell_filling(filling)
+        outside = [self._topology.partitions[partition] for partition in sorted(self._outside)]
         due = [
             copies
-            for partition, copies in enumerate(self._topology.partitions)
-            if partition not in self._followed
-            and partition not in self._fillings
-            and now >= self._shown.get(partition, float("-inf")) + AGAIN_S
+            for copies in outside
+            if not self._is_busy(copies.row.partition)
+            and now >= self._shown.get(copies.row.partition, float("-inf")) + AGAIN_S
             and self._may_come_back(copies, copies.epoch)
             and copies.author in self._topology.present
         ]

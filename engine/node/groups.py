@@ -33,7 +33,6 @@ from ...affinity.topology import (
     PartitionCopies,
     Takeover,
     Topology,
-    TopologyChange,
 )
 from ...wal.records import (
     CommitUptoRecord,
@@ -82,7 +81,7 @@ from .catching_up import CatchingUp
 from .log import Haste, NodeLog
 from .outflow import Outflow
 from .partitions import Partitions
-from .supplying import Supplies
+from .supplying import Suggestions, Supplies
 from .views import row_members
 
 REPLICA_TIMEOUT_S = 5.0
@@ -94,11 +93,8 @@ EARLY_MAX = 4096
 log = logging.getLogger("tidelog.node")
 
 
-class Decisions(Protocol):
-    """Who has changes decided."""
-
-    def suggest(self, change: TopologyChange, guards: tuple[Guard, ...] = ()) -> int:
-        """Ask for a change once; return the number of the request."""
+class Decisions(Suggestions, Protocol):
+    """Who has changes decided, and lets go of what this member serves."""
 
     def release(self, partitions: list[int], target: UUID | None = None) -> None:
         """Serve some partitions no more in their epochs; ``target`` shall, if it is listed."""
@@ -236,7 +232,7 @@ class ReplicaGroups:
             "moving": [
                 [copy.member.bytes, copy.boot, admission] for copy, admission in copies.moving
             ],
-            "returns": self.supplies.told(partition),
+            "returns": self.supplies.ways.told(partition),
         }
 
     # -------------------------------------------------------------- what reads of copies ask
