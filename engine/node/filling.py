@@ -4,24 +4,27 @@ Invariants:
 
 - All pieces and the counter are of one instant, or newer where a snapshot had to go meanwhile: what
   is newer than the counter comes again by history, and loses against itself.
-- Of what is sent at most two pieces wait for an answer, per copy.
+- Of what is sent at most ``AHEAD_BYTES`` and one piece are under way to a copy that has not said
+  that they have arrived.
 - The log is pinned from before the instant, far enough for what was pending then.
+- With the ADMIT goes a tally of all pairs that were sent: the copy compares (M3).
 
-Left out: when a copy needs all there is (``ways_back``), and what it does with it
-(``catching_up``).
+Left out: when a copy needs all there is (``ways_back``), and what it does with it (``taking_in``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from ...affinity.errors import SnapshotExpiredError
 from ...rebalance.choosing import SupplyKind
 from ...tx.counter import PartitionUpdateCounter
 from ...wal.records import AdmitRecord
+from ..data.full_pairs import PackedPairs, PairTally, packed
 from ..replication.returning import (
     Admitted,
+    Demanded,
+    FillEnd,
     FillPiece,
     ReturnPlace,
     admit_message,
@@ -33,8 +36,10 @@ from .log import NodeLog
 from .returns import Return
 from .supply_log import PIN_BYTES_MAX
 
-FILL_BYTES, FILL_ROWS = 4 << 20, 16_384
-"""Bytes of values, or pairs, with which a piece ends; the next one is sent before it is stored."""
+PIECE_BYTES, PIECE_ROWS = 512 << 10, 8192
+"""Bytes of values, or pairs, with which a piece ends: it is encoded and sent in the loop."""
+AHEAD_BYTES = 4 << 20
+"""Bytes under way from which on no further piece is sent."""
 PENDING_BYTES = 64 << 20
 """Bytes of log before an instant in which the PREPARE of everything pending then is looked for."""
 
@@ -53,48 +58,51 @@ class Filling:
     def __repr__(self) -> str:
         return f"<Filling {self._last}>"
 
-    def new_number(self, index: int) -> int:
-        """Return the number of a new full copy, above all others and the index of a decision."""
+    def new_place(self, partition: int, epoch: int, index: int) -> ReturnPlace:
+        """Return the place of a new full copy, whose number is above all others and an index."""
         self._last = max(self._last + 1, index)
-        return self._last
+        return ReturnPlace(partition, epoch, self._last)
+
+    def begin(self, returning: Return, places: Sequence[ReturnPlace]) -> None:
+        """Have a copy remove what it has of some partitions, so that nothing of it counts."""
+        for place in places:
+            returning.expect(place, -1)
+            self._pin(returning, place.partition)
+        if places:
+            admitted = [Admitted(place=place, kind=SupplyKind.FULL) for place in places]
+            returning.tell(admit_message(admitted), [Demanded(place, 1) for place in places])
+            self._reached("admit.sent")
 
     async def send(self, returning: Return, place: ReturnPlace) -> None:
-        """Send all that there is in a partition, as it is at some moment."""
-        partition = place.partition
-        returning.expect(place, -1)
-        self._pin(returning, partition)
-        returning.tell(admit_message([Admitted(place=place, kind=SupplyKind.FULL)]))
-        self._reached("admit.sent")
-        await returning.answered({place: 1})
-        cut = cut_partition(self._files, self._log, partition)
-        state = cut.state
-        number = 0
+        """Send all that there is in a partition, as it is at some moment, to who has begun."""
+        await returning.answered()
+        number, tally = 0, PairTally()
+        pairs = _Pairs(self._files, self._log, place.partition)
         try:
-            blocks = cut.blocks(rows=FILL_ROWS, most_bytes=FILL_BYTES)
-            after: bytes | None = None
             while True:
                 try:
-                    block = await self._files.environment.run("supply", partial(next, blocks, []))
+                    found = await self._files.environment.run("supply", pairs.next)
                 except SnapshotExpiredError:
-                    # What is newer than ``state`` comes by history, and may be there before.
-                    cut = cut_partition(self._files, self._log, partition)
-                    blocks = cut.blocks(after, rows=FILL_ROWS, most_bytes=FILL_BYTES)
+                    # What is newer than the counter comes by history, and may be there before.
+                    pairs.cut_anew()
                     continue
+                if found is None:
+                    break
                 number += 1
-                last = not block
-                if not last:
-                    after = block[-1][0]
-                record = _ending(state, place.admission) if last else None
-                keys, values = [key for key, _ in block], [value for _, value in block]
-                returning.tell(fill_message(FillPiece(place, number, keys, values, record)))
+                piece, of_piece = found
+                tally = tally.plus(of_piece)
+                message = fill_message(FillPiece(place, number, piece))
+                returning.tell(message, [Demanded(place, number + 1)], piece.size)
                 self._reached("supply.first" if number == 1 else "supply.middle")
-                if last:
-                    self._reached("supply.last")
-                await returning.answered({place: number + last})
-                if last:
-                    return
+                await returning.room(AHEAD_BYTES)
+            number += 1
+            end = FillEnd(_ending(pairs.state, place.admission), tally)
+            message = fill_message(FillPiece(place, number, PackedPairs(b"", b""), end))
+            returning.tell(message, [Demanded(place, number + 1)])
+            self._reached("supply.last")
+            await returning.answered()
         finally:
-            cut.close()
+            pairs.close()
 
     def _pin(self, returning: Return, partition: int) -> None:
         """Hold the log for what comes behind the pairs, until the copy follows the stream."""
@@ -105,6 +113,39 @@ class Filling:
         returning.pins[partition] = pins.set(owner, first, limit=PIN_BYTES_MAX)
         if old is not None:
             pins.release(old)
+
+
+class _Pairs:
+    """The pairs of a partition, as they are when this is made."""
+
+    def __init__(self, files: StoreFiles, node_log: NodeLog, partition: int) -> None:
+        self._files = files
+        self._log = node_log
+        self._partition = partition
+        self._after: bytes | None = None
+        self.cut_anew()
+        self.state = self._cut.state
+        """What is known of the partition beside them."""
+
+    def cut_anew(self) -> None:
+        """Go on with the pairs as they are now."""
+        self._cut = cut_partition(self._files, self._log, self._partition)
+        self._blocks = self._cut.blocks(self._after, rows=PIECE_ROWS, most_bytes=PIECE_BYTES)
+
+    def next(self) -> tuple[PackedPairs, PairTally] | None:
+        """Return the next pairs and their tally, None behind the last; reads files.
+
+        Raises ``SnapshotExpiredError`` if these have had to go.
+        """
+        block = next(self._blocks, None)
+        if block is None:
+            return None
+        self._after = block[-1][0]
+        return packed(block)
+
+    def close(self) -> None:
+        """Let go of what the pairs pin."""
+        self._cut.close()
 
 
 def _ending(state: PartitionState, admission: int) -> AdmitRecord:

@@ -613,8 +613,8 @@ class ReplicaGroups:
                 self.catching_up.admitted(sender, admitted_of(message))
             case "supply":
                 self.catching_up.supplied(sender, supply_pieces_of(message))
-            case "fill":
-                self.catching_up.filled(sender, fill_of(message))
+            case "pairs":
+                self.catching_up.taking_in.filled(sender, fill_of(message))
             case "demand":
                 self.supplies.demanded(sender, demanded_of(message))
             case "confirm-copy" | "copy-confirmed":

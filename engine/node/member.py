@@ -13,7 +13,7 @@ Left out: the files (``member_files``), and starting again as a new incarnation 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -43,6 +43,7 @@ from ..agreement.machine import Agreement
 from ..agreement.timing import Timing
 from ..commit import outcomes
 from ..commit.outcomes import Outcome
+from ..data.full_pairs import PackedPairs, PairTally, unpacked
 from ..net.addresses import address_of
 from ..net.connection import Connection
 from ..net.frames import Message
@@ -50,6 +51,7 @@ from ..net.kinds import BY_NAME, CONTROL, DATA, Channel
 from ..net.transport import Transport, UnwelcomeError
 from ..replication.following import Following
 from ..replication.streams import Streams
+from ..store.checkpointer import catalog_of
 from ..store.maintenance import CHECKPOINT_PAUSE
 from ..system.disk_errors import translated_disk
 from ..system.environment import Address
@@ -178,7 +180,7 @@ class RunningMember:
         async with trio.open_nursery() as self._nursery:
             await self._nursery.start(self.transport.run)
             ready(await self.transport.listen(listen))
-            returning = (self.groups.supplies.run, self.groups.catching_up.run)
+            returning = (self.groups.supplies.run, self.groups.catching_up.taking_in.run)
             for work in (self.log.run, self.council.run, self._look_after, *returning):
                 self._nursery.start_soon(work)
             await self._ended.wait()
@@ -238,12 +240,19 @@ class RunningMember:
                 steps.close()
             self._environment.reached("checkpoint.after_mark")
 
-    async def fill(self, partition: int, pairs: dict[bytes, bytes], position: int) -> None:
-        """Write stored pairs of a full copy into a partition that was cleared at a position."""
+    async def fill(self, partition: int, pieces: Sequence[PackedPairs], position: int) -> PairTally:
+        """Write pairs of a full copy into a partition that was cleared at a position.
+
+        Those of maps that have gone meanwhile are left out; the tally is of all that came.
+        """
         fill, check = self._files.checkpointer.fill, self.log.check_writable
+        lives, run = catalog_of(self.log.state), self._environment.run
+        keys, stored, dropped = await run("unpack", partial(unpacked, partition, pieces, lives))
+        if not keys:
+            return dropped
         async with self._carrying:
-            work = partial(fill, partition, pairs, position, check)
-            await self._environment.run("checkpoint", work)
+            work = partial(fill, partition, keys, stored, position, check)
+            return (await run("checkpoint", work)).plus(dropped)
 
     async def _look_after(self) -> None:
         files, now = self._files, self._environment.boottime

@@ -6,7 +6,8 @@ Invariants:
 
 - Of what is sent at most ``PIECE_BYTES`` and one record wait for an answer, per copy.
 - The log is pinned from before it is searched.
-- A copy hears that it has all only if each number that it lacked was sent, or was closed (B5).
+- A copy hears that it has all only if each number that it lacked was sent, or was closed (B5), and
+  with that a digest of all that was sent, which it compares (M3).
 
 Left out: what is looked for (``checkpoints.supplying``), and reading (``supply_log``).
 """
@@ -20,8 +21,14 @@ import trio
 from ...affinity.errors import CorruptLogError
 from ...affinity.topology import Incarnation
 from ...checkpoints.supplying import FoundNumbers, WantedNumbers
-from ...wal.records import SuppliedRecord
-from ..replication.returning import ReturnPlace, SupplyPiece, supply_message
+from ...wal.records import SuppliedRecord, encode_record
+from ..replication.returning import (
+    Demanded,
+    ReturnPlace,
+    SupplyPiece,
+    new_digest,
+    supply_message,
+)
 from ..store.store_files import StoreFiles
 from .log import NodeLog
 from .returns import PATIENCE_S, Return, StoppedError
@@ -30,6 +37,15 @@ from .ways_back import WaysBack
 
 PIECE_BYTES = 512 << 10
 """Bytes of keys and values from which on the rest goes with the next piece."""
+
+
+class _Sent:
+    """What was sent of the history of one place."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        """The last piece."""
+        self.digest = new_digest()
 
 
 class MissedHistory:
@@ -79,7 +95,7 @@ class MissedHistory:
         self, returning: Return, searched: SearchedLog, left: dict[int, ReturnPlace]
     ) -> None:
         number, more = 0, True
-        numbers = dict.fromkeys(left.values(), 0)
+        sent = {place: _Sent() for place in left.values()}
         while left:
             more = await self._files.environment.run("supply", lambda: searched.read(PIECE_BYTES))
             pieces: list[SupplyPiece] = []
@@ -91,18 +107,18 @@ class MissedHistory:
                 last = not found.not_yet
                 if not (last or found.transactions or found.closed):
                     continue
-                numbers[place] += 1
-                pieces.append(self._piece(place, numbers[place], last, found))
+                pieces.append(self._piece(place, sent[place], last, found))
                 if last:
                     del left[partition]
             if not pieces:
                 continue
-            returning.tell(supply_message(pieces))
+            demanded = [Demanded(one.place, one.number + 1) for one in pieces]
+            returning.tell(supply_message(pieces), demanded)
             number += 1
             self._reached("supply.first" if number == 1 else "supply.middle")
             if not left:
                 self._reached("supply.last")
-            await returning.answered({one.place: one.number + 1 for one in pieces})
+            await returning.answered()
 
     def _check_found(
         self, returning: Return, partition: int, found: FoundNumbers, more: bool
@@ -113,7 +129,7 @@ class MissedHistory:
             raise StoppedError(f"the log lacks numbers of partition {partition}")
 
     def _piece(
-        self, place: ReturnPlace, number: int, last: bool, found: FoundNumbers
+        self, place: ReturnPlace, sent: _Sent, last: bool, found: FoundNumbers
     ) -> SupplyPiece:
         record = SuppliedRecord(
             partition=place.partition,
@@ -122,4 +138,6 @@ class MissedHistory:
             transactions=tuple(found.transactions),
             closed=tuple(found.closed),
         )
-        return SupplyPiece(place, number, last, record)
+        sent.number += 1
+        sent.digest.update(encode_record(record))
+        return SupplyPiece(place, sent.number, last, record, sent.digest.digest() if last else b"")

@@ -2,7 +2,7 @@
 
 Invariants:
 
-- What was sent and may not have arrived is kept until it is answered: two messages at most.
+- What was sent and may not have arrived is kept until the copy demands what follows.
 - Who waits for an answer goes on once it is there, or hears why it does not come.
 
 Left out: what is sent (``filling``, ``missed``), and who decides that a copy may come back
@@ -11,7 +11,9 @@ Left out: what is sent (``filling``, ``missed``), and who decides that a copy ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import NamedTuple
 
 import trio
 
@@ -28,6 +30,14 @@ PATIENCE_S = 5.0
 
 class StoppedError(Exception):
     """A return cannot go on, and begins anew when the copy reports again."""
+
+
+class _Sent(NamedTuple):
+    """A message, what the copy demands once it has it, and its bytes."""
+
+    message: Message
+    answer: tuple[Demanded, ...]
+    size: int
 
 
 class Return:
@@ -51,8 +61,7 @@ class Return:
         """The partitions in which it is coming back."""
         self.pins: dict[int, Pin] = {}
         """What holds the log for a partition whose pairs it has got."""
-        self.sent: list[Message] = []
-        """The last messages, which it may not have answered."""
+        self._sent: list[_Sent] = []
         self._demanded: dict[ReturnPlace, int] = {}
         self._heard_at = 0.0
         """When it last demanded something."""
@@ -76,7 +85,11 @@ class Return:
                 self._demanded[place] = max(known, number)
                 if number > known or not number:  # 0: it is busy with clearing
                     self._heard_at = self._now()
+        self._sent = [one for one in self._sent if not self._is_answered(one)]
         self.heard()
+
+    def _is_answered(self, one: _Sent) -> bool:
+        return all(self._demanded.get(place, number) >= number for place, number in one.answer)
 
     async def reported(self) -> bool:
         """Wait until the copy has reported something; False if it says nothing for long."""
@@ -91,16 +104,35 @@ class Return:
         """Take demands for a place from now on; ``demanded`` lies below the first of them."""
         self._demanded[place] = demanded
 
-    def tell(self, message: Message) -> None:
-        """Send a message, which is said again over a new connection until it is answered."""
-        self.sent = [*self.sent[-1:], message]
+    def tell(self, message: Message, answer: Iterable[Demanded], size: int = 0) -> None:
+        """Send a message, which is said again over a new connection until it is answered.
+
+        The ``answer`` are demands for these pieces, or later ones; ``size`` is in bytes.
+        """
+        self._sent.append(_Sent(message, tuple(answer), size))
         self._outflow.tell(self.copy.member, message)
 
-    async def answered(self, wanted: Mapping[ReturnPlace, int]) -> None:
-        """Wait until the copy demands these pieces; ``StoppedError`` if that is of no use."""
+    def unanswered(self) -> list[Message]:
+        """Return the messages that the copy may not have got."""
+        return [one.message for one in self._sent]
+
+    @property
+    def bytes_under_way(self) -> int:
+        """How many bytes of what was sent are not answered."""
+        return sum(one.size for one in self._sent)
+
+    async def room(self, bytes_max: int) -> None:
+        """Wait until fewer bytes than that are under way; raises as ``answered`` does."""
+        await self._until(lambda: self.bytes_under_way < bytes_max)
+
+    async def answered(self) -> None:
+        """Wait until all is answered that was sent; ``StoppedError`` if that is of no use."""
+        await self._until(lambda: not self._sent)
+
+    async def _until(self, true: Callable[[], bool]) -> None:
         self._heard_at = self._now()
-        while any(self._demanded[place] < number for place, number in wanted.items()):
-            for place in wanted:
+        while not true():
+            for place, _ in chain.from_iterable(one.answer for one in self._sent):
                 if not self._may_go_on(self.copy, place):
                     raise StoppedError(f"partition {place.partition} has changed")
             if self._now() > self._heard_at + PATIENCE_S:
@@ -110,5 +142,5 @@ class Return:
 
     def rest(self) -> None:
         """Be done with all that was begun: nothing is expected any more."""
-        self.busy, self.sent = set(), []
+        self.busy, self._sent = set(), []
         self._demanded.clear()

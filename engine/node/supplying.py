@@ -58,6 +58,8 @@ from .returns import PATIENCE_S, Return, StoppedError
 from .ways_back import WaysBack
 
 LOOK_S = 0.02
+FILLED_MAX = 8
+"""Partitions that are copied in full before what was written meanwhile is sent for all of them."""
 JOIN_ITEMS = 64
 """Items that a copy may lack of the stream when it joins: writes wait for these."""
 BEHIND_BYTES_MAX = 64 << 20
@@ -165,7 +167,7 @@ class Supplies:
             message
             for returning in self._returns.values()
             if returning.copy.member == member
-            for message in returning.sent
+            for message in returning.unanswered()
         ]
 
     def tick(self) -> None:
@@ -233,12 +235,12 @@ class Supplies:
             known = {p: r for p, r in reports.items() if choices[p].kind is not SupplyKind.FULL}
             if known:
                 await self._by_history(returning, known, head)
-            filled = sorted(reports.keys() - known.keys())
-            for partition in filled[1:]:  # behind what is reported meanwhile, and takes less
-                returning.reports.setdefault(partition, reports[partition])
-            for partition in filled[:1]:
-                self.ways.explain(copy, partition, choices[partition])
-                await self._fill(returning, reports[partition])
+            full = [reports[partition] for partition in sorted(reports.keys() - known.keys())]
+            for report in full[FILLED_MAX:]:  # behind what is reported meanwhile: that takes less
+                returning.reports.setdefault(report.partition, report)
+            for report in full[:FILLED_MAX]:
+                self.ways.explain(copy, report.partition, choices[report.partition])
+            await self._fill(returning, full[:FILLED_MAX])
         except (StoppedError, TidelogError, OSError) as error:
             log.info(
                 "node.return_stopped: Tidelog: %s comes back later: %s",
@@ -291,7 +293,6 @@ class Supplies:
     ) -> dict[ReturnPlace, WantedNumbers]:
         """Let a copy follow the streams; return what it lacks of what was before."""
         wanted: dict[ReturnPlace, WantedNumbers] = {}
-        copy = returning.copy.member
         done, waits = trio.Event(), True
 
         def admit() -> None:
@@ -301,9 +302,8 @@ class Supplies:
                 ]
                 told = [row for row in rows if row is not None]
                 if told:
-                    returning.sent = [admit_message([row]) for row in told]
-                    for message in returning.sent:
-                        self._outflow.tell(copy, message)
+                    for row in told:
+                        returning.tell(admit_message([row]), [Demanded(row.place, 1)])
                     self._reached("admit.sent")
                 done.set()
 
@@ -313,7 +313,7 @@ class Supplies:
         waits = False
         if not wanted:
             raise StoppedError("what it has reported is not so any more")
-        await returning.answered(dict.fromkeys(wanted, 1))
+        await returning.answered()
         return wanted
 
     def _admitted(
@@ -438,14 +438,20 @@ class Supplies:
 
     # -------------------------------------------------------------- in full
 
-    async def _fill(self, returning: Return, report: Report) -> None:
-        """Send a copy all that there is in a partition."""
-        partition, copy = report.partition, returning.copy
-        copies = self._topology.partitions[partition]
-        if self._may_return(copy, copies, report.epoch):
-            number = self._filling.new_number(self._topology.index)
-            await self._filling.send(returning, ReturnPlace(partition, copies.epoch, number))
-            self.ways.filled(copy, partition)
+    async def _fill(self, returning: Return, reports: Iterable[Report]) -> None:
+        """Send a copy all that there is in some partitions, one after the other."""
+        places = [
+            self._filling.new_place(report.partition, report.epoch, self._topology.index)
+            for report in reports
+            if self._may_return(
+                returning.copy, self._topology.partitions[report.partition], report.epoch
+            )
+        ]
+        self._filling.begin(returning, places)
+        for place in places:
+            await self._filling.send(returning, place)
+            self.ways.filled(returning.copy, place.partition)
+            returning.busy.discard(place.partition)
 
     # -------------------------------------------------------------- waiting
 

@@ -228,7 +228,7 @@ def test_a_copy_that_dies_while_it_comes_back(point: str, options: Options, seed
 def test_a_full_copy_in_many_pieces_while_its_keys_are_written(
     expires: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filling, "FILL_ROWS", 3)
+    monkeypatch.setattr(filling, "PIECE_ROWS", 3)
     pieces: list[int] = []
 
     async def scenario(group: Group) -> None:
@@ -237,9 +237,9 @@ def test_a_full_copy_in_many_pieces_while_its_keys_are_written(
         await group.equal()
         await group.away(name)
         await fill(group)
-        genuine, snapshots = Return.answered, group.at.member(primary)._files.snapshots
+        genuine, snapshots = Return.room, group.at.member(primary)._files.snapshots
 
-        async def answered(self: Return, *about: Any) -> None:
+        async def room(self: Return, *about: Any) -> None:
             await genuine(self, *about)
             pieces.append(1)
             if expires:
@@ -250,12 +250,12 @@ def test_a_full_copy_in_many_pieces_while_its_keys_are_written(
             if turn % 3 == 0:
                 await group.remove((turn + 7) % 30)
 
-        monkeypatch.setattr(Return, "answered", answered)
+        monkeypatch.setattr(Return, "room", room)
         await group.back(name)
         assert SupplyKind.FULL in kinds(group, name)
 
     live(scenario, seed=5, options=CUT)
-    assert len(pieces) > 10
+    assert len(pieces) >= 10
 
 
 def test_history_in_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,12 +321,12 @@ def test_nobody_comes_back_with_what_its_log_does_not_say() -> None:
         genuine = log.put_records
         full = True
 
-        def put_records(records: Any, then: Any, undo: Any = None) -> None:
+        def put_records(records: Any, then: Any, undo: Any = None, logged: Any = None) -> None:
             made = list(records)
             if full and undo is not None and any(isinstance(r, CommitUptoRecord) for r in made):
                 undo()
             else:
-                genuine(made, then, undo)
+                genuine(made, then, undo, logged)
 
         await group.put(0, b"before")
         await group.equal()
