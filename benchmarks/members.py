@@ -18,7 +18,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Literal
@@ -56,8 +56,8 @@ class Members:
     local: LocalCluster
     processes: list[subprocess.Popen[bytes]]
     files: tuple[Path, ...]
-    """What members that take the time of their stages tell."""
-    options: Mapping[str, int] = field(default_factory=dict)
+    """What members that take the time of their stages, or that have options, tell."""
+    options: Mapping[str, int] | None = None
 
     @property
     def url(self) -> str:
@@ -78,10 +78,9 @@ class Members:
         member = self.local.members[place]
         command = command_line(str(self.folder / member.directory))[:-1]
         if self.files:
-            command = [sys.executable, str(STAGED), *command[3:], str(self.files[place])]
-        elif self.options:
-            given = [f"{name}={value}" for name, value in self.options.items()]
-            command = [sys.executable, str(TUNED), *command[3:], *given]
+            script, given = STAGED if self.options is None else TUNED, self.options or {}
+            options = [f"{name}={value}" for name, value in given.items()]
+            command = [sys.executable, str(script), *command[3:], str(self.files[place]), *options]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         self.processes[place : place + 1] = [process]
 
@@ -136,7 +135,10 @@ def members_up(
     partitions: int = PARTITIONS,
     options: Mapping[str, int] | None = None,
 ) -> Iterator[Members]:
-    """Run new members until the block ends; ``staged`` ones tell of stages."""
+    """Run new members until the block ends; ``staged`` ones tell of stages.
+
+    Those with ``options`` tell what they have sent to copies that come back.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     local = described(str(folder), MEMBERS, partitions, FIRST_PORT, backups)
     kept = len(local.members) if layout in ("spread", "one primary") else layout == "three disks"
@@ -148,8 +150,8 @@ def members_up(
             (Path(memory) / member.directory).mkdir()
             (folder / member.directory).symlink_to(Path(memory) / member.directory)
         _make(folder, local, layout == "one primary")
-        files = tuple(folder / f"{member.name}.stages" for member in local.members)
-        up = Members(folder, local, processes, files if staged else (), options or {})
+        files = tuple(folder / f"{member.name}.told" for member in local.members)
+        up = Members(folder, local, processes, files if staged or options else (), options)
         for place in range(MEMBERS):
             up.start(place)
         _wait_until_whole(up)

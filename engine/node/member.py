@@ -248,11 +248,12 @@ class RunningMember:
         fill, check = self._files.checkpointer.fill, self.log.check_writable
         lives, run = catalog_of(self.log.state), self._environment.run
         keys, stored, dropped = await run("unpack", partial(unpacked, partition, pieces, lives))
-        if not keys:
-            return dropped
-        async with self._carrying:
-            work = partial(fill, partition, keys, stored, position, check)
-            return (await run("checkpoint", work)).plus(dropped)
+        written = PairTally()
+        if keys:
+            async with self._carrying:
+                work = partial(fill, partition, keys, stored, position, check)
+                written = await run("checkpoint", work)
+        return written.plus(dropped)
 
     async def _look_after(self) -> None:
         files, now = self._files, self._environment.boottime
