@@ -213,7 +213,7 @@ def go_away(up: Members, data: Data) -> None:
 
 
 def full_copy(folder: Path, size: int, value_bytes: int) -> Full:
-    """Bring a copy of everything back in full: once while nothing else is done, once beside puts."""
+    """Bring a copy of everything back in full: once alone, and once beside puts."""
     try:
         with (
             members_up(folder, backups=MEMBERS - 1, partitions=PARTITIONS, options=OPTIONS) as up,

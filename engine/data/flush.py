@@ -49,6 +49,9 @@ from .stored import (
 CHUNK = 1000
 """Updates between two chances for other threads: py-lmdb asks for the interpreter at every one."""
 
+FILL_CHUNK = 200
+"""The same of pairs of a full copy, beside which others are served."""
+
 _ALL = 1 << 62
 _NAMESPACE_MAX = 0xFFFFFFFF
 
@@ -226,8 +229,8 @@ def append_pairs(
     cursor = txn.cursor()
     if not _behind_all(cursor, partition, keys[0]):
         raise WrongPairsError("keys that do not lie behind those that came before")
-    for first in range(0, len(keys), CHUNK):
-        piece = slice(first, first + CHUNK)
+    for first in range(0, len(keys), FILL_CHUNK):
+        piece = slice(first, first + FILL_CHUNK)
         with turn:
             cursor.putmulti(list(zip(keys[piece], stored[piece], strict=True)))
     cursor.close()

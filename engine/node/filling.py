@@ -63,7 +63,7 @@ class Filling:
         self._last = max(self._last + 1, index)
         return ReturnPlace(partition, epoch, self._last)
 
-    def begin(self, returning: Return, places: Sequence[ReturnPlace]) -> None:
+    async def begin(self, returning: Return, places: Sequence[ReturnPlace]) -> None:
         """Have a copy remove what it has of some partitions, so that nothing of it counts."""
         for place in places:
             returning.expect(place, -1)
@@ -72,10 +72,13 @@ class Filling:
             admitted = [Admitted(place=place, kind=SupplyKind.FULL) for place in places]
             returning.tell(admit_message(admitted), [Demanded(place, 1) for place in places])
             self._reached("admit.sent")
+            await returning.answered()
 
     async def send(self, returning: Return, place: ReturnPlace) -> None:
-        """Send all that there is in a partition, as it is at some moment, to who has begun."""
-        await returning.answered()
+        """Send all that there is in a partition, as it is at some moment, to who has begun.
+
+        The end of it is on its way then: the next partition follows without a pause.
+        """
         number, tally = 0, PairTally()
         pairs = _Pairs(self._files, self._log, place.partition)
         try:
@@ -100,7 +103,6 @@ class Filling:
             message = fill_message(FillPiece(place, number, PackedPairs(b"", b""), end))
             returning.tell(message, [Demanded(place, number + 1)])
             self._reached("supply.last")
-            await returning.answered()
         finally:
             pairs.close()
 

@@ -447,11 +447,12 @@ class Supplies:
                 returning.copy, self._topology.partitions[report.partition], report.epoch
             )
         ]
-        self._filling.begin(returning, places)
+        await self._filling.begin(returning, places)
         for place in places:
             await self._filling.send(returning, place)
             self.ways.filled(returning.copy, place.partition)
-            returning.busy.discard(place.partition)
+            returning.busy.discard(place.partition)  # what it reports now it reports behind that
+        await returning.answered()
 
     # -------------------------------------------------------------- waiting
 

@@ -6,8 +6,8 @@
 Invariants:
 
 - Between CLEAR and the ADMIT that follows the copy counts for nothing, whenever it is started.
-- Of pieces that have arrived and are not stored at most ``HELD_BYTES`` wait, and what is under way
-  when they come to that.
+- Of pieces that have arrived and are not stored at most ``HELD_BYTES`` wait, of all full copies
+  together, and what is under way when they come to that.
 - No pair is written that is not whole, of this partition, and behind all that were written.
 - There is no ADMIT unless what was written, and what was of maps that have gone, is all that was
   sent (M3).
@@ -188,6 +188,9 @@ class TakingIn:
             filling.untold += piece.pairs.size
             filling.pieces.append(piece)
             filling.news.set()
+            if self.bytes_held >= HELD_BYTES:
+                for other in self._fillings.values():
+                    other.news.set()
             if piece.end is None and filling.untold >= TELL_BYTES:
                 self._demand_more(filling)
         elif piece.number < filling.demanded:
@@ -239,8 +242,8 @@ class TakingIn:
                 stored = await self._store.fill(filling.place.partition, pieces, position)
                 tally = tally.plus(stored)
                 filling.held -= sum(piece.size for piece in pieces)
-                if filling.untold and not filling.pieces:
-                    self._demand_more(filling)
+                for other in self._fillings.values():
+                    self._demand_more(other)
                 continue
             last = filling.pieces.popleft()
             assert last.end is not None
@@ -255,7 +258,11 @@ class TakingIn:
 
     async def _news_of(self, filling: _Filling) -> bool:
         """Wait until it is worth to store pieces; False if the primary has sent none for long."""
-        while filling.held < STORE_BYTES and not filling.has_ended:
+        while not (
+            filling.has_ended
+            or filling.held >= STORE_BYTES
+            or (filling.pieces and self.bytes_held >= HELD_BYTES)
+        ):
             left = self._heard_at[filling.primary] + PATIENCE_S - self._now()
             if left <= 0:
                 return False
@@ -266,7 +273,7 @@ class TakingIn:
 
     def _demand_more(self, filling: _Filling) -> None:
         """Let the primary go on, if there is room."""
-        if filling.held < HELD_BYTES:
+        if filling.untold and not filling.has_ended and self.bytes_held < HELD_BYTES:
             filling.untold = 0
             filling.demanded = filling.taken + 1
             self._tell([filling])
