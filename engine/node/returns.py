@@ -83,8 +83,7 @@ class Return:
             known = self._demanded.get(place)
             if known is not None:
                 self._demanded[place] = max(known, number)
-                if number > known or not number:  # 0: it is busy with clearing
-                    self._heard_at = self._now()
+                self._heard_at = self._now()  # the same number again: it is busy with its disk
         self._sent = [one for one in self._sent if not self._is_answered(one)]
         self.heard()
 

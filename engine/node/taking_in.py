@@ -40,7 +40,7 @@ STORE_BYTES = 8 << 20
 TELL_BYTES = 1 << 20
 """Bytes that have arrived, behind which the primary is told: less than it sends ahead."""
 ALIVE_S = 1.0
-"""Seconds between two words of a copy that is busy with clearing."""
+"""Seconds between two words of a copy that is busy with its data file."""
 PATIENCE_S = 10.0
 """Seconds without a piece of a primary, behind which its full copies begin anew."""
 
@@ -74,6 +74,8 @@ class _Filling:
         """The bytes that have arrived since the primary was told."""
         self.demanded = 0
         """The piece that is wanted next; 0 while what was there is removed."""
+        self.stores = False
+        """Whether pieces are being written into the data file."""
         self.told_at = float("-inf")
         self.pieces: deque[FillPiece] = deque()
         self.news = trio.Event()
@@ -157,12 +159,12 @@ class TakingIn:
         self._fillings[partition].scope.cancel()
 
     def tick(self) -> None:
-        """Let primaries know that this member is busy with removing what was there."""
+        """Let primaries know that this member is busy with its data file."""
         now = self._now()
         busy = [
             filling
             for filling in self._fillings.values()
-            if not filling.demanded and now >= filling.told_at + ALIVE_S
+            if (filling.stores or not filling.demanded) and now >= filling.told_at + ALIVE_S
         ]
         for filling in busy:
             filling.told_at = now
@@ -239,7 +241,9 @@ class TakingIn:
         while await self._news_of(filling):
             pieces = filling.take_pairs()
             if pieces:
+                filling.stores = True
                 stored = await self._store.fill(filling.place.partition, pieces, position)
+                filling.stores = False
                 tally = tally.plus(stored)
                 filling.held -= sum(piece.size for piece in pieces)
                 for other in self._fillings.values():

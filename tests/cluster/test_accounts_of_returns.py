@@ -17,7 +17,7 @@ from tidelog.engine.data.stored import VALUE, checked
 from tidelog.engine.node import filling, taking_in
 from tidelog.engine.node.log import NodeLog
 from tidelog.engine.node.member import RunningMember
-from tidelog.engine.node.returns import Return
+from tidelog.engine.node.returns import PATIENCE_S, Return
 from tidelog.engine.node.taking_in import TakingIn
 from tidelog.engine.store.options import Options
 from tidelog.rebalance.choosing import SupplyKind
@@ -318,3 +318,30 @@ def test_what_both_sides_hold_of_a_full_copy_does_not_grow_with_it(
     assert sent > keys * VALUE_BYTES
     assert AHEAD <= most["under way"] < AHEAD + piece
     assert HELD <= most["held"] < HELD + AHEAD + piece
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_a_copy_whose_disk_is_slower_than_its_primary_is_patient_comes_back(
+    monkeypatch: Patch,
+) -> None:
+    fill, begun = RunningMember.fill, list[float]()
+
+    async def slow(self: RunningMember, *about: Any) -> Any:
+        begun.append(trio.current_time())
+        await trio.sleep(PATIENCE_S + 1)
+        return await fill(self, *about)
+
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(0, b"before")
+        await group.equal()
+        await group.away(name)
+        for some in ranges(120, 20):
+            await group.put(some, b"v" * VALUE_BYTES)
+        await cut_history(group)
+        monkeypatch.setattr(RunningMember, "fill", slow)
+        await group.back(name)
+        assert kinds(group, name).count(SupplyKind.FULL) == 1
+
+    live(scenario, options=CUT)
+    assert len(begun) > 1
