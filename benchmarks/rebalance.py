@@ -29,7 +29,7 @@ from typing import Any
 
 from members import MEMBERS, Members, members_up
 from report import table
-from tuned_member import SentBack, read_sent
+from tuned_member import SentBack, forget_sent, read_sent
 
 import tidelog
 from tidelog.affinity.partitions import Space, partitions_of
@@ -158,25 +158,21 @@ def cut_history(data: Data) -> None:
         time.sleep(2 * OPTIONS["checkpoint_interval"])
 
 
-def sent_by(up: Members) -> list[SentBack]:
-    """What each member has sent to copies that come back."""
-    return [read_sent(file) for file in up.files]
-
-
 def come_back(up: Members, look: Callable[[], object] = lambda: None) -> tuple[Return, SentBack]:
     """Start the member that is away, until it is everywhere in the sets again.
 
-    Returns how long that took, and the bytes that were sent by history and in full.
+    Returns how long that took, and what was sent by history and in full.
     """
-    before = sent_by(up)
+    others = [file for place, file in enumerate(up.files) if place != AWAY]
+    for file in others:
+        forget_sent(file)
     up.start(AWAY)
     while any(len(held.in_sync) < MEMBERS for held in up.held()):
         look()
         time.sleep(LOOK_S)
-    ended, after = monotonic(), sent_by(up)
-    history, full = (sum(row[at] for row in after) - sum(r[at] for r in before) for at in (0, 1))
-    moved = [now.began_ns for was, now in zip(before, after, strict=True) if now != was]
-    began = min(moved, default=int(ended * 1e9))
+    ended, sent = monotonic(), [read_sent(file) for file in others]
+    began = min(one.began_ns for one in sent if one.began_ns)
+    history, full = (sum(one[at] for one in sent) for at in (0, 1))
     return Return(ended - began / 1e9, history + full), SentBack(history, full, began)
 
 

@@ -3,9 +3,9 @@
     python benchmarks/tuned_member.py server run DIRECTORY FILE segment_bytes=8388608 ...
 
 The counts are in the file all the while, as numbers of 8 bytes (``LAYOUT``): bytes of history,
-bytes of full copies, and when the last way back began, in nanoseconds of the monotonic clock: with
-the first word behind ``PAUSE_NS`` without any.  They are taken around a function of the product
-here, so that the product has none.
+bytes of full copies, and when the first word was said to a copy that comes back, in nanoseconds of
+the monotonic clock.  Whoever wants to count anew makes them zero.  They are taken around a function
+of the product here, so that the product has none.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from tidelog.engine.store.options import Options
 from tidelog.engine.system.production import production
 
 LAYOUT = struct.Struct("<3Q")
-PAUSE_NS = 1_000_000_000
 ADMIT, SUPPLY, PAIRS = (BY_NAME[name].number for name in ("admit", "supply", "pairs"))
 
 
 class SentBack(NamedTuple):
-    """What was sent to copies that come back, and when the last way back began."""
+    """What was sent to copies that come back, and when the first word was said."""
 
     history_bytes: int
     full_bytes: int
@@ -45,24 +44,25 @@ def read_sent(file: Path) -> SentBack:
     return SentBack(*LAYOUT.unpack(file.read_bytes()))
 
 
+def forget_sent(file: Path) -> None:
+    """Let a member count anew."""
+    with open(file, "r+b") as opened:
+        opened.write(bytes(LAYOUT.size))
+
+
 def _count(told: mmap.mmap) -> None:
     tell = Outflow.tell
-    history = full = began = last = 0
 
     def counted(self: Outflow, member: UUID, message: Message) -> None:
-        nonlocal history, full, began, last
         tell(self, member, message)
         if message[0] not in (ADMIT, SUPPLY, PAIRS):
             return
-        now = time.monotonic_ns()
-        if now > last + PAUSE_NS:
-            began = now
-        last = now
+        history, full, began = LAYOUT.unpack_from(told)
         if message[0] == SUPPLY:
             history += len(pack_message(message))
         elif message[0] == PAIRS:
             full += sum(len(field) for field in message if isinstance(field, bytes))
-        LAYOUT.pack_into(told, 0, history, full, began)
+        LAYOUT.pack_into(told, 0, history, full, began or time.monotonic_ns())
 
     Outflow.tell = counted  # type: ignore[method-assign]
 

@@ -261,12 +261,18 @@ class TakingIn:
             return
 
     async def _news_of(self, filling: _Filling) -> bool:
-        """Wait until it is worth to store pieces; False if the primary has sent none for long."""
+        """Wait until it is worth to store pieces; False if the primary has sent none for long.
+
+        It sends none while this member stores what it has sent.
+        """
         while not (
             filling.has_ended
             or filling.held >= STORE_BYTES
             or (filling.pieces and self.bytes_held >= HELD_BYTES)
         ):
+            of_primary = (one for one in self._fillings.values() if one.primary == filling.primary)
+            if any(one.stores for one in of_primary):
+                self._heard_at[filling.primary] = self._now()
             left = self._heard_at[filling.primary] + PATIENCE_S - self._now()
             if left <= 0:
                 return False
@@ -308,6 +314,8 @@ class TakingIn:
     def _end(self, filling: _Filling) -> None:
         if self._fillings.get(filling.place.partition) is filling:
             del self._fillings[filling.place.partition]
+        for other in self._fillings.values():
+            self._demand_more(other)
 
     def _failed(self, filling: _Filling, error: Exception) -> None:
         """Tell why a copy does not come in now; it is tried again a little later."""
