@@ -27,6 +27,7 @@ from threading import Event as StopEvent
 from time import monotonic
 from typing import Any
 
+from loads import cpu_ns
 from members import MEMBERS, Members, members_up
 from report import table
 from tuned_member import SentBack, forget_sent, read_sent
@@ -83,6 +84,8 @@ class Full:
     anonymous: tuple[tuple[int, int], ...]
     """MiB of anonymous memory of each member, at most: in the first half of the time, and in the
     second."""
+    cpu: tuple[float, ...]
+    """Seconds for which each member computed meanwhile, the start of the copy among them."""
     resident: tuple[int, ...]
     """MiB of each member with mapped files, at most."""
 
@@ -236,6 +239,7 @@ def full_copy(folder: Path, size: int, value_bytes: int) -> Full:
                 p99_before=p99([s for at, s in puts if began - BEFORE_S < at < began - s]),
                 p99_meanwhile=p99([s for at, s in puts if at + s > since and at < until]),
                 anonymous=memory.anonymous(),
+                cpu=memory.cpu(),
                 resident=memory.resident(),
             )
     finally:
@@ -319,10 +323,17 @@ class Memory:
     def __init__(self, up: Members) -> None:
         self._up = up
         self._looks: list[list[tuple[int, int]]] = []
+        self._cpu: list[list[int]] = []
 
     def look(self) -> None:
         """Take what each member has now: anonymous, and in all."""
         self._looks.append([_memory_of(pid) for pid in self._up.pids])
+        self._cpu.append([cpu_ns([pid]) for pid in self._up.pids])
+
+    def cpu(self) -> tuple[float, ...]:
+        """Seconds for which each member computed between the first look and the last."""
+        first, last = self._cpu[0], self._cpu[-1]
+        return tuple((end - begin) / 1e9 for begin, end in zip(first, last, strict=True))
 
     def anonymous(self) -> tuple[tuple[int, int], ...]:
         """MiB of each member: at most in the first half of the time, and in the second."""
@@ -420,6 +431,8 @@ def _full_rows(columns: Sequence[Sequence[Full]]) -> Iterator[tuple[str, ...]]:
     yield row(
         f"seconds beside puts of {PUTTERS} threads", lambda one: one.seconds_beside_puts, ".2f"
     )
+    for place in range(MEMBERS):
+        yield row(f"seconds of CPU, {_who(place)}", lambda one, at=place: one.cpu[at], ".2f")  # type: ignore[misc]
     yield row("p99 of puts before, ms", lambda one: one.p99_before * 1e3, ".1f")
     yield row("p99 of puts meanwhile, ms", lambda one: one.p99_meanwhile * 1e3, ".1f")
     yield (
@@ -428,9 +441,13 @@ def _full_rows(columns: Sequence[Sequence[Full]]) -> Iterator[tuple[str, ...]]:
     )  # fmt: skip
 
 
+def _who(place: int) -> str:
+    return "the copy" if place == AWAY else f"primary {place + 1}"
+
+
 def _memory_rows(columns: Sequence[Sequence[Full]]) -> Iterator[tuple[str, ...]]:
     for place in range(MEMBERS):
-        who = "the copy" if place == AWAY else f"primary {place + 1}"
+        who = _who(place)
         for name, half in (("first half", 0), ("second half", 1)):
             yield (
                 f"{who}, anonymous, {name}",

@@ -49,9 +49,6 @@ from .stored import (
 CHUNK = 1000
 """Updates between two chances for other threads: py-lmdb asks for the interpreter at every one."""
 
-FILL_CHUNK = 200
-"""The same of pairs of a full copy, beside which others are served."""
-
 _ALL = 1 << 62
 _NAMESPACE_MAX = 0xFFFFFFFF
 
@@ -219,7 +216,6 @@ def append_pairs(
     keys: list[bytes],
     stored: list[bytes],
     position: int,
-    turn: AbstractContextManager[object] = nullcontext(),  # noqa: B008  # it has no state
 ) -> PartitionMark:
     """Write pairs of a full copy behind all that its partition has; return its new mark, written.
 
@@ -229,10 +225,8 @@ def append_pairs(
     cursor = txn.cursor()
     if not _behind_all(cursor, partition, keys[0]):
         raise WrongPairsError("keys that do not lie behind those that came before")
-    for first in range(0, len(keys), FILL_CHUNK):
-        piece = slice(first, first + FILL_CHUNK)
-        with turn:
-            cursor.putmulti(list(zip(keys[piece], stored[piece], strict=True)))
+    # Without a turn of its own: whoever serves others meanwhile goes first.
+    cursor.putmulti(list(zip(keys, stored, strict=True)))
     cursor.close()
     came = tally_of(stored)
     mark = replace(

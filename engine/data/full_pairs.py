@@ -105,11 +105,15 @@ def packed(pairs: Sequence[StoredPair]) -> tuple[PackedPairs, PairTally]:
 
 
 def unpacked(
-    partition: int, pieces: Iterable[PackedPairs], lives: Callable[[int], bool]
+    partition: int,
+    pieces: Iterable[PackedPairs],
+    lives: Callable[[int], bool],
+    pause: Callable[[], object] = lambda: None,
 ) -> tuple[list[bytes], list[bytes], PairTally]:
     """Return full keys and stored values of pieces, and the tally of pairs that were left out.
 
-    These are of namespaces for which ``lives`` is false.  Raises ``WrongPairsError`` if any pair
+    These are of namespaces for which ``lives`` is false.  ``pause`` is called behind each piece: it
+    lets other threads have the interpreter.  Raises ``WrongPairsError`` if any pair
     is not whole; that all lie behind what came before is for the data file to say.
     """
     keys: list[bytes] = []
@@ -118,6 +122,7 @@ def unpacked(
         more_keys, more = _unpacked(piece)
         keys += more_keys
         stored += more
+        pause()
     _check_keys(partition, keys)
     left_out = PairTally()
     for first, last in reversed(list(_namespaces_in(keys))):

@@ -247,12 +247,14 @@ class RunningMember:
         """
         fill, check = self._files.checkpointer.fill, self.log.check_writable
         lives, run = catalog_of(self.log.state), self._environment.run
-        keys, stored, dropped = await run("unpack", partial(unpacked, partition, pieces, lives))
+        pause = partial(self._environment.wait, 0)
+        work = partial(unpacked, partition, pieces, lives, pause)
+        keys, stored, dropped = await run("unpack", work)
         written = PairTally()
         if keys:
             async with self._carrying:
-                work = partial(fill, partition, keys, stored, position, check)
-                written = await run("checkpoint", work)
+                writing = partial(fill, partition, keys, stored, position, check)
+                written = await run("checkpoint", writing)
         return written.plus(dropped)
 
     async def _look_after(self) -> None:

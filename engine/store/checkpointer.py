@@ -262,8 +262,7 @@ class Checkpointer:
 
         def write(txn: KvTransaction) -> dict[int, PartitionMark]:
             before = self.marks.get(partition) or PartitionMark.empty()
-            turn = self._source.flush_turn
-            after = append_pairs(txn, before, partition, keys, stored, position, turn)
+            after = append_pairs(txn, before, partition, keys, stored, position)
             marks[:] = before, after
             return {partition: after}
 

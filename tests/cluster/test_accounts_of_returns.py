@@ -217,8 +217,8 @@ def test_a_map_that_is_dropped_while_its_pairs_come_in_is_no_difference(
 ) -> None:
     genuine, left_out = full_pairs.unpacked, list[int]()
 
-    def unpacked(partition: int, pieces: Any, lives: Callable[[int], bool]) -> Any:
-        found = genuine(partition, pieces, lives)
+    def unpacked(*about: Any) -> Any:
+        found = genuine(*about)
         left_out.append(found[2].live)
         return found
 
