@@ -7,8 +7,8 @@ All processes run on this machine.  In each round every peer is started anew.  A
 one peer after the other, in an order that turns from row to row, while the others have nothing to
 do (which costs each less than a hundredth of a core), and ratios are taken within a round.  The
 clients of a row are threads or tasks of one process, each of which has connected and done something
-before time is taken.  What has copies is measured by `copies.py`.  `--write` replaces parts of
-docs/benchmarks.md.
+before time is taken.  What has copies is measured by `copies.py`, copies that come back by
+`rebalance.py`.  `--write` replaces parts of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -37,10 +37,14 @@ from run import IN_MEMORY
 from stages import staged_round
 from workloads import WRITTEN, pairs_of, puts_until
 
+import rebalance
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
-PARTS = ("one", "copies")
-"""Of the page, between two marks each: one copy of everything, or three."""
+PARTS = ("one", "copies", "rebalance")
+"""Of the page, between two marks each: one copy of everything, three, or one that comes back."""
+REBALANCES_MAX = 3
+"""Rounds in which copies come back, however many there are of the rest: each takes minutes."""
 CLIENTS = (1, 32, 64)
 PROCESSES = 4
 
@@ -206,13 +210,23 @@ def three_copies(arguments: argparse.Namespace, folder: Path) -> Iterator[str]:
     return copies.page(figures, arguments.rounds, load)
 
 
+def comes_back(arguments: argparse.Namespace, folder: Path) -> Iterator[str]:
+    """Measure copies that come back; returns its part of the page."""
+    load = os.getloadavg()[0]
+    rounds, figures = min(arguments.rounds, REBALANCES_MAX), rebalance.Figures()
+    for number in range(rounds):
+        rebalance.rebalance_round(folder, figures)
+        print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    return rebalance.page(figures, rounds, load)
+
+
 def main() -> None:
     """Measure, print, and write the page if told to."""
     arguments = _arguments()
     arguments.dir.mkdir(parents=True, exist_ok=True)
     if file_system(arguments.dir) in IN_MEMORY:
         sys.exit(f"{arguments.dir} is kept in memory; give --dir a folder on a disk")
-    measured = {"one": one_copy, "copies": three_copies}
+    measured = {"one": one_copy, "copies": three_copies, "rebalance": comes_back}
     with tempfile.TemporaryDirectory(prefix="cluster-", dir=arguments.dir) as made:
         for part in [arguments.only] if arguments.only else PARTS:
             page = "\n".join(measured[part](arguments, Path(made) / "peers"))
@@ -225,7 +239,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compare a cluster with etcd.")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count (default 5)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
-    parser.add_argument("--only", choices=PARTS, help="what has one copy, or three")
+    parser.add_argument("--only", choices=PARTS, help="one copy, three, or one that comes back")
     parser.add_argument(
         "--peers", type=lambda text: text.split(","), help="such as etcd-3; of one copy only"
     )

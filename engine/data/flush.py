@@ -6,7 +6,8 @@ Invariants:
 - A delete leaves a tombstone while an older update of its key may still come: in a copy that is
   being brought up, and above LWM.  A flush of a whole copy whose LWM has passed some removes them,
   of ``Sweep.pairs`` at a time.
-- Into a copy that is not whole nothing goes that is older than what it has.
+- Into a copy that is not whole nothing goes that is older than what it has; pairs of a full copy
+  go behind all that it has.
 - What was cleared has gone before anything that came later is written.
 
 A store that no cluster owns has whole copies only, and LWM has passed each group of commits before
@@ -30,6 +31,7 @@ from ...checkpoints.replay import State
 from ...tx.counter import PartitionUpdateCounter
 from ...wal.records import Record, encode_record
 from ..system.environment import Cursor, KvTransaction
+from .full_pairs import WrongPairsError, living, tally_of
 from .partition_store import FIRST_OF_DATA, MARKS_NAMESPACE, mark_key, write_mark
 from .stored import (
     NAMESPACE,
@@ -204,6 +206,38 @@ def flush_piece(
         with turn:
             mark = _sweep(txn, mark, flush, sweep)
     write_mark(txn, mark_key(flush.partition), mark.to_bytes())
+    return mark
+
+
+def append_pairs(
+    txn: KvTransaction,
+    before: PartitionMark,
+    partition: int,
+    keys: list[bytes],
+    stored: list[bytes],
+    position: int,
+) -> PartitionMark:
+    """Write pairs of a full copy behind all that its partition has; return its new mark, written.
+
+    ``stored`` values have their checks, deletes among them.  Raises ``WrongPairsError`` if a pair
+    is there that would not lie before all of them: they come in order, into what was cleared.
+    """
+    cursor = txn.cursor()
+    if not _behind_all(cursor, partition, keys[0]):
+        raise WrongPairsError("keys that do not lie behind those that came before")
+    # Without a turn of its own: whoever serves others meanwhile goes first.
+    cursor.putmulti(list(zip(keys, stored, strict=True)))
+    cursor.close()
+    came = tally_of(stored)
+    mark = replace(
+        before,
+        written=max(before.written, position),
+        count=before.count + came.live,
+        tombstones=before.tombstones + came.tombstones,
+        digest=before.digest ^ came.digest,
+        counts=_moved(before.counts, list(living(stored, keys)), []),
+    )
+    write_mark(txn, mark_key(partition), mark.to_bytes())
     return mark
 
 

@@ -25,6 +25,8 @@ from .handshake import Introduction, Refusal, heard
 from .kinds import BY_NAME, CLIENT, DATA, checked_message
 from .outbox import Outbox
 
+RECEIVE_BYTES, LARGE_BYTES = 64 << 10, 512 << 10
+"""Bytes that are received at once: mostly, and of a frame that is longer."""
 SEND_S_MAX = 30.0
 """Seconds in which a peer has to take one frame."""
 
@@ -172,7 +174,7 @@ class Connection:
         return data[self._stream.send_nowait(data) :]
 
     async def _read(self, arrived: Callable[[list[Message]], None]) -> None:
-        while data := await self._stream.receive():
+        while data := await self._stream.receive(self._wanted_bytes()):
             messages = [
                 message
                 for raw in self._decoder.feed(data)
@@ -189,6 +191,10 @@ class Connection:
                     arrived([message])
             elif messages:
                 arrived(messages)
+
+    def _wanted_bytes(self) -> int:
+        """Return how much to receive at once: large frames take fewer turns of the loop."""
+        return max(RECEIVE_BYTES, min(self._decoder.missing, LARGE_BYTES))
 
     def _noted(self, message: Message) -> bool:
         """Take what is for the connection itself."""

@@ -136,7 +136,9 @@ class FrameDecoder:
             end = start + LENGTH_BYTES + length
             if end > len(self._arrived):
                 break
-            messages += _messages_of(bytes(self._arrived[start + LENGTH_BYTES : end]), self.limits)
+            with memoryview(self._arrived) as arrived:
+                body = bytes(arrived[start + LENGTH_BYTES : end])
+            messages += _messages_of(body, self.limits)
             start = end
         del self._arrived[:start]
         return messages

@@ -160,14 +160,20 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     # A copy that was away comes back (``engine.replication.returning``); records as in the log.
     (76, "admit", DATA,
      "partitions:int* epochs:int* admissions:int* begins:int* plans:text* records:bytes*"),
+    # Nobody sends a ``fill``: ``pairs`` have taken its place.
     (77, "fill", DATA,
      "partition:int epoch:int admission:int number:int keys:bytes* values:bytes* record:bytes"),
     (78, "demand", DATA, "partitions:int* epochs:int* admissions:int* numbers:int*"),
     (79, "supply", DATA,
-     "partitions:int* epochs:int* admissions:int* numbers:int* lasts:int* records:bytes*"),
+     "partitions:int* epochs:int* admissions:int* numbers:int* lasts:int* records:bytes*"
+     " digests:bytes*"),
     # A copy has its primary confirm that it is in the set (``engine.node.copy_reads``).
     (80, "confirm-copy", DATA, "ask:int partitions:int* epochs:int* admissions:int*"),
     (81, "copy-confirmed", DATA, "ask:int partitions:int* epochs:int* admissions:int*"),
+    # A piece of a full copy (``engine.data.full_pairs``); the last one has a tally instead.
+    (82, "pairs", DATA,
+     "partition:int epoch:int admission:int number:int lengths:bytes pairs:bytes record:bytes"
+     " tally:list?"),
     # Clients.
     (101, "welcome", CLIENT, "cluster:bytes store:bytes history:bytes view:list"),
     (102, "request", CLIENT, "id:int left_us:int? operation:text arguments:list"),

@@ -1,7 +1,7 @@
 """Partitions of which this member is in the row and not in the set: how it comes back to them.
 
     decided -> report -> admitted, with an ADMIT -> pieces, and the stream -> added (decided)
-                      -> in full: CLEAR -> cleared by a checkpoint -> pairs, and an ADMIT -> report
+                      -> in full (``taking_in``) -> report
 
 A copy that comes back decides nothing (B1): it takes what its primary sends, in order, and says
 what it has durably.
@@ -10,81 +10,45 @@ Invariants:
 
 - Nothing is cleared, and nothing admitted, that the newest decided set lists this member for (B3).
 - An ADMIT is logged only if this copy has what it says that both have.
-- A piece is demanded once all before it is durable: in the log, or in the data file.
-- Behind the last piece no number up to HWM is missing; else the copy begins anew (B5).
-- Between CLEAR and the ADMIT that follows the copy counts for nothing, whenever it is started.
+- A piece is demanded once all before it is durable in the log.
+- Behind the last piece no number up to HWM is missing, and the log has what was sent; else the copy
+  begins anew (B5, M3).
 
-Left out: what the primary does (``supplying``), and the stream (``groups``).
+Left out: what the primary does (``supplying``), full copies (``taking_in``), and the stream
+(``groups``).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
 from uuid import UUID
 
-import trio
-
-from ...affinity.errors import TidelogError
 from ...affinity.topology import Incarnation, PartitionCopies, Topology
 from ...checkpoints.copies import CopyState
 from ...checkpoints.marks import epoch_of
-from ...checkpoints.replay import FIRST_NAMESPACE
 from ...rebalance.choosing import SupplyKind
 from ...tx.counter import PartitionUpdateCounter
 from ...tx.numbers import applied_in, without
-from ...wal.records import AdmitRecord, ClearRecord, Record, SuppliedRecord
-from ..data.stored import split_key
+from ...wal.records import ClearRecord, Record, SuppliedRecord
 from ..replication.following import Following
 from ..replication.reports import Report, report_message, report_of
 from ..replication.returning import (
     Admitted,
     Demanded,
-    FillPiece,
     ReturnPlace,
     SupplyPiece,
     demand_message,
 )
 from .log import NodeLog
 from .outflow import Outflow
+from .taking_in import DataFile, TakingIn
 
 AGAIN_S = 1.0
 """Seconds behind which a copy that has heard nothing reports again."""
-ALIVE_S = 1.0
-"""Seconds between two words of a copy that is busy with clearing."""
-PATIENCE_S = 10.0
-"""Seconds without a piece of a full copy, behind which it begins anew."""
 
 log = logging.getLogger("tidelog.node")
-
-
-class DataFile(Protocol):
-    """Who writes the data file of a member."""
-
-    async def checkpoint(self, reason: str) -> None:
-        """Take a checkpoint."""
-
-    async def fill(self, partition: int, pairs: dict[bytes, bytes], position: int) -> None:
-        """Write stored pairs into a partition that was cleared at a position of the log."""
-
-
-class _Filling:
-    """A full copy that comes in."""
-
-    def __init__(self, place: ReturnPlace, primary: Incarnation) -> None:
-        self.place = place
-        self.primary = primary
-        self.taken = 0
-        """The last piece that has arrived."""
-        self.demanded = 0
-        """The piece that is wanted next; 0 while what was there is removed."""
-        self.told_at = float("-inf")
-        self.pieces: deque[FillPiece] = deque()
-        self.news = trio.Event()
-        self.scope = trio.CancelScope()
 
 
 class CatchingUp:
@@ -105,24 +69,20 @@ class CatchingUp:
         self._log = node_log
         self._outflow = outflow
         self._followed = followed
-        self._store = store
         self._now = now
         self._reached = reached
         self._topology = Topology()
+        self._outside: set[int] = set()
+        """Partitions to which this copy may have to come back."""
         self._shown: dict[int, float] = {}
         """When this copy last reported on a partition."""
-        self._fillings: dict[int, _Filling] = {}
-        self._emptied: set[int] = set()
-        """The partitions that are to begin with nothing, as nobody has what they had (S6)."""
-        self._nursery: trio.Nursery | None = None
+        self._condemned: dict[int, ClearRecord] = {}
+        """Partitions of which nothing here may count, and the log does not say so yet."""
+        self.taking_in = TakingIn(node_log, outflow, store, now, reached, self._shown)
+        """The full copies that come in."""
 
     def __repr__(self) -> str:
-        return f"<CatchingUp of {self._me}: {len(self._fillings)} full copies come in>"
-
-    async def run(self) -> None:
-        """Let full copies come in, until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            await trio.sleep_forever()
+        return f"<CatchingUp of {self._me}: {self.taking_in}>"
 
     # -------------------------------------------------------------- what is decided
 
@@ -134,58 +94,17 @@ class CatchingUp:
             if partition < len(known) and known[partition] is copies:
                 continue
             self._shown.pop(partition, None)
-            if copies.author == self._me and copies.is_to_be_emptied:
-                self._begin_emptying(copies)
+            # What the log has not said yet keeps it from coming back for a moment only.
+            if partition in self._log.unsaid or self._may_come_back(copies, copies.epoch):
+                self._outside.add(partition)
+            else:
+                self._outside.discard(partition)
             following = self._followed.get(partition)
             if following is not None and not self._still_follows(following, copies):
                 del self._followed[partition]
-            filling = self._fillings.get(partition)
-            if filling is not None and not self._may_come_back(copies, filling.place.epoch):
-                filling.scope.cancel()
-
-    def empties(self, partition: int) -> bool:
-        """Tell whether what is here of a partition has to be removed before anything is opened."""
-        return partition in self._emptied
-
-    def _begin_emptying(self, copies: PartitionCopies) -> None:
-        partition = copies.row.partition
-        if partition not in self._emptied:
-            self._emptied.add(partition)
-            assert self._nursery is not None
-            self._nursery.start_soon(self._empty, partition)
-
-    async def _empty(self, partition: int) -> None:
-        """Let a copy be a whole one that has nothing, for as long as that is wanted."""
-        try:
-            while (copies := self._topology.partitions[partition]).is_to_be_emptied:
-                try:
-                    await self._clear(partition, copies.changed, "every copy was lost")
-                    await self._logged(
-                        AdmitRecord(
-                            partition=partition,
-                            admission=copies.changed,
-                            epochs=((copies.epoch - 1, 1),),
-                            lwm=0,
-                            ranges=(),
-                            hwm=0,
-                            dropped=(),
-                        )
-                    )
-                    return
-                except (TidelogError, OSError) as error:
-                    self._tell_of_failure(partition, error)
-                    await trio.sleep(AGAIN_S)
-        finally:
-            self._emptied.discard(partition)
-
-    def _tell_of_failure(self, partition: int, error: Exception) -> None:
-        log.warning(
-            "node.fill_failed: Tidelog: the store %s takes no copy of partition %d now: %s",
-            self._log.path,
-            partition,
-            error,
-            extra={"event": "node.fill_failed"},
-        )
+            place = self.taking_in.place(partition)
+            if place is not None and not self._may_come_back(copies, place.epoch):
+                self.taking_in.stop(partition)
 
     def _still_follows(self, following: Following, copies: PartitionCopies) -> bool:
         return self._me in copies.in_sync or copies.admission(self._me) == following.admission
@@ -204,17 +123,17 @@ class CatchingUp:
 
     def tick(self) -> None:
         """Report on the partitions to which this copy does not come back yet."""
+        self.taking_in.tick()
+        if self._condemned:
+            self._clear_condemned()
         now = self._now()
-        for filling in self._fillings.values():
-            if not filling.demanded and now >= filling.told_at + ALIVE_S:
-                filling.told_at = now
-                self._tell_filling(filling)
+        outside = [self._topology.partitions[partition] for partition in sorted(self._outside)]
         due = [
             copies
-            for partition, copies in enumerate(self._topology.partitions)
-            if partition not in self._followed
-            and partition not in self._fillings
-            and now >= self._shown.get(partition, float("-inf")) + AGAIN_S
+            for copies in outside
+            if not self._is_busy(copies.row.partition)
+            and copies.row.partition not in self._condemned
+            and now >= self._shown.get(copies.row.partition, float("-inf")) + AGAIN_S
             and self._may_come_back(copies, copies.epoch)
             and copies.author in self._topology.present
         ]
@@ -238,7 +157,7 @@ class CatchingUp:
             self._outflow.tell(author, report_message(reports))
 
     def _is_busy(self, partition: int) -> bool:
-        return partition in self._followed or partition in self._fillings
+        return partition in self._followed or self.taking_in.place(partition) is not None
 
     # -------------------------------------------------------------- admitted
 
@@ -247,6 +166,7 @@ class CatchingUp:
         begun: list[Following] = []
         records: list[Record] = []
         again: list[Demanded] = []
+        full: list[ReturnPlace] = []
         for row in rows:
             place = row.place
             if place.partition >= len(self._topology.partitions):
@@ -255,7 +175,8 @@ class CatchingUp:
             if copies.author != sender or not self._may_come_back(copies, place.epoch):
                 continue
             if row.kind is SupplyKind.FULL:
-                self._begin_filling(place, sender)
+                self._followed.pop(place.partition, None)
+                full.append(place)
                 continue
             following = self._followed.get(place.partition)
             if following is not None and following.admission == place.admission:
@@ -269,6 +190,8 @@ class CatchingUp:
                 records += [row.record, *row.pending]
                 for prepared in row.pending:
                     self._log.context.note_given_id(prepared.tx_id)
+        if full:
+            self.taking_in.begin(full, sender)
         if again:
             self._outflow.tell(sender.member, demand_message(again))
         if begun:
@@ -285,6 +208,7 @@ class CatchingUp:
         agreed = applied_in(PartitionUpdateCounter(record.lwm, record.ranges))
         here = state.copies.states.get(partition, CopyState.OWNING)
         whole = here in (CopyState.OWNING, CopyState.MOVING)
+        whole = whole and partition not in self._condemned
         return whole and not without(agreed, applied_in(state.counters[partition]))
 
     def _have_admitted(self, sender: Incarnation, begun: Iterable[Following]) -> None:
@@ -313,7 +237,7 @@ class CatchingUp:
 
     def supplied(self, sender: Incarnation, pieces: Iterable[SupplyPiece]) -> None:
         """Take pieces of what was missed, and demand the next ones once these are durable."""
-        taken: list[tuple[Following, bool]] = []
+        taken: list[tuple[Following, SupplyPiece]] = []
         again: list[Following] = []
         records: list[SuppliedRecord] = []
         for piece in pieces:
@@ -338,7 +262,7 @@ class CatchingUp:
                 )
             elif piece.number == following.pieces + 1:
                 following.pieces += 1
-                taken.append((following, piece.last))
+                taken.append((following, piece))
                 records.append(piece.record)
                 for one in piece.record.transactions:
                     self._log.context.note_given_id(one.tx_id)
@@ -348,7 +272,10 @@ class CatchingUp:
         if taken:
             places = [following for following, _ in taken]
             self._log.put_records(
-                records, partial(self._have_supplied, sender, taken), partial(self._forget, places)
+                records,
+                partial(self._have_supplied, sender, taken),
+                partial(self._forget, places),
+                self._supply_logged,
             )
 
     def _is_of_its_epochs(self, piece: SupplyPiece) -> bool:
@@ -360,10 +287,19 @@ class CatchingUp:
             epoch_of(table, one.run.first) == one.run.epoch for one in piece.record.transactions
         )
 
-    def _have_supplied(self, sender: Incarnation, taken: Iterable[tuple[Following, bool]]) -> None:
-        for following, last in taken:
+    def _supply_logged(self, record: Record, data: bytes) -> None:
+        """Take what the log has of a piece into the digest of all of them."""
+        assert isinstance(record, SuppliedRecord)
+        following = self._followed.get(record.partition)
+        if following is not None and following.admission == record.admission:
+            following.digest.update(data)
+
+    def _have_supplied(
+        self, sender: Incarnation, taken: Iterable[tuple[Following, SupplyPiece]]
+    ) -> None:
+        for following, piece in taken:
             following.supplied += 1
-            if last and not self._log.state.copies.is_whole(following.partition):
+            if piece.last and not self._log.state.copies.is_whole(following.partition):
                 log.error(
                     "node.supply_lacks: Tidelog: the store %s lacks numbers of partition %d behind "
                     "all that %s has sent, and asks again",
@@ -373,110 +309,37 @@ class CatchingUp:
                     extra={"event": "node.supply_lacks"},
                 )
                 self._forget([following])
+            elif piece.last and piece.digest != following.digest.digest():
+                self._condemn(following)
         self._demand(sender, [following for following, _ in taken])
 
-    # -------------------------------------------------------------- in full
+    def _condemn(self, following: Following) -> None:
+        """Let nothing count that is here: the log has not what was sent (M3)."""
+        log.error(
+            "node.supply_differs: Tidelog: the log of the store %s has not what %s has sent of "
+            "partition %d: all of it is copied anew",
+            self._log.path,
+            following.author,
+            following.partition,
+            extra={"event": "node.supply_differs"},
+        )
+        self._forget([following])
+        self._condemned[following.partition] = ClearRecord(
+            partition=following.partition,
+            admission=following.admission,
+            reason="its log has not what was supplied",
+        )
+        self._clear_condemned()
 
-    def _begin_filling(self, place: ReturnPlace, sender: Incarnation) -> None:
-        known = self._fillings.get(place.partition)
-        if known is not None and known.place == place:
-            self._tell_filling(known)
-            return
-        if known is not None:
-            known.scope.cancel()
-        self._followed.pop(place.partition, None)
-        filling = self._fillings[place.partition] = _Filling(place, sender)
-        assert self._nursery is not None
-        self._nursery.start_soon(self._fill, filling)
+    def _clear_condemned(self) -> None:
+        """Let the log say what must not count; until it does nothing is said of it."""
+        cleared = dict(self._condemned)
 
-    def _tell_filling(self, filling: _Filling) -> None:
-        row = Demanded(filling.place, filling.demanded)
-        self._outflow.tell(filling.primary.member, demand_message([row]))
+        def then() -> None:
+            for partition in cleared:
+                self._condemned.pop(partition, None)
 
-    def filled(self, sender: Incarnation, piece: FillPiece) -> None:
-        """Take a piece of a full copy."""
-        filling = self._fillings.get(piece.place.partition)
-        if filling is None or (filling.place, filling.primary) != (piece.place, sender):
-            return
-        if piece.number == filling.taken + 1:
-            filling.taken += 1
-            filling.pieces.append(piece)
-            filling.news.set()
-        elif piece.number < filling.demanded:
-            self._tell_filling(filling)
-
-    async def _fill(self, filling: _Filling) -> None:
-        partition = filling.place.partition
-        self._shown.pop(partition, None)
-        try:
-            with filling.scope:
-                place, reason = filling.place, f"a full copy of {filling.primary}"
-                await self._clear(partition, place.admission, reason)
-                filling.demanded = 1
-                self._tell_filling(filling)
-                await self._take_pieces(filling)
-        except (TidelogError, OSError) as error:
-            self._tell_of_failure(partition, error)
-            self._shown[partition] = self._now()
-        finally:
-            if self._fillings.get(partition) is filling:
-                del self._fillings[partition]
-
-    async def _clear(self, partition: int, admission: int, reason: str) -> None:
-        """Let all that is here count for nothing, and remove it."""
-        record = ClearRecord(partition=partition, admission=admission, reason=reason)
-        await self._logged(record)
-        await self._store.checkpoint("clear")
-
-    async def _take_pieces(self, filling: _Filling) -> None:
-        partition = filling.place.partition
-        position = self._log.position
-        while True:
-            with trio.move_on_after(PATIENCE_S) as scope:
-                while not filling.pieces:
-                    filling.news = trio.Event()
-                    await filling.news.wait()
-            if scope.cancelled_caught:
-                return
-            piece = filling.pieces.popleft()
-            rows = self._rows_of(piece)
-            if rows:
-                await self._store.fill(partition, rows, position)
-            if piece.record is not None:
-                await self._logged(piece.record)
-                self._reached("admit.logged")
-            filling.demanded = piece.number + 1
-            self._tell_filling(filling)
-            if piece.record is not None:
-                return
-
-    def _rows_of(self, piece: FillPiece) -> dict[bytes, bytes]:
-        """Return the pairs of maps that are there still."""
-        state = self._log.state
-        maps, next_id = state.namespaces, state.next_namespace
-
-        def lives(full_key: bytes) -> bool:
-            place, number, _ = split_key(full_key)
-            there = number < FIRST_NAMESPACE or number >= next_id or number in maps
-            return there and place == piece.place.partition
-
-        return {
-            key: value for key, value in zip(piece.keys, piece.values, strict=True) if lives(key)
-        }
-
-    async def _logged(self, record: Record) -> None:
-        """Wait until a record is durable, and has taken effect; raises if it cannot be logged."""
-        ended = trio.Event()
-        failed: list[bool] = []
-
-        def undo() -> None:
-            failed.append(True)
-            ended.set()
-
-        self._log.put_records([record], ended.set, undo)
-        await ended.wait()
-        if failed:
-            raise OSError("the log does not take it")
+        self._log.put_records(cleared.values(), then)
 
     # -------------------------------------------------------------- connections
 
@@ -488,11 +351,7 @@ class CatchingUp:
             if following.author.member == member and following.is_admitted
             for demanded in _demanded(following)
         ]
-        found += [
-            Demanded(filling.place, filling.demanded)
-            for filling in self._fillings.values()
-            if filling.primary.member == member
-        ]
+        found += self.taking_in.unheard(member)
         return found
 
 

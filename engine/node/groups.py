@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from ...affinity.changes import CopiesRemoved, EpochsOpened, MemberGone, Takeover, TopologyChange
+from ...affinity.changes import CopiesRemoved, EpochsOpened, MemberGone, Takeover
 from ...affinity.topology import Incarnation, PartitionCopies, Topology
 from ...wal.records import (
     CommitUptoRecord,
@@ -71,12 +71,13 @@ from ..replication.stream import (
 from ..replication.streams import Streams
 from .arrivals import ArrivedItems
 from .catching_up import CatchingUp
+from .emptying import Emptying
 from .exchanges import ExchangeRecord
 from .leftovers import Leftovers
 from .log import Haste, NodeLog
 from .outflow import Outflow
 from .partitions import Partitions
-from .supplying import Supplies
+from .supplying import Suggestions, Supplies
 from .views import row_members
 
 REPLICA_TIMEOUT_S = 5.0
@@ -88,11 +89,8 @@ EARLY_MAX = 4096
 log = logging.getLogger("tidelog.node")
 
 
-class Decisions(Protocol):
-    """Who has changes decided."""
-
-    def suggest(self, change: TopologyChange, guards: tuple[Guard, ...] = ()) -> int:
-        """Ask for a change once; return the number of the request."""
+class Decisions(Suggestions, Protocol):
+    """Who has changes decided, and lets go of what this member serves."""
 
     def release(self, partitions: list[int], target: UUID | None = None) -> None:
         """Serve some partitions no more in their epochs; ``target`` shall, if it is listed."""
@@ -163,6 +161,7 @@ class ReplicaGroups:
         self.supplies: Supplies
         self.catching_up: CatchingUp
         self.leftovers: Leftovers
+        self.emptying: Emptying
         """Set before anything arrives."""
 
     def __repr__(self) -> str:
@@ -233,7 +232,7 @@ class ReplicaGroups:
             "moving": [
                 [copy.member.bytes, copy.boot, admission] for copy, admission in copies.moving
             ],
-            "returns": self.supplies.told(partition),
+            "returns": self.supplies.ways.told(partition),
         }
 
     # -------------------------------------------------------------- what reads of copies ask
@@ -276,6 +275,7 @@ class ReplicaGroups:
         self.supplies.decided(topology)
         self.catching_up.decided(older, topology)
         self.leftovers.decided(older, topology)
+        self.emptying.decided(topology)
         if sealed:
             self._tell_and_report(sealed)
         self._log.decide()
@@ -354,7 +354,7 @@ class ReplicaGroups:
             partition = copies.row.partition
             if self._topology.partitions[partition].epoch != copies.epoch:
                 continue  # sealed again meanwhile: another report is on its way
-            if copies.author == self._me and self.catching_up.empties(partition):
+            if copies.author == self._me and self.emptying.empties(partition):
                 self._unreported.append(copies)
                 continue
             report = report_of(
@@ -620,8 +620,8 @@ class ReplicaGroups:
                 self.catching_up.admitted(sender, admitted_of(message))
             case "supply":
                 self.catching_up.supplied(sender, supply_pieces_of(message))
-            case "fill":
-                self.catching_up.filled(sender, fill_of(message))
+            case "pairs":
+                self.catching_up.taking_in.filled(sender, fill_of(message))
             case "demand":
                 self.supplies.demanded(sender, demanded_of(message))
             case "confirm-copy" | "copy-confirmed":

@@ -201,15 +201,29 @@ class NodeLog:
         records: Iterable[Record],
         then: Callable[[], object],
         undo: Callable[[], object] | None = None,
+        logged: Callable[[Record, bytes], object] | None = None,
     ) -> None:
         """Queue records that are not a transaction.
 
-        Behind their fold ``then`` is called, ``undo`` if they did not get into the log.
+        Behind their fold ``then`` is called, ``undo`` if they did not get into the log; ``logged``
+        hears of each record before that, with its bytes as they stand there.
         """
         made = list(records)
+        encoded: list[bytes] = []
+
+        def record(_time: int) -> bytes:
+            encoded[:] = map(encode_record, made)
+            return b"".join(encoded)
+
+        def fold() -> None:
+            if logged is not None:
+                for one, data in zip(made, encoded, strict=True):
+                    logged(one, data)
+            self.fold(made, then)
+
         commit = Commit(NoUpdates(), durable=True)
-        commit.record = lambda _time: b"".join(map(encode_record, made))
-        commit.then = lambda: self.fold(made, then)
+        commit.record = record
+        commit.then = fold
         commit.undo = undo
         self.put(commit)
 
@@ -219,6 +233,20 @@ class NodeLog:
         for record in records:
             apply_updates(view, self.state, position, record, record_bytes(record))
         self._after.append(then)
+
+    async def logged(self, records: Iterable[Record]) -> None:
+        """Wait until records are durable, and have taken effect; ``OSError`` if they do not."""
+        ended = trio.Event()
+        failed: list[bool] = []
+
+        def undo() -> None:
+            failed.append(True)
+            ended.set()
+
+        self.put_records(records, ended.set, undo)
+        await ended.wait()
+        if failed:
+            raise OSError("the log does not take it")
 
     def put_barrier(self, then: Callable[[], object]) -> None:
         """Call ``then`` once everything that was queued before is in the log, and that is synced.

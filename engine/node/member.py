@@ -13,7 +13,7 @@ Left out: the files (``member_files``), and starting again as a new incarnation 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -47,6 +47,7 @@ from ..agreement.machine import Agreement
 from ..agreement.timing import Timing
 from ..commit import outcomes
 from ..commit.outcomes import Outcome
+from ..data.full_pairs import PackedPairs, PairTally, unpacked
 from ..net.addresses import address_of
 from ..net.connection import Connection
 from ..net.frames import Message
@@ -54,6 +55,7 @@ from ..net.kinds import BY_NAME, CONTROL, DATA, Channel
 from ..net.transport import Transport, UnwelcomeError
 from ..replication.following import Following
 from ..replication.streams import Streams
+from ..store.checkpointer import catalog_of
 from ..store.maintenance import CHECKPOINT_PAUSE
 from ..system.disk_errors import translated_disk
 from ..system.environment import Address
@@ -61,6 +63,7 @@ from .catching_up import CatchingUp
 from .copy_reads import CopyReads
 from .council import Council
 from .departure import Departure
+from .emptying import Emptying
 from .exchanges import ExchangeRecord
 from .groups import REPLICA_TIMEOUT_S, ReplicaGroups
 from .leftovers import Leftovers
@@ -149,6 +152,7 @@ class RunningMember:
         )  # fmt: skip
         self.groups.catching_up = CatchingUp(me, self.log, outflow, followed, self, now, reached)
         self.groups.leftovers = Leftovers(me, self.log, self.agreement, now)
+        self.groups.emptying = Emptying(me, self.log, self)
         near = (me.member.bytes, me.boot)
         copy_reads = CopyReads(
             me, self.log, self.partitions, streams, self.groups, outflow, environment.boottime
@@ -190,9 +194,9 @@ class RunningMember:
         async with trio.open_nursery() as self._nursery:
             await self._nursery.start(self.transport.run)
             ready(await self.transport.listen(listen))
-            returning = (self.groups.supplies.run, self.groups.catching_up.run)
-            giving_back = self._departure.give_back
-            for work in (self.log.run, self.council.run, self._look_after, giving_back, *returning):
+            returning = (self.groups.supplies.run, self.groups.catching_up.taking_in.run)
+            keeping = (self._departure.give_back, self.groups.emptying.run)
+            for work in (self.log.run, self.council.run, self._look_after, *keeping, *returning):
                 self._nursery.start_soon(work)
             await self._ended.wait()
             self._nursery.cancel_scope.cancel()
@@ -251,12 +255,22 @@ class RunningMember:
                 steps.close()
             self._environment.reached("checkpoint.after_mark")
 
-    async def fill(self, partition: int, pairs: dict[bytes, bytes], position: int) -> None:
-        """Write stored pairs of a full copy into a partition that was cleared at a position."""
+    async def fill(self, partition: int, pieces: Sequence[PackedPairs], position: int) -> PairTally:
+        """Write pairs of a full copy into a partition that was cleared at a position.
+
+        Those of maps that have gone meanwhile are left out; the tally is of all that came.
+        """
         fill, check = self._files.checkpointer.fill, self.log.check_writable
-        async with self._carrying:
-            work = partial(fill, partition, pairs, position, check)
-            await self._environment.run("checkpoint", work)
+        lives, run = catalog_of(self.log.state), self._environment.run
+        pause = partial(self._environment.wait, 0)
+        work = partial(unpacked, partition, pieces, lives, pause)
+        keys, stored, dropped = await run("unpack", work)
+        written = PairTally()
+        if keys:
+            async with self._carrying:
+                writing = partial(fill, partition, keys, stored, position, check)
+                written = await run("checkpoint", writing)
+        return written.plus(dropped)
 
     async def _look_after(self) -> None:
         files, now = self._files, self._environment.boottime

@@ -15,68 +15,44 @@ Invariants:
   decided, or pending, and sent with the admission; what comes later is in the stream (B3).
 - A copy is waited for from before it is proposed until a decision says that it is out (I2, C6).
 - It is proposed once everything up to the moment when it joined is durable there (B8).
-- Of what is sent at most ``PIECE_BYTES`` and one record, or two pieces of a full copy, wait for an
-  answer, per copy.
-- The log is pinned from before it is searched; a full copy's until it follows the stream.
+- The log that a full copy needs is pinned until it follows the stream.
 
-Left out: what the copy does (``catching_up``), and which kind it is (``rebalance.choosing``).
+Left out: what the copy does (``catching_up``), which way it comes back (``ways_back``), and what is
+sent for that: history (``missed``), or all there is (``filling``).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import trio
 
 from ...affinity.changes import CopiesAdded, CopiesAdmitted, CopiesRemoved, TopologyChange
-from ...affinity.errors import CorruptLogError, SnapshotExpiredError, TidelogError
+from ...affinity.errors import TidelogError
 from ...affinity.topology import Incarnation, PartitionCopies, Topology
-from ...checkpoints.copies import CopyState
-from ...checkpoints.supplying import FoundNumbers, WantedNumbers
-from ...rebalance.choosing import (
-    ShownByCopy,
-    ShownByPrimary,
-    SupplyChoice,
-    SupplyKind,
-    choose,
-)
-from ...tx.counter import PartitionUpdateCounter
-from ...tx.numbers import run_numbers
+from ...checkpoints.supplying import WantedNumbers
+from ...rebalance.choosing import SupplyKind
 from ...wal.history import oldest_state
-from ...wal.records import AdmitRecord, PrepareRecord, StateRecord, SuppliedRecord
+from ...wal.records import AdmitRecord, PrepareRecord, StateRecord
 from ..agreement.messages import Guard
-from ..files.pins import Pin
 from ..replication.reports import Report
-from ..replication.returning import (
-    Admitted,
-    Demanded,
-    FillPiece,
-    ReturnPlace,
-    SupplyPiece,
-    admit_message,
-    fill_message,
-    supply_message,
-)
+from ..replication.returning import Admitted, Demanded, ReturnPlace, admit_message
 from ..replication.streams import Follower, Streams
-from ..store.partition_cuts import cut_partition
 from ..store.store_files import StoreFiles
+from .filling import Filling
 from .log import NodeLog, record_bytes
+from .missed import MissedHistory
 from .outflow import Outflow
 from .partitions import Partitions
-from .supply_log import PIN_BYTES_MAX, SearchedLog, begun, reach_of
+from .returns import PATIENCE_S, Return, StoppedError
+from .ways_back import WaysBack
 
-PIECE_BYTES = 512 << 10
-"""Bytes of keys and values from which on the rest goes with the next piece."""
-FILL_BYTES, FILL_ROWS = 4 << 20, 16_384
-"""The same of pairs of a full copy, of which the next piece is sent before this one is stored."""
-PATIENCE_S = 5.0
-"""Seconds without a word of a copy, or of the coordinator, after which its return begins anew."""
 LOOK_S = 0.02
+FILLED_MAX = 8
+"""Partitions that are copied in full before what was written meanwhile is sent for all of them."""
 JOIN_ITEMS = 64
 """Items that a copy may lack of the stream when it joins: writes wait for these."""
 BEHIND_BYTES_MAX = 64 << 20
@@ -84,10 +60,6 @@ BEHIND_BYTES_MAX = 64 << 20
 ASK_AGAIN_S = 0.5
 PENDING_BYTES_MAX = 48 << 20
 """Bytes of pending transactions that go with an admission."""
-PENDING_BYTES = 64 << 20
-"""Bytes of log before an instant in which the PREPARE of everything pending then is looked for."""
-
-EXPLAINED_MAX = 8
 
 log = logging.getLogger("tidelog.node")
 
@@ -97,41 +69,6 @@ class Suggestions(Protocol):
 
     def suggest(self, change: TopologyChange, guards: tuple[Guard, ...] = ()) -> int:
         """Ask for a change once; return the number of the request."""
-
-
-class ReturnExplained(NamedTuple):
-    """How a copy came back, or began to, and when."""
-
-    copy: Incarnation
-    at: float
-    choice: SupplyChoice[str]
-
-
-class _StoppedError(Exception):
-    """A return cannot go on, and begins anew when the copy reports again."""
-
-
-class _Return:
-    """A copy that comes back."""
-
-    def __init__(self, copy: Incarnation) -> None:
-        self.copy = copy
-        self.reports: dict[int, Report] = {}
-        """What it has reported and nobody has looked at."""
-        self.busy: set[int] = set()
-        """The partitions in which it is coming back."""
-        self.demanded: dict[ReturnPlace, int] = {}
-        self.sent: list[Any] = []
-        """The last messages, which it may not have answered."""
-        self.heard_at = 0.0
-        """When it last demanded something."""
-        self.pins: dict[int, Pin] = {}
-        """What holds the log for a partition whose pairs it has got."""
-        self.news = trio.Event()
-
-    def heard(self) -> None:
-        self.news.set()
-        self.news = trio.Event()
 
 
 class Supplies:
@@ -163,16 +100,15 @@ class Supplies:
         self._now = now
         self._reached = reached
         self._topology = Topology()
-        self._returns: dict[Incarnation, _Return] = {}
+        self._returns: dict[Incarnation, Return] = {}
         self._refused: set[int] = set()
         self._asked: set[int] = set()
-        self._without_history: set[tuple[Incarnation, int]] = set()
-        """Copies, with a partition of which the log has not what it was thought to have."""
-        self._last_fill = 0
         self._tidied_at = float("-inf")
         self._nursery: trio.Nursery | None = None
-        self.explained: dict[int, deque[ReturnExplained]] = {}
-        """How copies came back lately, and why, by partition; the newest last."""
+        self.ways = WaysBack(me, node_log, now)
+        """How copies came back lately, and why."""
+        self._history = MissedHistory(me, files, node_log, self.ways, reached)
+        self._filling = Filling(files, node_log, reached)
 
     def __repr__(self) -> str:
         return f"<Supplies of {self._me}: {len(self._returns)} copies come back>"
@@ -193,7 +129,8 @@ class Supplies:
             return
         returning = self._returns.get(report.copy)
         if returning is None:
-            returning = self._returns[report.copy] = _Return(report.copy)
+            returning = Return(report.copy, self._outflow, self._now, self._may_go_on)
+            self._returns[report.copy] = returning
             self._nursery.start_soon(self._bring_back, returning)
         if report.partition not in returning.busy:
             returning.reports[report.partition] = report
@@ -203,13 +140,7 @@ class Supplies:
         """Take which pieces a copy wants next."""
         returning = self._returns.get(sender)
         if returning is not None:
-            for place, number in rows:
-                known = returning.demanded.get(place)
-                if known is not None:
-                    returning.demanded[place] = max(known, number)
-                    if number > known or not number:  # 0: it is busy with clearing
-                        returning.heard_at = self._now()
-            returning.heard()
+            returning.demands(rows)
 
     def refused(self, request: int) -> None:
         """Hear that a change which was suggested is not made."""
@@ -219,7 +150,7 @@ class Supplies:
     def decided(self, topology: Topology) -> None:
         """Take over decisions that have taken effect here."""
         self._topology = topology
-        self._without_history = {row for row in self._without_history if row[0] in topology.present}
+        self.ways.decided(topology)
         for returning in self._returns.values():
             returning.heard()
 
@@ -229,7 +160,7 @@ class Supplies:
             message
             for returning in self._returns.values()
             if returning.copy.member == member
-            for message in returning.sent
+            for message in returning.unanswered()
         ]
 
     def tick(self) -> None:
@@ -266,23 +197,23 @@ class Supplies:
             and self._log.failure is None
         )
 
-    async def _bring_back(self, returning: _Return) -> None:
+    def _may_go_on(self, copy: Incarnation, place: ReturnPlace) -> bool:
+        copies = self._topology.partitions[place.partition]
+        return self._may_return(copy, copies, place.epoch)
+
+    async def _bring_back(self, returning: Return) -> None:
         """Take what a copy reports, until it says nothing more."""
         try:
             while returning.reports or returning.pins:
-                if not returning.reports:
-                    with trio.move_on_after(PATIENCE_S):
-                        while not returning.reports:
-                            await returning.news.wait()
-                    if not returning.reports:
-                        break
+                if not await returning.reported():
+                    break
                 await self._take_reports(returning)
         finally:
             del self._returns[returning.copy]
             for pin in returning.pins.values():
                 self._files.keeper.pins.release(pin)
 
-    async def _take_reports(self, returning: _Return) -> None:
+    async def _take_reports(self, returning: Return) -> None:
         copy = returning.copy
         reports = {
             partition: report
@@ -293,17 +224,17 @@ class Supplies:
         returning.busy = set(reports)
         try:
             head = await self._files.environment.run("supply", lambda: oldest_state(self._wal))
-            choices = {p: self._choice(report, head) for p, report in reports.items()}
+            choices = {p: self.ways.choice(report, head) for p, report in reports.items()}
             known = {p: r for p, r in reports.items() if choices[p].kind is not SupplyKind.FULL}
             if known:
                 await self._by_history(returning, known, head)
-            filled = sorted(reports.keys() - known.keys())
-            for partition in filled[1:]:  # behind what is reported meanwhile, and takes less
-                returning.reports.setdefault(partition, reports[partition])
-            for partition in filled[:1]:
-                self._explain(copy, partition, choices[partition])
-                await self._fill(returning, reports[partition])
-        except (_StoppedError, TidelogError, OSError) as error:
+            full = [reports[partition] for partition in sorted(reports.keys() - known.keys())]
+            for report in full[FILLED_MAX:]:  # behind what is reported meanwhile: that takes less
+                returning.reports.setdefault(report.partition, report)
+            for report in full[:FILLED_MAX]:
+                self.ways.explain(copy, report.partition, choices[report.partition])
+            await self._fill(returning, full[:FILLED_MAX])
+        except (StoppedError, TidelogError, OSError) as error:
             log.info(
                 "node.return_stopped: Tidelog: %s comes back later: %s",
                 copy,
@@ -311,59 +242,14 @@ class Supplies:
                 extra={"event": "node.return_stopped"},
             )
         finally:
-            returning.busy, returning.sent = set(), []
-            returning.demanded.clear()
+            returning.rest()
             for partition in [p for p in returning.pins if self._is_added(copy, p)]:
                 self._files.keeper.pins.release(returning.pins.pop(partition))
-
-    def _choice(self, report: Report, head: StateRecord) -> SupplyChoice[str]:
-        """Return how a copy comes back to a partition as that is now."""
-        partition, state = report.partition, self._log.state
-        counter, pending = state.counters[partition], state.copies.pending.get(partition)
-        found: SupplyChoice[str] = choose(
-            ShownByCopy(
-                whole=report.state in (CopyState.OWNING, CopyState.MOVING),
-                opened=report.epochs[-1][0],
-                epochs=report.epochs,
-                lwm=report.lwm,
-                ranges=report.ranges,
-                data_to=PartitionUpdateCounter(report.lwm, report.ranges).highest_applied,
-            ),
-            ShownByPrimary(
-                epoch=state.epochs[partition],
-                epochs=state.epoch_tables[partition],
-                top=counter.hwm,
-                pending=[run_numbers(one.run) for one in pending.all()] if pending else (),
-            ),
-            []
-            if (report.copy, partition) in self._without_history
-            else [reach_of(head, partition, str(self._me.member)[:8])],
-        )
-        return found
-
-    def _explain(self, copy: Incarnation, partition: int, choice: SupplyChoice[str]) -> None:
-        known = self.explained.setdefault(partition, deque(maxlen=EXPLAINED_MAX))
-        known.append(ReturnExplained(copy, self._now(), choice))
-
-    def told(self, partition: int) -> list[list[object]]:
-        """Return how copies came back to a partition, as ``partition`` tells clients."""
-        return [
-            [
-                copy.member.bytes,
-                copy.boot,
-                max(int((self._now() - at) * 1e6), 0),
-                choice.kind.value,
-                sum(last - first + 1 for first, last in choice.missing),
-                choice.reason,
-                choice.instead,
-            ]
-            for copy, at, choice in self.explained.get(partition, ())
-        ]
 
     # -------------------------------------------------------------- by history
 
     async def _by_history(
-        self, returning: _Return, reports: Mapping[int, Report], head: StateRecord
+        self, returning: Return, reports: Mapping[int, Report], head: StateRecord
     ) -> None:
         copy = returning.copy
         for partition in reports:
@@ -382,7 +268,7 @@ class Supplies:
         )
         try:
             wanted = await self._admit(returning, reports, head)
-            await self._supply(returning, wanted)
+            await self._history.send(returning, wanted)
             await self._join(returning, [place.partition for place in wanted])
         finally:
             left = [p for p in reports if not self._is_added(copy, p)]
@@ -396,11 +282,10 @@ class Supplies:
         return copy in self._topology.partitions[partition].in_sync
 
     async def _admit(
-        self, returning: _Return, reports: Mapping[int, Report], head: StateRecord
+        self, returning: Return, reports: Mapping[int, Report], head: StateRecord
     ) -> dict[ReturnPlace, WantedNumbers]:
         """Let a copy follow the streams; return what it lacks of what was before."""
         wanted: dict[ReturnPlace, WantedNumbers] = {}
-        copy = returning.copy.member
         done, waits = trio.Event(), True
 
         def admit() -> None:
@@ -410,9 +295,8 @@ class Supplies:
                 ]
                 told = [row for row in rows if row is not None]
                 if told:
-                    returning.sent = [admit_message([row]) for row in told]
-                    for message in returning.sent:
-                        self._outflow.tell(copy, message)
+                    for row in told:
+                        returning.tell(admit_message([row]), [Demanded(row.place, 1)])
                     self._reached("admit.sent")
                 done.set()
 
@@ -421,13 +305,13 @@ class Supplies:
             await done.wait()
         waits = False
         if not wanted:
-            raise _StoppedError("what it has reported is not so any more")
-        await self._answered(returning, dict.fromkeys(wanted, 1))
+            raise StoppedError("what it has reported is not so any more")
+        await returning.answered()
         return wanted
 
     def _admitted(
         self,
-        returning: _Return,
+        returning: Return,
         report: Report,
         head: StateRecord,
         wanted: dict[ReturnPlace, WantedNumbers],
@@ -438,7 +322,7 @@ class Supplies:
         copies = self._topology.partitions[partition]
         if admission is None or not self._may_return(copy, copies, report.epoch):
             return None
-        choice = self._choice(report, head)
+        choice = self.ways.choice(report, head)
         if choice.kind is SupplyKind.FULL:
             return None
         pending = state.copies.pending.get(partition)
@@ -453,11 +337,11 @@ class Supplies:
         )
         if sum(map(record_bytes, waiting)) > PENDING_BYTES_MAX:
             return None  # it would be no message: soon less is pending
-        self._explain(copy, partition, choice)
+        self.ways.explain(copy, partition, choice)
         place = ReturnPlace(partition, copies.epoch, admission)
         table = state.epoch_tables[partition]
         wanted[place] = WantedNumbers(choice.missing, table)
-        returning.demanded[place] = 0
+        returning.expect(place)
         return Admitted(
             place=place,
             kind=choice.kind,
@@ -474,83 +358,9 @@ class Supplies:
             pending=tuple(waiting),
         )
 
-    async def _supply(
-        self, returning: _Return, wanted: Mapping[ReturnPlace, WantedNumbers]
-    ) -> None:
-        """Send what the log has of what is missing, piece by piece."""
-        left = {place.partition: place for place, row in wanted.items() if row.missing}
-        if not left:
-            return
-        run, keeper = self._files.environment.run, self._files.keeper
-        # What has committed by now is told in the log, and that is durable, up to here.
-        with trio.move_on_after(PATIENCE_S):
-            await self._log.told()
-        upto = self._log.position
-        sought = {place.partition: wanted[place] for place in left.values()}
-        owner = f"copy {returning.copy}"
-        try:
-            searched, pin = await run("supply", lambda: begun(keeper, owner, sought, upto))
-            try:
-                await self._supply_from(returning, searched, left)
-            finally:
-                keeper.pins.release(pin)
-        except CorruptLogError as error:
-            # Damage, or something that began before the first segment that is needed.
-            self._without_history.update((returning.copy, partition) for partition in sought)
-            raise _StoppedError(f"the log does not tell what is missing: {error}") from None
-
-    async def _supply_from(
-        self, returning: _Return, searched: SearchedLog, left: dict[int, ReturnPlace]
-    ) -> None:
-        number, more = 0, True
-        numbers = dict.fromkeys(left.values(), 0)
-        while left:
-            more = await self._files.environment.run("supply", lambda: searched.read(PIECE_BYTES))
-            pieces: list[SupplyPiece] = []
-            for partition, found in searched.search.take_out().items():
-                place = left.get(partition)
-                if place is None:
-                    continue
-                self._check_found(returning, partition, found, more)
-                last = not found.not_yet
-                if not (last or found.transactions or found.closed):
-                    continue
-                numbers[place] += 1
-                pieces.append(self._piece(place, numbers[place], last, found))
-                if last:
-                    del left[partition]
-            if not pieces:
-                continue
-            self._tell(returning, supply_message(pieces))
-            number += 1
-            self._reached("supply.first" if number == 1 else "supply.middle")
-            if not left:
-                self._reached("supply.last")
-            await self._answered(returning, {one.place: one.number + 1 for one in pieces})
-
-    def _check_found(
-        self, returning: _Return, partition: int, found: FoundNumbers, more: bool
-    ) -> None:
-        """Raise if the log does not have what is missing; it is copied in full then (B5)."""
-        if found.lacking or (found.not_yet and not more):
-            self._without_history.add((returning.copy, partition))
-            raise _StoppedError(f"the log lacks numbers of partition {partition}")
-
-    def _piece(
-        self, place: ReturnPlace, number: int, last: bool, found: FoundNumbers
-    ) -> SupplyPiece:
-        record = SuppliedRecord(
-            partition=place.partition,
-            admission=place.admission,
-            source=self._me.member.bytes,
-            transactions=tuple(found.transactions),
-            closed=tuple(found.closed),
-        )
-        return SupplyPiece(place, number, last, record)
-
     # -------------------------------------------------------------- into the set
 
-    async def _join(self, returning: _Return, partitions: list[int]) -> None:
+    async def _join(self, returning: Return, partitions: list[int]) -> None:
         """Wait for a copy with every write from here on, and have it added to the sets (B8)."""
         copy = returning.copy
         joined: dict[int, int] = {}
@@ -562,7 +372,7 @@ class Supplies:
                 if len(joined) < len(partitions):
                     await trio.sleep(LOOK_S)
         if not joined:
-            raise _StoppedError("it stays behind what is written")
+            raise StoppedError("it stays behind what is written")
         self._reached("join.sent")
         await self._until(
             lambda: all(self._has_stored(copy, p, number) for p, number in joined.items()),
@@ -577,11 +387,11 @@ class Supplies:
         self._reached("add.decided")
 
     def _follower(self, copy: Incarnation, partition: int) -> Follower:
-        """Return how far a copy has a stream; ``_StoppedError`` if it follows it no more."""
+        """Return how far a copy has a stream; ``StoppedError`` if it follows it no more."""
         stream = self._streams.get(partition)
         follower = None if stream is None else stream.followers.get(copy)
         if follower is None:
-            raise _StoppedError(f"it does not follow partition {partition} any more")
+            raise StoppedError(f"it does not follow partition {partition} any more")
         return follower
 
     def _is_near(self, copy: Incarnation, partition: int) -> bool:
@@ -621,86 +431,26 @@ class Supplies:
 
     # -------------------------------------------------------------- in full
 
-    async def _fill(self, returning: _Return, report: Report) -> None:
-        """Send all that there is in a partition, as it is at some moment."""
-        partition, copy = report.partition, returning.copy
-        copies = self._topology.partitions[partition]
-        if not self._may_return(copy, copies, report.epoch):
-            return
-        self._last_fill = max(self._last_fill + 1, self._topology.index)
-        place = ReturnPlace(partition, copies.epoch, self._last_fill)
-        returning.demanded[place] = -1
-        pins, keeper = self._files.keeper.pins, self._files.keeper
-        first = max(keeper.first_position, self._log.position - PENDING_BYTES)
-        old = returning.pins.pop(partition, None)
-        returning.pins[partition] = pins.set(f"copy {copy}", first, limit=PIN_BYTES_MAX)
-        if old is not None:
-            pins.release(old)
-        self._tell(returning, admit_message([Admitted(place=place, kind=SupplyKind.FULL)]))
-        self._reached("admit.sent")
-        await self._answered(returning, {place: 1})
-        cut = cut_partition(self._files, self._log, partition)
-        state = cut.state
-        counter = PartitionUpdateCounter.from_bytes(state.counter)
-        number = 0
-        try:
-            blocks = cut.blocks(rows=FILL_ROWS, most_bytes=FILL_BYTES)
-            after: bytes | None = None
-            while True:
-                try:
-                    block = await self._files.environment.run("supply", partial(next, blocks, []))
-                except SnapshotExpiredError:
-                    # What is newer than ``state`` comes by history, and may be there before.
-                    cut = cut_partition(self._files, self._log, partition)
-                    blocks = cut.blocks(after, rows=FILL_ROWS, most_bytes=FILL_BYTES)
-                    continue
-                number += 1
-                record = None
-                if not block:
-                    record = AdmitRecord(
-                        partition=partition,
-                        admission=place.admission,
-                        epochs=state.epochs,
-                        lwm=counter.lwm,
-                        ranges=tuple(counter.out_of_order),
-                        hwm=counter.hwm,
-                        dropped=(),
-                    )
-                else:
-                    after = block[-1][0]
-                keys, values = [key for key, _ in block], [value for _, value in block]
-                self._tell(returning, fill_message(FillPiece(place, number, keys, values, record)))
-                self._reached("supply.first" if number == 1 else "supply.middle")
-                if record is not None:
-                    self._reached("supply.last")
-                await self._answered(returning, {place: number + (record is not None)})
-                if record is not None:
-                    self._without_history.discard((copy, partition))
-                    return
-        finally:
-            cut.close()
+    async def _fill(self, returning: Return, reports: Iterable[Report]) -> None:
+        """Send a copy all that there is in some partitions, one after the other."""
+        places = [
+            self._filling.new_place(report.partition, report.epoch, self._topology.index)
+            for report in reports
+            if self._may_return(
+                returning.copy, self._topology.partitions[report.partition], report.epoch
+            )
+        ]
+        await self._filling.begin(returning, places)
+        for place in places:
+            await self._filling.send(returning, place)
+            self.ways.filled(returning.copy, place.partition)
+            returning.busy.discard(place.partition)  # what it reports now it reports behind that
+        await returning.answered()
 
     # -------------------------------------------------------------- waiting
 
-    def _tell(self, returning: _Return, message: Any) -> None:
-        returning.sent = [*returning.sent[-1:], message]
-        self._outflow.tell(returning.copy.member, message)
-
-    async def _answered(self, returning: _Return, wanted: Mapping[ReturnPlace, int]) -> None:
-        """Wait until a copy demands these pieces."""
-        returning.heard_at = self._now()
-        while any(returning.demanded[place] < number for place, number in wanted.items()):
-            for place in wanted:
-                copies = self._topology.partitions[place.partition]
-                if not self._may_return(returning.copy, copies, place.epoch):
-                    raise _StoppedError(f"partition {place.partition} has changed")
-            if self._now() > returning.heard_at + PATIENCE_S:
-                raise _StoppedError("it says nothing any more")
-            with trio.move_on_after(PATIENCE_S):
-                await returning.news.wait()
-
     async def _decided(
-        self, returning: _Return, change: CopiesAdmitted | CopiesAdded, done: Callable[[], bool]
+        self, returning: Return, change: CopiesAdmitted | CopiesAdded, done: Callable[[], bool]
     ) -> None:
         """Have a change decided, and wait until it has taken effect here."""
         request = self._decisions.suggest(change, self._guards(change.partitions))
@@ -709,10 +459,10 @@ class Supplies:
             with trio.move_on_after(PATIENCE_S):
                 while not done():
                     if request in self._refused:
-                        raise _StoppedError("the sets have changed meanwhile")
+                        raise StoppedError("the sets have changed meanwhile")
                     await trio.sleep(LOOK_S)
                 return
-            raise _StoppedError("nobody decides that it comes back")
+            raise StoppedError("nobody decides that it comes back")
         finally:
             self._asked.discard(request)
             self._refused.discard(request)
@@ -722,4 +472,4 @@ class Supplies:
             while not true():
                 await trio.sleep(LOOK_S)
             return
-        raise _StoppedError(otherwise)
+        raise StoppedError(otherwise)

@@ -16,6 +16,7 @@ from typing import Literal
 
 from ...affinity.topology import Incarnation
 from ...wal.records import CommitUptoRecord, Upto
+from .returning import new_digest
 from .stream import Item, Streamed
 from .streams import BY_TAKEOVER
 
@@ -26,8 +27,8 @@ class Following:
     """One copy's place in the stream of one epoch; that begins when the copy seals the epoch."""
 
     __slots__ = (
-        "admission", "author", "durable", "epoch", "listed", "logged", "partition", "pieces",
-        "supplied", "taken",
+        "admission", "author", "digest", "durable", "epoch", "listed", "logged", "partition",
+        "pieces", "supplied", "taken",
     )  # fmt: skip
 
     def __init__(self, partition: int, epoch: int, author: Incarnation) -> None:
@@ -47,6 +48,8 @@ class Following:
         """The last piece of what was missed that has arrived."""
         self.supplied = -1
         """The last piece that is durable; -1 before the ADMIT is, or if there is none."""
+        self.digest = new_digest()
+        """Of the records of these pieces, as they stand in the log."""
 
     @property
     def is_admitted(self) -> bool:

@@ -4,14 +4,17 @@
     primary  admit    how it comes back: ``none`` or ``historical`` with an ADMIT, or ``full``
     copy     demand   the next piece, once all before it is durable here
     primary  supply   a piece of history, as SUPPLIED; or
-             fill     a piece of a full copy, and with the last one the ADMIT that ends it
+             pairs    a piece of a full copy, or the ADMIT that ends it, and a tally of them all
 
 Behind a full copy the copy reports again: what it has then is the state of an instant, and it comes
 back by the history from there on.
 
 Invariants:
 
-- Pieces have numbers, from 1 on; who demands piece n has all below it durably.
+- Pieces have numbers, from 1 on.  Of history who demands piece n has all below it durably; of a
+  full copy all below it have arrived, and are durable once the piece behind the last is demanded.
+- What has come is what was sent, or it never counts: a digest of all records goes with the last
+  piece of history, a tally of all pairs with the end of a full copy (M3).
 - Of what ``checked_message`` passes each function makes what was said, or raises ``FrameError``.
 
 Left out: who says what when (``engine.node.supplying``, ``engine.node.catching_up``).
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
 from ...affinity.errors import FormatVersionError
@@ -38,15 +42,19 @@ from ...wal.records import (
     flatten,
 )
 from ...wal.records.shapes import UNDECODABLE, UndecodableRecordError, checked_number
+from ..data.full_pairs import PackedPairs, PairTally
+from ..data.stored import TRAILER_SIZE
 from ..net.frames import FrameError, Message
 from ..net.kinds import BY_NAME
 from .reports import epoch_table_of
 
 R = TypeVar("R")
 
+DIGEST_BYTES = 16
+
 _WRONG = (*UNDECODABLE, UndecodableRecordError, FormatVersionError)
 
-_ADMIT, _FILL = BY_NAME["admit"], BY_NAME["fill"]
+_ADMIT, _PAIRS = BY_NAME["admit"], BY_NAME["pairs"]
 _DEMAND, _SUPPLY = BY_NAME["demand"], BY_NAME["supply"]
 
 
@@ -81,22 +89,37 @@ class Demanded(NamedTuple):
 
 
 class SupplyPiece(NamedTuple):
-    """Some of the numbers that a copy has missed."""
+    """Some of the numbers that a copy has missed.
+
+    ``digest`` is that of the records of all pieces by then; only the last one has it.
+    """
 
     place: ReturnPlace
     number: int
     last: bool
     record: SuppliedRecord
+    digest: bytes = b""
 
 
 class FillPiece(NamedTuple):
-    """Some pairs of a full copy, in the order of their full keys; the last one has no pairs."""
+    """Some pairs of a full copy, behind those of the piece before; or its end, without any."""
 
     place: ReturnPlace
     number: int
-    keys: list[bytes]
-    values: list[bytes]
-    record: AdmitRecord | None
+    pairs: PackedPairs
+    end: FillEnd | None = None
+
+
+class FillEnd(NamedTuple):
+    """What ends a full copy: what it is from then on, and the tally of all pairs that were sent."""
+
+    record: AdmitRecord
+    tally: PairTally
+
+
+def new_digest() -> blake2b:
+    """Return the digest of what is supplied at a place, before the first record."""
+    return blake2b(digest_size=DIGEST_BYTES)
 
 
 def admit_message(rows: Sequence[Admitted]) -> Message:
@@ -159,6 +182,7 @@ def supply_message(pieces: Sequence[SupplyPiece]) -> Message:
         [one.number for one in pieces],
         [int(one.last) for one in pieces],
         [encode_record(one.record) for one in pieces],
+        [one.digest for one in pieces],
     )
 
 
@@ -166,7 +190,13 @@ def supply_pieces_of(message: Message) -> list[SupplyPiece]:
     """Return the pieces in a message; ``FrameError`` if they cannot be."""
 
     def piece(
-        partition: int, epoch: int, admission: int, number: int, last: int, data: bytes
+        partition: int,
+        epoch: int,
+        admission: int,
+        number: int,
+        last: int,
+        data: bytes,
+        digest: bytes,
     ) -> SupplyPiece:
         place = _place(partition, epoch, admission)
         record = _only(data, SuppliedRecord)
@@ -174,7 +204,9 @@ def supply_pieces_of(message: Message) -> list[SupplyPiece]:
             _check_run(one.run, place.partition)
         for closed in record.closed:
             _check_run(Run(place.partition, *closed[:3]), place.partition)
-        return SupplyPiece(place, _number(number), bool(last), record)
+        if len(digest) != (DIGEST_BYTES if last else 0):
+            raise ValueError("a digest stands in the last piece, and in no other")
+        return SupplyPiece(place, _number(number), bool(last), record, digest)
 
     try:
         return [piece(*row) for row in zip(*message[1:], strict=True)]
@@ -184,21 +216,29 @@ def supply_pieces_of(message: Message) -> list[SupplyPiece]:
 
 def fill_message(piece: FillPiece) -> Message:
     """Return the message that has a piece of a full copy."""
-    record = b"" if piece.record is None else encode_record(piece.record)
-    return _FILL.message(*piece.place, piece.number, piece.keys, piece.values, record)
+    record, tally = b"", None
+    if piece.end is not None:
+        record, (count, tombstones, digest) = encode_record(piece.end.record), piece.end.tally
+        tally = [count, tombstones, digest.to_bytes(TRAILER_SIZE, "little")]
+    return _PAIRS.message(*piece.place, piece.number, *piece.pairs, record, tally)
 
 
 def fill_of(message: Message) -> FillPiece:
-    """Return the piece of a full copy in a message; ``FrameError`` if it cannot be."""
-    _, partition, epoch, admission, number, keys, values, data = message
+    """Return the piece of a full copy in a message; ``FrameError`` if it cannot be.
+
+    What its pairs are is looked at where they are written.
+    """
+    _, partition, epoch, admission, number, lengths, data, record, tally = message
     try:
-        if len(keys) != len(values):
-            raise ValueError(f"{len(keys)} keys and {len(values)} values")
         place = _place(partition, epoch, admission)
-        record = _checked(_only(data, AdmitRecord), place) if data else None
-        return FillPiece(place, _number(number), keys, values, record)
+        if bool(record) != (tally is not None) or bool(record) == bool(lengths):
+            raise ValueError("a piece has either pairs, or an ADMIT and a tally")
+        end = None
+        if tally is not None:
+            end = FillEnd(_checked(_only(record, AdmitRecord), place), _tally(*tally))
+        return FillPiece(place, _number(number), PackedPairs(lengths, data), end)
     except _WRONG as error:
-        raise FrameError(f"fill: {error}") from None
+        raise FrameError(f"pairs: {error}") from None
 
 
 # ------------------------------------------------------------------ fields
@@ -235,6 +275,12 @@ def _checked(record: AdmitRecord, place: ReturnPlace) -> AdmitRecord:
 def _check_run(run: Run, partition: int) -> None:
     if run.partition != partition or min(run[1:]) < 1 or run.first + run.count - 1 > COUNTER_MAX:
         raise ValueError(f"{run!r} is not of partition {partition}, or not of its numbers")
+
+
+def _tally(count: object, tombstones: object, digest: object) -> PairTally:
+    if not isinstance(digest, bytes) or len(digest) != TRAILER_SIZE:
+        raise ValueError(f"a digest is {TRAILER_SIZE} bytes")
+    return PairTally(_number(count), _number(tombstones), int.from_bytes(digest, "little"))
 
 
 def _number(value: object) -> int:

@@ -36,15 +36,15 @@ from itertools import chain
 from typing import Protocol
 
 from ...affinity.errors import DiskError, DiskFullError, TidelogError
-from ...checkpoints.copies import CopyState
 from ...checkpoints.marks import PartitionMark, StoreMark
 from ...checkpoints.replay import FIRST_NAMESPACE, State
 from ...wal.records import CheckpointRecord, Record
-from ..data.flush import Flush, Piece, flush_piece
+from ..data.flush import Flush, Piece, append_pairs, flush_piece
+from ..data.full_pairs import PairTally
 from ..data.overlay import Layer, Overlay, merged
 from ..data.partition_store import STORE_KEY, read_marks, write_mark
 from ..system.disk_errors import lacks_space
-from ..system.environment import Environment, KeyValueEnvironment
+from ..system.environment import Environment, KeyValueEnvironment, KvTransaction
 from ..system.forks import free
 from ..system.limits import Limits
 from ..system.lmdb_file import KvFullError
@@ -242,37 +242,47 @@ class Checkpointer:
         A record below ``position``, durable, has closed their numbers.  Positions and counters of
         the marks stay as they are.  ``check`` raises if nothing may be written any more.
         """
-        self._put([_part_of(*item, position) for item in rows.items()], check)
+        parts = [_part_of(*item, position) for item in rows.items()]
+        self._put(lambda txn: self._flushed(txn, parts, None), check)
 
     def fill(
         self,
         partition: int,
-        rows: dict[bytes, bytes],
+        keys: list[bytes],
+        stored: list[bytes],
         position: int,
         check: Callable[[], None],
-    ) -> None:
+    ) -> PairTally:
         """Write stored pairs, deletes among them, into a partition of which nothing else counts.
 
-        ``position`` is where the log says so, durably.  Where something newer stands that stays.
+        They have their checks, and lie behind all that is there, in order.  ``position`` is where
+        the log says that nothing counts, durably.  Returns the tally of what was written.
         """
-        flush = Flush(
-            partition=partition,
-            updates=rows,
-            position=position,
-            counter=b"",
-            epochs=(),
-            state=CopyState.NOT_WHOLE,
-            tombstones_above=0,
-        )
-        self._put([Piece(flush=flush, keys=sorted(rows), last=False)], check)
+        marks: list[PartitionMark] = []
 
-    def _put(self, pieces: list[Piece], check: Callable[[], None]) -> None:
+        def write(txn: KvTransaction) -> dict[int, PartitionMark]:
+            before = self.marks.get(partition) or PartitionMark.empty()
+            after = append_pairs(txn, before, partition, keys, stored, position)
+            marks[:] = before, after
+            return {partition: after}
+
+        self._put(write, check)
+        before, after = marks
+        return PairTally(
+            after.count - before.count,
+            after.tombstones - before.tombstones,
+            after.digest ^ before.digest,
+        )
+
+    def _put(
+        self, write: Callable[[KvTransaction], dict[int, PartitionMark]], check: Callable[[], None]
+    ) -> None:
         with self._lock:
             check()
             if self.doubtful is not None:
                 raise self._refusal() from self.doubtful
             self._growth.let_through()
-            self._commit(pieces, None, None)
+            self._carry(write)
 
     def _refusal(self) -> DiskError:
         # A further commit may succeed without the pages that the failed one left unwritten.
@@ -325,7 +335,7 @@ class Checkpointer:
             moved=[self._flush_of(at, {}, position) for at in untouched],
             mark=state.mark(position),
             dropped=dropped,
-            lives=_catalog_of(state) if dropped else None,
+            lives=catalog_of(state) if dropped else None,
             cleared=dict(state.cleared),
         )
 
@@ -344,8 +354,8 @@ class Checkpointer:
         size, most = 0, limits.piece_updates
         for piece in _pieces([*flushes, *(f for f in moved if f.partition in cleared)], most):
             batch.append(piece)
-            size += len(piece.keys)
-            if size >= limits.batch_updates or not piece.last:
+            size += len(piece.keys) + min(piece.clears, piece.flush.held)
+            if size >= limits.batch_updates or (piece.keys and not piece.last):
                 self._commit(batch, None, lives)
                 yield
                 batch, size = [], 0
@@ -357,25 +367,36 @@ class Checkpointer:
             self._source.state.forget_cleared(sealed.cleared)
 
     def _commit(self, batch: list[Piece], mark: StoreMark | None, lives: Lives | None) -> None:
-        """Write partitions in one transaction, with a larger map if this one is full."""
+        """Write partitions in one transaction, and the store's mark if there is one."""
+
+        def write(txn: KvTransaction) -> dict[int, PartitionMark]:
+            done = self._flushed(txn, batch, lives)
+            if mark is not None:
+                write_mark(txn, STORE_KEY, mark.to_bytes())
+            return done
+
+        self._carry(write)
+
+    def _flushed(
+        self, txn: KvTransaction, batch: Iterable[Piece], lives: Lives | None
+    ) -> dict[int, PartitionMark]:
+        """Write pieces, of one partition in their order; return the new marks."""
+        done: dict[int, PartitionMark] = {}
+        for piece in batch:
+            partition = piece.flush.partition
+            before = done.get(partition) or self.marks.get(partition) or PartitionMark.empty()
+            done[partition] = flush_piece(txn, piece, before, lives, self._source.flush_turn)
+        return done
+
+    def _carry(self, write: Callable[[KvTransaction], dict[int, PartitionMark]]) -> None:
+        """Write in one transaction, with a larger map if this one is full; note the new marks."""
         if not self._marks_hold:
             self._read_marks()
         while True:
             try:
                 self._marks_hold = False
                 with self._store.write() as txn:
-                    done = {
-                        piece.flush.partition: flush_piece(
-                            txn,
-                            piece,
-                            self.marks.get(piece.flush.partition) or PartitionMark.empty(),
-                            lives,
-                            self._source.flush_turn,
-                        )
-                        for piece in batch
-                    }
-                    if mark is not None:
-                        write_mark(txn, STORE_KEY, mark.to_bytes())
+                    done = write(txn)
                 break
             except KvFullError:
                 self._growth.grow()
@@ -409,7 +430,7 @@ class Checkpointer:
             )
 
 
-def _catalog_of(state: State) -> Lives:
+def catalog_of(state: State) -> Lives:
     """Return whether a namespace, by its id, may have data: all but those that are gone.
 
     An id that the log has not come to yet is not gone: a partition that an interrupted checkpoint

@@ -13,7 +13,8 @@ from support.copies import STAYING, Group, live
 from tidelog.checkpoints.copies import CopyState
 from tidelog.checkpoints.supplying import FoundNumbers, SupplySearch
 from tidelog.engine.data import flush
-from tidelog.engine.node.supplying import Supplies
+from tidelog.engine.node.missed import MissedHistory
+from tidelog.engine.node.ways_back import WaysBack
 from tidelog.engine.replication.streams import Streams
 from tidelog.rebalance.choosing import SupplyChoice
 from tidelog.testing.process import leaves
@@ -21,27 +22,6 @@ from tidelog.testing.promises import BrokenPromiseError
 
 Scenario = Callable[[Group], Awaitable[None]]
 Patch = pytest.MonkeyPatch
-SETTLE_S = 15.0
-
-
-async def away(group: Group, name: str) -> None:
-    await group.at.kill(name)
-    await group.until(lambda: name not in group.in_sync)
-
-
-async def back(group: Group, name: str) -> None:
-    group.at.start([name])
-    await equal(group)
-
-
-async def equal(group: Group) -> None:
-    """Wait until all copies are in sync and equal, but not for as long as a scenario may last."""
-    with trio.move_on_after(SETTLE_S):
-        await group.at.settled()
-        await group.at.whole()
-        await group.equal()
-        return
-    raise BrokenPromiseError("not all copies have come back")
 
 
 # ---------------------------------------------------------------- scenarios
@@ -51,27 +31,27 @@ async def one_that_has_missed_something(group: Group) -> None:
     name = group.backups[-1]
     await group.put(range(8), b"before")
     await group.equal()
-    await away(group, name)
+    await group.away(name)
     for i in range(6):
         await group.put(i, b"meanwhile")
-    await back(group, name)
+    await group.back(name)
 
 
 async def a_delete_that_overtakes_what_was_missed(group: Group) -> None:
     name, primary = group.backups[-1], group.primary
     await group.put(range(8), b"before")
     await group.equal()
-    await away(group, name)
+    await group.away(name)
     await group.put(range(6), b"meanwhile")
-    gate, supplies = trio.Event(), group.at.member(primary).groups.supplies
-    genuine = supplies._supply
+    gate, history = trio.Event(), group.at.member(primary).groups.supplies._history
+    genuine = history.send
 
     async def late(returning: Any, wanted: Any) -> None:
         if group.partition in {place.partition for place in wanted}:
             await gate.wait()
         await genuine(returning, wanted)
 
-    supplies._supply = late  # type: ignore[method-assign]
+    history.send = late  # type: ignore[method-assign]
     group.at.start([name])
     copies = group.at.topology
     await group.until(lambda: bool(copies().partitions[group.partition].moving))
@@ -82,17 +62,17 @@ async def a_delete_that_overtakes_what_was_missed(group: Group) -> None:
     await group.until(lambda: bool(group.numbers(name)[2]))
     await group.at.checkpoint(name)
     gate.set()
-    await equal(group)
+    await group.back()
 
 
 async def writes_while_one_comes_back(group: Group) -> None:
     name = group.backups[-1]
     await group.put(range(8), b"before")
     await group.equal()
-    await away(group, name)
+    await group.away(name)
     await group.put(range(6), b"meanwhile")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(back, group, name)
+        nursery.start_soon(group.back, name)
         for turn in range(40):
             await group.put(turn % 8, b"%d" % turn)
 
@@ -113,12 +93,12 @@ def a_supply_with_a_hole(patch: Patch) -> None:
 
 
 def numbers_above_a_gap_are_taken_for_all_below(patch: Patch) -> None:
-    genuine = Supplies._choice
+    genuine = WaysBack.choice
 
-    def choice(self: Supplies, report: Any, head: Any) -> SupplyChoice[str]:
+    def choice(self: WaysBack, report: Any, head: Any) -> SupplyChoice[str]:
         return genuine(self, replace(report, lwm=report.lwm + 3), head)
 
-    patch.setattr(Supplies, "_choice", choice)
+    patch.setattr(WaysBack, "choice", choice)
 
 
 def tombstones_are_dropped_too_early(patch: Patch) -> None:
@@ -141,7 +121,7 @@ def it_is_added_before_it_has_all(patch: Patch) -> None:
     async def supplies_nothing(*_about: object) -> None:
         return None
 
-    patch.setattr(Supplies, "_supply", supplies_nothing)
+    patch.setattr(MissedHistory, "send", supplies_nothing)
 
 
 PLANTED: list[tuple[Callable[[Patch], None], Scenario]] = [

@@ -15,6 +15,7 @@ from tidelog.affinity.errors import CorruptLogError, DiskError, DiskFullError, R
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.marks import PartitionMark
 from tidelog.engine.api.database import session_of
+from tidelog.engine.data.full_pairs import PairTally, WrongPairsError, tally_of
 from tidelog.engine.data.partition_store import (
     measure_partition,
     read_marks,
@@ -408,13 +409,18 @@ PREFIX = pack_prefix(0, 16)
 Row = tuple[int, bytes | None]
 
 
-def copied(store: Opened, position: int, **rows: Row) -> None:
+def copied(store: Opened, position: int, **rows: Row) -> PairTally:
     """Write pairs of a full copy: by key the number of an update, and its value."""
-    pairs = {
-        PREFIX + key.encode(): in_data_file(PREFIX + key.encode(), value, 1, number, 5)
-        for key, (number, value) in rows.items()
-    }
-    store.parts.checkpointer.fill(0, pairs, position, lambda: None)
+    keys, stored = columns_of(**rows)
+    return store.parts.checkpointer.fill(0, keys, stored, position, lambda: None)
+
+
+def columns_of(**rows: Row) -> tuple[list[bytes], list[bytes]]:
+    keys = [PREFIX + key.encode() for key in rows]
+    return keys, [
+        in_data_file(key, value, 1, number, 5)
+        for key, (number, value) in zip(keys, rows.values(), strict=True)
+    ]
 
 
 def held(store: Opened) -> dict[str, Row]:
@@ -438,20 +444,22 @@ def expect_counted(store: Opened) -> PartitionMark:
     return mark
 
 
-def test_a_full_copy_keeps_deletes_and_leaves_what_is_newer() -> None:
+def test_pairs_of_a_full_copy_are_there_with_their_deletes_and_are_counted() -> None:
     store = open_store(partitions=1)
     store.database.checkpoint()
     before = store.parts.checkpointer.marks.get(0, PartitionMark.empty())
-    copied(store, 700, a=(3, b"three"), b=(4, None), c=(5, b"five"), d=(6, None))
-    assert held(store) == {"a": (3, b"three"), "b": (4, None), "c": (5, b"five"), "d": (6, None)}
-    mark = expect_counted(store)
-    assert (mark.count, mark.tombstones, mark.counts) == (2, 2, {16: 2})
-    copied(store, 700, a=(2, b"older"), b=(1, b"older"), c=(9, None), d=(8, b"eight"), e=(7, b""))
+    first = copied(store, 700, a=(3, b"three"), b=(4, None), c=(5, b"five"), d=(6, None))
+    assert first == tally_of(
+        columns_of(a=(3, b"three"), b=(4, None), c=(5, b"five"), d=(6, None))[1]
+    )
+    more = copied(store, 600, e=(7, b""), f=(8, None))
     assert held(store) == {
-        "a": (3, b"three"), "b": (4, None), "c": (9, None), "d": (8, b"eight"), "e": (7, b""),
+        "a": (3, b"three"), "b": (4, None), "c": (5, b"five"), "d": (6, None), "e": (7, b""),
+        "f": (8, None),
     }  # fmt: skip
     mark = expect_counted(store)
-    assert (mark.count, mark.tombstones, mark.counts) == (3, 2, {16: 3})
+    assert first.plus(more) == (mark.count, mark.tombstones, mark.digest) == (3, 3, mark.digest)
+    assert mark.counts == {16: 3}
     assert (mark.position, mark.counter, mark.state) == (
         before.position, before.counter, before.state,
     )  # fmt: skip
@@ -459,19 +467,24 @@ def test_a_full_copy_keeps_deletes_and_leaves_what_is_newer() -> None:
     session_of(store.database).abandon()
 
 
-def test_a_full_copy_that_comes_again_changes_nothing() -> None:
+@pytest.mark.parametrize("key", ["a", "bb", "c"])
+def test_pairs_that_do_not_lie_behind_those_that_came_before_are_refused(key: str) -> None:
     store = open_store(partitions=1)
-    for _ in range(2):
-        copied(store, 700, a=(3, b"three"), b=(4, None))
-        assert held(store) == {"a": (3, b"three"), "b": (4, None)}
-        expect_counted(store)
+    copied(store, 700, b=(3, b"three"), c=(4, None))
+    before = commits(store)
+    with pytest.raises(WrongPairsError):
+        copied(store, 700, **{key: (9, b"nine"), "d": (10, b"ten")})
+    assert commits(store) == before
+    copied(store, 700, d=(10, b"ten"))
+    assert held(store) == {"b": (3, b"three"), "c": (4, None), "d": (10, b"ten")}
+    expect_counted(store)
     session_of(store.database).abandon()
 
 
-def test_a_piece_of_a_full_copy_is_one_transaction_whatever_its_order() -> None:
+def test_pairs_of_a_full_copy_are_one_transaction() -> None:
     store = open_store(partitions=1, limits=Limits(batch_updates=1, piece_updates=1))
     before = commits(store)
-    copied(store, 700, c=(3, b"3"), a=(1, b"1"), b=(2, None))
+    copied(store, 700, a=(1, b"1"), b=(2, None), c=(3, b"3"))
     assert commits(store) == before + 1
     assert list(held(store)) == ["a", "b", "c"]
     session_of(store.database).abandon()
@@ -497,9 +510,8 @@ def test_no_full_copy_goes_into_a_data_file_that_must_not_be_written() -> None:
         raise ReadOnlyError("nothing is written any more")
 
     store = open_store(partitions=1)
-    pairs = {PREFIX + b"a": in_data_file(PREFIX + b"a", b"v", 1, 3, 5)}
     with pytest.raises(ReadOnlyError):
-        store.parts.checkpointer.fill(0, pairs, 700, refuse)
+        store.parts.checkpointer.fill(0, *columns_of(a=(3, b"v")), 700, refuse)
     assert held(store) == {}
     store.disk.fail_at(store.disk.operations + 1, "EIO", kind="commit")
     with pytest.raises(DiskError):

@@ -25,6 +25,7 @@ from tidelog.affinity.topology import (
 )
 from tidelog.engine.agreement.coordinator import GIVE_IT_UP
 from tidelog.engine.commit.entries import Commit
+from tidelog.engine.data.full_pairs import PackedPairs
 from tidelog.engine.net.frames import Message
 from tidelog.engine.net.kinds import BY_NUMBER
 from tidelog.engine.node import groups as groups_module
@@ -176,6 +177,9 @@ class Around:
         groups.supplies = self.supplies  # type: ignore[assignment]
         groups.catching_up = self.catching_up  # type: ignore[assignment]
         groups.leftovers = self.leftovers  # type: ignore[assignment]
+        groups.emptying = SimpleNamespace(  # type: ignore[assignment]
+            decided=lambda _topology: None, empties=lambda _partition: False
+        )
         self.groups, self._index = groups, 0
 
     def _suggest(self, change: Any, guards: Any = ()) -> int:
@@ -260,6 +264,7 @@ class CatchingUp:
         self.demands: dict[UUID, list[Demanded]] = {}
         self.topologies: list[tuple[Topology, Topology]] = []
         self.ticks = 0
+        self.taking_in = self
 
     def admitted(self, sender: Incarnation, rows: list[Admitted]) -> None:
         self.heard.append(("admitted", sender, rows))
@@ -804,13 +809,16 @@ def followers(around: Around) -> list[Incarnation]:
     return list(stream.followers)
 
 
+PAIRS = PackedPairs(b"lengths", b"pairs")
+
+
 def test_words_about_copies_that_come_back_go_to_who_brings_them_back() -> None:
     around = following()
     supplied = SuppliedRecord(
         partition=0, admission=7, source=BOB.member.bytes, transactions=(), closed=()
     )
     row = Admitted(place=PLACE, kind=SupplyKind.FULL)
-    piece, filled = SupplyPiece(PLACE, 1, True, supplied), FillPiece(PLACE, 1, [], [], None)
+    piece, filled = SupplyPiece(PLACE, 1, False, supplied), FillPiece(PLACE, 1, PAIRS)
     around.heard(BOB, admit_message([row]), supply_message([piece]), fill_message(filled))
     assert around.catching_up.heard == [
         ("admitted", BOB, [row]), ("supplied", BOB, [piece]), ("filled", BOB, filled),

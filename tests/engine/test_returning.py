@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from support.messages import messages_of
+from tidelog.engine.data.full_pairs import PackedPairs, PairTally
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
 from tidelog.engine.net.kinds import BY_NAME, DATA, checked_message
 from tidelog.engine.replication.returning import (
+    DIGEST_BYTES,
     Admitted,
     Demanded,
+    FillEnd,
     FillPiece,
     ReturnPlace,
     SupplyPiece,
@@ -75,9 +78,11 @@ BY_HISTORY = Admitted(
 )
 IN_FULL = Admitted(place=THERE, kind=SupplyKind.FULL)
 PIECE = SupplyPiece(HERE, 1, False, SUPPLIED)
-LAST = SupplyPiece(THERE, 2, True, replace(SUPPLIED, partition=5, transactions=(), closed=()))
-PAIRS = FillPiece(HERE, 1, [b"a", b"b"], [b"1", b""], None)
-END = FillPiece(HERE, 2, [], [], ADMIT)
+LAST = SupplyPiece(
+    THERE, 2, True, replace(SUPPLIED, partition=5, transactions=(), closed=()), b"d" * DIGEST_BYTES
+)
+PAIRS = FillPiece(HERE, 1, PackedPairs(b"lengths", b"keys and values"))
+END = FillPiece(HERE, 2, PackedPairs(b"", b""), FillEnd(ADMIT, PairTally(7, 2, 1 << 199)))
 
 
 def arrived(message: Message) -> Message:
@@ -116,13 +121,13 @@ READERS: dict[str, Callable[[Message], object]] = {
     "admit": admitted_of,
     "demand": demanded_of,
     "supply": supply_pieces_of,
-    "fill": fill_of,
+    "pairs": fill_of,
 }
 MESSAGES: dict[str, Callable[[], Message]] = {
     "admit": lambda: admit_message([BY_HISTORY]),
     "demand": lambda: demand_message([Demanded(HERE, 1)]),
     "supply": lambda: supply_message([PIECE]),
-    "fill": lambda: fill_message(PAIRS),
+    "pairs": lambda: fill_message(PAIRS),
 }
 PREPARED, CLEAR = prepare(12), ClearRecord(partition=4, admission=9, reason="told")
 WRONG_RECORDS = [
@@ -136,7 +141,7 @@ def altered(kind: str, name: str, value: Any) -> Message:
     """A message in which one field is another one."""
     message = MESSAGES[kind]()
     at = 1 + [field.name for field in BY_NAME[kind].fields].index(name)
-    message[at] = [value] if kind != "fill" else value
+    message[at] = [value] if kind != "pairs" else value
     return message
 
 
@@ -191,12 +196,47 @@ def test_a_piece_of_history_that_is_not_one_record_of_its_type_is_refused(record
     "record", [*WRONG_RECORDS, encode_record(SUPPLIED), encode_record(ADMIT) * 2]
 )
 def test_a_full_copy_that_ends_with_anything_but_one_admission_is_refused(record: bytes) -> None:
-    assert refused("fill", altered("fill", "record", record))
+    assert refused("pairs", ended("record", record))
 
 
-def test_a_full_copy_has_a_value_for_each_key() -> None:
-    said = refused("fill", altered("fill", "values", [b"1"]))
-    assert said == "fill: 2 keys and 1 values"
+def ended(name: str, value: Any) -> Message:
+    """The end of a full copy in which one field is another one."""
+    message = fill_message(END)
+    message[1 + [field.name for field in BY_NAME["pairs"].fields].index(name)] = value
+    return message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        altered("pairs", "record", encode_record(ADMIT)),
+        altered("pairs", "tally", [1, 0, bytes(25)]),
+        altered("pairs", "lengths", b""),
+        ended("record", b""),
+        ended("tally", None),
+        ended("lengths", b"lengths"),
+    ],
+)
+def test_a_piece_of_a_full_copy_has_either_pairs_or_an_end(message: Message) -> None:
+    said = refused("pairs", message)
+    assert said == "pairs: a piece has either pairs, or an ADMIT and a tally"
+
+
+@pytest.mark.parametrize(
+    "tally", [[], [1, 2], [-1, 0, bytes(25)], [1, -1, bytes(25)], [1, 0, bytes(24)], [1, 0, 0]]
+)
+def test_a_tally_that_cannot_be_is_refused(tally: list[Any]) -> None:
+    assert refused("pairs", ended("tally", tally))
+
+
+@pytest.mark.parametrize(
+    ("last", "digest"), [(1, b""), (1, b"d" * (DIGEST_BYTES - 1)), (0, b"d" * DIGEST_BYTES)]
+)
+def test_a_digest_stands_in_the_last_piece_of_history_only(last: int, digest: bytes) -> None:
+    message = altered("supply", "lasts", last)
+    message[-1] = [digest]
+    said = refused("supply", message)
+    assert said == "supply: a digest stands in the last piece, and in no other"
 
 
 @pytest.mark.slow

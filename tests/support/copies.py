@@ -27,6 +27,8 @@ STAYING = Timing(swap_pause=1e6)
 """Primaries stay where takeovers put them: they are not given back to the first of their rows."""
 SOON_S = 30.0
 """Seconds in which whatever a scenario waits for has to be so."""
+BACK_S = 60.0
+"""Seconds in which all copies have to be there again, and equal."""
 
 
 class Begun:
@@ -216,6 +218,20 @@ class Group:
             self.at.nodes[name].kill(outcome)
         for name in names:
             await self.at.killed(name)
+
+    async def away(self, name: str) -> None:
+        """Kill a member, and wait until the others go on without it."""
+        await self.at.kill(name)
+        await self.until(lambda: name not in self.in_sync)
+
+    async def back(self, name: str | None = None) -> None:
+        """Start a member, and wait until all copies are in sync, and equal."""
+        if name is not None:
+            self.at.start([name])
+        with trio.fail_after(BACK_S):
+            await self.at.settled()
+            await self.at.whole()
+            await self.equal()
 
     async def author(self, *not_these: str) -> str:
         """Wait for a newer epoch by another member than these; return who that is."""

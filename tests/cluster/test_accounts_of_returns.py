@@ -1,0 +1,347 @@
+"""What a copy that comes back was sent is what it has, or it does not count; and neither side holds
+more of that than its limits say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from support.copies import Group, live
+from tidelog.engine.data import full_pairs
+from tidelog.engine.data.full_pairs import PackedPairs
+from tidelog.engine.data.stored import VALUE, checked
+from tidelog.engine.node import filling, taking_in
+from tidelog.engine.node.log import NodeLog
+from tidelog.engine.node.member import RunningMember
+from tidelog.engine.node.returns import PATIENCE_S, Return
+from tidelog.engine.node.taking_in import TakingIn
+from tidelog.engine.store.options import Options
+from tidelog.rebalance.choosing import SupplyKind
+from tidelog.wal.records import Columns, Record, SuppliedRecord
+
+CUT = Options(segment_bytes=20_000, retain_bytes=1, checkpoint_bytes=1_000)
+"""What a checkpoint has carried over is in no log any more."""
+LARGE = b"large " * 400
+UNPACKED = "tidelog.engine.node.member.unpacked"
+Patch = pytest.MonkeyPatch
+
+
+def kinds(group: Group, name: str) -> list[SupplyKind]:
+    """Return how a member came back to the partition, at each attempt that anybody knows of."""
+    return [
+        one.choice.kind
+        for running in group.at.running().values()
+        for one in running.groups.supplies.ways.explained.get(group.partition, ())
+        if one.copy.member == group.at.member_id(name)
+    ]
+
+
+async def cut_history(group: Group) -> None:
+    """Write so much that what is old goes from the logs."""
+    for turn in range(3):
+        for i in range(20):
+            await group.put(i, LARGE + b"%d of %d" % (i, turn))
+        for name in sorted(group.in_sync & group.at.running().keys()):
+            await group.at.checkpoint(name)
+
+
+# ---------------------------------------------------------------- by history
+
+
+def another_value(records: Sequence[Record]) -> list[Record]:
+    """The records, with another value in the first that has one."""
+    [first, *others] = records
+    assert isinstance(first, SuppliedRecord)
+    [one, *more] = first.transactions
+    columns = one.columns
+    changed = Columns(columns.namespaces, columns.keys, [b"another", *columns.values[1:]])
+    return [replace(first, transactions=(one._replace(columns=changed), *more)), *others]
+
+
+def the_first_twice(records: Sequence[Record]) -> list[Record]:
+    return [records[0], *records]
+
+
+HISTORY: list[Callable[[Sequence[Record]], list[Record]]] = [another_value, the_first_twice]
+
+
+@pytest.mark.parametrize("wrong", HISTORY, ids=lambda one: one.__name__)
+def test_a_copy_whose_log_has_not_what_was_supplied_is_copied_anew(
+    wrong: Callable[[Sequence[Record]], list[Record]],
+    monkeypatch: Patch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # The frames of the wire and of the log are right, and no number is missing.
+    genuine, done = NodeLog.put_records, False
+
+    def put_records(self: NodeLog, records: Iterable[Record], *about: Any) -> None:
+        nonlocal done
+        made = list(records)
+        if not done and any(isinstance(one, SuppliedRecord) and one.transactions for one in made):
+            done, made = True, wrong(made)
+        genuine(self, made, *about)
+
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(range(10), b"before")
+        await group.equal()
+        await group.away(name)
+        await group.put(range(5), b"meanwhile")
+        monkeypatch.setattr(NodeLog, "put_records", put_records)
+        await group.back(name)
+        assert done
+        first, second, *_ = kinds(group, name)
+        assert (first, second) == (SupplyKind.HISTORICAL, SupplyKind.FULL)
+
+    live(scenario)
+    assert "node.supply_differs" in caplog.text
+
+
+def test_what_a_log_has_wrongly_counts_no_more_behind_a_restart(monkeypatch: Patch) -> None:
+    genuine, done = NodeLog.put_records, False
+
+    def put_records(self: NodeLog, records: Iterable[Record], *about: Any) -> None:
+        nonlocal done
+        made = list(records)
+        if not done and any(isinstance(one, SuppliedRecord) and one.transactions for one in made):
+            done, made = True, another_value(made)
+        genuine(self, made, *about)
+
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(range(10), b"before")
+        await group.equal()
+        await group.away(name)
+        await group.put(range(5), b"meanwhile")
+        monkeypatch.setattr(NodeLog, "put_records", put_records)
+        group.at.start([name])
+        await group.until(lambda: done)
+        copies = group.at.member(name).log.state.copies
+        await group.until(lambda: not copies.is_whole(group.partition))
+        await group.at.kill(name)
+        await group.back(name)
+        assert SupplyKind.FULL in kinds(group, name)
+
+    live(scenario)
+
+
+# ---------------------------------------------------------------- in full
+
+
+def without_a_piece(pieces: list[PackedPairs]) -> list[PackedPairs]:
+    return pieces[1:]
+
+
+def a_piece_twice(pieces: list[PackedPairs]) -> list[PackedPairs]:
+    return [pieces[0], *pieces]
+
+
+def in_another_order(pieces: list[PackedPairs]) -> list[PackedPairs]:
+    return pieces[::-1]
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(filling, "PIECE_ROWS", 3)
+
+
+PIECES: list[Callable[[list[PackedPairs]], list[PackedPairs]]] = [
+    without_a_piece,
+    a_piece_twice,
+    in_another_order,
+]
+
+
+def come_back_in_full(monkeypatch: Patch, plant: Callable[[], None], planted: list[int]) -> None:
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(range(30), b"before")
+        await group.equal()
+        await group.away(name)
+        await cut_history(group)
+        plant()
+        await group.back(name)
+        assert planted
+        assert kinds(group, name).count(SupplyKind.FULL) > 1
+
+    live(scenario, options=CUT)
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("wrong", PIECES, ids=lambda one: one.__name__)
+def test_a_full_copy_that_lacks_a_piece_or_has_it_twice_or_elsewhere_does_not_count(
+    wrong: Callable[[list[PackedPairs]], list[PackedPairs]],
+    monkeypatch: Patch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    genuine, planted = taking_in._Filling.take_pairs, list[int]()
+
+    def take_pairs(self: Any) -> list[PackedPairs]:
+        pieces = genuine(self)
+        if len(pieces) > 1 and not planted:
+            planted.append(1)
+            return wrong(pieces)
+        return pieces
+
+    def plant() -> None:
+        monkeypatch.setattr(taking_in._Filling, "take_pairs", take_pairs)
+
+    come_back_in_full(monkeypatch, plant, planted)
+    assert "node.fill_differs" in caplog.text
+
+
+def test_a_full_copy_with_another_value_does_not_count(
+    monkeypatch: Patch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # It is whole, with a checksum of its own.
+    genuine, planted = full_pairs.unpacked, list[int]()
+
+    def unpacked(*about: Any) -> Any:
+        keys, stored, left_out = genuine(*about)
+        if not planted:
+            planted.append(1)
+            other = b"another" + stored[0][len(stored[0][VALUE]) :]
+            stored = [*checked(keys[:1], [other]), *stored[1:]]
+        return keys, stored, left_out
+
+    come_back_in_full(monkeypatch, lambda: monkeypatch.setattr(UNPACKED, unpacked), planted)
+    assert "node.fill_differs" in caplog.text
+
+
+def test_a_map_that_is_dropped_while_its_pairs_come_in_is_no_difference(
+    monkeypatch: Patch, caplog: pytest.LogCaptureFixture
+) -> None:
+    genuine, left_out = full_pairs.unpacked, list[int]()
+
+    def unpacked(*about: Any) -> Any:
+        found = genuine(*about)
+        left_out.append(found[2].live)
+        return found
+
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(range(30), b"before")
+        await group.equal()
+        await group.away(name)
+        await cut_history(group)
+        asked = Return.room
+
+        async def room(self: Return, *about: Any) -> None:
+            if not left_out:
+                left_out.append(0)
+                client = await group.client()
+                await client.ask("drop", "m")
+                client.close()
+                there = group.at.running().values()
+                number = group.number
+                await group.until(
+                    lambda: all(number not in one.log.state.namespaces for one in there)
+                )
+            await asked(self, *about)
+
+        monkeypatch.setattr(Return, "room", room)
+        monkeypatch.setattr(UNPACKED, unpacked)
+        monkeypatch.setattr(taking_in, "STORE_BYTES", 1 << 30)
+        await group.back(name)
+        assert sum(left_out) == 30
+
+    live(scenario, options=CUT)
+    assert "node.fill_differs" not in caplog.text
+
+
+# ---------------------------------------------------------------- bounds
+
+PIECE, AHEAD, TELL, STORE, HELD = 4_000, 16_000, 4_000, 16_000, 64_000
+VALUE_BYTES = 1_000
+
+
+@pytest.fixture
+def small_limits(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(filling, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(filling, "AHEAD_BYTES", AHEAD)
+    monkeypatch.setattr(taking_in, "TELL_BYTES", TELL)
+    monkeypatch.setattr(taking_in, "STORE_BYTES", STORE)
+    monkeypatch.setattr(taking_in, "HELD_BYTES", HELD)
+
+
+def ranges(count: int, size: int) -> Iterator[range]:
+    return (range(first, first + size) for first in range(0, count, size))
+
+
+@pytest.mark.usefixtures("small_limits")
+@pytest.mark.parametrize("keys", [400, 1600])
+def test_what_both_sides_hold_of_a_full_copy_does_not_grow_with_it(
+    keys: int, monkeypatch: Patch
+) -> None:
+    """The disk of the copy is slow, so that both come to their limits.
+
+    It stands for 5 GiB as well: a partition of four times the size holds no more.
+    """
+    most = {"under way": 0, "held": 0}
+    tell, filled, fill = Return.tell, TakingIn.filled, RunningMember.fill
+    sent = 0
+
+    def told(self: Return, message: Any, answer: Any, size: int = 0) -> None:
+        nonlocal sent
+        tell(self, message, answer, size)
+        sent += size
+        most["under way"] = max(most["under way"], self.bytes_under_way)
+
+    def arrived(self: TakingIn, *about: Any) -> None:
+        filled(self, *about)
+        most["held"] = max(most["held"], self.bytes_held)
+
+    async def slow(self: RunningMember, *about: Any) -> Any:
+        await trio.sleep(0.2)
+        return await fill(self, *about)
+
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(0, b"before")
+        await group.equal()
+        await group.away(name)
+        for some in ranges(keys, 20):
+            await group.put(some, b"v" * VALUE_BYTES)
+        await cut_history(group)
+        monkeypatch.setattr(Return, "tell", told)
+        monkeypatch.setattr(TakingIn, "filled", arrived)
+        monkeypatch.setattr(RunningMember, "fill", slow)
+        await group.back(name)
+        assert SupplyKind.FULL in kinds(group, name)
+
+    live(scenario, options=CUT)
+    piece = PIECE + 3 * VALUE_BYTES
+    assert sent > keys * VALUE_BYTES
+    assert AHEAD <= most["under way"] < AHEAD + piece
+    assert HELD <= most["held"] < HELD + AHEAD + piece
+
+
+@pytest.mark.usefixtures("small_limits")
+def test_a_copy_whose_disk_is_slower_than_its_primary_is_patient_comes_back(
+    monkeypatch: Patch,
+) -> None:
+    fill, begun = RunningMember.fill, list[float]()
+
+    async def slow(self: RunningMember, *about: Any) -> Any:
+        begun.append(trio.current_time())
+        await trio.sleep(PATIENCE_S + 1)
+        return await fill(self, *about)
+
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(0, b"before")
+        await group.equal()
+        await group.away(name)
+        for some in ranges(120, 20):
+            await group.put(some, b"v" * VALUE_BYTES)
+        await cut_history(group)
+        monkeypatch.setattr(RunningMember, "fill", slow)
+        await group.back(name)
+        assert kinds(group, name).count(SupplyKind.FULL) == 1
+
+    live(scenario, options=CUT)
+    assert len(begun) > 1
