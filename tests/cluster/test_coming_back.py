@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from support.copies import Group, live
+from support.copies import CUT, Group, age_logs, away, back, kinds, live
 from tidelog.engine.node import supplying
 from tidelog.engine.node.supplying import Supplies
 from tidelog.engine.replication.returning import Admitted, SupplyPiece
@@ -18,46 +18,8 @@ from tidelog.rebalance.choosing import SupplyKind
 from tidelog.tx.counter import COUNTER_MAX
 from tidelog.wal.records import Closed, CommitUptoRecord
 
-CUT = Options(segment_bytes=20_000, retain_bytes=1, checkpoint_bytes=1_000)
-"""What a checkpoint has carried over is in no log any more."""
-LARGE = b"large " * 400
 DEAD_S = 3.0
 """Seconds behind which a member that was killed is out of all sets."""
-
-
-def kinds(group: Group, name: str) -> list[SupplyKind]:
-    """Return how a member came back to the partition, at each attempt that anybody knows of."""
-    member = group.at.member_id(name)
-    return [
-        one.choice.kind
-        for running in group.at.running().values()
-        for one in running.groups.supplies.explained.get(group.partition, ())
-        if one.copy.member == member
-    ]
-
-
-async def away(group: Group, name: str) -> None:
-    """Kill a member, and wait until the others go on without it."""
-    await group.at.kill(name)
-    await group.until(lambda: name not in group.in_sync)
-
-
-async def back(group: Group, name: str | None = None) -> None:
-    """Start a member, and wait until all copies are in sync, and equal."""
-    if name is not None:
-        group.at.start([name])
-    await group.at.settled()
-    await group.at.whole()
-    await group.equal()
-
-
-async def fill(group: Group, rounds: int = 3) -> None:
-    """Write so much that what is old goes from the logs."""
-    for turn in range(rounds):
-        for i in range(20):
-            await group.put(i, LARGE + b"%d of %d" % (i, turn))
-        for name in sorted(group.in_sync & group.at.running().keys()):
-            await group.at.checkpoint(name)
 
 
 def test_a_copy_that_has_missed_nothing_is_sent_nothing() -> None:
@@ -104,7 +66,7 @@ def test_a_copy_gets_all_there_is_if_no_log_has_what_it_has_missed(seed: int) ->
         await group.put(range(30), b"before")
         await group.equal()
         await away(group, name)
-        await fill(group)
+        await age_logs(group)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(back, group, name)
             for turn in range(20):
@@ -125,7 +87,7 @@ def test_what_was_deleted_while_a_copy_was_away_does_not_return(options: Options
         await away(group, name)
         await group.remove(range(3))
         if options is CUT:
-            await fill(group)
+            await age_logs(group)
             await group.remove(range(3))
         await back(group, name)
         epoch = group.epoch
@@ -173,70 +135,6 @@ def test_one_that_was_added_is_waited_for_like_the_others() -> None:
     live(scenario)
 
 
-POINTS = (
-    "admit.sent",
-    "supply.first",
-    "supply.last",
-    "join.sent",
-    "add.proposed",
-    "add.decided",
-)
-"""Points that the primary reaches."""
-
-
-@pytest.mark.parametrize("options", [Options(), CUT], ids=["history", "full"])
-@pytest.mark.parametrize("point", POINTS)
-def test_a_primary_that_dies_while_a_copy_comes_back(point: str, options: Options) -> None:
-    async def scenario(group: Group) -> None:
-        at, name, primary = group.at, group.backups[-1], group.primary
-        await group.put(range(10), b"before")
-        await group.equal()
-        await away(group, name)
-        await group.put(range(4), b"meanwhile")
-        if options is CUT:
-            await fill(group)
-        await at.kill(primary, at=point)
-        at.start([name])
-        begun = [await group.begin(i, b"under way", primary) for i in range(4, 6)]
-        await at.killed(primary)
-        for one in begun:
-            one.client.close()
-        await back(group, primary)
-        assert await group.value(2) == (b"meanwhile" if options is not CUT else LARGE + b"2 of 2")
-
-    live(scenario, options=options)
-
-
-COPY_POINTS: tuple[tuple[str, Options], ...] = (
-    ("admit.logged", Options()),
-    ("admit.logged", CUT),
-    ("checkpoint.between_pieces", CUT),
-    ("checkpoint.before_mark", CUT),
-    ("checkpoint.after_mark", CUT),
-)
-
-
-@pytest.mark.parametrize(("point", "options"), COPY_POINTS)
-@pytest.mark.parametrize("seed", range(1, 4))
-def test_a_copy_that_dies_while_it_comes_back(point: str, options: Options, seed: int) -> None:
-    async def scenario(group: Group) -> None:
-        at, name = group.at, group.backups[-1]
-        await group.put(range(10), b"before")
-        await group.equal()
-        await away(group, name)
-        await group.put(range(4), b"meanwhile")
-        if options is CUT:
-            await fill(group)
-        await at.kill(name, at=point)
-        at.start([name])
-        await at.killed(name)
-        await group.put(5, b"and again")
-        await back(group, name)
-        assert await group.value(5) == b"and again"
-
-    live(scenario, seed=seed, options=options)
-
-
 @pytest.mark.parametrize("expires", [False, True])
 def test_a_full_copy_in_many_pieces_while_its_keys_are_written(
     expires: bool, monkeypatch: pytest.MonkeyPatch
@@ -249,7 +147,7 @@ def test_a_full_copy_in_many_pieces_while_its_keys_are_written(
         await group.put(range(30), b"before")
         await group.equal()
         await away(group, name)
-        await fill(group)
+        await age_logs(group)
         genuine, snapshots = Supplies._answered, group.at.member(primary)._files.snapshots
 
         async def answered(self: Supplies, *about: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from support.copies import Group, live
+from support.copies import Group, away, live
 from tidelog.checkpoints.supplying import FoundNumbers, SupplySearch
 from tidelog.engine.data import flush
 from tidelog.engine.node.supplying import Supplies
@@ -21,11 +21,6 @@ from tidelog.testing.promises import BrokenPromiseError
 Scenario = Callable[[Group], Awaitable[None]]
 Patch = pytest.MonkeyPatch
 SETTLE_S = 15.0
-
-
-async def away(group: Group, name: str) -> None:
-    await group.at.kill(name)
-    await group.until(lambda: name not in group.in_sync)
 
 
 async def back(group: Group, name: str) -> None:

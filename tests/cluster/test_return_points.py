@@ -1,0 +1,121 @@
+"""Somebody dies at every point of a return, and the copy comes back all the same.
+
+Who dies is the one that supplies (the primary), the one that demands (the copy), the coordinator,
+which has none of the partition, or the other backup of the set.  Writers work meanwhile.  The
+return ends without who has died, unless that is the copy; behind it all copies are equal, every key
+has what was acknowledged last, and what was deleted stays deleted.
+"""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from support.copies import (
+    AGED_KEYS,
+    CUT,
+    LARGE,
+    SOON_S,
+    Group,
+    Writers,
+    age_logs,
+    away,
+    back,
+    kinds,
+    live,
+    when_reached,
+)
+from tidelog.engine.node import supplying
+from tidelog.engine.store.options import Options
+from tidelog.rebalance.choosing import SupplyKind
+
+HISTORY, FULL = SupplyKind.HISTORICAL, SupplyKind.FULL
+OF_THE_PRIMARY = (
+    "admit.sent", "supply.first", "supply.middle", "supply.last",
+    "join.sent", "add.proposed", "add.decided",
+)  # fmt: skip
+OF_THE_COPY = ("admit.logged",)
+OF_ITS_DATA_FILE = ("checkpoint.between_pieces", "checkpoint.before_mark", "checkpoint.after_mark")
+"""Looked at from when a full copy begins."""
+ROLES = ("supplier", "demander", "coordinator", "backup")
+WRITTEN = range(AGED_KEYS, AGED_KEYS + 3)
+"""Keys of the writers."""
+PAUSE_S = 0.1
+
+POINTS = [
+    *((point, "supplier", kind) for point in OF_THE_PRIMARY for kind in (HISTORY, FULL)),
+    *((point, "demander", kind) for point in OF_THE_COPY for kind in (HISTORY, FULL)),
+    *((point, "demander", FULL) for point in OF_ITS_DATA_FILE),
+]
+
+
+def roles(group: Group) -> dict[str, str]:
+    """Look at a partition of which the coordinator has nothing; return who is who."""
+    coordinator = group.at.coordinator()
+    assert coordinator is not None
+    group.partition = next(
+        partition
+        for partition, copies in enumerate(group.at.topology().partitions)
+        if group.at.member_id(coordinator) not in copies.row.replicas
+    )
+    backup, copy = group.backups
+    return dict(zip(ROLES, (group.primary, copy, coordinator, backup), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ROLES)
+@pytest.mark.parametrize(("point", "whose", "kind"), POINTS)
+def test_somebody_dies_at_a_point_of_a_return(
+    point: str, whose: str, kind: SupplyKind, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supplying, "PIECE_BYTES", 20)
+    seen: list[list[SupplyKind]] = []
+
+    async def scenario(group: Group) -> None:
+        at, names = group.at, roles(group)
+        name, victim = names["demander"], names[who]
+
+        def strike() -> bool:
+            if kind not in kinds(group, name):
+                aim()  # it comes back to another partition
+                return False
+            seen.append(kinds(group, name))
+            if victim != names[whose]:
+                at.nodes[victim].kill()
+            return victim == names[whose]
+
+        def aim() -> None:
+            when_reached(group, names[whose], point, strike)
+
+        await group.put(range(10), b"before")
+        await group.equal()
+        await away(group, name)
+        if kind is FULL:
+            await age_logs(group)
+        for i in range(4):
+            await group.put(i, b"meanwhile")
+        await group.remove(range(4, 6))
+        if point in OF_ITS_DATA_FILE:
+            when_reached(group, names["supplier"], "admit.sent", aim)
+        else:
+            aim()
+        writers = Writers(group, PAUSE_S)
+        async with trio.open_nursery() as nursery:
+            for i in WRITTEN:
+                nursery.start_soon(writers.write, i)
+            at.start([name])
+            with trio.fail_after(SOON_S):
+                await at.killed(victim)
+            if victim != name:
+                await group.until(lambda: victim not in group.in_sync and name in group.in_sync)
+            at.start([victim])
+            await at.settled()
+            writers.ends = True
+        await back(group)
+        await writers.check()
+        values = [await group.value(i) for i in range(8)]
+        last = [LARGE + b"%d of 2" % i for i in (6, 7)] if kind is FULL else [b"before"] * 2
+        assert values == [b"meanwhile"] * 4 + [None] * 2 + last
+
+    live(scenario, nodes=5, partitions=8, options=CUT if kind is FULL else Options())
+    assert seen[0][0] is kind
