@@ -382,10 +382,12 @@ class SimCluster:
         )
 
     def _missing(self) -> dict[int, list[str]]:
-        """Return who is of the row of a partition and not of its set."""
-        missing = {}
-        for copies in self.topology().partitions:
-            there = {one.member for one in copies.in_sync if one in self.topology().present}
+        """Return who is of the row of a partition and not of its set, as it runs now."""
+        missing, topology = {}, self.topology()
+        runs = {one.agreement.me.member: one.agreement.me for one in self.running().values()}
+        counted = {one for one in topology.present if runs.get(one.member, one) == one}
+        for copies in topology.partitions:
+            there = {one.member for one in copies.in_sync if one in counted}
             away = {member for member in copies.row.replicas if member is not None} - there
             names = [name for name in self.names if self.member_id(name) in away]
             if names:
