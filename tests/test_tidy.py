@@ -159,8 +159,9 @@ AWAITED: dict[str, str] = {}
 
 # Constants of the package that a test changes, as path:NAME, and why.
 CHANGED = {
-    "tests/cluster/test_coming_back.py:FILL_ROWS": "16,384 keys would take too long",
-    "tests/cluster/test_coming_back.py:PIECE_BYTES": "half a megabyte would take too long",
+    "tests/support/copies.py:FILL_ROWS": "16,384 keys would take too long",
+    "tests/support/copies.py:PIECE_BYTES": "half a megabyte would take too long",
+    "tests/cluster/test_broken_pins.py:PIN_BYTES_MAX": "a gigabyte of log would take too long",
     "tests/cluster/test_attacks.py:GROUP_BYTES_MAX": "what waits in a simulated world is short",
     "tests/cluster/test_attacks.py:HELD_MAX": "thousands of requests would take too long",
     "tests/cluster/test_attacks.py:RANGE_KEYS_MAX": "100,000 keys would take too long",

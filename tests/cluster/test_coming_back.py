@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from support.copies import CUT, Group, age_logs, away, back, kinds, live
-from tidelog.engine.node import supplying
+from support.copies import CUT, Group, age_logs, away, back, kinds, live, small_pieces
 from tidelog.engine.node.supplying import Supplies
 from tidelog.engine.replication.returning import Admitted, SupplyPiece
 from tidelog.engine.store.options import Options
@@ -139,7 +138,7 @@ def test_one_that_was_added_is_waited_for_like_the_others() -> None:
 def test_a_full_copy_in_many_pieces_while_its_keys_are_written(
     expires: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supplying, "FILL_ROWS", 3)
+    small_pieces(monkeypatch)
     pieces: list[int] = []
 
     async def scenario(group: Group) -> None:
@@ -170,7 +169,7 @@ def test_a_full_copy_in_many_pieces_while_its_keys_are_written(
 
 
 def test_history_in_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supplying, "PIECE_BYTES", 200)
+    small_pieces(monkeypatch)
 
     async def scenario(group: Group) -> None:
         name = group.backups[-1]

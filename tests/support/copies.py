@@ -14,12 +14,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+import pytest
 import trio
 
 from support.raw_client import FailureError, RawClient
 from support.sim_clients import Clients, made_map
 from tidelog import codecs
 from tidelog.affinity.topology import Incarnation
+from tidelog.engine.node import supplying
 from tidelog.engine.node.supplying import ReturnExplained
 from tidelog.engine.store.options import Options
 from tidelog.errors import TidelogError
@@ -292,10 +294,16 @@ async def back(group: Group, *names: str) -> None:
 async def age_logs(group: Group, rounds: int = 3) -> None:
     """Write so much that what is old goes from the logs, if they are ``CUT``."""
     for turn in range(rounds):
-        for i in range(AGED_KEYS):
-            await group.put(i, LARGE + b"%d of %d" % (i, turn))
+        for first in range(0, AGED_KEYS, 5):
+            await group.put(range(first, first + 5), LARGE + b"%d" % turn)
         for name in sorted(group.in_sync & group.at.running().keys()):
             await group.at.checkpoint(name)
+
+
+def small_pieces(patch: pytest.MonkeyPatch, rows: int = 3) -> None:
+    """Let each transaction of a history, and so many rows of a full copy, be a piece."""
+    patch.setattr(supplying, "PIECE_BYTES", 20)
+    patch.setattr(supplying, "FILL_ROWS", rows)
 
 
 def when_reached(group: Group, name: str, point: str, then: Callable[[], object]) -> None:
