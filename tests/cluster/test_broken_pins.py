@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,13 +10,11 @@ import trio
 from support.copies import (
     CUT,
     LARGE,
-    SOON_S,
     Group,
     age_logs,
     away,
     back,
     explained,
-    kinds,
     live,
     small_pieces,
 )
@@ -26,9 +23,9 @@ from tidelog.engine.node.supplying import ReturnExplained, Supplies
 from tidelog.engine.store.options import Options
 from tidelog.rebalance.choosing import SupplyKind
 
-SHORT = Options(segment_bytes=20_000, retain_bytes=60_000, checkpoint_bytes=1_000)
+SHORT = Options(segment_bytes=20_000, retain_bytes=300_000, checkpoint_bytes=1_000)
 """The log has what was written lately, and not what ``age_logs`` was called behind."""
-LIMIT = 30_000
+LIMIT = 220_000
 NONE, HISTORY, FULL = SupplyKind.NONE, SupplyKind.HISTORICAL, SupplyKind.FULL
 
 
@@ -40,14 +37,23 @@ def pins(group: Group, name: str) -> dict[str, int]:
     return group.at.member(name)._files.keeper.pins.positions()
 
 
+async def log_cut(group: Group) -> None:
+    """Write until segments go that the log of the primary has now."""
+    begins = first_position(group, group.primary)
+    for _ in range(8):
+        await age_logs(group, rounds=1)
+        if first_position(group, group.primary) > begins:
+            return
+    raise AssertionError(f"the log still begins at {begins}")
+
+
 async def a_return(group: Group, full: bool) -> str:
     """Let a copy miss something, and begin to come back; return its name."""
     name, primary = group.backups[-1], group.primary
     await group.put(range(10), b"before")
     await group.equal()
     await away(group, name)
-    if full:
-        await age_logs(group)
+    await age_logs(group, rounds=3)
     for i in range(5):
         await group.put(i, b"meanwhile")
     await group.remove(range(5, 8))
@@ -68,15 +74,13 @@ async def let_go(group: Group, name: str) -> list[ReturnExplained]:
     await back(group)
     found = explained(group, name)
     await group.until(lambda: not pins(group, primary))
-    begins = first_position(group, primary)
-    await age_logs(group, rounds=2)
-    assert first_position(group, primary) > begins
+    await log_cut(group)
     await group.put(8, b"last")
     await group.fall(primary, next(one for one in group.backups if one != name))
     group.at.start(one for one in group.at.names if one not in group.at.running())
     await group.taken_over(epoch)
     values = [await group.value(i) for i in (0, 5, 8)]
-    assert values == [LARGE + b"1", LARGE + b"1", b"last"]
+    assert values == [LARGE + b"0", LARGE + b"0", b"last"]
     return found
 
 
@@ -103,66 +107,69 @@ def limit_pins(patch: pytest.MonkeyPatch) -> None:
 
 
 async def broken(group: Group) -> None:
-    """Write until no pin holds the log of the primary."""
-    primary = group.primary
-    begins = first_position(group, primary)
-    await age_logs(group)
-    assert pins(group, primary) == {}
-    assert first_position(group, primary) > begins
+    """Write until no pin holds the log of the primary, and what it held is written over."""
+    began = group.at.world.now()
+    for _ in range(3):
+        await log_cut(group)
+    assert pins(group, group.primary) == {}
+    assert group.at.world.now() < began + supplying.PATIENCE_S, "it was given up before"
 
 
-def test_a_pin_that_breaks_between_pieces_lets_the_copy_begin_again_in_full(
-    monkeypatch: pytest.MonkeyPatch,
+async def told(group: Group) -> list[tuple[str, str]]:
+    """Return what the primary tells clients of returns: the ways, and why these."""
+    client = await group.client()
+    found = await client.ask("partition", group.partition)
+    client.close()
+    return [(kind, reason) for *_, kind, _, reason, _ in found["returns"]]
+
+
+MOMENTS = {
+    "before anything is read": [HISTORY, FULL],
+    "between pieces": [HISTORY, FULL],
+    "while a full copy is made": [FULL, FULL],
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_pin_that_breaks_lets_the_copy_begin_again_in_full(
+    moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_pieces(monkeypatch, rows=5)
-    limit_pins(monkeypatch)
-
-    async def scenario(group: Group) -> None:
-        name = await a_return(group, full=False)
-        await broken(group)
-        first, *others = await let_go(group, name)
-        assert first.choice.kind is HISTORY
-        assert [one.choice.kind for one in others][0] is FULL
-        print(others)
-
-    live(scenario, options=SHORT)
-
-
-def test_a_pin_that_breaks_before_the_search_has_read_anything(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    limit_pins(monkeypatch)
-    genuine, waits = Supplies._supply_from, trio.Event()
+    for module in (supplying, supply_log):
+        monkeypatch.setattr(module, "PIN_BYTES_MAX", LIMIT)
+    full, genuine, gate = MOMENTS[moment][0] is FULL, Supplies._supply_from, trio.Event()
 
     async def supply_from(self: Supplies, *about: Any) -> None:
-        await waits.wait()
+        await gate.wait()
         await genuine(self, *about)
 
-    monkeypatch.setattr(Supplies, "_supply_from", supply_from)
+    async def scenario(group: Group) -> None:
+        if moment == "before anything is read":
+            monkeypatch.setattr(Supplies, "_supply_from", supply_from)
+        name = await a_return(group, full)
+        await broken(group)
+        gate.set()
+        first, second, *others = await let_go(group, name)
+        assert [one.choice.kind for one in (first, second)] == MOMENTS[moment]
+        assert "no log reaches further back than" in second.choice.reason
+        assert others[-1].choice.kind in (NONE, HISTORY)
+
+    live(scenario, options=CUT if full else SHORT)
+
+
+def test_who_asks_is_told_why_a_copy_is_made_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pieces(monkeypatch, rows=5)
+    for module in (supplying, supply_log):
+        monkeypatch.setattr(module, "PIN_BYTES_MAX", LIMIT)
 
     async def scenario(group: Group) -> None:
-        name = await a_return(group, full=False)
+        await a_return(group, full=False)
         await broken(group)
-        waits.set()
-        first, *others = await let_go(group, name)
-        assert first.choice.kind is HISTORY
-        assert [one.choice.kind for one in others][0] is FULL
-        print(others)
+        group.at.holds.release_all()
+        await back(group)
+        (way, reason), (then, why), *_ = await told(group)
+        assert (way, then) == ("historical", "full")
+        assert reason.startswith("11 to 78 of 78 are missing, and the log of ")
+        assert why.startswith("number 51 is missing, and no log reaches further back than ")
 
     live(scenario, options=SHORT)
-
-
-def test_a_pin_that_breaks_while_a_full_copy_is_made_lets_it_be_made_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    small_pieces(monkeypatch, rows=5)
-    limit_pins(monkeypatch)
-
-    async def scenario(group: Group) -> None:
-        name = await a_return(group, full=True)
-        await broken(group)
-        found = await let_go(group, name)
-        print(found)
-        assert [one.choice.kind for one in found][:2] == [FULL, FULL]
-
-    live(scenario, options=CUT)

@@ -321,7 +321,7 @@ def when_reached(group: Group, name: str, point: str, then: Callable[[], object]
             return bool(then()) or ends
         return ends
 
-    points.reach = reach  # type: ignore[method-assign]
+    points.reach = reach  # type: ignore[assignment, method-assign]
 
 
 class Writers:
