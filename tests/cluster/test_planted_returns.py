@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from support.copies import Group, away, live
+from support.copies import Group, away, live, supply_waits
 from tidelog.checkpoints.supplying import FoundNumbers, SupplySearch
 from tidelog.engine.data import flush
 from tidelog.engine.node.supplying import Supplies
@@ -52,20 +52,12 @@ async def one_that_has_missed_something(group: Group) -> None:
 
 
 async def a_delete_that_overtakes_what_was_missed(group: Group) -> None:
-    name, primary = group.backups[-1], group.primary
+    name = group.backups[-1]
     await group.put(range(8), b"before")
     await group.equal()
     await away(group, name)
     await group.put(range(6), b"meanwhile")
-    gate, supplies = trio.Event(), group.at.member(primary).groups.supplies
-    genuine = supplies._supply
-
-    async def late(returning: Any, wanted: Any) -> None:
-        if group.partition in {place.partition for place in wanted}:
-            await gate.wait()
-        await genuine(returning, wanted)
-
-    supplies._supply = late  # type: ignore[method-assign]
+    gate = supply_waits(group)
     group.at.start([name])
     copies = group.at.topology
     await group.until(lambda: bool(copies().partitions[group.partition].moving))

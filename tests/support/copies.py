@@ -163,7 +163,10 @@ class Group:
     # -------------------------------------------------------------- what copies have
 
     def has_pending(self, name: str, tx_id: bytes) -> bool:
-        pending = self.at.member(name).log.state.copies.pending.get(self.partition)
+        member = self.at.running().get(name)
+        if member is None:
+            return False
+        pending = member.log.state.copies.pending.get(self.partition)
         return pending is not None and any(one.tx_id == tx_id for one in pending.all())
 
     def numbers(self, name: str) -> tuple[int, int, tuple[Any, ...]]:
@@ -322,6 +325,30 @@ def when_reached(group: Group, name: str, point: str, then: Callable[[], object]
         return ends
 
     points.reach = reach  # type: ignore[assignment, method-assign]
+
+
+def supply_waits(group: Group) -> trio.Event:
+    """Let whoever is admitted by the primary wait for what it has missed, until that is set."""
+    gate, supplies = trio.Event(), group.at.member(group.primary).groups.supplies
+    genuine = supplies._supply
+
+    async def supply(returning: Any, wanted: Any) -> None:
+        if group.partition in {place.partition for place in wanted}:
+            await gate.wait()
+        await genuine(returning, wanted)
+
+    supplies._supply = supply  # type: ignore[method-assign]
+    return gate
+
+
+async def admitted(group: Group, name: str) -> None:
+    """Wait until a copy that comes back follows the stream."""
+    await group.until(lambda: _follows(group, name))
+
+
+def _follows(group: Group, name: str) -> bool:
+    member = group.at.running().get(name)
+    return member is not None and member.groups.following(group.partition) is not None
 
 
 class Writers:
