@@ -1,0 +1,290 @@
+"""Several returns at once, and what else happens to a cluster in the middle of one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+
+from support.copies import (
+    AGED_KEYS,
+    CUT,
+    LARGE,
+    Group,
+    Writers,
+    age_logs,
+    away,
+    back,
+    kinds,
+    live,
+    small_pieces,
+    when_reached,
+)
+from tidelog.engine.store.options import Options
+from tidelog.rebalance.choosing import SupplyKind
+
+NONE, HISTORY, FULL = SupplyKind.NONE, SupplyKind.HISTORICAL, SupplyKind.FULL
+WAYS = pytest.mark.parametrize("way", [HISTORY, FULL])
+WRITTEN = range(AGED_KEYS, AGED_KEYS + 3)
+"""Keys of the writers."""
+PAUSE_S = 0.05
+
+
+async def missing(group: Group, way: SupplyKind, *names: str) -> None:
+    """Let copies be away while something is written, and deleted; None are started."""
+    await group.put(range(30), b"before")
+    await group.equal()
+    for name in names:
+        await away(group, name)
+    if way is FULL:
+        await age_logs(group)
+    for i in range(6):
+        await group.put(i, b"meanwhile")
+    await group.remove(range(6, 9))
+
+
+async def nothing_missing(group: Group, way: SupplyKind) -> None:
+    """Check what ``missing`` has left, on all copies."""
+    await back(group)
+    old = LARGE + b"2" if way is FULL else b"before"
+    wanted = [b"meanwhile"] * 6 + [None] * 3 + [old, b"before"]
+    assert [await group.value(i) for i in (*range(10), 29)] == wanted
+
+
+def options(way: SupplyKind) -> Options:
+    return CUT if way is FULL else Options()
+
+
+async def with_writers(group: Group, what: Callable[[], Awaitable[None]]) -> None:
+    """Do something while keys of their own are written; nothing of them may be lost."""
+    writers = Writers(group, PAUSE_S)
+    async with trio.open_nursery() as nursery:
+        for i in WRITTEN:
+            nursery.start_soon(writers.write, i)
+        await what()
+        await group.at.settled()
+        writers.ends = True
+    await back(group)
+    await writers.check()
+    assert writers.acknowledged
+
+
+# ---------------------------------------------------------------- several at once
+
+
+@WAYS
+@pytest.mark.parametrize("seed", [1, 2])
+def test_two_copies_come_back_and_each_is_killed_in_turn(
+    way: SupplyKind, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch)
+
+    async def scenario(group: Group) -> None:
+        random = group.at.world.random("kills")
+        names = group.backups[-2:]
+        await missing(group, way, *names)
+
+        async def kills() -> None:
+            group.at.start(names)
+            for turn in range(4):
+                await trio.sleep(random.uniform(0.2, 1.2))
+                name = names[turn % 2]
+                await group.at.kill(name)
+                group.at.start([name])
+
+        await with_writers(group, kills)
+        await nothing_missing(group, way)
+
+    live(scenario, seed=seed, nodes=5, backups=3, options=options(way))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_copy_comes_back_to_many_partitions_in_all_ways_at_once(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch, rows=10)
+    ways = {partition: (NONE, HISTORY, FULL)[partition % 3] for partition in range(16)}
+
+    async def scenario(group: Group) -> None:
+        at = group.at
+
+        async def put(way: SupplyKind, keys: range, value: bytes) -> None:
+            for partition in (p for p, known in ways.items() if known is way):
+                group.partition = partition
+                await group.put(keys, value)
+
+        for way in (NONE, HISTORY, FULL):
+            await put(way, range(6), b"before")
+        name = at.names[-1]
+        await away(group, name)
+        await put(FULL, range(6), LARGE)
+        await put(FULL, range(6), LARGE)
+        for other in at.running():
+            await at.checkpoint(other)
+        await put(HISTORY, range(3), b"meanwhile")
+        at.start([name])
+        await at.settled()
+        await at.whole()
+        for partition, way in ways.items():
+            group.partition = partition
+            await group.equal()
+            found = kinds(group, name)
+            assert found[:1] == [way], partition
+            assert (FULL in found) == (way is FULL)
+            values = [await group.value(i) for i in (0, 5)]
+            assert (
+                values
+                == {
+                    NONE: [b"before"] * 2,
+                    HISTORY: [b"meanwhile", b"before"],
+                    FULL: [LARGE] * 2,
+                }[way]
+            )
+
+    live(scenario, seed=seed, partitions=16, options=CUT)
+
+
+# ---------------------------------------------------------------- plans and maps
+
+
+@WAYS
+@pytest.mark.parametrize("target", ["another copy", "the one that comes back"])
+def test_a_planned_move_during_a_return(
+    way: SupplyKind, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch)
+
+    async def scenario(group: Group) -> None:
+        at, old, (other, name) = group.at, group.primary, group.backups
+        await missing(group, way, name)
+        ended: list[Exception | None] = []
+        goal = other if target == "another copy" else name
+
+        def move() -> None:
+            at.member(old).move(group.partition, at.member_id(goal).bytes, ended.append)
+
+        async def moved() -> None:
+            when_reached(group, old, "supply.first", move)
+            at.start([name])
+            await group.until(lambda: bool(ended))
+            await group.until(lambda: name in group.in_sync)
+
+        await with_writers(group, moved)
+        await nothing_missing(group, way)
+        if goal == other:
+            assert ended == [None]
+            assert group.primary == other
+        else:
+            assert isinstance(ended[0], Exception)
+            assert group.primary == old
+
+    live(scenario, options=options(way))
+
+
+@WAYS
+def test_a_map_that_is_dropped_and_made_again_during_a_return(
+    way: SupplyKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch)
+
+    async def scenario(group: Group) -> None:
+        name, dropped = group.backups[-1], group.number
+        await missing(group, way, name)
+        begun: list[int] = []
+        when_reached(group, group.primary, "supply.middle", lambda: begun.append(1))
+        group.at.start([name])
+        await group.until(lambda: bool(begun))
+        client = await group.client()
+        await client.ask("drop", "m")
+        group.number = await client.ask("map", "m", "bytes", 1, "bytes", 1)
+        client.close()
+        assert group.number != dropped
+        await group.put(range(3), b"of the new one")
+        await back(group)
+        for one in group.at.names:
+            assert dropped not in group.at.member(one).log.state.namespaces
+            await group.at.checkpoint(one)
+        epoch = group.epoch
+        await group.fall(*(one for one in group.at.names if one != name))
+        group.at.start(one for one in group.at.names if one != name)
+        await group.taken_over(epoch)
+        assert [await group.value(i) for i in range(5)] == [b"of the new one"] * 3 + [None] * 2
+
+    live(scenario, options=options(way))
+
+
+# ---------------------------------------------------------------- everybody
+
+
+@WAYS
+@pytest.mark.parametrize("point", ["admit.logged", "supply.middle", "join.sent"])
+@pytest.mark.parametrize("outcome", ["kept", "lost", "torn"])
+def test_all_restart_during_a_return(
+    way: SupplyKind, point: str, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch)
+
+    async def scenario(group: Group) -> None:
+        at, old, name = group.at, group.primary, group.backups[-1]
+        await missing(group, way, name)
+        reached: list[str] = []
+
+        def fall() -> None:
+            if way not in kinds(group, name):
+                aim()
+                return
+            reached.append(point)
+            for one in at.names:
+                at.nodes[one].kill(outcome)
+
+        def aim() -> None:
+            when_reached(group, name if point == "admit.logged" else old, point, fall)
+
+        async def restarted() -> None:
+            aim()
+            at.start([name])
+            for one in at.names:
+                await group.until(lambda: bool(reached))
+                await at.killed(one)
+            at.start([name])
+            await trio.sleep(1)
+            at.start(one for one in at.names if one != name)
+
+        await with_writers(group, restarted)
+        await nothing_missing(group, way)
+
+    live(scenario, options=options(way))
+
+
+# ---------------------------------------------------------------- clocks
+
+
+@WAYS
+@pytest.mark.parametrize("whose", ["primary", "copy"])
+@pytest.mark.parametrize("seconds", [2.0, 8.0])
+def test_a_machine_that_is_suspended_during_a_return(
+    way: SupplyKind, whose: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch)
+
+    async def scenario(group: Group) -> None:
+        at, old, name = group.at, group.primary, group.backups[-1]
+        await missing(group, way, name)
+        suspended: list[str] = []
+
+        def suspend() -> None:
+            who = old if whose == "primary" else name
+            at.nodes[who].clocks.suspend(seconds)
+            suspended.append(who)
+
+        async def slept() -> None:
+            when_reached(group, old, "supply.first", suspend)
+            at.start([name])
+            await group.until(lambda: bool(suspended))
+            await group.until(lambda: name in group.in_sync)
+
+        await with_writers(group, slept)
+        await nothing_missing(group, way)
+
+    live(scenario, options=options(way))
