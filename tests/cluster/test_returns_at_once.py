@@ -30,6 +30,8 @@ WAYS = pytest.mark.parametrize("way", [HISTORY, FULL])
 WRITTEN = range(AGED_KEYS, AGED_KEYS + 3)
 """Keys of the writers."""
 PAUSE_S = 0.05
+OF_ALL_RUNS = (("admit.logged", "torn"), ("supply.middle", "kept"), ("join.sent", "lost"))
+"""When all restart, and what their disks keep; other pairs are for long runs."""
 
 
 async def missing(group: Group, way: SupplyKind, *names: str) -> None:
@@ -224,8 +226,16 @@ def test_a_map_that_is_dropped_and_made_again_during_a_return(
 
 
 @WAYS
-@pytest.mark.parametrize("point", ["admit.logged", "supply.middle", "join.sent"])
-@pytest.mark.parametrize("outcome", ["kept", "lost", "torn"])
+@pytest.mark.parametrize(
+    ("point", "outcome"),
+    [
+        pytest.param(
+            point, outcome, marks=() if (point, outcome) in OF_ALL_RUNS else pytest.mark.nightly
+        )
+        for point in ("admit.logged", "supply.middle", "join.sent")
+        for outcome in ("kept", "lost", "torn", "reordered")
+    ],
+)
 def test_all_restart_during_a_return(
     way: SupplyKind, point: str, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +278,7 @@ def test_all_restart_during_a_return(
 
 @WAYS
 @pytest.mark.parametrize("whose", ["primary", "copy"])
-@pytest.mark.parametrize("seconds", [2.0, 8.0])
+@pytest.mark.parametrize("seconds", [pytest.param(2.0, marks=pytest.mark.nightly), 8.0])
 def test_a_machine_that_is_suspended_during_a_return(
     way: SupplyKind, whose: str, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
