@@ -29,6 +29,7 @@ a moving copy owns nothing                      a_copy_on_its_way_back_is_no_pri
 the supplier, or the demander, leaves           return_points
 the primary changes while a copy moves          returns_at_once: a_planned_move
 a crash while a copy is cleared                 return_points: checkpoint.*
+what became of a commit that was missed         who_came_back_never_tells
 a copy fails again and again                    a_copy_that_is_killed_again_and_again
 all restart, each as stale as it is             activation
 all restart, nobody stale                       copy_counters: a_whole_cluster_is_restarted
@@ -65,6 +66,7 @@ from support.copies import (
     supply_waits,
 )
 from tidelog.affinity.topology import PartitionCopies
+from tidelog.engine.store.options import Options
 from tidelog.rebalance.choosing import SupplyChoice, SupplyKind
 
 NONE, HISTORY, FULL = SupplyKind.NONE, SupplyKind.HISTORICAL, SupplyKind.FULL
@@ -131,6 +133,8 @@ def test_a_full_copy_of_nothing_leaves_nothing() -> None:
         await away(group, name)
         await group.remove(range(10))
         group.partition = 1
+        await group.until(lambda: group.primary != name)
+        await group.at.settled(group.at.running())
         await age_logs(group)
         group.partition = 0
         await back(group, name)
@@ -349,6 +353,29 @@ def test_what_was_closed_meanwhile_is_told_as_closed() -> None:
 
 
 # ---------------------------------------------------------------- other primaries
+
+
+@pytest.mark.parametrize("way", [HISTORY, FULL])
+def test_who_came_back_never_tells_that_a_commit_it_missed_was_refused(way: SupplyKind) -> None:
+    # What is copied in full is in no record of its log: that nothing is found there means nothing.
+    async def scenario(group: Group) -> None:
+        name, old = group.backups[-1], group.primary
+        await group.equal()
+        await away(group, name)
+        committed = [await group.put(i, b"meanwhile") for i in range(3)]
+        if way is FULL:
+            await age_logs(group)
+        await back(group, name)
+        assert kinds(group, name)[0] is way
+        ended: list[Exception | None] = []
+        group.at.member(old).move(group.partition, group.at.member_id(name).bytes, ended.append)
+        await group.until(lambda: bool(ended))
+        await group.at.settled()
+        assert group.primary == name
+        told = {await group.outcome(tx_id) for tx_id in committed}
+        assert told == {"committed" if way is HISTORY else "too_old"}
+
+    live(scenario, options=CUT if way is FULL else Options())
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
