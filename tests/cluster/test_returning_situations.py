@@ -25,6 +25,7 @@ live updates reach a copy that is moving        coming_back: a_full_copy_in_many
 deletes while a copy is away, or moving         coming_back: what_was_deleted_while_a_copy_was_away
 by history first, in full then                  broken_pins: a_pin_that_breaks
 the supplier was copied in full itself          a_primary_that_was_copied_in_full
+the supplier came back itself                   a_copy_that_came_back_passes_on
 a moving copy owns nothing                      a_copy_on_its_way_back_is_no_primary
 the supplier, or the demander, leaves           return_points
 the primary changes while a copy moves          returns_at_once: a_planned_move
@@ -101,6 +102,15 @@ async def half_back(group: Group) -> tuple[str, trio.Event]:
     await group.put(range(6, 8), b"later")
     await group.until(lambda: group.numbers(name) == (10, 18, ((16, 2),)))
     return name, gate
+
+
+async def moved(group: Group, old: str, name: str) -> None:
+    """Let another copy be the primary."""
+    ended: list[Exception | None] = []
+    group.at.member(old).move(group.partition, group.at.member_id(name).bytes, ended.append)
+    await group.until(lambda: bool(ended))
+    await group.at.settled(group.at.running())
+    assert group.primary == name
 
 
 async def values(group: Group, among: range = range(10)) -> list[bytes | None]:
@@ -188,6 +198,33 @@ def test_a_primary_that_was_copied_in_full_copies_in_full_and_has_a_history_agai
         assert await values(group, range(2)) == [b"last", LARGE + b"2"]
 
     live(scenario, options=CUT)
+
+
+@pytest.mark.parametrize("way", [HISTORY, FULL])
+def test_a_copy_that_came_back_passes_on_what_it_can(way: SupplyKind) -> None:
+    # Its log has what it was supplied by history, closed numbers among it.  Of a full copy it has
+    # nothing, though it begins early enough: that shows only when it is searched.
+    async def scenario(group: Group) -> None:
+        old, (_, first, second) = group.primary, group.backups
+        await group.put(range(25), b"before")
+        await group.equal()
+        for name in (first, second):
+            await away(group, name)
+        if way is FULL:
+            await age_logs(group)
+        await group.put(range(6), b"meanwhile")
+        await group.remove(range(6, 9))
+        group.at.start([first])
+        await group.until(lambda: first in group.in_sync)
+        await moved(group, old, first)
+        await back(group, second)
+        assert kinds(group, second)[: 1 + (way is FULL)] == [HISTORY, way][: 1 + (way is FULL)]
+        if way is FULL:
+            assert "no log holds" in choices(group, second)[1].reason
+        last = LARGE + b"2" if way is FULL else b"before"
+        assert await values(group) == [b"meanwhile"] * 6 + [None] * 3 + [last]
+
+    live(scenario, nodes=5, backups=3, options=CUT if way is FULL else Options())
 
 
 # ---------------------------------------------------------------- gaps, and what is pending
@@ -367,11 +404,7 @@ def test_who_came_back_never_tells_that_a_commit_it_missed_was_refused(way: Supp
             await age_logs(group)
         await back(group, name)
         assert kinds(group, name)[0] is way
-        ended: list[Exception | None] = []
-        group.at.member(old).move(group.partition, group.at.member_id(name).bytes, ended.append)
-        await group.until(lambda: bool(ended))
-        await group.at.settled()
-        assert group.primary == name
+        await moved(group, old, name)
         told = {await group.outcome(tx_id) for tx_id in committed}
         assert told == {"committed" if way is HISTORY else "too_old"}
 

