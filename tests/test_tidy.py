@@ -161,6 +161,7 @@ AWAITED: dict[str, str] = {}
 CHANGED = {
     "tests/support/copies.py:FILL_ROWS": "16,384 keys would take too long",
     "tests/support/copies.py:PIECE_BYTES": "half a megabyte would take too long",
+    "tests/cluster/test_returns_at_once.py:BEHIND_BYTES_MAX": "64 MiB would take too long",
     "tests/cluster/test_broken_pins.py:PIN_BYTES_MAX": "a gigabyte of log would take too long",
     "tests/cluster/test_attacks.py:GROUP_BYTES_MAX": "what waits in a simulated world is short",
     "tests/cluster/test_attacks.py:HELD_MAX": "thousands of requests would take too long",

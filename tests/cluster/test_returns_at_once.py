@@ -13,14 +13,17 @@ from support.copies import (
     LARGE,
     Group,
     Writers,
+    admitted,
     age_logs,
     away,
     back,
     kinds,
     live,
     small_pieces,
+    supply_waits,
     when_reached,
 )
+from tidelog.engine.node import supplying
 from tidelog.engine.store.options import Options
 from tidelog.errors import UsageError
 from tidelog.rebalance.choosing import SupplyKind
@@ -147,6 +150,61 @@ def test_a_copy_comes_back_to_many_partitions_in_all_ways_at_once(
             )
 
     live(scenario, seed=seed, partitions=16, options=CUT)
+
+
+# ---------------------------------------------------------------- writes meanwhile
+
+
+def test_nobody_waits_for_a_copy_that_lacks_much_of_the_stream() -> None:
+    async def scenario(group: Group) -> None:
+        old, name = group.primary, group.backups[-1]
+        await group.put(range(10), b"before")
+        await group.equal()
+        await away(group, name)
+        gate = supply_waits(group)
+        group.at.start([name])
+        await admitted(group, name)
+        group.hold("replicate", old, name)
+        async with trio.open_nursery() as nursery:
+            for i in range(supplying.JOIN_ITEMS + 5):
+                nursery.start_soon(group.put, i, b"meanwhile")
+        gate.set()
+        for i in range(10):
+            with trio.fail_after(1):
+                await group.put(i, b"and then")
+        assert name not in group.in_sync
+        assert group.at.topology().partitions[group.partition].moving, "it was not given up"
+        group.at.holds.release_all()
+        await back(group)
+        assert [await group.value(i) for i in range(9, 11)] == [b"and then", b"meanwhile"]
+
+    live(scenario)
+
+
+def test_what_is_kept_for_a_copy_on_its_way_back_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supplying, "BEHIND_BYTES_MAX", 60_000)
+
+    async def scenario(group: Group) -> None:
+        old, name = group.primary, group.backups[-1]
+        await missing(group, HISTORY, name)
+        gate = supply_waits(group)
+        group.at.start([name])
+        await admitted(group, name)
+        group.hold("replicate", old, name)
+        await age_logs(group)
+        stream = group.at.member(old).groups._streams.get(group.partition)
+        assert stream is not None
+        with trio.fail_after(2):
+            await group.until(lambda: stream.kept_bytes < 60_000)
+        gate.set()
+        group.at.holds.release_all()
+        await back(group)
+        assert len(kinds(group, name)) > 1
+        assert await group.value(0) == LARGE + b"2"
+
+    live(scenario)
 
 
 # ---------------------------------------------------------------- plans and maps
