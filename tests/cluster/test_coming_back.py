@@ -271,6 +271,11 @@ def closing(first: int, count: int) -> Callable[[SupplyPiece], SupplyPiece]:
     return lambda piece: piece._replace(record=replace(piece.record, closed=closed))
 
 
+def with_hole(piece: SupplyPiece) -> SupplyPiece:
+    record = replace(piece.record, transactions=piece.record.transactions[:-1])
+    return piece._replace(record=record)
+
+
 def with_admit(**more: Any) -> Callable[[Admitted], Admitted]:
     def wrong(row: Admitted) -> Admitted:
         assert row.record is not None
@@ -285,6 +290,8 @@ WRONG: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "another epoch": ("_piece", with_run(epoch=99)),
     "huge numbers": ("_piece", with_run(first=COUNTER_MAX + 5)),
     "huge closed numbers": ("_piece", closing(COUNTER_MAX - 1, 50)),
+    "a number left out": ("_piece", with_hole),
+    "more than the copy has": ("_admitted", with_admit(lwm=12)),
     "HWM too high": ("_admitted", with_admit(hwm=COUNTER_MAX + 1)),
     "HWM too low": ("_admitted", with_admit(hwm=1)),
     "LWM too high": ("_admitted", with_admit(lwm=COUNTER_MAX + 1)),
