@@ -386,6 +386,36 @@ def test_a_link_that_breaks_again_and_again_during_a_return(
     live(scenario, options=options(way))
 
 
+SLOW_S = 8.0
+"""Longer than either side waits for a word of the other."""
+
+
+@pytest.mark.parametrize(
+    ("way", "kind"), [(HISTORY, "demand"), (HISTORY, "supply"), (FULL, "demand"), (FULL, "fill")]
+)
+def test_words_that_arrive_when_the_other_side_has_given_up(
+    way: SupplyKind, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pieces(monkeypatch)
+
+    async def scenario(group: Group) -> None:
+        old, name = group.primary, group.backups[-1]
+        await missing(group, way, name)
+        held = (kind, name, old) if kind == "demand" else (kind, old, name)
+        when_reached(group, old, "supply.middle", lambda: group.hold(*held))
+
+        async def late() -> None:
+            group.at.start([name])
+            await trio.sleep(SLOW_S)
+            group.release(*held)
+
+        await with_writers(group, late)
+        await nothing_missing(group, way)
+        assert kinds(group, name).count(way) > 1
+
+    live(scenario, options=options(way))
+
+
 # ---------------------------------------------------------------- clocks
 
 
