@@ -51,7 +51,7 @@ POINTS = [
     *((point, DEMANDER, kind) for point in OF_THE_COPY for kind in (HISTORY, FULL)),
     *((point, DEMANDER, FULL) for point in OF_ITS_DATA_FILE),
 ]
-OF_ALL_ROLES = ("admit.sent", "supply.middle", "add.proposed")
+OF_ALL_ROLES = ("supply.middle", "add.proposed")
 """At others the coordinator and the backup die in long runs only."""
 
 

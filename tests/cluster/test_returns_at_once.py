@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
+from _pytest.mark.structures import ParameterSet
 
 from support.copies import (
     AGED_KEYS,
@@ -27,6 +28,12 @@ from tidelog.engine.node import supplying
 from tidelog.engine.store.options import Options
 from tidelog.errors import UsageError
 from tidelog.rebalance.choosing import SupplyKind
+
+
+def long_run(*values: object) -> ParameterSet:
+    """Return parameters of a case that only long runs have."""
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
 
 NONE, HISTORY, FULL = SupplyKind.NONE, SupplyKind.HISTORICAL, SupplyKind.FULL
 WAYS = pytest.mark.parametrize("way", [HISTORY, FULL])
@@ -80,7 +87,7 @@ async def with_writers(group: Group, what: Callable[[], Awaitable[None]]) -> Non
 
 
 @WAYS
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, *map(long_run, (2, 3, 4))])
 def test_two_copies_come_back_and_each_is_killed_in_turn(
     way: SupplyKind, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +112,7 @@ def test_two_copies_come_back_and_each_is_killed_in_turn(
     live(scenario, seed=seed, nodes=5, backups=3, options=options(way))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, *map(long_run, (2, 3, 4))])
 def test_a_copy_comes_back_to_many_partitions_in_all_ways_at_once(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,9 +293,7 @@ def test_a_map_that_is_dropped_and_made_again_during_a_return(
 @pytest.mark.parametrize(
     ("point", "outcome"),
     [
-        pytest.param(
-            point, outcome, marks=() if (point, outcome) in OF_ALL_RUNS else pytest.mark.nightly
-        )
+        (point, outcome) if (point, outcome) in OF_ALL_RUNS else long_run(point, outcome)
         for point in ("admit.logged", "supply.middle", "join.sent")
         for outcome in ("kept", "lost", "torn", "reordered")
     ],
@@ -358,7 +363,7 @@ def test_a_member_that_stops_in_the_middle_of_a_return(
 
 
 @WAYS
-@pytest.mark.parametrize("cut", ["both", "to", "from"])
+@pytest.mark.parametrize("cut", ["both", *map(long_run, ("to", "from"))])
 def test_a_link_that_breaks_again_and_again_during_a_return(
     way: SupplyKind, cut: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,7 +396,13 @@ SLOW_S = 8.0
 
 
 @pytest.mark.parametrize(
-    ("way", "kind"), [(HISTORY, "demand"), (HISTORY, "supply"), (FULL, "demand"), (FULL, "fill")]
+    ("way", "kind"),
+    [
+        (HISTORY, "supply"),
+        (FULL, "demand"),
+        long_run(HISTORY, "demand"),
+        long_run(FULL, "fill"),
+    ],
 )
 def test_words_that_arrive_when_the_other_side_has_given_up(
     way: SupplyKind, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -419,9 +430,9 @@ def test_words_that_arrive_when_the_other_side_has_given_up(
 # ---------------------------------------------------------------- clocks
 
 
-@WAYS
+@pytest.mark.parametrize("way", [HISTORY, long_run(FULL)])
 @pytest.mark.parametrize("whose", ["primary", "copy"])
-@pytest.mark.parametrize("seconds", [pytest.param(2.0, marks=pytest.mark.nightly), 8.0])
+@pytest.mark.parametrize("seconds", [long_run(2.0), 8.0])
 def test_a_machine_that_is_suspended_during_a_return(
     way: SupplyKind, whose: str, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
