@@ -415,10 +415,12 @@ class SimCluster:
         )
 
     def _missing(self) -> dict[int, list[str]]:
-        """Return who shall hold a partition and does not, or holds it and shall not."""
-        missing = {}
-        for copies in self.topology().partitions:
-            there = {one.member for one in copies.in_sync if one in self.topology().present}
+        """Return who shall hold a partition and does not as it runs now, or shall not and does."""
+        missing, topology = {}, self.topology()
+        runs = {one.agreement.me.member: one.agreement.me for one in self.running().values()}
+        counted = {one for one in topology.present if runs.get(one.member, one) == one}
+        for copies in topology.partitions:
+            there = {one.member for one in copies.in_sync if one in counted}
             wrong = {*copies.wanted} ^ there
             names = [name for name in self.names if self.member_id(name) in wrong]
             if names or copies.goal:

@@ -28,7 +28,17 @@ from ...wal.format import FRAME_MAGIC, Frame, SegmentHeader, segment_name
 from ...wal.index import SegmentIndex, index_name
 from ...wal.ports import Directory
 from ...wal.reader import Scan, find_transaction, load_index, read_records, records_about
-from ...wal.records import EpochRecord, PrepareRecord, Record, RollbackRecord, TxRecord
+from ...wal.records import (
+    ClearRecord,
+    EpochRecord,
+    PrepareRecord,
+    Record,
+    RecordType,
+    RollbackRecord,
+    StateRecord,
+    TxRecord,
+    split_records,
+)
 from ...wal.retention import Holders, RetentionLimits, RetentionPlan, SegmentInfo, plan_retention
 from ...wal.segments import Segment, open_segment, probe, segment_numbers, walk
 from ...wal.writer import LogWriter
@@ -382,12 +392,31 @@ class LogKeeper:
             durable=self._writer.synced,
         )
 
-    def known_since(self) -> int:
-        """Return a time that no transaction in the dropped part of the log lies behind."""
+    def has_cleared(self, partition: int) -> bool:
+        """Tell whether the kept log says that a partition was cleared, to be copied in full."""
         scan = Scan(self.directory, self.first_position, durable=self._writer.synced)
+        frames = (
+            frame
+            for frame in scan
+            if any(kind == RecordType.CLEAR for kind, _, _ in split_records(frame.payload))
+        )
+        return any(
+            isinstance(record, ClearRecord) and record.partition == partition
+            for _, record in read_records(frames)
+        )
+
+    def known_since(self) -> int:
+        """Return a time that no transaction in the dropped part of the log lies behind.
+
+        The first one that is kept does not tell: with several primaries, whose clocks differ, a
+        dropped one may have a later time.  The STATE that the log begins with is behind all.
+        """
+        scan, head = Scan(self.directory, self.first_position, durable=self._writer.synced), 0
         for _, record in read_records(scan):
-            if isinstance(record, TxRecord | PrepareRecord | EpochRecord):
-                return record.time
+            if isinstance(record, StateRecord):
+                head = max(head, record.time)
+            elif isinstance(record, TxRecord | PrepareRecord | EpochRecord):
+                return max(head, record.time)
         return self._state.time
 
     def first_number(self, prefix: bytes) -> int | None:

@@ -485,12 +485,17 @@ class RunningMember:
             hint="Start the others, or mend the network between them.",
         )
 
-    def find_outcome(self, tx_id: bytes, done: Callable[[Outcome | Exception], None]) -> None:
-        """Look in the log for what became of a transaction under an id that a client made."""
+    def find_outcome(
+        self, tx_id: bytes, home: int, done: Callable[[Outcome | Exception], None]
+    ) -> None:
+        """Look in the log for what became of a transaction under an id that a client made.
+
+        ``home`` is a partition that it wrote to.
+        """
 
         async def look() -> None:
             try:
-                found = await self._environment.run("outcome", partial(self._outcome, tx_id))
+                found = await self._environment.run("outcome", partial(self._outcome, tx_id, home))
                 while (outcome := outcome_of(found, tx_id, self._files.state)) == "pending":
                     await trio.sleep(TICK_S)
                 done(outcome)
@@ -499,21 +504,29 @@ class RunningMember:
 
         self._nursery.start_soon(look)
 
-    def _outcome(self, tx_id: bytes) -> list[Record] | Outcome:
-        """Return what the log has about a transaction, or what became of it if that is nothing."""
-        keeper = self._files.keeper
+    def _outcome(self, tx_id: bytes, home: int) -> list[Record] | Outcome:
+        """Return what the log has about a transaction, or what became of it if that is nothing.
+
+        Nothing tells nothing where a partition was copied in full: what was in it then is in no
+        record of this log.
+        """
         with translated_disk("reading the log"):
             for _ in range(outcomes.LOOK_ATTEMPTS):
+                # A checkpoint beside this may drop a segment that is about to be read.
                 with suppress(HistoryTruncatedError):
-                    found = keeper.records_about(tx_id, self._files.manifest.log_ids)
-                    break
-            else:
-                found = keeper.records_about(tx_id, self._files.manifest.log_ids)
-            if found:
-                return found
-            since = outcomes.born(tx_id, self._files.state.store_id)
-            surely = since is not None and since > keeper.known_since()
-            return "rolled_back" if surely or keeper.first_position == 0 else "too_old"
+                    return self._outcome_in_log(tx_id, home)
+            return self._outcome_in_log(tx_id, home)
+
+    def _outcome_in_log(self, tx_id: bytes, home: int) -> list[Record] | Outcome:
+        keeper = self._files.keeper
+        found = keeper.records_about(tx_id, self._files.manifest.log_ids)
+        if found:
+            return found
+        since = outcomes.born(tx_id, self._files.state.store_id)
+        surely = since is not None and since > keeper.known_since()
+        if keeper.first_position and not surely:
+            return "too_old"
+        return "too_old" if keeper.has_cleared(home) else "rolled_back"
 
     def status(self) -> Mapping[str, Any]:
         """Return what ``status`` shows of this member."""

@@ -107,7 +107,9 @@ class Surroundings(Protocol):
         ``number`` is the map that is meant, which another one of its name is not.
         """
 
-    def find_outcome(self, tx_id: bytes, done: Callable[[Outcome | Exception], None]) -> None:
+    def find_outcome(
+        self, tx_id: bytes, home: int, done: Callable[[Outcome | Exception], None]
+    ) -> None:
         """Look in the log for what became of a transaction."""
 
     def status(self) -> Mapping[str, Any]:
@@ -497,7 +499,7 @@ class Requests:
         elif given:
             self._outcome_given(request, tx_id, home)
         else:
-            self._around.find_outcome(tx_id, lambda found: self._tell(request, home, found))
+            self._around.find_outcome(tx_id, home, lambda found: self._tell(request, home, found))
 
     def _tell(self, request: ClientRequest, home: int, found: Outcome | Exception) -> None:
         try:

@@ -28,7 +28,8 @@ def open_log(
     """Open the last segment for appending at ``position``; begin one if it is another log's."""
 
     def payload() -> bytes:
-        return encode_record(state.record(claim.environment.clock()))
+        # Not below what was logged: other members, whose clocks differ, have given times, too.
+        return encode_record(state.record(max(claim.environment.clock(), state.time)))
 
     wal = claim.wal
     header = _header_of_last(claim)

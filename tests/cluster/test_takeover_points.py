@@ -12,9 +12,7 @@ from collections.abc import Sequence
 import pytest
 import trio
 
-from support.copies import Group, live
-from tidelog import codecs
-from tidelog.errors import TidelogError
+from support.copies import Group, Writers, live
 
 STREAM = (
     "tx.before_prepare_log", "tx.after_prepare_log", "tx.after_prepare_sync",
@@ -30,34 +28,6 @@ OF_COPIES = ("takeover.after_seal", "takeover.after_report", "takeover.after_lis
 CONFIG = ("config.after_accept", "config.after_decide")
 KEYS = 4
 WORK_S = 3.0
-
-
-class Writers:
-    """One for each key; what each was told last, and what it has asked for since."""
-
-    def __init__(self, group: Group) -> None:
-        self._group = group
-        self._map = group.at.client(timeout=30).map("m", key=codecs.Bytes, value=codecs.Bytes)
-        self.acknowledged: dict[int, int] = {}
-        self.asked: dict[int, int] = {}
-        self.ends = False
-
-    async def write(self, i: int) -> None:
-        key = self._group.at.key(self._group.partition, i)
-        while not self.ends:
-            self.asked[i] = self.asked.get(i, 0) + 1
-            try:
-                await self._map.set(key, b"%d" % self.asked[i])
-                self.acknowledged[i] = self.asked[i]
-            except TidelogError:
-                await trio.sleep(0.05)  # nobody knows, or nobody serves; so the next one tells
-
-    async def check(self) -> None:
-        """Check that no key has less than what was acknowledged, or what nobody asked for."""
-        for i, asked in self.asked.items():
-            found = await self._map.get(self._group.at.key(self._group.partition, i))
-            last = self.acknowledged.get(i, 0)
-            assert last <= int(found or b"0") <= asked, f"key {i}: {found!r}, {last} was told"
 
 
 async def work(group: Group, victims: Sequence[tuple[str, str]], also: Sequence[str]) -> None:

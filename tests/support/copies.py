@@ -14,12 +14,19 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+import pytest
 import trio
 
 from support.raw_client import FailureError, RawClient
 from support.sim_clients import Clients, made_map
+from tidelog import codecs
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.agreement.timing import Timing
+from tidelog.engine.node import filling, missed
+from tidelog.engine.node.ways_back import ReturnExplained
+from tidelog.engine.store.options import Options
+from tidelog.errors import TidelogError
+from tidelog.rebalance.choosing import SupplyKind
 from tidelog.testing import SimCluster
 
 PARTITIONS = 2
@@ -29,6 +36,11 @@ SOON_S = 30.0
 """Seconds in which whatever a scenario waits for has to be so."""
 BACK_S = 60.0
 """Seconds in which all copies have to be there again, and equal."""
+CUT = Options(segment_bytes=20_000, retain_bytes=1, checkpoint_bytes=1_000)
+"""What a checkpoint has carried over is in no log any more."""
+LARGE = b"large " * 400
+AGED_KEYS = 20
+"""How many keys ``age_logs`` writes, from the first on."""
 
 
 class Begun:
@@ -156,7 +168,10 @@ class Group:
     # -------------------------------------------------------------- what copies have
 
     def has_pending(self, name: str, tx_id: bytes) -> bool:
-        pending = self.at.member(name).log.state.copies.pending.get(self.partition)
+        member = self.at.running().get(name)
+        if member is None:
+            return False
+        pending = member.log.state.copies.pending.get(self.partition)
         return pending is not None and any(one.tx_id == tx_id for one in pending.all())
 
     def numbers(self, name: str) -> tuple[int, int, tuple[Any, ...]]:
@@ -224,10 +239,9 @@ class Group:
         await self.at.kill(name)
         await self.until(lambda: name not in self.in_sync)
 
-    async def back(self, name: str | None = None) -> None:
-        """Start a member, and wait until all copies are in sync, and equal."""
-        if name is not None:
-            self.at.start([name])
+    async def back(self, *names: str) -> None:
+        """Start members, and wait until all copies are in sync, and equal."""
+        self.at.start(names)
         with trio.fail_after(BACK_S):
             await self.at.settled()
             await self.at.whole()
@@ -262,3 +276,112 @@ def live(
         await scenario(group)
 
     at.run(lived)
+
+
+# ------------------------------------------------------------------ copies that were away
+
+
+def explained(group: Group, name: str) -> list[ReturnExplained]:
+    """Return how a member came back to the partition, at each attempt that anybody knows of."""
+    member = group.at.member_id(name)
+    found = [
+        one
+        for running in group.at.running().values()
+        for one in running.groups.supplies.ways.explained.get(group.partition, ())
+        if one.copy.member == member
+    ]
+    return sorted(found, key=lambda one: one.copy.boot)
+
+
+def kinds(group: Group, name: str) -> list[SupplyKind]:
+    """Return the ways in which a member came back, or began to."""
+    return [one.choice.kind for one in explained(group, name)]
+
+
+async def age_logs(group: Group, rounds: int = 3) -> None:
+    """Write so much that what is old goes from the logs, if they are ``CUT``."""
+    for turn in range(rounds):
+        for first in range(0, AGED_KEYS, 5):
+            await group.put(range(first, first + 5), LARGE + b"%d" % turn)
+        for name in sorted(group.in_sync & group.at.running().keys()):
+            await group.at.checkpoint(name)
+
+
+def small_pieces(patch: pytest.MonkeyPatch, rows: int = 3) -> None:
+    """Let each transaction of a history, and so many rows of a full copy, be a piece."""
+    patch.setattr(missed, "PIECE_BYTES", 20)
+    patch.setattr(filling, "PIECE_ROWS", rows)
+
+
+def when_reached(group: Group, name: str, point: str, then: Callable[[], object]) -> None:
+    """Do something when a member reaches a point for the next time; it ends there if that is true.
+
+    What is done is done before the member goes on.
+    """
+    points = group.at.nodes[name].points
+    genuine = points.reach
+
+    def reach(found: str) -> bool:
+        ends = genuine(found)
+        if found == point:
+            points.reach = genuine  # type: ignore[method-assign]
+            return bool(then()) or ends
+        return ends
+
+    points.reach = reach  # type: ignore[assignment, method-assign]
+
+
+def supply_waits(group: Group) -> trio.Event:
+    """Let whoever is admitted by the primary wait for what it has missed, until that is set."""
+    gate, history = trio.Event(), group.at.member(group.primary).groups.supplies._history
+    genuine = history.send
+
+    async def send(returning: Any, wanted: Any) -> None:
+        if group.partition in {place.partition for place in wanted}:
+            await gate.wait()
+        await genuine(returning, wanted)
+
+    history.send = send  # type: ignore[method-assign]
+    return gate
+
+
+async def admitted(group: Group, name: str) -> None:
+    """Wait until a copy that comes back follows the stream."""
+    await group.until(lambda: _follows(group, name))
+
+
+def _follows(group: Group, name: str) -> bool:
+    member = group.at.running().get(name)
+    return member is not None and member.groups.following(group.partition) is not None
+
+
+class Writers:
+    """One for each key; what each was told last, and what it has asked for since."""
+
+    def __init__(self, group: Group, pause_s: float = 0.0) -> None:
+        """``pause_s`` lies between two writes of each."""
+        self._group = group
+        self._pause_s = pause_s
+        self._map = group.at.client(timeout=30).map("m", key=codecs.Bytes, value=codecs.Bytes)
+        self.acknowledged: dict[int, int] = {}
+        self.asked: dict[int, int] = {}
+        self.ends = False
+
+    async def write(self, i: int) -> None:
+        """Write to the i-th key, until it is to end."""
+        key = self._group.at.key(self._group.partition, i)
+        while not self.ends:
+            self.asked[i] = self.asked.get(i, 0) + 1
+            try:
+                await self._map.set(key, b"%d" % self.asked[i])
+                self.acknowledged[i] = self.asked[i]
+                await trio.sleep(self._pause_s)
+            except TidelogError:
+                await trio.sleep(0.05)  # nobody knows, or nobody serves; so the next one tells
+
+    async def check(self) -> None:
+        """Check that no key has less than what was acknowledged, or what nobody asked for."""
+        for i, asked in self.asked.items():
+            found = await self._map.get(self._group.at.key(self._group.partition, i))
+            last = self.acknowledged.get(i, 0)
+            assert last <= int(found or b"0") <= asked, f"key {i}: {found!r}, {last} was told"
