@@ -231,6 +231,19 @@ def test_a_member_that_left_comes_in_again_when_it_is_asked_for() -> None:
     live(scenario, timing=QUICK)
 
 
+def test_nobody_is_asked_for_who_is_not_known() -> None:
+    # A member looked for it in the topology, did not find it, and ended.
+    async def scenario(group: Group) -> None:
+        client = await group.client()
+        for wanted in (True, False):
+            with trio.fail_after(30), pytest.raises(FailureError, match="there is no member"):
+                await client.ask("want", group.at.member_id("n9").bytes, wanted)
+        client.close()
+        await group.at.settled()
+
+    live(scenario, timing=QUICK)
+
+
 def test_whoever_leads_may_leave() -> None:
     async def scenario(group: Group) -> None:
         await group.put(WRITTEN, b"before")

@@ -20,8 +20,8 @@ from uuid import UUID
 import pytest
 from click.testing import Result
 
-from tidelog.engine.system.layout import CLUSTER_FILE_NAME
-from tidelog.tools.cluster.cluster_file import LOG_NAME, read_cluster, write_cluster
+from tidelog.engine.system.layout import CLUSTER_FILE_NAME, SERVER_LOG_NAME
+from tidelog.tools.cluster.cluster_file import read_cluster, write_cluster
 from tidelog.tools.cluster.processes import pid_of, process_of
 from tidelog.tools.cluster.running import LOCK_NAME, described
 
@@ -103,7 +103,7 @@ def test_a_cluster_comes_up_loses_a_member_gets_it_back_and_ends(run: Run, place
     assert run("cluster", "down", place).stderr == "no member runs\n"
     assert [member.pid for member in read_cluster(str(place)).members] == [0, 0, 0]
     for name in ("n1", "n2", "n3"):
-        assert "ended in order" in (place / name / LOG_NAME).read_text()
+        assert "ended in order" in (place / name / SERVER_LOG_NAME).read_text()
     assert document(run("cluster", "status", place, "--json"))["members_up"] == 0
 
     alone = run("cluster", "start", place, "n1")
@@ -220,7 +220,7 @@ def test_if_one_does_not_come_up_the_others_end(run: Run, place: Path) -> None:
     done = run(*up)
     assert done.exit_code == 3
     assert "n2 ended instead of coming up" in done.stderr
-    assert f"the end of {place / 'n2' / LOG_NAME}" in done.stderr
+    assert f"the end of {place / 'n2' / SERVER_LOG_NAME}" in done.stderr
     assert "manifest" in done.stderr
     assert [pid_of(str(place / name)) for name in ("n1", "n2", "n3")] == [0, 0, 0]
 
@@ -302,7 +302,7 @@ def test_nobody_elses_process_is_signalled(run: Run, place: Path) -> None:
         other.kill()
 
 
-COMMANDS = ("status", "nodes", "partitions", "down")
+COMMANDS = ("status", "nodes", "partitions", "down", "join", "baseline show")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -310,7 +310,7 @@ def test_a_directory_without_a_cluster_stays_as_it_is(
     run: Run, tmp_path: Path, command: str
 ) -> None:
     for where in (tmp_path, tmp_path / "none"):
-        done = run("cluster", command, where)
+        done = run("cluster", *command.split(), where)
         assert done.exit_code == 4
         assert "cluster up" in done.stderr
     assert os.listdir(tmp_path) == []
@@ -319,7 +319,7 @@ def test_a_directory_without_a_cluster_stays_as_it_is(
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_broken_file_is_told_of_by_every_command(run: Run, tmp_path: Path, command: str) -> None:
     (tmp_path / CLUSTER_FILE_NAME).write_text("cluster = 1\n")
-    for arguments in ((command, tmp_path), ("up", "--dir", tmp_path)):
+    for arguments in ((*command.split(), tmp_path), ("up", "--dir", tmp_path)):
         done = run("cluster", *arguments)
         assert done.exit_code == 3
         assert CLUSTER_FILE_NAME in done.stderr
@@ -380,6 +380,15 @@ def test_each_machine_makes_its_own_member(run: Run, tmp_path: Path) -> None:
         (["run", "{}", "--solo", "--socket", "/none/here/s"], "no directory /none/here for"),
         (["run", "{}", "--solo", "--socket", "/etc/passwd"], "something else at /etc/passwd"),
         (["run", "{}", "--listen", "7400"], "not HOST:PORT"),
+        (["run", "{}", "--join", "127.0.0.1:7400"], "--join takes --listen"),
+        (["run", "{}", "--solo", "--join", "127.0.0.1:7400"], "--solo excludes --join"),
+        (["run", "{}", "--name", "n4"], "--name and --voter are for --join"),
+        (["run", "{}", "--voter"], "--name and --voter are for --join"),
+        (["run", "{}", "--join", "here", "--listen", "127.0.0.1:1"], "'here' is not HOST:PORT"),
+        (
+            ["run", "{}", "--join", "127.0.0.1:1", "--listen", "127.0.0.1:1", "--name", "../n4"],
+            "not a name of a member",
+        ),
     ],
 )
 def test_a_server_that_is_asked_for_wrongly_makes_nothing(
