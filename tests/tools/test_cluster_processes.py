@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,6 +21,8 @@ from uuid import UUID
 import pytest
 from click.testing import Result
 
+import tidelog
+from tidelog.engine.agreement.identity import member_id
 from tidelog.engine.system.layout import CLUSTER_FILE_NAME, SERVER_LOG_NAME
 from tidelog.tools.cluster.cluster_file import read_cluster, write_cluster
 from tidelog.tools.cluster.processes import pid_of, process_of
@@ -37,7 +40,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     """The directory of a cluster whose members have ended when the test has."""
     folder = tmp_path / "cluster"
     yield folder
-    for directory in folder.glob("n*"):
+    for directory in folder.glob("*[0-9]"):
         with process_of(str(directory)) as process:
             if process:
                 process.send(signal.SIGKILL)
@@ -180,6 +183,116 @@ def test_with_copies_a_partition_tells_its_story_while_a_member_is_away(
     assert "nobody tells of partition 1: no member runs" in nobody.stderr
     assert f"next:  `tidelog cluster up --dir {place}`." in nobody.stderr
     assert "nobody tells of any" in run("cluster", "partitions", place).stderr
+
+
+def seats(run: Run, place: Path) -> dict[str, dict[str, Any]]:
+    """What each member is to the baseline."""
+    rows = document(run("cluster", "baseline", "show", place, "--json"))["members"]
+    return {row["member"]: row for row in rows}
+
+
+def test_members_join_one_leaves_and_all_of_them_come_back(run: Run, place: Path) -> None:
+    up = ("cluster", "up", "-n", 2, "--backups", 1, "--dir", place, "--partitions", 6)
+    assert run(*up, "--base-port", free_port()).exit_code == 0
+    with tidelog.connect(place) as db:
+        db.map("m", key=tidelog.codecs.Str, value=tidelog.codecs.I64)["here"] = 7
+    voter = run("cluster", "join", place, "v1", "--voter")
+    assert (voter.exit_code, voter.stderr.splitlines()[-1]) == (0, "v1 votes, and holds nothing")
+    third = run("cluster", "join", place)
+    assert third.exit_code == 0, third.stderr
+    assert third.stderr.splitlines()[-1] == "n3 votes, and holds a copy of 4 partitions"
+    again = run("cluster", "join", place, "n3")
+    assert (again.exit_code, again.stderr.splitlines()[0]) == (0, "n3 runs already")
+    assert {name: row["copies"] for name, row in seats(run, place).items()} == {
+        "n1": 4, "n2": 4, "v1": 0, "n3": 4
+    }  # fmt: skip
+    assert all(row["votes"] for row in seats(run, place).values())
+
+    removed = run("cluster", "baseline", "remove", place, "n1")
+    assert removed.exit_code == 0, removed.stderr
+    assert "n1 has left" in removed.stderr
+    assert (seats(run, place)["n1"]["stage"], seats(run, place)["n1"]["copies"]) == ("out", 0)
+    nodes = document(run("cluster", "nodes", place, "--json"))["nodes"]
+    assert [node["votes"] for node in nodes] == [False, True, True, True]
+    refused = run("cluster", "join", place, "n1")
+    assert refused.exit_code == 2
+    assert "n1 is one of those that began the cluster" in refused.stderr
+
+    for name in ("n1", "v1"):
+        assert run("cluster", "kill", place, name).exit_code == 0
+    status = document(run("cluster", "status", place, "--json"))
+    assert (status["majority"], status["partitions_served"]) == (True, 6), "two of three vote"
+    shown = run("cluster", "baseline", "show", place)
+    assert f"`tidelog cluster start {place} v1`" in shown.stdout
+    assert run("cluster", "start", place, "v1").exit_code == 0
+    assert run("cluster", "down", place).stderr == "ended n2, v1, n3\n"
+    assert run("cluster", "up", "-n", 2, "--dir", place).exit_code == 0
+    assert states(run, place) == ["served"] * 6
+    with tidelog.connect(place) as db:
+        assert db.map("m", key=tidelog.codecs.Str, value=tidelog.codecs.I64)["here"] == 7
+
+
+def test_who_joins_waits_to_be_asked_for_if_the_cluster_was_made_so(
+    run: Run, place: Path, tmp_path: Path
+) -> None:
+    up = ("cluster", "up", *ONE, place, "--base-port", free_port())
+    assert run(*up, "--no-auto-join").exit_code == 0
+    told = run("cluster", "join", place)
+    assert told.exit_code == 0, told.stderr
+    assert f"`tidelog cluster baseline add {place} n2` lets it enter" in told.stderr
+    assert seats(run, place)["n2"]["stage"] == "waiting"
+    assert "n2 is waiting" in run("cluster", "status", place).stdout
+    added = run("cluster", "baseline", "add", place, "n2")
+    assert added.exit_code == 0, added.stderr
+    assert added.stderr.splitlines()[-1] == "n2 votes, and holds a copy of 2 partitions"
+    assert run("cluster", "baseline", "remove", place, "n1").exit_code == 0
+    last = run("cluster", "baseline", "remove", place, "n2")
+    assert last.exit_code == 3
+    assert "0 members that hold data would stay" in last.stderr
+    assert run("cluster", "baseline", "add", place, "n9").exit_code == 4
+
+    cluster = read_cluster(str(place))
+    seed = cluster.members[1].address
+    join = ("--join", seed, "--listen", f"127.0.0.1:{free_port()}", "--name")
+    with server(tmp_path / "other", *join, "n1") as process:
+        assert "n1 is a member of that cluster already" in process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+    assert not (tmp_path / "other").exists()
+    made = run("server", "init", tmp_path / "other", "--name", "n1", "--members", MEMBERS)
+    assert made.exit_code == 0
+    with server(tmp_path / "other", *join, "n4") as process:
+        told_other = process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+    assert f"and cluster {cluster.cluster} answers at {seed}" in told_other
+
+    described_later = replace(
+        cluster.members[1], name="n3", id=member_id(cluster.cluster, "n3"), directory="n3",
+        address=f"127.0.0.1:{free_port()}", pid=0,
+    )  # fmt: skip
+    write_cluster(str(place), replace(cluster, members=(*cluster.members, described_later)))
+    early = run("cluster", "baseline", "add", place, "n3")
+    assert early.exit_code == 2
+    assert f"`tidelog cluster join {place} n3`" in early.stderr
+    assert run("cluster", "down", place).exit_code == 0
+    nobody = run("cluster", "join", place)
+    assert nobody.exit_code == 6
+    assert f"`tidelog cluster up --dir {place}`" in nobody.stderr
+    back = run("cluster", "up", "--dir", place)
+    assert back.exit_code == 0
+    assert f"n3 has no store: `tidelog cluster join {place} n3`" in back.stderr
+    assert "and holds" not in run("cluster", "join", place).stderr
+    assert seats(run, place)["n3"]["stage"] == "waiting"
+
+
+def test_nobody_answers_who_joins(tmp_path: Path) -> None:
+    seed = f"127.0.0.1:{free_port()}"
+    join = ("--join", seed, "--listen", f"127.0.0.1:{free_port()}")
+    with server(tmp_path / "one", *join) as process:
+        told = process.communicate(timeout=60)[1]
+    assert process.returncode == 3
+    assert f"no member tells of its cluster: {seed}: " in told
+    assert "Name the addresses of members that run." in told
+    assert not (tmp_path / "one").exists()
 
 
 def test_a_cluster_that_was_described_and_not_made_is_gone_on_with(run: Run, place: Path) -> None:
