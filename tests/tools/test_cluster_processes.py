@@ -400,6 +400,41 @@ def test_what_the_page_shows_is_what_is_printed(
             run("cluster", "down", place)
 
 
+WALK = PAGE.parents[1] / "examples" / "cluster_walk.py"
+
+
+def walk(tmp_path: Path) -> subprocess.Popen[str]:
+    """The example, with a place for its temporary directory."""
+    command = [sys.executable, str(WALK), str(free_port())]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+
+
+def test_the_walk_prints_what_the_page_shows(tmp_path: Path) -> None:
+    (expected,) = re.findall(r"^```text\n(# Three members.*?)^```$", PAGE.read_text(), re.S | re.M)
+    with walk(tmp_path) as process:
+        printed = process.communicate(timeout=300)[0]
+    assert process.returncode == 0
+    assert is_shown(printed, expected), f"{printed}\nis not\n{expected}"
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_walk_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
+    with walk(tmp_path) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("killed n2"):
+            pass
+        (place,) = tmp_path.glob("*/walk")
+        assert pid_of(str(place / "n1"))
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert [pid_of(str(place / name)) for name in ("n1", "n2", "n3")] == [0, 0, 0]
+    assert os.listdir(tmp_path) == []
+
+
 # ------------------------------------------------------------------ held wrong
 
 
