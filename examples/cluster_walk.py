@@ -85,7 +85,7 @@ def walk(port: tuple[str, ...]) -> None:
     tool("explain", NAME, "0")
 
     say(
-        "A fourth member joins. It votes when it has been there for some seconds, and gets its part."
+        "A fourth member joins. Some seconds later it votes, and gets its part of the data."
     )
     tool("join", NAME)
     tool("baseline", "show", NAME)

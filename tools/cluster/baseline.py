@@ -4,7 +4,7 @@
 stage    what it means
 ======== ==========================================================================
 in       it is of the baseline: it votes, and holds its part, or gets it
-joining  it is of ``cluster.toml``, and the cluster does not know it yet
+joining  it is of the file, and the cluster does not know it yet
 entering it is known, and enters the baseline when it has been there for long enough
 waiting  it is known, and enters when somebody asks for it
 leaving  it is of the baseline until others hold what it holds, or it has something still
