@@ -84,9 +84,7 @@ def walk(port: tuple[str, ...]) -> None:
     tool("start", NAME, "n2")
     tool("explain", NAME, "0")
 
-    say(
-        "A fourth member joins. Some seconds later it votes, and gets its part of the data."
-    )
+    say("A fourth member joins. Some seconds later it votes, and gets its part of the data.")
     tool("join", NAME)
     tool("baseline", "show", NAME)
     read()

@@ -915,11 +915,12 @@ def test_who_waits_to_be_asked_for_is_told_how() -> None:
 
 def test_what_moves_to_a_member_that_entered_is_counted() -> None:
     found = grown((N1, N2, N3, N4, V1), ((N4,), (), (), ()))
-    assert not is_settled(found, shares_of(found)), "four hold data, and three are placed"
     assert told_of(found) == "1 of 4 partitions is on the way to others"
     seats = {seat.member: seat for seat in seats_of(found, shares_of(found))}
     assert (seats["n1"].to_go, seats["n4"].to_come, seats["n4"].copies) == (1, 1, 0)
     assert partition_rows(shares_of(found))[0]["goal"] == ["n4"]
+    early = grown((N1, N2, N3, N4, V1))
+    assert not is_settled(early, shares_of(early)), "four hold data, and three are placed"
     placed = [m.bytes for m in (N1, N2, N3, N4)]
     moving = grown((N1, N2, N3, N4, V1), ((N4,), (), (), ()), placed=placed)
     assert not is_settled(moving, shares_of(moving))
@@ -928,7 +929,7 @@ def test_what_moves_to_a_member_that_entered_is_counted() -> None:
 
 
 def test_who_leaves_is_out_once_it_holds_nothing_and_does_not_vote() -> None:
-    asked = {"wanted": [[N3.bytes, False]], "placed": [N1.bytes, N2.bytes]}
+    asked: dict[str, Any] = {"wanted": [[N3.bytes, False]], "placed": [N1.bytes, N2.bytes]}
     leaving = grown(goals=((), (), (N2,), ()), **asked)
     assert told_of(leaving) == (
         "n4 is entering; n3 is leaving; 1 of 4 partitions is on the way to others"
@@ -953,6 +954,7 @@ def test_only_who_votes_counts_for_a_majority() -> None:
     alone = replace(found, answers={**found.answers, "n1": MemberAnswer(pid=0)})
     assert alone.voting == ["n1", "n2", "n3"], "nobody tells"
     assert found.majority
+    assert grown((N1,), voters=[], coordinator=N2.bytes).majority, "n1 alone is one"
     assert "majority" not in {block.kind for block in blocks(found)}
     lost = grown((N1, N2, N3), majority=False)
     [block, *_] = blocks(lost)
