@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -254,16 +255,15 @@ def test_who_joins_waits_to_be_asked_for_if_the_cluster_was_made_so(
     cluster = read_cluster(str(place))
     seed = cluster.members[1].address
     join = ("--join", seed, "--listen", f"127.0.0.1:{free_port()}", "--name")
-    with server(tmp_path / "other", *join, "n1") as process:
-        assert "n1 is a member of that cluster already" in process.communicate(timeout=60)[1]
-    assert process.returncode == 2
+    refused = refused_server(tmp_path / "other", *join, "n1")
+    assert refused.returncode == 2
+    assert "n1 is a member of that cluster already" in refused.stderr
     assert not (tmp_path / "other").exists()
     made = run("server", "init", tmp_path / "other", "--name", "n1", "--members", MEMBERS)
     assert made.exit_code == 0
-    with server(tmp_path / "other", *join, "n4") as process:
-        told_other = process.communicate(timeout=60)[1]
-    assert process.returncode == 2
-    assert f"and cluster {cluster.cluster} answers at {seed}" in told_other
+    refused = refused_server(tmp_path / "other", *join, "n4")
+    assert refused.returncode == 2
+    assert f"and cluster {cluster.cluster} answers at {seed}" in refused.stderr
 
     described_later = replace(
         cluster.members[1], name="n3", id=member_id(cluster.cluster, "n3"), directory="n3",
@@ -287,11 +287,10 @@ def test_who_joins_waits_to_be_asked_for_if_the_cluster_was_made_so(
 def test_nobody_answers_who_joins(tmp_path: Path) -> None:
     seed = f"127.0.0.1:{free_port()}"
     join = ("--join", seed, "--listen", f"127.0.0.1:{free_port()}")
-    with server(tmp_path / "one", *join) as process:
-        told = process.communicate(timeout=60)[1]
-    assert process.returncode == 3
-    assert f"no member tells of its cluster: {seed}: " in told
-    assert "Name the addresses of members that run." in told
+    refused = refused_server(tmp_path / "one", *join)
+    assert refused.returncode == 3
+    assert f"no member tells of its cluster: {seed}: " in refused.stderr
+    assert "Name the addresses of members that run." in refused.stderr
     assert not (tmp_path / "one").exists()
 
 
@@ -422,16 +421,20 @@ def test_the_walk_prints_what_the_page_shows(tmp_path: Path) -> None:
 
 
 def test_a_walk_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
-    with walk(tmp_path) as process:
+    with walk(tmp_path) as process, ExitStack() as held:
         assert process.stdout is not None
         while not process.stdout.readline().startswith("killed n2"):
             pass
         (place,) = tmp_path.glob("*/walk")
-        assert pid_of(str(place / "n1"))
+        members = [held.enter_context(process_of(str(place / name))) for name in ("n1", "n3")]
         os.killpg(process.pid, signal.SIGINT)
         process.communicate(timeout=60)
+        for member in members:
+            assert member is not None
+            ended = member.ended(0)
+            member.send(signal.SIGKILL)
+            assert ended
     assert process.returncode == 130
-    assert [pid_of(str(place / name)) for name in ("n1", "n2", "n3")] == [0, 0, 0]
     assert os.listdir(tmp_path) == []
 
 
@@ -592,9 +595,18 @@ def test_a_socket_at_which_somebody_listens_is_left_to_them(run: Run, tmp_path: 
     assert "another path with --socket" in done.stderr
 
 
+SERVER = (sys.executable, "-m", "tidelog", "server", "run")
+
+
 def server(*arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tidelog", "server", "run", *map(str, arguments)]
+    command = [*SERVER, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def refused_server(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """What is said by a server that ends by itself."""
+    command = [*SERVER, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_a_cluster_of_one_listens_on_a_socket_of_its_owner(tmp_path: Path) -> None:
