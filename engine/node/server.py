@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from uuid import UUID
 
 import trio
@@ -27,6 +28,8 @@ log = logging.getLogger("tidelog.node")
 
 DEFAULT_TIMING = Timing()
 DEFAULT_OPTIONS = Options()
+CHECK_S_MAX = 1.0
+"""Seconds in which seeds may tell a member that has joined before of which cluster they are."""
 
 
 async def run_member(
@@ -99,22 +102,12 @@ async def _join(environment: Environment, directory: str, newcomer: Newcomer) ->
     """Make the directory of a new member of a cluster that runs, unless it is that already."""
     with translated_disk(f"looking into {directory}"):
         is_of = cluster_at(environment, directory)
-    try:
-        topology = await fetch_topology(environment, newcomer.seeds)
-    except ClusterError:
-        if is_of is None:
-            raise
-        return  # it knows whom to look for
+    if is_of is not None:
+        await _check_cluster(environment, directory, newcomer, is_of)
+        return
+    topology = await fetch_topology(environment, newcomer.seeds)
     cluster = topology.cluster
     assert cluster is not None
-    if is_of is not None:
-        if is_of != cluster:
-            raise UsageError(
-                f"{directory} is that of a member of cluster {is_of}, and cluster {cluster} "
-                f"answers at {', '.join(newcomer.seeds)}",
-                hint="Name another directory, or the addresses of its own cluster.",
-            )
-        return
     if newcomer.name is None:
         member = UUID(bytes=environment.new_id(), version=4)
     else:
@@ -129,6 +122,20 @@ async def _join(environment: Environment, directory: str, newcomer: Newcomer) ->
         join_member(environment, directory, member=member, topology=topology)
 
     await environment.run("open", made)
+
+
+async def _check_cluster(
+    environment: Environment, directory: str, newcomer: Newcomer, is_of: UUID
+) -> None:
+    """Raise ``UsageError`` if another cluster answers at the seeds; it need not answer."""
+    with trio.move_on_after(CHECK_S_MAX), suppress(ClusterError):
+        cluster = (await fetch_topology(environment, newcomer.seeds)).cluster
+        if cluster != is_of:
+            raise UsageError(
+                f"{directory} is that of a member of cluster {is_of}, and cluster {cluster} "
+                f"answers at {', '.join(newcomer.seeds)}",
+                hint="Name another directory, or the addresses of its own cluster.",
+            )
 
 
 def _known_as(opened: OpenMember, newcomer: Newcomer | None) -> tuple[str, bool]:
