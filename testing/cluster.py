@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TypeVar
-from uuid import UUID, uuid5
+from uuid import UUID
 
 import trio
 
@@ -31,6 +31,7 @@ from ..affinity.changes import Decision
 from ..affinity.errors import TidelogError
 from ..affinity.partitions import partition_of
 from ..affinity.topology import FIRST_NAMESPACE, Topology
+from ..engine.agreement.identity import member_id
 from ..engine.agreement.timing import Timing
 from ..engine.client.copies import ReadFrom
 from ..engine.client.tasks import ClusterTasksDatabase
@@ -127,9 +128,14 @@ class SimCluster:
     def __repr__(self) -> str:
         return f"<SimCluster seed={self.world.seed} of {len(self.names)}>"
 
+    @property
+    def founders(self) -> frozenset[UUID]:
+        """The members that began the cluster."""
+        return frozenset(member for member, _ in self._members)
+
     def member_id(self, name: str) -> UUID:
         """Return the id of a member."""
-        return uuid5(self._id, name)
+        return member_id(self._id, name)
 
     def run(self, scenario: Callable[[SimCluster], Awaitable[T]]) -> T:
         """Return ``await scenario(self)``; the world ends behind it."""
@@ -213,7 +219,7 @@ class SimCluster:
         """Start a new member of that name, with an empty disk, which joins the cluster."""
         seeds = tuple(f"{other}:{PORT}" for other in self.names)
         self._newcomers[name] = Newcomer(
-            seeds=seeds, address=f"{name}:{PORT}", member=self.member_id(name), voter=voter
+            seeds=seeds, address=f"{name}:{PORT}", name=name, voter=voter
         )
         self.names.append(name)
         self.nodes[name] = self.world.add(name, self._program)

@@ -56,11 +56,11 @@ class Answers:
         return self._heard.get(member, self._elected) > now - self._timing.member_timeout
 
     def steadily(self, incarnation: Incarnation, now: float) -> bool:
-        """Tell whether an incarnation has answered for long, without a gap, and still does."""
-        since = self._steady.get(incarnation)
-        if since is None or not self.lately(incarnation.member, now):
+        """Tell whether an incarnation has answered for long, without a gap, and lately."""
+        since, member = self._steady.get(incarnation), incarnation.member
+        if since is None or not self.lately(member, now):
             return False
-        return now >= since + self._timing.join_wait
+        return self._heard[member] >= since + self._timing.join_wait
 
     # -------------------------------------------------------------- who outlived whom
 

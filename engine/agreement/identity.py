@@ -16,10 +16,15 @@ heard of its own joining would hold none that the log has.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from ...affinity.topology import Incarnation, Topology
 from .messages import Credentials
+
+
+def member_id(cluster: UUID, name: str) -> UUID:
+    """Return the id of a member: the same wherever it is asked for."""
+    return uuid5(cluster, name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

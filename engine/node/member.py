@@ -74,7 +74,7 @@ from .partitions import Partitions, just_started
 from .prepared import outcome_of
 from .requests import Requests
 from .supplying import Supplies
-from .views import members_of, told_copies, told_view
+from .views import baseline_of, members_of, told_copies, told_view
 
 TICK_S = 0.05
 """Seconds between looks at what waits for a lease, and at whether a checkpoint is due."""
@@ -544,6 +544,7 @@ class RunningMember:
             "just_started": partitions.just_started(now),
             "decided": topology.index,
             "members": members_of(topology),
+            **baseline_of(topology),
             "lease_us": max(int((agreement.lease.end - now) * 1e6), 0)
             if agreement.lease.end > now
             else 0,
@@ -778,7 +779,8 @@ def _is_effective(change: TopologyChange, before: Topology, topology: Topology) 
             gone = [one.id for one in before.namespaces.values() if one.name == name]
             return bool(gone) and not set(gone) & topology.namespaces.keys()
         case MemberWanted(member=member, wanted=wanted):
-            return member in topology.members and topology.members[member].wanted is wanted
+            known = topology.members.get(member)
+            return known is not None and known.wanted is wanted
         case MemberLost(member=member):
             return member in topology.members and topology.members[member].lost
         case PartitionReset():

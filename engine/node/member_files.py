@@ -26,6 +26,7 @@ from ...wal.ports import Directory
 from ..agreement.identity import DiskIdentity, misfit
 from ..agreement.journal import Journal
 from ..agreement.noting import Restored, noted_records, restored, snapshot_of
+from ..files.manifest import read as manifest_at
 from ..store.claim import Claim, claim_store
 from ..store.creation import Membership, check_partition_count, create_store
 from ..store.options import Options
@@ -33,7 +34,12 @@ from ..store.place import check_place, make_place, take_lock
 from ..store.store_files import StoreFiles, open_files
 from ..system.disk_errors import translated_disk
 from ..system.environment import Environment
-from ..system.layout import CONFIG_LOG_NAME, MANIFEST_NAME, NEW_CONFIG_LOG_NAME
+from ..system.layout import (
+    CONFIG_LOG_NAME,
+    MANIFEST_NAME,
+    NEW_CONFIG_LOG_NAME,
+    SERVER_LOG_NAME,
+)
 
 REMAINS = frozenset((CONFIG_LOG_NAME, NEW_CONFIG_LOG_NAME))
 """What an ``init_member`` that was interrupted leaves beside the files of a store."""
@@ -65,14 +71,17 @@ def first_decision(
     partitions: int,
     backups: int = 0,
     min_in_sync: int = 1,
+    auto_join: bool = True,
 ) -> Decision:
     """Return what begins a cluster: each of its members makes the same by itself (C9).
 
-    Whoever is made with other members, addresses, partitions, backups or copies to write to has
-    another history, and is told so.
+    Whoever is made with other members, addresses, partitions, backups or copies to write to, or
+    with another ``auto_join``, has another history, and is told so.
     """
     rows = assign([member for member, _ in members], partitions, backups)
     places = " ".join(f"{member}={address}" for member, address in sorted(members))
+    if not auto_join:
+        places += ", who enter when they are asked to"
     return Decision(
         1,
         (
@@ -86,6 +95,7 @@ def first_decision(
                 spaces=(Space(0, partitions, backups),),
                 rows=tuple(map(tuple, rows)),
                 min_in_sync=min_in_sync,
+                auto_join=auto_join,
             ),
         ),
     )
@@ -101,6 +111,7 @@ def init_member(
     partitions: int,
     backups: int = 0,
     min_in_sync: int = 1,
+    auto_join: bool = True,
 ) -> None:
     """Make the directory of a member that begins a cluster together with ``members``.
 
@@ -120,7 +131,7 @@ def init_member(
         )
     if member not in dict(members):
         raise UsageError(f"member {member} is not among the members of its cluster")
-    decision = first_decision(cluster, members, partitions, backups, min_in_sync)
+    decision = first_decision(cluster, members, partitions, backups, min_in_sync, auto_join)
     [begun] = decision.changes
     assert isinstance(begun, Begun)
     membership = Membership(
@@ -138,21 +149,25 @@ def init_member(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newcomer:
-    """Who a new member of a cluster that runs will be: its id, its address, what it is for.
+    """Who a new member of a cluster that runs will be: its name, its address, what it is for.
 
-    ``seeds`` are addresses of members that may tell of the cluster.
+    ``seeds`` are addresses of members that may tell of the cluster.  Without a name its id is a
+    random one.
     """
 
     seeds: tuple[str, ...]
     address: str
-    member: UUID | None = None
+    name: str | None = None
     voter: bool = False
 
 
-def is_member(environment: Environment, directory: str) -> bool:
-    """Tell whether a directory is that of a member, or of a store, already."""
+def cluster_at(environment: Environment, directory: str) -> UUID | None:
+    """Return the cluster whose member's directory this is; None if it is not a member's."""
     disk = environment.disk
-    return disk.kind(directory) is not None and MANIFEST_NAME in disk.directory(directory).names()
+    if disk.kind(directory) is None or MANIFEST_NAME not in disk.directory(directory).names():
+        return None
+    cluster = manifest_at(disk.directory(directory)).cluster
+    return None if cluster is None else UUID(cluster)
 
 
 def join_member(
@@ -200,7 +215,7 @@ def _empty_place(environment: Environment, directory: str) -> Iterator[Directory
 def _check_remains(environment: Environment, directory: str) -> set[str]:
     """Return what an interrupted ``init_member`` left; raise if there is anything else."""
     names = set(environment.disk.directory(directory).names())
-    strangers = names - REMAINS - {"lock", "wal", "data", "readers"}
+    strangers = names - REMAINS - {"lock", "wal", "data", "readers", SERVER_LOG_NAME}
     if MANIFEST_NAME in names or strangers:
         what = "holds a store already" if MANIFEST_NAME in names else "is not empty"
         raise UsageError(

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from uuid import UUID
 
 import trio
 
 from ...affinity.errors import ClusterError, TidelogError, UsageError
+from ..agreement.identity import member_id
 from ..agreement.timing import Timing
 from ..net.addresses import address_of, check_address
 from ..store.options import Options
+from ..system.disk_errors import translated_disk
 from ..system.environment import Address, Environment
 from .joining import fetch_topology
 from .member import RunningMember
-from .member_files import Newcomer, OpenMember, is_member, join_member, open_member
+from .member_files import Newcomer, OpenMember, cluster_at, join_member, open_member
 
 log = logging.getLogger("tidelog.node")
 
 DEFAULT_TIMING = Timing()
 DEFAULT_OPTIONS = Options()
+CHECK_S_MAX = 1.0
+"""Seconds in which seeds may tell a member that has joined before of which cluster they are."""
 
 
 async def run_member(
@@ -46,11 +51,12 @@ async def run_member(
     ``listen`` is where it accepts connections, if not at the address by which the others know it;
     a path and port 0 is a Unix socket.  A ``newcomer`` joins a cluster that runs, with a directory
     that is made if there is none.  ``ready`` hears where it listens, ``started`` of each
-    incarnation.  Raises ``UsageError`` for an address off loopback without ``insecure``, and for a
-    cluster of several if the member is to be ``alone``; what ``open_member`` raises;
-    ``ClusterError`` if the cluster will not have this disk.
+    incarnation.  Raises ``UsageError`` for an address off loopback without ``insecure``, for a
+    cluster of several if the member is to be ``alone``, and for a newcomer that is a member of
+    another cluster, or has the name of another member; what ``open_member`` raises;
+    ``ClusterError`` if the cluster will not have this disk, or nobody tells a newcomer of it.
     """
-    if newcomer is not None and not is_member(environment, directory):
+    if newcomer is not None:
         await _join(environment, directory, newcomer)
     while not stop.is_set():
         opened = await environment.run("open", lambda: open_member(environment, directory, options))
@@ -93,14 +99,43 @@ def _check_alone(directory: str, opened: OpenMember) -> None:
 
 
 async def _join(environment: Environment, directory: str, newcomer: Newcomer) -> None:
-    """Make the directory of a new member of a cluster that runs."""
+    """Make the directory of a new member of a cluster that runs, unless it is that already."""
+    with translated_disk(f"looking into {directory}"):
+        is_of = cluster_at(environment, directory)
+    if is_of is not None:
+        await _check_cluster(environment, directory, newcomer, is_of)
+        return
     topology = await fetch_topology(environment, newcomer.seeds)
-    member = newcomer.member or UUID(bytes=environment.new_id(), version=4)
+    cluster = topology.cluster
+    assert cluster is not None
+    if newcomer.name is None:
+        member = UUID(bytes=environment.new_id(), version=4)
+    else:
+        member = member_id(cluster, newcomer.name)
+    if member in topology.members:
+        raise UsageError(
+            f"{newcomer.name} is a member of that cluster already, in another directory",
+            hint="Give another --name. Whose disk is lost does not come back under its old one.",
+        )
 
     def made() -> None:
         join_member(environment, directory, member=member, topology=topology)
 
     await environment.run("open", made)
+
+
+async def _check_cluster(
+    environment: Environment, directory: str, newcomer: Newcomer, is_of: UUID
+) -> None:
+    """Raise ``UsageError`` if another cluster answers at the seeds; it need not answer."""
+    with trio.move_on_after(CHECK_S_MAX), suppress(ClusterError):
+        cluster = (await fetch_topology(environment, newcomer.seeds)).cluster
+        if cluster != is_of:
+            raise UsageError(
+                f"{directory} is that of a member of cluster {is_of}, and cluster {cluster} "
+                f"answers at {', '.join(newcomer.seeds)}",
+                hint="Name another directory, or the addresses of its own cluster.",
+            )
 
 
 def _known_as(opened: OpenMember, newcomer: Newcomer | None) -> tuple[str, bool]:

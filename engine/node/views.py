@@ -17,6 +17,18 @@ def members_of(topology: Topology) -> list[list[object]]:
     ]
 
 
+def baseline_of(topology: Topology) -> Mapping[str, Any]:
+    """Return who votes and who holds data, and what was asked for, as ``status`` has it."""
+    members = sorted(topology.members.items())
+    return {
+        "baseline": [member.bytes for member in topology.baseline],
+        "placed": [member.bytes for member in topology.placed],
+        "voters": [member.bytes for member, known in members if known.voter],
+        "wanted": [[m.bytes, known.wanted] for m, known in members if known.wanted is not None],
+        "auto_join": topology.auto_join,
+    }
+
+
 def told_view(topology: Topology) -> list[object]:
     """Return the view of a topology, as ``welcome`` and ``topology`` have it."""
     places = {member: place for place, member in enumerate(sorted(topology.members))}
@@ -59,6 +71,7 @@ def told_copies(
         "decided": decided,
         "partitions": [one.row.partition for one in copies],
         "rows": row_members(copies),
+        "goals": [[member.bytes for member in one.goal] for one in copies],
         "epochs": [one.epoch for one in copies],
         "authors": [one.author.member.bytes for one in copies],
         "boots": [one.author.boot for one in copies],

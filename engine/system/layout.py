@@ -17,6 +17,8 @@ NEW_CONFIG_LOG_NAME = "config.tmp"
 
 CLUSTER_FILE_NAME = "cluster.toml"
 """What `tidelog cluster` writes of the members that it runs on one machine."""
+SERVER_LOG_NAME = "server.log"
+"""What a member has printed that `tidelog cluster` runs: it is there before anything else."""
 
 LOCK_NAME = "lock"
 WAL_NAME = "wal"

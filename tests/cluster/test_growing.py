@@ -15,6 +15,7 @@ from support.copies import Group, live
 from support.raw_client import FailureError
 from tidelog.affinity.topology import PartitionCopies
 from tidelog.checkpoints.copies import CopyState
+from tidelog.codecs import I64, Str
 from tidelog.engine.agreement.timing import Timing
 
 QUICK = Timing(join_wait=1.0, swap_pause=0.2)
@@ -109,13 +110,18 @@ def test_writes_go_on_while_a_member_gets_its_share() -> None:
             grown_up.append(True)
 
         turn = 0
+        db = group.at.client()
+        numbers = db.map("numbers", key=Str, value=I64)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(grow)
             while not grown_up:
                 turn += 1
-                with trio.fail_after(3):
-                    await group.put(WRITTEN, b"%d" % turn)
-        await check_values(group, b"%d" % turn)
+                for i in WRITTEN:
+                    with trio.fail_after(3):
+                        await numbers.set(f"n{i}", turn)
+        assert [await numbers.get(f"n{i}") for i in WRITTEN] == [turn] * len(WRITTEN)
+        await db.aclose()
+        await check_values(group)
         await group.equal()
 
     live(scenario, timing=QUICK)
@@ -227,6 +233,19 @@ def test_a_member_that_left_comes_in_again_when_it_is_asked_for() -> None:
         assert "n1" in shares(group)
         await check_values(group, b"without it")
         await group.equal()
+
+    live(scenario, timing=QUICK)
+
+
+def test_nobody_is_asked_for_who_is_not_known() -> None:
+    # A member looked for it in the topology, did not find it, and ended.
+    async def scenario(group: Group) -> None:
+        client = await group.client()
+        for wanted in (True, False):
+            with trio.fail_after(30), pytest.raises(FailureError, match="there is no member"):
+                await client.ask("want", group.at.member_id("n9").bytes, wanted)
+        client.close()
+        await group.at.settled()
 
     live(scenario, timing=QUICK)
 

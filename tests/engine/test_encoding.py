@@ -277,6 +277,16 @@ def test_the_fewest_copies_for_a_write_are_read_as_they_were_written() -> None:
     )
 
 
+def test_whether_members_enter_by_themselves_is_the_same_for_all_who_begin() -> None:
+    members = [(ADA, "a:1"), (BOB, "b:1")]
+    [by_itself] = first_decision(ADA, members, 2).changes
+    [when_asked] = first_decision(ADA, members, 2, auto_join=False).changes
+    assert isinstance(by_itself, Begun)
+    assert isinstance(when_asked, Begun)
+    assert (by_itself.auto_join, when_asked.auto_join) == (True, False)
+    assert by_itself.history != when_asked.history
+
+
 def changed(at: list[int], value: object) -> list[Any]:
     """The plain topology with another value in one place."""
     found: list[Any] = msgpack.unpackb(msgpack.packb(TOPOLOGY))

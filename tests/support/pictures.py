@@ -27,7 +27,11 @@ def local_cluster(at: SimCluster) -> LocalCluster:
         backups=at.backups,
         members=tuple(
             LocalMember(
-                name=name, id=at.member_id(name), address=f"127.0.0.1:{7400 + n}", directory=name
+                name=name,
+                id=at.member_id(name),
+                address=f"127.0.0.1:{7400 + n}",
+                directory=name,
+                joined=at.member_id(name) not in at.founders,
             )
             for n, name in enumerate(at.names)
         ),

@@ -21,10 +21,12 @@ from uuid import UUID
 
 import trio
 
+from tidelog.engine.agreement.identity import member_id
 from tidelog.engine.node.member_files import init_member
+from tidelog.engine.system.layout import SERVER_LOG_NAME
 from tidelog.engine.system.production import production
 from tidelog.tools.cluster.running import free_ports
-from tidelog.tools.server.members import identified, member_id
+from tidelog.tools.server.members import identified
 
 from .raw_client import RawClient, connected
 from .real_links import HOST, Links
@@ -35,7 +37,6 @@ PORT_BASE = 20_000
 """Below what connections get by themselves, which would take the port of a member that is dead."""
 ANSWER_S_MAX = 2.0
 PATIENCE_S = 60.0
-LOG_NAME = "server.log"
 PROGRAM = ("-m", "tidelog")
 
 
@@ -84,7 +85,7 @@ class RealCluster:
         for name in names:
             front, behind = self._ports[name]
             await self.links.listen(name, front, behind)
-            with open(self.folder / name / LOG_NAME, "ab") as log:
+            with open(self.folder / name / SERVER_LOG_NAME, "ab") as log:
                 self._running[name] = subprocess.Popen(
                     [sys.executable, *self._program, "server", "run", self.folder / name, "-v",
                      "--listen", f"{HOST}:{behind}"],
@@ -155,7 +156,7 @@ class RealCluster:
 
     def log_lines(self, name: str) -> list[str]:
         """Return what a member has told."""
-        return (self.folder / name / LOG_NAME).read_text(errors="replace").splitlines()
+        return (self.folder / name / SERVER_LOG_NAME).read_text(errors="replace").splitlines()
 
 
 def make_members(folder: Path, cluster: UUID, fronts: Iterable[int]) -> dict[bytes, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -18,17 +19,23 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.affinity.errors import ClusterError, NotFoundError, UsageError
+from tidelog.affinity.errors import (
+    ClusterError,
+    NotEnoughMembersError,
+    NotFoundError,
+    UsageError,
+)
+from tidelog.engine.agreement.identity import member_id
 from tidelog.engine.files.manifest import decode, encode
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, Message, frame, pack_message
 from tidelog.engine.net.handshake import Introduction, Refusal
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.system.environment import address_text
-from tidelog.engine.system.layout import CLUSTER_FILE_NAME, MANIFEST_NAME
-from tidelog.tools.cluster import cli
+from tidelog.engine.system.layout import CLUSTER_FILE_NAME, MANIFEST_NAME, SERVER_LOG_NAME
+from tidelog.tools.cluster import cli, growing
+from tidelog.tools.cluster.baseline import advice, changes_text, is_settled, seats_of
 from tidelog.tools.cluster.blocks import Blocker, blocks_of, partitions_text
 from tidelog.tools.cluster.cluster_file import (
-    LOG_NAME,
     LocalCluster,
     LocalMember,
     cluster_of_toml,
@@ -36,9 +43,10 @@ from tidelog.tools.cluster.cluster_file import (
     toml_of,
     write_cluster,
 )
+from tidelog.tools.cluster.growing import newcomer_of
 from tidelog.tools.cluster.processes import command_line, end_of_log, pid_of, process_of
 from tidelog.tools.cluster.questions import PAGE, talking
-from tidelog.tools.cluster.running import LOCK_NAME, described, make_members
+from tidelog.tools.cluster.running import LOCK_NAME, described, made_members, make_members
 from tidelog.tools.cluster.shares import shares_of
 from tidelog.tools.cluster.standing import (
     MemberAnswer,
@@ -51,7 +59,6 @@ from tidelog.tools.cluster.stories import copy_text, story_of
 from tidelog.tools.cluster.tables import node_rows, partition_rows, summary_of
 from tidelog.tools.server.members import (
     identified,
-    member_id,
     named_members,
     parsed_address,
 )
@@ -187,6 +194,43 @@ def test_a_member_that_is_not_there_is_named_with_those_who_are() -> None:
     assert "n1, n2, n3" in caught.value.hint
 
 
+def joined(name: str, number: int, *, voter: bool = False) -> LocalMember:
+    """A member that came later."""
+    return LocalMember(
+        name=name,
+        id=member_id(CLUSTER, name),
+        address=f"127.0.0.1:{7399 + number}",
+        directory=name,
+        joined=True,
+        voter=voter,
+    )
+
+
+GROWN = replace(THREE, members=(*THREE.members, joined("n4", 4), joined("v1", 5, voter=True)))
+
+
+def test_the_file_says_who_came_later() -> None:
+    assert not {"joined", "voter", "auto_join"} & set(re.findall(r"\w+", toml_of(THREE)))
+    careful = replace(GROWN, auto_join=False)
+    assert cluster_of_toml(toml_of(careful)) == careful
+    assert [member.name for member in careful.founders] == ["n1", "n2", "n3"]
+    for text, problem in (
+        (toml_of(replace(GROWN, members=GROWN.members[3:])), "none of its members began"),
+        (toml_of(replace(GROWN, backups=3)), "3 is not a number of backups for 3 members"),
+        (toml_of(GROWN).replace("voter = true", "voter = 1"), "'voter' is 1"),
+    ):
+        with pytest.raises(ClusterError, match=problem):
+            cluster_of_toml(text)
+
+
+def test_who_came_later_is_not_made_with_those_who_begin(tmp_path: Path) -> None:
+    make_members(str(tmp_path), GROWN, ["n1", "n2", "n3", "n4", "v1"])
+    assert sorted(os.listdir(tmp_path)) == ["n1", "n2", "n3"]
+    told: list[str] = []
+    assert made_members(str(tmp_path), GROWN, told.append) == ["n1", "n2", "n3"]
+    assert [line.split(":")[0] for line in told] == ["n4 has no store", "v1 has no store"]
+
+
 # ------------------------------------------------------------------ processes
 
 
@@ -250,10 +294,17 @@ def test_a_member_whose_directory_was_removed_is_not_taken_for_the_new_one(
         assert f"kill {process.pid}" in done.stderr
 
 
+def test_a_process_is_found_whatever_it_was_started_with(tmp_path: Path) -> None:
+    place = str(tmp_path / "n4")
+    with sleeper(*command_line(place, ["--join", "127.0.0.1:7400"])[3:]) as process:
+        assert pid_of(place) == process.pid
+        assert pid_of(str(tmp_path / "n")) == 0
+
+
 def test_of_a_log_the_last_lines_are_shown(tmp_path: Path) -> None:
     assert end_of_log(str(tmp_path)) == []
     lines = [f"line {number} " + "x" * 100 for number in range(1000)]
-    (tmp_path / LOG_NAME).write_text("\n".join(lines) + "\n")
+    (tmp_path / SERVER_LOG_NAME).write_text("\n".join(lines) + "\n")
     assert end_of_log(str(tmp_path)) == lines[-12:]
 
 
@@ -277,6 +328,7 @@ def copies(primaries: list[int], epochs: list[int], boot: int = 1) -> dict[str, 
         "decided": 4,
         "partitions": list(range(count)),
         "rows": [[one] for one in ids],
+        "goals": [[]] * count,
         "epochs": epochs,
         "authors": ids,
         "boots": [boot] * count,
@@ -300,6 +352,11 @@ def said(of: UUID, mine: list[int], **more: Any) -> dict[str, Any]:
         "majority": True,
         "decided": 4,
         "members": view(4, [], [])[1],
+        "baseline": [N1.bytes, N2.bytes, N3.bytes],
+        "placed": [N1.bytes, N2.bytes, N3.bytes],
+        "voters": [],
+        "wanted": [],
+        "auto_join": True,
         "lease_us": 900_000,
         "partitions": mine,
         "epochs": [1] * count,
@@ -348,6 +405,12 @@ def test_a_cluster_that_serves_everything() -> None:
         "members": 3,
         "members_up": 3,
         "members_away": [],
+        "baseline": ["n1", "n2", "n3"],
+        "members_joining": [],
+        "members_waiting": [],
+        "members_leaving": [],
+        "partitions_moving": 0,
+        "changes": None,
         "majority": True,
         "coordinator": "n1",
         "term": 1,
@@ -791,6 +854,146 @@ def test_a_cluster_remembers_how_many_copies_have_to_be_there() -> None:
         text = toml_of(careful).replace("min_in_sync = 2", f"min_in_sync = {least}")
         with pytest.raises(ClusterError, match=f"{least} is not a number of copies"):
             cluster_of_toml(text)
+
+
+# ------------------------------------------------------------------ the baseline
+
+N4, V1 = (member_id(CLUSTER, name) for name in ("n4", "v1"))
+
+
+def grown(
+    baseline: tuple[UUID, ...] = (N1, N2, N3, V1),
+    goals: tuple[tuple[UUID, ...], ...] = ((), (), (), ()),
+    **more: Any,
+) -> Picture:
+    """Three members, the voter v1, and n4, which runs; partitions are with n1, n2, n3 and n1."""
+    members = [[m.bytes, 1, True, "127.0.0.1:1"] for m in (N1, N2, N3, N4, V1)]
+    told = {"members": members, "baseline": [m.bytes for m in baseline], "voters": [V1.bytes]}
+    answer = status_of(VIEW, said(N1, [0, 3], **(told | more)))
+    held = held_of(
+        [copies(VIEW[4], VIEW[5]) | {"goals": [[m.bytes for m in goal] for goal in goals]}]
+    )
+    there = MemberAnswer(pid=17, status=answer, held=held)
+    return picture_of(GROWN, {"n1": there} | dict.fromkeys(("n2", "n3", "n4", "v1"), SILENT))
+
+
+def stages(found: Picture) -> dict[str, str]:
+    return {seat.member: seat.stage for seat in seats_of(found, shares_of(found))}
+
+
+def told_of(found: Picture) -> str | None:
+    shares = shares_of(found)
+    return changes_text(seats_of(found, shares), shares)
+
+
+def test_the_baseline_is_shown_by_what_each_is_to_it() -> None:
+    found = grown()
+    assert found.voting == ["n1", "n2", "n3", "v1"]
+    shown = seats_of(found, shares_of(found))
+    rows = [(s.member, s.stage, s.votes, s.voter, s.copies, s.to_come, s.to_go) for s in shown]
+    assert rows == [
+        ("n1", "in", True, False, 2, 0, 0),
+        ("n2", "in", True, False, 1, 0, 0),
+        ("n3", "in", True, False, 1, 0, 0),
+        ("n4", "entering", False, False, 0, 0, 0),
+        ("v1", "in", True, True, 0, 0, 0),
+    ]
+    assert told_of(found) == "n4 is entering"
+    assert is_settled(found, shares_of(found))
+    assert summary(found)["members_joining"] == ["n4"]
+    assert [row["votes"] for row in node_rows(found)] == [True, True, True, False, True]
+
+
+def test_who_waits_to_be_asked_for_is_told_how() -> None:
+    found = grown(auto_join=False)
+    assert stages(found)["n4"] == "waiting"
+    shares = shares_of(found)
+    [line] = advice(seats_of(found, shares), "a place")
+    assert line.endswith("`tidelog cluster baseline add 'a place' n4`")
+    assert stages(grown(auto_join=False, wanted=[[N4.bytes, True]]))["n4"] == "entering"
+
+
+def test_what_moves_to_a_member_that_entered_is_counted() -> None:
+    found = grown((N1, N2, N3, N4, V1), ((N4,), (), (), ()))
+    assert told_of(found) == "1 of 4 partitions is on the way to others"
+    seats = {seat.member: seat for seat in seats_of(found, shares_of(found))}
+    assert (seats["n1"].to_go, seats["n4"].to_come, seats["n4"].copies) == (1, 1, 0)
+    assert partition_rows(shares_of(found))[0]["goal"] == ["n4"]
+    early = grown((N1, N2, N3, N4, V1))
+    assert not is_settled(early, shares_of(early)), "four hold data, and three are placed"
+    placed = [m.bytes for m in (N1, N2, N3, N4)]
+    moving = grown((N1, N2, N3, N4, V1), ((N4,), (), (), ()), placed=placed)
+    assert not is_settled(moving, shares_of(moving))
+    still = grown((N1, N2, N3, N4, V1), placed=placed)
+    assert is_settled(still, shares_of(still))
+
+
+def test_who_leaves_is_out_once_it_holds_nothing_and_does_not_vote() -> None:
+    asked: dict[str, Any] = {"wanted": [[N3.bytes, False]], "placed": [N1.bytes, N2.bytes]}
+    leaving = grown(goals=((), (), (N2,), ()), **asked)
+    assert told_of(leaving) == (
+        "n4 is entering; n3 is leaving; 1 of 4 partitions is on the way to others"
+    )
+    assert summary(leaving)["members_leaving"] == ["n3"]
+    assert stages(grown((N1, N2, V1), **asked))["n3"] == "leaving", "it holds partition 2"
+    assert stages(grown(wanted=[[N4.bytes, False]]))["n4"] == "out"
+
+
+def test_a_member_of_the_file_that_nobody_knows_is_joining() -> None:
+    members = [[m.bytes, 1, True, "127.0.0.1:1"] for m in (N1, N2, N3, V1)]
+    found = grown(members=members)
+    assert stages(found)["n4"] == "joining"
+    gone = replace(found, answers={**found.answers, "n4": MemberAnswer(pid=0)})
+    [line] = advice(seats_of(gone, shares_of(gone)), "here")
+    assert line == "n4 is not known yet: `tidelog cluster join here n4`"
+
+
+def test_only_who_votes_counts_for_a_majority() -> None:
+    found = grown((N1,), voters=[])
+    assert found.voting == ["n1"]
+    alone = replace(found, answers={**found.answers, "n1": MemberAnswer(pid=0)})
+    assert alone.voting == ["n1", "n2", "n3"], "nobody tells"
+    assert found.majority
+    assert grown((N1,), voters=[], coordinator=N2.bytes).majority, "n1 alone is one"
+    assert "majority" not in {block.kind for block in blocks(found)}
+    lost = grown((N1, N2, N3), majority=False)
+    [block, *_] = blocks(lost)
+    assert (block.kind, block.members) == ("majority", ("n2", "n3"))
+    assert "2 of 3 members are needed" in block.text
+
+
+def test_who_joins_is_new_or_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = str(tmp_path)
+
+    def joins(found: Picture, name: str | None = None, *, voter: bool = False) -> LocalMember:
+        monkeypatch.setattr(growing, "look", lambda *_place: found)
+        return newcomer_of(place, found.cluster, name, voter=voter, base_port=None)
+
+    assert joins(grown()).name == "n4", "it is entering still"
+    new = joins(grown((N1, N2, N3, N4, V1)))
+    assert (new.name, new.joined, new.voter, new.id) == (
+        "n5",
+        True,
+        False,
+        member_id(CLUSTER, "n5"),
+    )
+    assert new.address not in {member.address for member in GROWN.members}
+    assert read_cluster(place).member("n5") == new
+    assert joins(grown(), "w", voter=True).voter
+    assert joins(grown(), "v1").voter
+    for name, voter, problem in (
+        ("n1", False, "began the cluster"),
+        ("n4", True, "one that holds data"),
+        ("a/b", False, "not a name"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            joins(grown(), name, voter=voter)
+    (tmp_path / "n9").mkdir()
+    with pytest.raises(UsageError, match="there is a n9 in"):
+        joins(grown(), "n9")
+    nobody = picture_of(GROWN, dict.fromkeys(("n1", "n2", "n3", "n4", "v1"), SILENT))
+    with pytest.raises(NotEnoughMembersError, match="nobody can join"):
+        joins(nobody)
 
 
 @pytest.mark.parametrize("command", ["server", "cluster"])

@@ -16,6 +16,7 @@ from click.testing import Result
 
 from support.pictures import local_cluster, picture_in
 from tidelog import codecs
+from tidelog.affinity.changes import MemberWanted
 from tidelog.errors import TidelogError
 from tidelog.testing import SimCluster
 from tidelog.testing.cluster import DIRECTORY
@@ -140,6 +141,35 @@ async def a_log_failed(at: SimCluster) -> int:
     return 1
 
 
+async def _entering(at: SimCluster, *, voter: bool = False) -> None:
+    at.join("n4", voter=voter)
+    while at.member_id("n4") not in at.topology().members:
+        await trio.sleep(0.02)
+
+
+async def a_member_is_about_to_enter(at: SimCluster) -> int:
+    await _entering(at, voter=True)
+    return 0
+
+
+async def partitions_are_on_their_way_to_a_member_that_entered(at: SimCluster) -> int:
+    await _entering(at)
+    while not (moving := [copies for copies in at.topology().partitions if copies.goal]):
+        await trio.sleep(0.02)
+    return moving[0].row.partition
+
+
+async def a_member_leaves(at: SimCluster) -> int:
+    name = next(name for name in at.names if name != at.coordinator())
+    held = [p for p in range(at.partitions) if at.primary(p) == name]
+    change = MemberWanted(member=at.member_id(name), wanted=False)
+    heard: list[Exception | None] = []
+    at.member(at.names[0]).change(change, at.member(at.names[0]).now + 10, heard.append)
+    while at.topology().placed == at.topology().baseline:
+        await trio.sleep(0.02)
+    return held[0]
+
+
 PICTURES = [
     (whole, 3, 2),
     (a_primary_was_just_killed, 3, 2),
@@ -152,6 +182,9 @@ PICTURES = [
     (the_power_was_cut_and_one_is_not_back, 3, 2),
     (the_last_copies_are_away, 5, 1),
     (a_log_failed, 3, 0),
+    (a_member_is_about_to_enter, 3, 2),
+    (partitions_are_on_their_way_to_a_member_that_entered, 3, 1),
+    (a_member_leaves, 3, 1),
 ]
 
 
@@ -187,14 +220,19 @@ def test_every_picture_as_it_always_was(
     write_cluster(str(tmp_path), local_cluster(at))
     monkeypatch.setattr(cli, "look", lambda *_place: picture)
     shown = ""
-    for arguments in (("status",), ("partitions",), ("partition", partition), ("exchanges",)):
-        done = run("cluster", arguments[0], tmp_path, *arguments[1:])
+    for words in (
+        "status DIR",
+        "partitions DIR",
+        f"partition DIR {partition}",
+        "exchanges DIR",
+        "baseline show DIR",
+    ):
+        done = run("cluster", *(tmp_path if word == "DIR" else word for word in words.split()))
         assert done.exit_code == 0, done.stderr
-        words = " ".join(map(str, ("tidelog cluster", arguments[0], "DIR", *arguments[1:])))
         printed = done.stdout
-        if arguments == ("exchanges",):  # how long it takes is a matter of the links
+        if words.startswith("exchanges"):  # how long it takes is a matter of the links
             printed = re.sub(r"\b(\d+)\.\d+ s", r"\1.x s", printed)
-        shown += f"$ {words}\n{printed}\n"
+        shown += f"$ tidelog cluster {words}\n{printed}\n"
     shown = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "(an id)", shown)
     shown = shown.replace(str(tmp_path), "DIR")
     # How many items say what has committed is a matter of time.

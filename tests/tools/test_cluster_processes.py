@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,9 +22,11 @@ from uuid import UUID
 import pytest
 from click.testing import Result
 
-from tidelog.engine.system.layout import CLUSTER_FILE_NAME
+import tidelog
+from tidelog.engine.agreement.identity import member_id
+from tidelog.engine.system.layout import CLUSTER_FILE_NAME, SERVER_LOG_NAME
 from tidelog.tools.cluster.blocks import PHASES
-from tidelog.tools.cluster.cluster_file import LOG_NAME, read_cluster, write_cluster
+from tidelog.tools.cluster.cluster_file import read_cluster, write_cluster
 from tidelog.tools.cluster.processes import pid_of, process_of
 from tidelog.tools.cluster.running import LOCK_NAME, described
 
@@ -38,7 +42,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     """The directory of a cluster whose members have ended when the test has."""
     folder = tmp_path / "cluster"
     yield folder
-    for directory in folder.glob("n*"):
+    for directory in folder.glob("*[0-9]"):
         with process_of(str(directory)) as process:
             if process:
                 process.send(signal.SIGKILL)
@@ -110,7 +114,7 @@ def test_a_cluster_comes_up_loses_a_member_gets_it_back_and_ends(run: Run, place
     assert run("cluster", "down", place).stderr == "no member runs\n"
     assert [member.pid for member in read_cluster(str(place)).members] == [0, 0, 0]
     for name in ("n1", "n2", "n3"):
-        assert "ended in order" in (place / name / LOG_NAME).read_text()
+        assert "ended in order" in (place / name / SERVER_LOG_NAME).read_text()
     assert document(run("cluster", "status", place, "--json"))["members_up"] == 0
 
     alone = run("cluster", "start", place, "n1")
@@ -200,6 +204,114 @@ def test_with_copies_a_partition_tells_its_story_while_a_member_is_away(
     assert "nobody tells of any" in run("cluster", "partitions", place).stderr
 
 
+def seats(run: Run, place: Path) -> dict[str, dict[str, Any]]:
+    """What each member is to the baseline."""
+    rows = document(run("cluster", "baseline", "show", place, "--json"))["members"]
+    return {row["member"]: row for row in rows}
+
+
+def test_members_join_one_leaves_and_all_of_them_come_back(run: Run, place: Path) -> None:
+    up = ("cluster", "up", "-n", 2, "--backups", 1, "--dir", place, "--partitions", 6)
+    assert run(*up, "--base-port", free_port()).exit_code == 0
+    with tidelog.connect(place) as db:
+        db.map("m", key=tidelog.codecs.Str, value=tidelog.codecs.I64)["here"] = 7
+    voter = run("cluster", "join", place, "v1", "--voter")
+    assert (voter.exit_code, voter.stderr.splitlines()[-1]) == (0, "v1 votes, and holds nothing")
+    third = run("cluster", "join", place)
+    assert third.exit_code == 0, third.stderr
+    assert third.stderr.splitlines()[-1] == "n3 votes, and holds a copy of 4 partitions"
+    again = run("cluster", "join", place, "n3")
+    assert (again.exit_code, again.stderr.splitlines()[0]) == (0, "n3 runs already")
+    assert {name: row["copies"] for name, row in seats(run, place).items()} == {
+        "n1": 4, "n2": 4, "v1": 0, "n3": 4
+    }  # fmt: skip
+    assert all(row["votes"] for row in seats(run, place).values())
+
+    removed = run("cluster", "baseline", "remove", place, "n1")
+    assert removed.exit_code == 0, removed.stderr
+    assert "n1 has left" in removed.stderr
+    assert (seats(run, place)["n1"]["stage"], seats(run, place)["n1"]["copies"]) == ("out", 0)
+    nodes = document(run("cluster", "nodes", place, "--json"))["nodes"]
+    assert [node["votes"] for node in nodes] == [False, True, True, True]
+    refused = run("cluster", "join", place, "n1")
+    assert refused.exit_code == 2
+    assert "n1 is one of those that began the cluster" in refused.stderr
+
+    for name in ("n1", "v1"):
+        assert run("cluster", "kill", place, name).exit_code == 0
+    status = document(run("cluster", "status", place, "--json"))
+    assert (status["majority"], status["partitions_served"]) == (True, 6), "two of three vote"
+    shown = run("cluster", "baseline", "show", place)
+    assert f"`tidelog cluster start {place} v1`" in shown.stdout
+    assert run("cluster", "start", place, "v1").exit_code == 0
+    assert run("cluster", "down", place).stderr == "ended n2, v1, n3\n"
+    assert run("cluster", "up", "-n", 2, "--dir", place).exit_code == 0
+    assert states(run, place) == ["served"] * 6
+    with tidelog.connect(place) as db:
+        assert db.map("m", key=tidelog.codecs.Str, value=tidelog.codecs.I64)["here"] == 7
+
+
+def test_who_joins_waits_to_be_asked_for_if_the_cluster_was_made_so(
+    run: Run, place: Path, tmp_path: Path
+) -> None:
+    up = ("cluster", "up", *ONE, place, "--base-port", free_port())
+    assert run(*up, "--no-auto-join").exit_code == 0
+    told = run("cluster", "join", place)
+    assert told.exit_code == 0, told.stderr
+    assert f"`tidelog cluster baseline add {place} n2` lets it enter" in told.stderr
+    assert seats(run, place)["n2"]["stage"] == "waiting"
+    assert "n2 is waiting" in run("cluster", "status", place).stdout
+    added = run("cluster", "baseline", "add", place, "n2")
+    assert added.exit_code == 0, added.stderr
+    assert added.stderr.splitlines()[-1] == "n2 votes, and holds a copy of 2 partitions"
+    assert run("cluster", "baseline", "remove", place, "n1").exit_code == 0
+    last = run("cluster", "baseline", "remove", place, "n2")
+    assert last.exit_code == 3
+    assert "0 members that hold data would stay" in last.stderr
+    assert run("cluster", "baseline", "add", place, "n9").exit_code == 4
+
+    cluster = read_cluster(str(place))
+    seed = cluster.members[1].address
+    join = ("--join", seed, "--listen", f"127.0.0.1:{free_port()}", "--name")
+    refused = refused_server(tmp_path / "other", *join, "n1")
+    assert refused.returncode == 2
+    assert "n1 is a member of that cluster already" in refused.stderr
+    assert not (tmp_path / "other").exists()
+    made = run("server", "init", tmp_path / "other", "--name", "n1", "--members", MEMBERS)
+    assert made.exit_code == 0
+    refused = refused_server(tmp_path / "other", *join, "n4")
+    assert refused.returncode == 2
+    assert f"and cluster {cluster.cluster} answers at {seed}" in refused.stderr
+
+    described_later = replace(
+        cluster.members[1], name="n3", id=member_id(cluster.cluster, "n3"), directory="n3",
+        address=f"127.0.0.1:{free_port()}", pid=0,
+    )  # fmt: skip
+    write_cluster(str(place), replace(cluster, members=(*cluster.members, described_later)))
+    early = run("cluster", "baseline", "add", place, "n3")
+    assert early.exit_code == 2
+    assert f"`tidelog cluster join {place} n3`" in early.stderr
+    assert run("cluster", "down", place).exit_code == 0
+    nobody = run("cluster", "join", place)
+    assert nobody.exit_code == 6
+    assert f"`tidelog cluster up --dir {place}`" in nobody.stderr
+    back = run("cluster", "up", "--dir", place)
+    assert back.exit_code == 0
+    assert f"n3 has no store: `tidelog cluster join {place} n3`" in back.stderr
+    assert "and holds" not in run("cluster", "join", place).stderr
+    assert seats(run, place)["n3"]["stage"] == "waiting"
+
+
+def test_nobody_answers_who_joins(tmp_path: Path) -> None:
+    seed = f"127.0.0.1:{free_port()}"
+    join = ("--join", seed, "--listen", f"127.0.0.1:{free_port()}")
+    refused = refused_server(tmp_path / "one", *join)
+    assert refused.returncode == 3
+    assert f"no member tells of its cluster: {seed}: " in refused.stderr
+    assert "Name the addresses of members that run." in refused.stderr
+    assert not (tmp_path / "one").exists()
+
+
 def test_a_cluster_that_was_described_and_not_made_is_gone_on_with(run: Run, place: Path) -> None:
     place.mkdir()
     wanted = described(str(place), 1, 4, free_port())
@@ -238,7 +350,7 @@ def test_if_one_does_not_come_up_the_others_end(run: Run, place: Path) -> None:
     done = run(*up)
     assert done.exit_code == 3
     assert "n2 ended instead of coming up" in done.stderr
-    assert f"the end of {place / 'n2' / LOG_NAME}" in done.stderr
+    assert f"the end of {place / 'n2' / SERVER_LOG_NAME}" in done.stderr
     assert "manifest" in done.stderr
     assert [pid_of(str(place / name)) for name in ("n1", "n2", "n3")] == [0, 0, 0]
 
@@ -310,6 +422,43 @@ def test_what_the_page_shows_is_what_is_printed(
             run("cluster", "down", place)
 
 
+WALK = PAGE.parents[1] / "examples" / "cluster_walk.py"
+
+
+def walk(tmp_path: Path) -> subprocess.Popen[str]:
+    """The example, with a place for its temporary directory."""
+    command = [sys.executable, str(WALK), str(free_port())]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+
+
+def test_the_walk_prints_what_the_page_shows(tmp_path: Path) -> None:
+    (expected,) = re.findall(r"^```text\n(# Three members.*?)^```$", PAGE.read_text(), re.S | re.M)
+    with walk(tmp_path) as process:
+        printed = process.communicate(timeout=300)[0]
+    assert process.returncode == 0
+    assert is_shown(printed, expected), f"{printed}\nis not\n{expected}"
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_walk_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
+    with walk(tmp_path) as process, ExitStack() as held:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("killed n2"):
+            pass
+        (place,) = tmp_path.glob("*/walk")
+        members = [held.enter_context(process_of(str(place / name))) for name in ("n1", "n3")]
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=60)
+        ended = [member is not None and member.ended(0) for member in members]
+        for member in filter(None, members):
+            member.send(signal.SIGKILL)
+    assert (process.returncode, ended) == (130, [True, True])
+    assert os.listdir(tmp_path) == []
+
+
 # ------------------------------------------------------------------ held wrong
 
 
@@ -325,7 +474,7 @@ def test_nobody_elses_process_is_signalled(run: Run, place: Path) -> None:
         other.kill()
 
 
-COMMANDS = ("status", "exchanges", "nodes", "partitions", "down")
+COMMANDS = ("status", "exchanges", "nodes", "partitions", "down", "join", "baseline show")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -333,7 +482,7 @@ def test_a_directory_without_a_cluster_stays_as_it_is(
     run: Run, tmp_path: Path, command: str
 ) -> None:
     for where in (tmp_path, tmp_path / "none"):
-        done = run("cluster", command, where)
+        done = run("cluster", *command.split(), where)
         assert done.exit_code == 4
         assert "cluster up" in done.stderr
     assert os.listdir(tmp_path) == []
@@ -342,7 +491,7 @@ def test_a_directory_without_a_cluster_stays_as_it_is(
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_broken_file_is_told_of_by_every_command(run: Run, tmp_path: Path, command: str) -> None:
     (tmp_path / CLUSTER_FILE_NAME).write_text("cluster = 1\n")
-    for arguments in ((command, tmp_path), ("up", "--dir", tmp_path)):
+    for arguments in ((*command.split(), tmp_path), ("up", "--dir", tmp_path)):
         done = run("cluster", *arguments)
         assert done.exit_code == 3
         assert CLUSTER_FILE_NAME in done.stderr
@@ -403,6 +552,15 @@ def test_each_machine_makes_its_own_member(run: Run, tmp_path: Path) -> None:
         (["run", "{}", "--solo", "--socket", "/none/here/s"], "no directory /none/here for"),
         (["run", "{}", "--solo", "--socket", "/etc/passwd"], "something else at /etc/passwd"),
         (["run", "{}", "--listen", "7400"], "not HOST:PORT"),
+        (["run", "{}", "--join", "127.0.0.1:7400"], "--join takes --listen"),
+        (["run", "{}", "--solo", "--join", "127.0.0.1:7400"], "--solo excludes --join"),
+        (["run", "{}", "--name", "n4"], "--name and --voter are for --join"),
+        (["run", "{}", "--voter"], "--name and --voter are for --join"),
+        (["run", "{}", "--join", "here", "--listen", "127.0.0.1:1"], "'here' is not HOST:PORT"),
+        (
+            ["run", "{}", "--join", "127.0.0.1:1", "--listen", "127.0.0.1:1", "--name", "../n4"],
+            "not a name of a member",
+        ),
     ],
 )
 def test_a_server_that_is_asked_for_wrongly_makes_nothing(
@@ -458,9 +616,18 @@ def test_a_socket_at_which_somebody_listens_is_left_to_them(run: Run, tmp_path: 
     assert "another path with --socket" in done.stderr
 
 
+SERVER = (sys.executable, "-m", "tidelog", "server", "run")
+
+
 def server(*arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tidelog", "server", "run", *map(str, arguments)]
+    command = [*SERVER, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def refused_server(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """What is said by a server that ends by itself."""
+    command = [*SERVER, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_a_cluster_of_one_listens_on_a_socket_of_its_owner(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from .cluster_file import LOG_NAME
+from ...engine.system.layout import SERVER_LOG_NAME
 from .shares import Share
 from .standing import Picture
 
@@ -104,7 +104,7 @@ def _nobody(picture: Picture, folder: str) -> Blocker:
             kind="majority",
             members=tuple(silent),
             text=f"no member answers; of {names_text(silent)} there is a process",
-            next=f"wait a moment; if it stays so, look into {LOG_NAME} of each member",
+            next=f"wait a moment; if it stays so, look into {SERVER_LOG_NAME} of each member",
         )
     return Blocker(
         kind="majority",
@@ -117,17 +117,18 @@ def _nobody(picture: Picture, folder: str) -> Blocker:
 def _too_few(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blocker]:
     if picture.majority:
         return []
-    members, away = len(picture.answers), picture.away()
-    missing = members // 2 + 1 - len(picture.statuses)
+    voting = picture.voting
+    members, away = len(voting), [name for name in voting if picture.state_of(name) != "up"]
+    missing = members // 2 + 1 - (members - len(away))
     if missing <= 0:
         return [
             Blocker(
                 kind="majority",
-                members=tuple(picture.answers),
-                text=f"no coordinator leads, though {len(picture.statuses)} of {members} members "
+                members=tuple(voting),
+                text=f"no coordinator leads, though {members - len(away)} of {members} members "
                 "answer: nothing can be decided, and nothing is served",
                 next="wait some seconds; if it stays so, they do not reach each other: look into "
-                f"{LOG_NAME} of each member",
+                f"{SERVER_LOG_NAME} of each member",
             )
         ]
     needed = {name for share in shares if share.state == "unavailable" for name in share.in_sync}
@@ -202,12 +203,12 @@ def _openings(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:
                 partitions=partitions,
                 members=waits_for or (primary,),
                 text=f"{_are(partitions)} being taken over by {primary}, which {what}",
-                next=f"look for `node.copy_lacks` in {LOG_NAME} of {primary}: a disk has lost what "
-                "was synced"
+                next=f"look for `node.copy_lacks` in {SERVER_LOG_NAME} of {primary}: a disk has "
+                "lost what was synced"
                 if phase == "stuck"
                 else f"wait: who says nothing for {_seconds(picture, 'replica_timeout')} is left "
-                "out; if it stays so, look into "
-                f"{LOG_NAME} of {names_text(waits_for or (primary,))}",
+                f"out; if it stays so, look into {SERVER_LOG_NAME} of "
+                f"{names_text(waits_for or (primary,))}",
             )
         )
     return found

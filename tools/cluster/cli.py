@@ -26,9 +26,19 @@ from ...affinity.partitions import PARTITIONS_MAX
 from ...affinity.rows import REPLICAS_MAX
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.terminal import note, visible, write_fields, write_json, write_rows
+from .baseline import (
+    SEAT_COLUMNS,
+    Seat,
+    advice,
+    baseline_fields,
+    changes_text,
+    seat_text,
+    seats_of,
+)
 from .blocks import Blocker, blocks_about, blocks_of, names_text
 from .cluster_file import LocalCluster, read_cluster
 from .exchanges import EXCHANGE_COLUMNS, exchange_text, exchanges_of
+from .growing import newcomer_of, wait_until, want
 from .running import (
     changing,
     check_copies,
@@ -36,6 +46,7 @@ from .running import (
     end_members,
     kill_member,
     look,
+    made_members,
     make_members,
     move_partition,
     prepare_folder,
@@ -96,6 +107,9 @@ def cluster() -> None:
     help="Copies that have to be there for a partition to be written.  [default: 1]",
 )
 @click.option(
+    "--no-auto-join", is_flag=True, help="Members that join later enter when they are asked to."
+)
+@click.option(
     "--base-port",
     type=click.IntRange(1, 65_535),
     default=BASE_PORT,
@@ -110,6 +124,7 @@ def up(
     partitions: int | None,
     backups: int | None,
     min_in_sync: int | None,
+    no_auto_join: bool,
     base_port: int,
 ) -> None:
     """Make a cluster in a directory, or start again what is there; return when all is served.
@@ -128,12 +143,18 @@ def up(
             base_port,
             backups or 0,
             min_in_sync or 1,
+            auto_join=not no_auto_join,
         )
-        _check_same("members", members, len(found.members))
+        _check_same("members", members, len(found.founders))
         _check_same("partitions", partitions, found.partitions)
         _check_same("backups", backups, found.backups)
         _check_same("copies that have to be there", min_in_sync, found.min_in_sync)
-        names = [member.name for member in found.members]
+        if no_auto_join and found.auto_join:
+            raise UsageError(
+                "members enter the cluster that is there by themselves, and that stays so",
+                hint="Leave the option out, or name another directory.",
+            )
+        names = made_members(folder, found, partial(note, settings))
         make_members(folder, found, names)
         start_members(folder, names, partial(note, settings))
     addresses = ",".join(member.address for member in found.members)
@@ -171,7 +192,7 @@ def status(ctx: click.Context, directory: str, form: str) -> None:
 @json_options
 @click.pass_context
 def nodes(ctx: click.Context, directory: str, form: str) -> None:
-    """Show each member: its process, its lease, what it serves."""
+    """Show each member: its process, whether it votes, its lease, what it serves."""
     rows = node_rows(look(directory, read_cluster(directory)))
     if form == "text":
         write_rows(settings_of(ctx), NODE_COLUMNS, rows)
@@ -363,3 +384,109 @@ def down(ctx: click.Context, directory: str) -> None:
     read_cluster(directory)
     with changing(directory):
         end_members(directory, partial(note, settings_of(ctx)))
+
+
+# ------------------------------------------------------------------ growing and shrinking
+
+
+@cluster.command()
+@store_argument("directory")
+@click.argument("name", required=False)
+@click.option("--voter", is_flag=True, help="It votes, and holds no data.")
+@click.option("--base-port", type=click.IntRange(1, 65_535), help="The first port to try.")
+@click.pass_context
+def join(
+    ctx: click.Context, directory: str, name: str | None, voter: bool, base_port: int | None
+) -> None:
+    """Let one more member, NAME, join the cluster; return when it has its part of the data.
+
+    Given again it goes on with a member that has not come to an end of it.
+    """
+    tell = partial(note, settings_of(ctx))
+    read_cluster(directory)
+    with changing(directory):
+        found = read_cluster(directory)
+        member = newcomer_of(directory, found, name, voter=voter, base_port=base_port)
+        start_members(directory, [member.name], tell)
+    seat = wait_until(directory, member.name, _has_come, tell)
+    place = shlex.quote(directory)
+    if seat.votes:
+        tell(f"{seat.member} votes, and holds {_held(seat)}")
+    else:
+        tell(
+            f"{seat.member} has joined, and does not vote: "
+            f"`tidelog cluster baseline add {place} {seat.member}` lets it enter"
+        )
+
+
+@cluster.group(cls=LazyGroup)
+def baseline() -> None:
+    """Show and change who votes, and who holds data."""
+
+
+@baseline.command()
+@store_argument("directory")
+@json_options
+@click.pass_context
+def show(ctx: click.Context, directory: str, form: str) -> None:
+    """Show each member: whether it votes, what it holds, what comes to it and what goes."""
+    picture = look(directory, read_cluster(directory))
+    shares = shares_of(picture)
+    if form != "text":
+        return write_json({"v": SCHEMA, "type": "baseline", **baseline_fields(picture, shares)})
+    seats = seats_of(picture, shares)
+    if not seats:
+        place = shlex.quote(directory)
+        return note(settings_of(ctx), f"nobody tells: `tidelog cluster status {place}` says why")
+    write_rows(settings_of(ctx), SEAT_COLUMNS, list(map(seat_text, seats)))
+    click.echo()
+    for line in [changes_text(seats, shares) or "nothing moves", *advice(seats, directory)]:
+        click.echo(visible(line))
+    return None
+
+
+@baseline.command()
+@store_argument("directory")
+@click.argument("node")
+@click.pass_context
+def add(ctx: click.Context, directory: str, node: str) -> None:
+    """Let NODE, which has joined, enter the baseline; return when it has its part of the data."""
+    seat = _change(ctx, directory, node, wanted=True)
+    note(settings_of(ctx), f"{node} votes, and holds {_held(seat)}")
+
+
+@baseline.command()
+@store_argument("directory")
+@click.argument("node")
+@click.pass_context
+def remove(ctx: click.Context, directory: str, node: str) -> None:
+    """Let others hold what NODE holds, and then let it vote no more; return when that is so."""
+    _change(ctx, directory, node, wanted=False)
+    note(settings_of(ctx), f"{node} has left: it holds nothing, votes no more, and may be ended")
+
+
+def _change(ctx: click.Context, directory: str, node: str, *, wanted: bool) -> Seat:
+    """Ask for a member to enter or to leave, and wait until it has."""
+    found = read_cluster(directory)
+    found.member(node)
+    picture = look(directory, found)
+    seats = {seat.member: seat for seat in seats_of(picture, shares_of(picture))}
+    if node in seats and seats[node].stage == "joining":
+        raise UsageError(
+            f"{node} has not joined yet: the cluster does not know it",
+            hint=f"Let it join: `tidelog cluster join {shlex.quote(directory)} {node}`.",
+        )
+    want(directory, found, node, wanted)
+    stage = "in" if wanted else "out"
+    tell = partial(note, settings_of(ctx))
+    return wait_until(directory, node, lambda seat: seat.stage == stage, tell)
+
+
+def _has_come(seat: Seat) -> bool:
+    return seat.stage in ("in", "waiting", "out")
+
+
+def _held(seat: Seat) -> str:
+    return (
+        "nothing" if seat.voter else f"a copy of {seat.copies} partition{'s' * (seat.copies != 1)}"
+    )

@@ -10,6 +10,10 @@
     directory = "n1"
     pid = 4711
 
+A member that came later, by `tidelog cluster join`, has ``joined = true``, and ``voter = true`` if
+it holds no data.  Those without began the cluster together.  A cluster whose members enter only
+when they are asked to has ``auto_join = false``.
+
 A directory is that of a member, within that of the file.  ``pid`` is 0 unless the member was
 started and has not been ended by a command; whether it runs is for the operating system to tell.
 
@@ -35,7 +39,6 @@ from ...engine.system.layout import CLUSTER_FILE_NAME, CONFIG_LOG_NAME
 from ..server.members import check_member_name, parsed_address
 
 NEW_FILE_NAME = "cluster.tmp"
-LOG_NAME = "server.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,10 @@ class LocalMember:
     address: str
     directory: str
     pid: int = 0
+    joined: bool = False
+    """Whether it came when the cluster had begun."""
+    voter: bool = False
+    """Whether it came to vote, without data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,13 @@ class LocalCluster:
     """How many copies each partition has beside its first one, when the cluster begins."""
     min_in_sync: int = 1
     """How many of them have to be there for a partition to be written."""
+    auto_join: bool = True
+    """Whether who has joined enters the baseline by itself."""
+
+    @property
+    def founders(self) -> tuple[LocalMember, ...]:
+        """The members that began the cluster together."""
+        return tuple(member for member in self.members if not member.joined)
 
     def member(self, name: str) -> LocalMember:
         """Return the member of that name."""
@@ -82,6 +96,8 @@ def toml_of(cluster: LocalCluster) -> str:
         lines.append(f"backups = {cluster.backups}")
     if cluster.min_in_sync > 1:
         lines.append(f"min_in_sync = {cluster.min_in_sync}")
+    if not cluster.auto_join:
+        lines.append("auto_join = false")
     for member in cluster.members:
         lines += [
             "",
@@ -92,6 +108,7 @@ def toml_of(cluster: LocalCluster) -> str:
             f'directory = "{member.directory}"',
             f"pid = {member.pid}",
         ]
+        lines += [f"{name} = true" for name in ("joined", "voter") if getattr(member, name)]
     return "\n".join([*lines, ""])
 
 
@@ -107,6 +124,7 @@ def cluster_of_toml(text: str) -> LocalCluster:
             members=members,
             backups=_typed(int, {"backups": 0, **fields}, "backups"),
             min_in_sync=_typed(int, {"min_in_sync": 1, **fields}, "min_in_sync"),
+            auto_join=_typed(bool, {"auto_join": True, **fields}, "auto_join"),
         )
     except KeyError as error:
         raise _broken(f"it has no field {error.args[0]!r}") from None
@@ -114,10 +132,14 @@ def cluster_of_toml(text: str) -> LocalCluster:
         raise _broken(str(error)) from None
     if not members or len({member.name for member in members}) != len(members):
         raise _broken("it names no member, or one twice")
+    if not found.founders:
+        raise _broken("none of its members began the cluster")
     if not 1 <= found.partitions <= PARTITIONS_MAX:
         raise _broken(f"{found.partitions} is not a number of partitions")
-    if not 0 <= found.backups < len(members):
-        raise _broken(f"{found.backups} is not a number of backups for {len(members)} members")
+    if not 0 <= found.backups < len(found.founders):
+        raise _broken(
+            f"{found.backups} is not a number of backups for {len(found.founders)} members"
+        )
     if not 1 <= found.min_in_sync <= found.backups + 1:
         raise _broken(f"{found.min_in_sync} is not a number of copies that can be there")
     return found
@@ -133,6 +155,8 @@ def _member_of(row: dict[str, Any]) -> LocalMember:
         address=address,
         directory=check_member_name(_typed(str, row, "directory")),
         pid=_typed(int, row, "pid"),
+        joined=_typed(bool, {"joined": False, **row}, "joined"),
+        voter=_typed(bool, {"voter": False, **row}, "voter"),
     )
 
 

@@ -16,26 +16,27 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from .cluster_file import LOG_NAME
+from ...engine.system.layout import SERVER_LOG_NAME
 
 LOG_BYTES_SHOWN = 4096
 LOG_LINES_SHOWN = 12
 
 
-def command_line(directory: str) -> list[str]:
+def command_line(directory: str, options: Sequence[str] = ()) -> list[str]:
     """Return the command that runs the member of a directory."""
-    return [sys.executable, "-m", "tidelog", "server", "run", os.path.realpath(directory), "-v"]
+    place = os.path.realpath(directory)
+    return [sys.executable, "-m", "tidelog", "server", "run", place, "-v", *options]
 
 
-def start_process(directory: str) -> int:
+def start_process(directory: str, options: Sequence[str] = ()) -> int:
     """Run the member of a directory; its output goes to its log.  Returns the process."""
-    log = os.path.join(directory, LOG_NAME)
+    log = os.path.join(directory, SERVER_LOG_NAME)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    command = command_line(directory)
+    command = command_line(directory, options)
     return os.posix_spawn(
         command[0],
         command,
@@ -108,7 +109,7 @@ def _runs(pid: str, directory: str) -> bool:
 def end_of_log(directory: str) -> list[str]:
     """Return the last lines that the member of a directory has written to its log."""
     try:
-        with open(os.path.join(directory, LOG_NAME), "rb") as file:
+        with open(os.path.join(directory, SERVER_LOG_NAME), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES_SHOWN))
             return file.read().decode(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
     except FileNotFoundError:

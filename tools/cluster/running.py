@@ -27,17 +27,17 @@ from contextlib import ExitStack, contextmanager, suppress
 from uuid import uuid4
 
 from ...affinity.errors import ClusterError, NotFoundError, TidelogError, UsageError
+from ...engine.agreement.identity import member_id
 from ...engine.files.manifest import read as read_manifest_file
 from ...engine.system.environment import address_text
-from ...engine.system.layout import CLUSTER_FILE_NAME, MANIFEST_NAME
+from ...engine.system.layout import CLUSTER_FILE_NAME, MANIFEST_NAME, SERVER_LOG_NAME
 from ...engine.system.production import production
 from ...wal.files import ReadOnlyDirectory
-from ..server.members import identified, member_id, parsed_address
+from ..server.members import identified, parsed_address
 from ..shell.exits import NotServedError, RefusedError
 from ..shell.terminal import tell_beside
 from .blocks import blocks_of
 from .cluster_file import (
-    LOG_NAME,
     NEW_FILE_NAME,
     LocalCluster,
     LocalMember,
@@ -66,7 +66,7 @@ DOWN_S_MAX = 30.0
 """Seconds for members to end in order."""
 KILLED_S_MAX = 10.0
 
-_LOG_HINT = f"The end of its log is shown above; all of it is in {LOG_NAME} of the member."
+_LOG_HINT = f"The end of its log is shown above; all of it is in {SERVER_LOG_NAME} of the member."
 
 TellUser = Callable[[str], None]
 
@@ -125,6 +125,7 @@ def described(
     base_port: int,
     backups: int = 0,
     min_in_sync: int = 1,
+    auto_join: bool = True,
 ) -> LocalCluster:
     """Return the cluster in a directory; a new one, which is written down, if there is none."""
     if os.path.exists(os.path.join(folder, CLUSTER_FILE_NAME)):
@@ -147,6 +148,7 @@ def described(
         members=tuple(members),
         backups=backups,
         min_in_sync=min_in_sync,
+        auto_join=auto_join,
     )
     write_cluster(folder, new)
     return new
@@ -172,7 +174,7 @@ def free_ports(first: int, count: int) -> list[int]:
 
 
 def make_members(folder: str, cluster: LocalCluster, names: Iterable[str]) -> None:
-    """Make the stores of all members, of which some are to be started, unless one was started yet.
+    """Make the stores of all who begin, of which some are to be started, unless one was started.
 
     ``RefusedError`` if the directory of one that is to be started was removed since: the others
     refuse a new disk of it, and a majority of new disks would be an empty cluster of the same id,
@@ -181,11 +183,11 @@ def make_members(folder: str, cluster: LocalCluster, names: Iterable[str]) -> No
     """
     from ...engine.node.member_files import init_member
 
-    addresses = {member.name: member.address for member in cluster.members}
-    if any(_was_started(os.path.join(folder, member.directory)) for member in cluster.members):
-        _check_there(folder, cluster, names)
+    addresses = {member.name: member.address for member in cluster.founders}
+    if any(_was_started(os.path.join(folder, member.directory)) for member in cluster.founders):
+        _check_there(folder, cluster, [name for name in names if name in addresses])
         return
-    for member in cluster.members:
+    for member in cluster.founders:
         directory = os.path.join(folder, member.directory)
         if not os.path.exists(os.path.join(directory, MANIFEST_NAME)):
             _check_ended(member.name, directory)
@@ -198,7 +200,21 @@ def make_members(folder: str, cluster: LocalCluster, names: Iterable[str]) -> No
                 partitions=cluster.partitions,
                 backups=cluster.backups,
                 min_in_sync=cluster.min_in_sync,
+                auto_join=cluster.auto_join,
             )
+
+
+def made_members(folder: str, cluster: LocalCluster, tell: TellUser) -> list[str]:
+    """Return the names of all members but those whose joining was interrupted before it began."""
+    names = []
+    for member in cluster.members:
+        manifest = os.path.join(folder, member.directory, MANIFEST_NAME)
+        if member.joined and not os.path.exists(manifest):
+            place = shlex.quote(folder)
+            tell(f"{member.name} has no store: `tidelog cluster join {place} {member.name}`")
+        else:
+            names.append(member.name)
+    return names
 
 
 def _was_started(directory: str) -> bool:
@@ -246,18 +262,30 @@ def start_members(folder: str, names: Iterable[str], tell: TellUser) -> None:
     started: list[str] = []
     try:
         for name in names:
-            directory = os.path.join(folder, cluster.member(name).directory)
+            member = cluster.member(name)
+            directory = os.path.join(folder, member.directory)
             if pid_of(directory):
                 tell(f"{name} runs already")
                 continue
-            _check_free(name, cluster.member(name).address)
-            pid = start_process(directory)
+            _check_free(name, member.address)
+            if member.joined:
+                os.makedirs(directory, exist_ok=True)
+            pid = start_process(directory, _joining(cluster, member))
             started.append(name)
             write_cluster(folder, cluster := cluster.with_pid(name, pid))
         _wait_until_served(folder, cluster, started, tell)
     except BaseException:
         _end_all(folder, cluster, started, KILLED_S_MAX, tell)
         raise
+
+
+def _joining(cluster: LocalCluster, member: LocalMember) -> list[str]:
+    """Return with which options a member is run that came later than the cluster."""
+    if not member.joined:
+        return []
+    seeds = ",".join(other.address for other in cluster.members if other != member)
+    options = ["--join", seeds, "--listen", member.address, "--name", member.name]
+    return [*options, "--voter"] if member.voter else options
 
 
 def _check_free(name: str, address: str) -> None:
@@ -277,26 +305,28 @@ def _wait_until_served(
     while True:
         picture = look(folder, cluster)
         if ended := [name for name in started if not picture.answers[name].pid]:
-            _show_logs(folder, cluster, ended)
+            show_logs(folder, cluster, ended)
             raise ClusterError(
                 f"{', '.join(ended)} ended instead of coming up",
                 hint=_LOG_HINT
                 + " To go on without, start each of the others by itself: `tidelog cluster start`."
                 * (len(started) > len(ended)),
             )
-        running = sum(answer.pid > 0 for answer in picture.answers.values())
-        if running <= len(cluster.members) // 2:
+        running = [name for name, answer in picture.answers.items() if answer.pid]
+        voting = picture.voting
+        there = len({*voting}.intersection(running))
+        if there <= len(voting) // 2:
             if all(picture.answers[name].status for name in started):
-                tell(f"{running} of {len(cluster.members)} members run: nothing is served yet")
+                tell(f"{there} of {len(voting)} members run: nothing is served yet")
                 return
-        elif _is_up(picture, started, everybody=running == len(cluster.members)):
+        elif _is_up(picture, started, everybody=len(running) == len(cluster.members)):
             up_at = time.monotonic() if up_at is None else up_at
             if not _catches_up(picture) or time.monotonic() > up_at + CAUGHT_UP_S_MAX:
                 _tell_of_copies(picture, folder, tell)
                 return
         if time.monotonic() > deadline:
             late = [name for name in picture.answers if not _serves(picture, name)]
-            _show_logs(folder, cluster, late)
+            show_logs(folder, cluster, late)
             for line in blocks_text(blocks_of(picture, shares_of(picture), folder)):
                 tell_beside(line)
             raise NotServedError(
@@ -336,10 +366,11 @@ def _tell_of_copies(picture: Picture, folder: str, tell: TellUser) -> None:
         )
 
 
-def _show_logs(folder: str, cluster: LocalCluster, names: list[str]) -> None:
+def show_logs(folder: str, cluster: LocalCluster, names: list[str]) -> None:
+    """Show the end of what some members have printed."""
     for name in names:
         directory = os.path.join(folder, cluster.member(name).directory)
-        tell_beside(f"{name}: the end of {os.path.join(directory, LOG_NAME)}:")
+        tell_beside(f"{name}: the end of {os.path.join(directory, SERVER_LOG_NAME)}:")
         for line in end_of_log(directory) or ["(empty)"]:
             tell_beside(f"  {line}")
 

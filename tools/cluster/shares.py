@@ -42,6 +42,8 @@ class Share:
     changed: int
     row: tuple[str, ...]
     """Who shall have a copy."""
+    goal: tuple[str, ...] = ()
+    """Who shall have one in the end, while members enter or leave; none if the row stays."""
     in_sync: tuple[str, ...]
     """Who has all that was acknowledged, by the last decision."""
     stayed: tuple[str, ...]
@@ -60,6 +62,16 @@ class Share:
     def missing(self) -> tuple[str, ...]:
         """Who should have a copy, and is not in the in-sync set."""
         return tuple(name for name in self.row if name not in self.in_sync)
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Who shall have a copy in the end."""
+        return self.goal or self.row
+
+    @property
+    def moving(self) -> bool:
+        """Whether others shall have it than have it now, and not as somebody was away."""
+        return bool(self.goal) or any(name not in self.row for name in self.in_sync)
 
 
 def shares_of(picture: Picture) -> list[Share]:
@@ -96,6 +108,7 @@ def shares_of(picture: Picture) -> list[Share]:
                 opened=held.opened,
                 changed=held.changed,
                 row=tuple(picture.names_of(held.row)),
+                goal=tuple(picture.names_of(held.goal)),
                 in_sync=in_sync,
                 stayed=tuple(
                     name

@@ -29,6 +29,11 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
     "majority": (bool,),
     "decided": (int,),
     "members": (list,),
+    "baseline": (list,),
+    "placed": (list,),
+    "voters": (list,),
+    "wanted": (list,),
+    "auto_join": (bool,),
     "lease_us": (int,),
     "partitions": (list,),
     "epochs": (list,),
@@ -42,8 +47,8 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
 }
 _COLUMNS = ("partitions", "epochs", "open", "leased")
 _HELD = (
-    "partitions", "rows", "epochs", "authors", "boots", "sets", "set_boots", "opened", "changed",
-    "lwms", "hwms",
+    "partitions", "rows", "goals", "epochs", "authors", "boots", "sets", "set_boots", "opened",
+    "changed", "lwms", "hwms",
 )  # fmt: skip
 _VIEW_PRIMARIES, _VIEW_EPOCHS = 4, 5
 
@@ -69,6 +74,7 @@ class HeldPartition(NamedTuple):
 
     partition: int
     row: tuple[UUID, ...]
+    goal: tuple[UUID, ...]
     epoch: int
     author: UUID
     boot: int
@@ -104,6 +110,18 @@ class MemberStatus:
     timing: Mapping[str, float]
     """Seconds that it waits, by name; ``drift`` is a factor."""
     counts: Mapping[str, int]
+    known: Sequence[UUID]
+    """All who have ever been in the topology."""
+    baseline: Sequence[UUID]
+    """Whose majority decides."""
+    placed: Sequence[UUID]
+    """Among whom the partitions are divided, or are about to be."""
+    voters: Sequence[UUID]
+    """Who holds no data, of those who are known."""
+    wanted: Mapping[UUID, bool]
+    """Of whom somebody has asked that they enter the baseline, or that they leave it."""
+    auto_join: bool
+    """Whether who has joined enters the baseline by itself."""
     boots: Mapping[UUID, int]
     """Who is in the topology, of those who are known, with the boot."""
     primaries: Sequence[tuple[UUID, int]]
@@ -170,6 +188,12 @@ def status_of(view: Any, answer: Any) -> MemberStatus:
             log_failure=answer["log_failure"],
             timing={str(name): float(seconds) for name, seconds in answer["timing"].items()},
             counts={str(name): int(count) for name, count in answer["counts"].items()},
+            known=uuids_of(row[0] for row in answer["members"]),
+            baseline=uuids_of(answer["baseline"]),
+            placed=uuids_of(answer["placed"]),
+            voters=uuids_of(answer["voters"]),
+            wanted={UUID(bytes=row[0]): bool(row[1]) for row in answer["wanted"]},
+            auto_join=answer["auto_join"],
             boots={UUID(bytes=row[0]): int(row[1]) for row in answer["members"] if row[2]},
             primaries=[
                 (places[place], int(epoch))
@@ -184,7 +208,7 @@ def held_of(pages: Iterable[Any]) -> tuple[HeldPartition, ...]:
     with in_form():
         for page in pages:
             for row in zip(*(page[name] for name in _HELD), strict=True):
-                number, members, epoch, author, boot, in_sync, boots, *rest = row
+                number, members, goal, epoch, author, boot, in_sync, boots, *rest = row
                 opened, changed, lwm, hwm = rest
                 if number != len(found):
                     raise ValueError(f"partition {number} stands where {len(found)} should")
@@ -192,9 +216,9 @@ def held_of(pages: Iterable[Any]) -> tuple[HeldPartition, ...]:
                     raise ValueError("a set and its boots are not of one length")
                 found.append(
                     HeldPartition(
-                        number, uuids_of(members), int(epoch), UUID(bytes=author), int(boot),
-                        uuids_of(in_sync), tuple(map(int, boots)), bool(opened), int(changed),
-                        int(lwm), int(hwm),
+                        number, uuids_of(members), uuids_of(goal), int(epoch),
+                        UUID(bytes=author), int(boot), uuids_of(in_sync), tuple(map(int, boots)),
+                        bool(opened), int(changed), int(lwm), int(hwm),
                     )
                 )  # fmt: skip
     return tuple(found)
@@ -247,6 +271,16 @@ class Picture:
         return newest.held if newest else ()
 
     @property
+    def voting(self) -> list[str]:
+        """The names of those whose majority decides; who began the cluster, if nobody tells."""
+        if self.newest is None:
+            return [member.name for member in self.cluster.founders]
+        names = self.names_of(self.newest.baseline)
+        return [name for name in self.answers if name in names] + [
+            name for name in names if name not in self.answers
+        ]
+
+    @property
     def partitions_served(self) -> int:
         """How many partitions are served."""
         return sum(status.served for status in self.statuses)
@@ -254,11 +288,12 @@ class Picture:
     @property
     def majority(self) -> bool:
         """Whether somebody reaches a majority, and did not miss yet that there is none."""
-        newest, needed = self.newest, len(self.answers) // 2 + 1
+        newest, voting = self.newest, self.voting
         if newest is None or not any(status.majority for status in self.statuses):
             return False
         leads = any(status.member == newest.coordinator for status in self.statuses)
-        return leads or len(self.statuses) >= needed
+        there = [name for name in voting if self.state_of(name) == "up"]
+        return leads or len(there) > len(voting) // 2
 
     @property
     def whole(self) -> bool:

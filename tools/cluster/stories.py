@@ -50,6 +50,7 @@ def story_of(picture: Picture, share: Share, blocks: Sequence[Blocker]) -> dict[
         "changed": share.changed,
         "decided": newest.decided if newest else None,
         "row": list(share.row),
+        "goal": list(share.goal),
         "in_sync": list(share.in_sync),
         "missing": list(share.missing),
         "epochs": tables.get(share.primary, longest),

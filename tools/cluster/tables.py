@@ -10,17 +10,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from .baseline import changes_text, seats_of
 from .blocks import Blocker
 from .shares import Share
 from .standing import Picture
 
 NODE_COLUMNS = (
-    "name", "state", "pid", "address", "boot", "coordinator", "majority", "lease_ms", "decided",
-    "partitions", "served", "problem",
+    "name", "state", "votes", "pid", "address", "boot", "coordinator", "majority", "lease_ms",
+    "decided", "partitions", "served", "problem",
 )  # fmt: skip
 PARTITION_COLUMNS = (
     "partition", "state", "primary", "epoch", "in_sync", "missing", "open", "leased", "lwm", "hwm",
     "lag",
+)  # fmt: skip
+
+
+_ONLY_JSON = (
+    "baseline", "members_joining", "members_waiting", "members_leaving", "partitions_moving",
+    "blocks",
 )  # fmt: skip
 
 
@@ -30,11 +37,18 @@ def summary_of(
     """Return what `tidelog cluster status` shows."""
     newest = picture.newest
     states = Counter(share.state for share in shares)
+    seats = seats_of(picture, shares)
     return {
         "cluster": str(picture.cluster.cluster),
         "members": len(picture.answers),
         "members_up": len(picture.statuses),
         "members_away": picture.away(),
+        "baseline": picture.voting if newest else None,
+        "members_joining": [s.member for s in seats if s.stage in ("joining", "entering")],
+        "members_waiting": [seat.member for seat in seats if seat.stage == "waiting"],
+        "members_leaving": [seat.member for seat in seats if seat.stage == "leaving"],
+        "partitions_moving": sum(share.moving for share in shares),
+        "changes": changes_text(seats, shares),
         "majority": picture.majority,
         "coordinator": picture.name_of(newest.coordinator) if newest else None,
         "term": newest.term if newest else None,
@@ -53,8 +67,10 @@ def summary_of(
 
 
 def summary_text(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a summary for people: times in a line, and no blocks."""
-    shown = {name: value for name, value in fields.items() if name != "blocks"}
+    """Return the fields of a summary for people: times in a line, and changes if there are any."""
+    shown = {name: value for name, value in fields.items() if name not in _ONLY_JSON}
+    if not fields["changes"]:
+        del shown["changes"]
     if fields["timing"] is not None:
         shown["timing"] = timing_text(fields["timing"])
     return shown
@@ -89,6 +105,7 @@ def node_rows(picture: Picture) -> list[dict[str, Any]]:
         row |= {
             "name": member.name,
             "state": answer.state,
+            "votes": member.id in newest.baseline if newest else None,
             "pid": answer.pid or None,
             "address": member.address,
             "problem": answer.problem,
@@ -119,6 +136,7 @@ def partition_rows(shares: Sequence[Share]) -> list[dict[str, Any]]:
             "epoch": share.epoch,
             "in_sync": list(share.in_sync),
             "missing": list(share.missing),
+            "goal": list(share.goal),
             "open": share.open,
             "leased": share.leased,
             "phase": share.phase,

@@ -18,6 +18,7 @@ import signal
 import stat
 import sys
 from types import FrameType
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import click
@@ -25,12 +26,16 @@ import click
 from ...affinity.errors import UsageError
 from ...affinity.partitions import PARTITIONS_MAX
 from ...affinity.rows import REPLICAS_MAX
+from ...engine.agreement.identity import member_id
 from ...engine.system.environment import Address, address_text
 from ...engine.system.layout import MANIFEST_NAME
 from ...engine.system.production import production
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.terminal import Settings, note, write_fields, write_json
-from .members import check_member_name, identified, member_id, named_members, parsed_address
+from .members import addresses_in, check_member_name, identified, named_members, parsed_address
+
+if TYPE_CHECKING:
+    from ...engine.node.member_files import Newcomer
 
 SCHEMA = 1
 PARTITIONS = 1024
@@ -73,6 +78,9 @@ def server() -> None:
     show_default=True,
     help="Copies that have to be there for a partition to be written.",
 )
+@click.option(
+    "--no-auto-join", is_flag=True, help="Members that join later enter when they are asked to."
+)
 @json_options
 @click.pass_context
 def init(
@@ -84,12 +92,13 @@ def init(
     partitions: int,
     backups: int,
     min_in_sync: int,
+    no_auto_join: bool,
     form: str,
 ) -> None:
     """Make the member NAME of a new cluster in DIRECTORY.
 
     Each member is made on its own machine with the same --members, --partitions, --backups,
-    --min-in-sync and --cluster.
+    --min-in-sync, --no-auto-join and --cluster.
     The first one may leave --cluster out: it prints the id for the others.
     """
     from ...engine.node.member_files import init_member
@@ -110,6 +119,7 @@ def init(
         partitions=partitions,
         backups=backups,
         min_in_sync=min_in_sync,
+        auto_join=not no_auto_join,
     )
     fields = {"name": name, "cluster": str(cluster), "member": str(member), "address": known[name]}
     if form == "text":
@@ -169,7 +179,10 @@ def adopt(
 
 @server.command()
 @store_argument("directory")
-@click.option("--listen", help="HOST:PORT, if it is not the one of --members.")
+@click.option("--listen", help="HOST:PORT, if it is not the one of --members; of --join always.")
+@click.option("--join", "seeds", help="HOST:PORT,... of members: joins their cluster, if need be.")
+@click.option("--name", help="Of a member that joins; without it its id is a random one.")
+@click.option("--voter", is_flag=True, help="A member that joins, votes, and holds no data.")
 @click.option("--insecure", is_flag=True, help="Listen off loopback, without encryption.")
 @click.option("--solo", is_flag=True, help="A cluster of one, on a socket; made if need be.")
 @click.option(
@@ -181,6 +194,9 @@ def run(
     ctx: click.Context,
     directory: str,
     listen: str | None,
+    seeds: str | None,
+    name: str | None,
+    voter: bool,
     insecure: bool,
     solo: bool,
     socket: str | None,
@@ -189,16 +205,39 @@ def run(
     """Run the member in DIRECTORY until SIGTERM or Ctrl-C.
 
     Prints a line once it listens. The first signal lets it end in order, the second one at once.
+    With --join it becomes a member of a cluster that runs, unless it is one already.
     """
+    if solo and seeds:
+        raise UsageError("--solo excludes --join", hint="A cluster of one stays one.")
     if solo and (listen or insecure):
         raise UsageError("--solo excludes --listen and --insecure", hint="It has a socket.")
+    if not seeds and (name is not None or voter):
+        raise UsageError("--name and --voter are for --join", hint="Give --join, too.")
+    if seeds and not listen:
+        raise UsageError(
+            "--join takes --listen: at which address the others reach this member",
+            hint="Give it as --listen 127.0.0.1:7403.",
+        )
     if not solo and (socket or partitions):
         raise UsageError("--socket and --partitions are for --solo", hint="Give --solo, too.")
     directory = os.path.abspath(directory)
     address = parsed_address(listen) if listen else None
     if solo:
         address = _solo(directory, socket, partitions), 0
-    _run(settings_of(ctx), directory, address, insecure, solo)
+    newcomer = _newcomer(seeds, address, name, voter) if seeds and address else None
+    _run(settings_of(ctx), directory, address, insecure, solo, newcomer)
+
+
+def _newcomer(seeds: str, address: Address, name: str | None, voter: bool) -> Newcomer:
+    """Return who joins a cluster that runs."""
+    from ...engine.node.member_files import Newcomer
+
+    return Newcomer(
+        seeds=addresses_in(seeds),
+        address=address_text(address),
+        name=None if name is None else check_member_name(name),
+        voter=voter,
+    )
 
 
 def _solo(directory: str, socket: str | None, partitions: int | None) -> str:
@@ -246,7 +285,12 @@ def _check_socket(path: str, directory: str) -> None:
 
 
 def _run(
-    settings: Settings, directory: str, listen: Address | None, insecure: bool, solo: bool
+    settings: Settings,
+    directory: str,
+    listen: Address | None,
+    insecure: bool,
+    solo: bool,
+    newcomer: Newcomer | None,
 ) -> None:
     import trio
 
@@ -277,6 +321,7 @@ def _run(
             alone=solo,
             ready=ready,
             stop=stop,
+            newcomer=newcomer,
         )
 
     failed: BaseException | None = None

@@ -1,4 +1,4 @@
-"""The members of a new cluster, as the command line names them: names, addresses, ids.
+"""The members of a cluster, as the command line names them: names, addresses, ids.
 
 Invariants:
 
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from ...affinity.errors import UsageError
+from ...engine.agreement.identity import member_id
 from ...engine.system.environment import Address, address_text
 
 PORT_MAX = 65_535
@@ -44,6 +45,11 @@ def check_member_name(name: str) -> str:
     return name
 
 
+def addresses_in(text: str) -> tuple[str, ...]:
+    """Return the addresses of ``HOST:PORT,...``."""
+    return tuple(address_text(parsed_address(part.strip())) for part in text.split(","))
+
+
 def named_members(text: str) -> dict[str, str]:
     """Return name and address of each member of ``NAME=HOST:PORT,...``, by name."""
     found: dict[str, str] = {}
@@ -58,11 +64,6 @@ def named_members(text: str) -> dict[str, str]:
             raise UsageError(f"two members have the address {address}", hint="Give each its own.")
         found[name] = address
     return dict(sorted(found.items()))
-
-
-def member_id(cluster: UUID, name: str) -> UUID:
-    """Return the id of a member: the same wherever it is asked for."""
-    return uuid5(cluster, name)
 
 
 def identified(cluster: UUID, members: Mapping[str, str]) -> list[tuple[UUID, str]]:

@@ -1,0 +1,170 @@
+"""Lets members join a cluster on this machine, enter its baseline, and leave it.
+
+    join     describe (cluster.toml) -> start its process, which joins -> wait until it has its part
+    add      ask for it -> wait until it has its part
+    remove   ask for it -> wait until others hold what it held, and it votes no more
+
+Invariants:
+
+- Whatever was asked for goes on by itself: who stops waiting has undone nothing, and each of these
+  can be given again.
+
+Left out: how a member joins (``tidelog server run --join``), and what a cluster does then
+(``engine.agreement``).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ...affinity.errors import ClusterError, NotEnoughMembersError, UsageError
+from ...engine.agreement.identity import member_id
+from ...engine.system.environment import address_text
+from ..server.members import check_member_name, parsed_address
+from ..shell.exits import NotServedError
+from .baseline import Seat, changes_text, is_settled, seats_of
+from .cluster_file import LocalCluster, LocalMember, read_cluster, write_cluster
+from .processes import pid_of
+from .questions import talking
+from .running import HOST, TellUser, free_ports, look, show_logs
+from .shares import Share, shares_of
+from .standing import Picture
+
+CHANGED_S_MAX = 120.0
+"""Seconds in which a member has entered, or left, and partitions have moved."""
+WANT_S_MAX = 20.0
+"""Seconds in which it is decided that somebody asks for a member."""
+TELL_S = 1.0
+"""Seconds between lines that tell how far it is."""
+PAUSE_S = 0.1
+
+IsSo = Callable[[Seat], bool]
+
+
+def newcomer_of(
+    folder: str, cluster: LocalCluster, name: str | None, *, voter: bool, base_port: int | None
+) -> LocalMember:
+    """Return who joins: who is named, who has not come to an end of it, or somebody new.
+
+    Who is new is written down.
+    """
+    picture = look(folder, cluster)
+    if not picture.statuses:
+        raise NotEnoughMembersError(
+            "no member answers, and so nobody can join",
+            hint=f"Start the cluster first: `tidelog cluster up --dir {shlex.quote(folder)}`.",
+        )
+    found = next((one for one in cluster.members if one.name == name), None)
+    if name is None:
+        seats = {seat.member: seat for seat in seats_of(picture, shares_of(picture))}
+        under_way = ("joining", "entering")
+        joined = (one for one in cluster.members if one.joined)
+        found = next((one for one in joined if seats[one.name].stage in under_way), None)
+    if found is None:
+        return _new_member(folder, cluster, name or _next_name(cluster), voter, base_port)
+    if not found.joined:
+        raise UsageError(
+            f"{found.name} is one of those that began the cluster",
+            hint="Give another name, or none.",
+        )
+    if voter and not found.voter:
+        raise UsageError(
+            f"{found.name} is described already, as one that holds data",
+            hint="Leave --voter out, or give another name.",
+        )
+    return found
+
+
+def _next_name(cluster: LocalCluster) -> str:
+    names = {member.name for member in cluster.members}
+    return next(name for n in range(1, len(names) + 2) if (name := f"n{n}") not in names)
+
+
+def _new_member(
+    folder: str, cluster: LocalCluster, name: str, voter: bool, base_port: int | None
+) -> LocalMember:
+    check_member_name(name)
+    if os.path.lexists(os.path.join(folder, name)):
+        raise UsageError(f"there is a {name} in {folder} already", hint="Give another name.")
+    taken = {parsed_address(member.address)[1] for member in cluster.members}
+    ports = free_ports(base_port or min(taken), len(taken) + 1)
+    new = LocalMember(
+        name=name,
+        id=member_id(cluster.cluster, name),
+        address=address_text((HOST, next(port for port in ports if port not in taken))),
+        directory=name,
+        joined=True,
+        voter=voter,
+    )
+    write_cluster(folder, replace(cluster, members=(*cluster.members, new)))
+    return new
+
+
+def want(folder: str, cluster: LocalCluster, name: str, wanted: bool) -> None:
+    """Ask for a member to be of the baseline, or not; ``UsageError`` if that is refused."""
+    reasons = []
+    for other in cluster.members:
+        if not pid_of(os.path.join(folder, other.directory)):
+            continue
+        try:
+            address = parsed_address(other.address)
+            with talking(address, cluster.cluster.bytes, WANT_S_MAX) as member_says:
+                member_says.ask("want", cluster.member(name).id.bytes, wanted)
+                return
+        except OSError as error:
+            reasons.append(f"{other.name}: {error.strerror or error}")
+    goes = "enter" if wanted else "leave"
+    raise ClusterError(
+        f"{name} does not {goes}: {'; '.join(reasons) or 'no member runs'}",
+        hint=f"`tidelog cluster status {shlex.quote(folder)}` tells what is in the way.",
+    )
+
+
+def wait_until(folder: str, name: str, wanted: IsSo, tell: TellUser) -> Seat:
+    """Wait until a member is as it is wanted, and everything has moved; tell how far it is."""
+    deadline = time.monotonic() + CHANGED_S_MAX
+    told, told_at = None, time.monotonic()
+    while True:
+        cluster = read_cluster(folder)
+        picture = look(folder, cluster)
+        shares = shares_of(picture)
+        seats = seats_of(picture, shares)
+        seat = next((one for one in seats if one.member == name), None)
+        if seat is not None and wanted(seat) and is_settled(picture, shares):
+            return seat
+        _check_comes(folder, cluster, name, seat, wanted)
+        line, now = changes_text(seats, shares), time.monotonic()
+        if line not in (None, told) and now >= told_at + TELL_S:
+            assert line is not None
+            tell(line)
+            told, told_at = line, now
+        if now > deadline:
+            raise NotServedError(
+                f"after {CHANGED_S_MAX:.0f} s it is not so yet: {_left(picture, seats, shares)}",
+                hint="It goes on by itself. Look with `tidelog cluster baseline show "
+                f"{shlex.quote(folder)}`; `tidelog cluster status` tells what is in the way.",
+            )
+        time.sleep(PAUSE_S)
+
+
+def _left(picture: Picture, seats: Sequence[Seat], shares: Sequence[Share]) -> str:
+    if not picture.statuses:
+        return "no member answers"
+    return changes_text(seats, shares) or "the partitions are about to be divided anew"
+
+
+def _check_comes(
+    folder: str, cluster: LocalCluster, name: str, seat: Seat | None, wanted: IsSo
+) -> None:
+    """Raise ``ClusterError`` if who is to enter has ended."""
+    directory = os.path.join(folder, cluster.member(name).directory)
+    if seat is not None and not wanted(seat) and seat.stage != "leaving" and not pid_of(directory):
+        show_logs(folder, cluster, [name])
+        raise ClusterError(
+            f"{name} does not run, and who is not there does not enter",
+            hint=f"Start it: `tidelog cluster start {shlex.quote(folder)} {name}`.",
+        )
