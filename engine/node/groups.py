@@ -218,6 +218,7 @@ class ReplicaGroups:
             "waits_for": []
             if takeover is None
             else [copy.member.bytes for copy in takeover.waits_for()],
+            "whole": state.copies.is_whole(partition),
             "lwm": counter.lwm,
             "hwm": counter.hwm,
             "ranges": [list(row) for row in counter.out_of_order],

@@ -26,6 +26,7 @@ def baseline_of(topology: Topology) -> Mapping[str, Any]:
         "voters": [member.bytes for member, known in members if known.voter],
         "wanted": [[m.bytes, known.wanted] for m, known in members if known.wanted is not None],
         "auto_join": topology.auto_join,
+        "lost": list(topology.lost),
     }
 
 

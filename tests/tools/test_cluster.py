@@ -357,6 +357,7 @@ def said(of: UUID, mine: list[int], **more: Any) -> dict[str, Any]:
         "voters": [],
         "wanted": [],
         "auto_join": True,
+        "lost": [],
         "lease_us": 900_000,
         "partitions": mine,
         "epochs": [1] * count,

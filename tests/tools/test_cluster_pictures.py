@@ -16,7 +16,7 @@ from click.testing import Result
 
 from support.pictures import local_cluster, picture_in
 from tidelog import codecs
-from tidelog.affinity.changes import MemberWanted
+from tidelog.affinity.changes import MemberLost, MemberWanted
 from tidelog.errors import TidelogError
 from tidelog.testing import SimCluster
 from tidelog.testing.cluster import DIRECTORY
@@ -131,6 +131,22 @@ async def the_last_copies_are_away(at: SimCluster) -> int:
     return 0
 
 
+async def the_last_copies_are_lost(at: SimCluster) -> int:
+    await the_last_copies_are_away(at)
+    copies = at.topology().partitions[0].in_sync
+    gone = [name for name in at.names if at.member_id(name) in {copy.member for copy in copies}]
+    asked = at.running()[next(name for name in at.names if name not in gone)]
+    done: list[object] = []
+    for name in gone:
+        while at.member_id(name) in at.topology().members_present:
+            await trio.sleep(0.1)
+        asked.change(MemberLost(member=at.member_id(name)), asked.now + 10, done.append)
+    while len(done) < len(gone):
+        await trio.sleep(0.1)
+    assert done == [None] * len(gone)
+    return 0
+
+
 async def a_log_failed(at: SimCluster) -> int:
     name = at.primary(1)
     disk = at.nodes[name].disk
@@ -181,6 +197,7 @@ PICTURES = [
     (two_of_three_are_away, 3, 2),
     (the_power_was_cut_and_one_is_not_back, 3, 2),
     (the_last_copies_are_away, 5, 1),
+    (the_last_copies_are_lost, 5, 1),
     (a_log_failed, 3, 0),
     (a_member_is_about_to_enter, 3, 2),
     (partitions_are_on_their_way_to_a_member_that_entered, 3, 1),

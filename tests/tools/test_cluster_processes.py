@@ -251,6 +251,49 @@ def test_members_join_one_leaves_and_all_of_them_come_back(run: Run, place: Path
         assert db.map("m", key=tidelog.codecs.Str, value=tidelog.codecs.I64)["here"] == 7
 
 
+def test_what_was_on_a_disk_that_is_gone_is_lost_until_somebody_says_how_it_goes_on(
+    run: Run, place: Path
+) -> None:
+    up = ("cluster", "up", "-n", 3, "--dir", place, "--partitions", 3, "--base-port", free_port())
+    assert run(*up).exit_code == 0
+    with tidelog.connect(place) as db:
+        numbers = db.map("m", key=tidelog.codecs.I64, value=tidelog.codecs.I64)
+        for n in range(30):
+            numbers[n] = n
+    runs = run("cluster", "lose", place, "n2", "--yes")
+    assert (runs.exit_code, "n2 runs: its disk is not lost" in runs.stderr) == (2, True)
+    assert run("cluster", "kill", place, "n2").exit_code == 0
+    unsure = run("cluster", "lose", place, "n2")
+    assert (unsure.exit_code, "give --yes" in unsure.stderr) == (2, True)
+    early = run("cluster", "reset", place, 0, 1, 2)
+    assert early.exit_code != 0
+    assert "is not lost" in early.stderr or "nobody who answers has a copy" in early.stderr
+    while (done := run("cluster", "lose", place, "n2", "--yes")).exit_code:
+        assert "n2 is not declared lost" in done.stderr, "it has not gone yet"
+    told = document(run("cluster", "losses", place, "--json"))
+    assert (len(told["lost"]), told["losses"]) == (1, [])
+    [lost] = told["lost"]
+    status = document(run("cluster", "status", place, "--json"))
+    assert [(one["kind"], one["partitions"]) for one in status["blocks"]] == [("lost", [lost])]
+    none_left = run("cluster", "reset", place, lost)
+    assert (none_left.exit_code, "give --empty" in none_left.stderr) == (4, True)
+    done = run("cluster", "reset", place, lost, "--empty", "--from", "n3")
+    assert (done.exit_code, done.stderr) == (0, f"partition {lost} begins with nothing, at n3\n")
+    told = document(run("cluster", "losses", place, "--json"))
+    assert told["lost"] == []
+    assert [(row["partition"], row["from"]) for row in told["losses"]] == [(lost, "n3")]
+    assert "nothing, at n3" in run("cluster", "losses", place).stdout
+    with tidelog.connect(place) as db:
+        numbers = db.map("m", key=tidelog.codecs.I64, value=tidelog.codecs.I64)
+        kept = dict(numbers.items())
+        assert 0 < len(kept) < 30
+        assert all(kept[n] == n for n in kept)
+        numbers[99] = 99
+    refused = run("cluster", "start", place, "n2")
+    assert refused.exit_code != 0
+    assert "was declared lost" in refused.stderr
+
+
 def test_who_joins_waits_to_be_asked_for_if_the_cluster_was_made_so(
     run: Run, place: Path, tmp_path: Path
 ) -> None:

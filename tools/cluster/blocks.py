@@ -174,8 +174,10 @@ def _logs(picture: Picture, folder: str) -> list[Blocker]:
 
 
 def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blocker]:
-    wanted = (share for share in shares if share.state == "unavailable")
-    found = []
+    gone = frozenset[int]() if picture.newest is None else picture.newest.lost
+    closed = [share for share in shares if share.state == "unavailable"]
+    found = _lost([share.partition for share in closed if share.partition in gone], folder)
+    wanted = [share for share in closed if share.partition not in gone]
     for in_sync, partitions in _grouped(wanted, lambda share: tuple(sorted(share.in_sync))):
         disks = " and on that of ".join(in_sync)
         found.append(
@@ -189,6 +191,21 @@ def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list
             )
         )
     return found
+
+
+def _lost(partitions: Sequence[int], folder: str) -> list[Blocker]:
+    if not partitions:
+        return []
+    place, numbers = shlex.quote(folder), " ".join(map(str, partitions))
+    return [
+        Blocker(
+            kind="lost",
+            partitions=tuple(partitions),
+            text=f"{_are(partitions)} lost: the disks of all who had copies that count are gone",
+            next="let them go on from the best copies that are left: "
+            f"`tidelog cluster reset {place} {numbers}`",
+        )
+    ]
 
 
 def _openings(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:

@@ -39,6 +39,15 @@ from .blocks import Blocker, blocks_about, blocks_of, names_text
 from .cluster_file import LocalCluster, read_cluster
 from .exchanges import EXCHANGE_COLUMNS, exchange_text, exchanges_of
 from .growing import newcomer_of, wait_until, want
+from .losing import (
+    LOSS_COLUMNS,
+    best_copy,
+    declare_lost,
+    loss_rows,
+    loss_text,
+    reset_partition,
+    told_losses,
+)
 from .running import (
     changing,
     check_copies,
@@ -417,6 +426,88 @@ def join(
             f"{seat.member} has joined, and does not vote: "
             f"`tidelog cluster baseline add {place} {seat.member}` lets it enter"
         )
+
+
+@cluster.command()
+@store_argument("directory")
+@click.argument("node")
+@click.option("--yes", is_flag=True, help="It is so, and NODE may never come back.")
+@click.pass_context
+def lose(ctx: click.Context, directory: str, node: str, yes: bool) -> None:
+    """Declare the disk of NODE lost: it never comes back, and others go on without it.
+
+    What only NODE had is lost then. A disk that turns up all the same is refused, and not touched.
+    """
+    found = read_cluster(directory)
+    found.member(node)
+    if not yes:
+        raise UsageError(
+            f"if {node} is declared lost it never comes back, and what only it has is gone",
+            hint=f"If its disk may be read again, start it: `tidelog cluster start "
+            f"{shlex.quote(directory)} {node}`. If not, give --yes.",
+        )
+    declare_lost(directory, found, node)
+    lost = told_losses(directory, found)["lost"]
+    note(settings_of(ctx), f"{node} is lost")
+    if lost:
+        note(
+            settings_of(ctx),
+            f"{len(lost)} partitions went with it: `tidelog cluster losses "
+            f"{shlex.quote(directory)}` lists them",
+        )
+
+
+@cluster.command()
+@store_argument("directory")
+@click.argument("numbers", metavar="PARTITION...", type=int, nargs=-1, required=True)
+@click.option("--from", "source", metavar="NODE", help="Whose copy; else the best that is left.")
+@click.option("--empty", is_flag=True, help="With nothing, whatever there is.")
+@click.pass_context
+def reset(
+    ctx: click.Context, directory: str, numbers: tuple[int, ...], source: str | None, empty: bool
+) -> None:
+    """Let each PARTITION that is lost go on: from the best copy that is left, or with nothing.
+
+    What that copy lacks is lost for good. Start everybody before who may have a newer one.
+    """
+    found = read_cluster(directory)
+    if source is not None:
+        found.member(source)
+    for number in numbers:
+        picture, _, _ = _look_at(directory, found, number)
+        if source is not None:
+            name = source
+        elif empty:
+            name = next(one for one, answer in picture.answers.items() if answer.status)
+        else:
+            name = best_copy(picture, number)
+        reset_partition(directory, found, number, name, empty=empty)
+        what = f"begins with nothing, at {name}" if empty else f"goes on from the copy of {name}"
+        note(settings_of(ctx), f"partition {number} {what}")
+
+
+@cluster.command()
+@store_argument("directory")
+@json_options
+@click.pass_context
+def losses(ctx: click.Context, directory: str, form: str) -> None:
+    """Show which partitions are lost, and what became of those that were."""
+    found = read_cluster(directory)
+    told = told_losses(directory, found)
+    rows, lost = loss_rows(found, told), list(map(int, told["lost"]))
+    if form == "text":
+        write_rows(settings_of(ctx), LOSS_COLUMNS, list(map(loss_text, rows)))
+        if lost:
+            note(
+                settings_of(ctx),
+                f"lost: {', '.join(map(str, lost))}; `tidelog cluster reset "
+                f"{shlex.quote(directory)} PARTITION...` lets them go on",
+            )
+    elif form == "json":
+        write_json({"v": SCHEMA, "type": "losses", "lost": lost, "losses": rows})
+    else:
+        for row in rows:
+            write_json({"v": SCHEMA, "type": "loss", **row})
 
 
 @cluster.group(cls=LazyGroup)

@@ -29,15 +29,12 @@ from ..shell.exits import NotServedError
 from .baseline import Seat, changes_text, is_settled, seats_of
 from .cluster_file import LocalCluster, LocalMember, read_cluster, write_cluster
 from .processes import pid_of
-from .questions import talking
-from .running import HOST, TellUser, free_ports, look, show_logs
+from .running import HOST, TellUser, ask_somebody, free_ports, look, show_logs
 from .shares import Share, shares_of
 from .standing import Picture
 
 CHANGED_S_MAX = 120.0
 """Seconds in which a member has entered, or left, and partitions have moved."""
-WANT_S_MAX = 20.0
-"""Seconds in which it is decided that somebody asks for a member."""
 TELL_S = 1.0
 """Seconds between lines that tell how far it is."""
 PAUSE_S = 0.1
@@ -105,23 +102,9 @@ def _new_member(
 
 
 def want(folder: str, cluster: LocalCluster, name: str, wanted: bool) -> None:
-    """Ask for a member to be of the baseline, or not; ``UsageError`` if that is refused."""
-    reasons = []
-    for other in cluster.members:
-        if not pid_of(os.path.join(folder, other.directory)):
-            continue
-        try:
-            address = parsed_address(other.address)
-            with talking(address, cluster.cluster.bytes, WANT_S_MAX) as member_says:
-                member_says.ask("want", cluster.member(name).id.bytes, wanted)
-                return
-        except OSError as error:
-            reasons.append(f"{other.name}: {error.strerror or error}")
-    goes = "enter" if wanted else "leave"
-    raise ClusterError(
-        f"{name} does not {goes}: {'; '.join(reasons) or 'no member runs'}",
-        hint=f"`tidelog cluster status {shlex.quote(folder)}` tells what is in the way.",
-    )
+    """Ask for a member to be of the baseline, or not; ``ClusterError`` if that is refused."""
+    said = f"{name} does not {'enter' if wanted else 'leave'}"
+    ask_somebody(folder, cluster, said, "want", cluster.member(name).id.bytes, wanted)
 
 
 def wait_until(folder: str, name: str, wanted: IsSo, tell: TellUser) -> Seat:

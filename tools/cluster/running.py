@@ -21,9 +21,10 @@ import shlex
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 from uuid import uuid4
 
 from ...affinity.errors import ClusterError, NotFoundError, TidelogError, UsageError
@@ -56,6 +57,8 @@ PORTS_TRIED = 1000
 PAUSE_S = 0.05
 MOVE_S_MAX = 20.0
 """Seconds in which a primary has to hand a partition over."""
+DECIDE_S_MAX = 20.0
+"""Seconds in which a member has something decided."""
 ANSWER_S_MAX = 2.0
 """Seconds for one answer."""
 CAUGHT_UP_S_MAX = 5.0
@@ -438,6 +441,34 @@ def move_partition(cluster: LocalCluster, partition: int, source: str, target: s
             f"{error.strerror or error}",
             hint="`tidelog cluster partition` tells what is in the way; then try again.",
         ) from None
+
+
+def ask_somebody(
+    folder: str,
+    cluster: LocalCluster,
+    said: str,
+    operation: str,
+    *arguments: object,
+    others: Sequence[LocalMember] | None = None,
+) -> Any:
+    """Return the first answer of a member that runs, of some or of all.
+
+    ``ClusterError`` with what is ``said`` of it, and why each of them has refused.
+    """
+    reasons = []
+    for one in cluster.members if others is None else others:
+        if not pid_of(os.path.join(folder, one.directory)):
+            continue
+        try:
+            address = parsed_address(one.address)
+            with talking(address, cluster.cluster.bytes, DECIDE_S_MAX) as member_says:
+                return member_says.ask(operation, *arguments)
+        except OSError as error:
+            reasons.append(f"{one.name}: {error.strerror or error}")
+    raise ClusterError(
+        f"{said}: {'; '.join(reasons) or 'no member runs'}",
+        hint=f"`tidelog cluster status {shlex.quote(folder)}` tells what is in the way.",
+    )
 
 
 def look(

@@ -34,6 +34,7 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
     "voters": (list,),
     "wanted": (list,),
     "auto_join": (bool,),
+    "lost": (list,),
     "lease_us": (int,),
     "partitions": (list,),
     "epochs": (list,),
@@ -121,6 +122,8 @@ class MemberStatus:
     wanted: Mapping[UUID, bool]
     """Of whom somebody has asked that they enter the baseline, or that they leave it."""
     auto_join: bool
+    lost: frozenset[int]
+    """The partitions of which every copy is on a disk that is gone."""
     """Whether who has joined enters the baseline by itself."""
     boots: Mapping[UUID, int]
     """Who is in the topology, of those who are known, with the boot."""
@@ -194,6 +197,7 @@ def status_of(view: Any, answer: Any) -> MemberStatus:
             voters=uuids_of(answer["voters"]),
             wanted={UUID(bytes=row[0]): bool(row[1]) for row in answer["wanted"]},
             auto_join=answer["auto_join"],
+            lost=frozenset(map(int, answer["lost"])),
             boots={UUID(bytes=row[0]): int(row[1]) for row in answer["members"] if row[2]},
             primaries=[
                 (places[place], int(epoch))

@@ -1,0 +1,58 @@
+"""What the commands about losses make of answers of members."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tidelog.errors import ClusterError, NotFoundError
+from tidelog.tools.cluster.losing import best_copy, copies_left, loss_rows, loss_text
+
+ADA, BOB = UUID(int=1), UUID(int=2)
+CLUSTER: Any = SimpleNamespace(members=[SimpleNamespace(id=ADA, name="n1")])
+
+
+def pictured(**stories: dict[str, Any] | None) -> Any:
+    answers = {name: SimpleNamespace(story=story) for name, story in stories.items()}
+    return SimpleNamespace(answers=answers)
+
+
+def story(opened: int, lwm: int, *, whole: bool = True) -> dict[str, Any]:
+    return {"whole": whole, "lwm": lwm, "epochs": [[1, 1], [opened, 5]]}
+
+
+def test_the_best_copy_is_of_the_newest_epoch_and_then_the_longest() -> None:
+    picture = pictured(
+        n1=story(2, 90), n2=story(3, 10), n3=story(3, 12), n4=None,
+        n5=story(9, 99, whole=False), n6=story(9, 0),
+    )  # fmt: skip
+    assert best_copy(picture, 4) == "n3"
+    assert [one.member for one in copies_left(picture)] == ["n3", "n2", "n1"]
+
+
+def test_without_a_copy_there_is_nothing_to_go_on_from() -> None:
+    with pytest.raises(NotFoundError, match="a copy of partition 4"):
+        best_copy(pictured(n1=None, n2=story(3, 9, whole=False)), 4)
+
+
+def test_what_became_of_a_loss_is_told_by_names() -> None:
+    rows = [[7, 3, 2, 4, ADA.bytes, 5, 2, 40], [8, 1, 1, 2, BOB.bytes, 1, 0, 0]]
+    kept, empty = loss_rows(CLUSTER, {"losses": rows})
+    assert kept == {
+        "decision": 7, "partition": 3, "lost_epoch": 2, "epoch": 4, "from": "n1", "boot": 5,
+        "opened": 2, "upto": 40,
+    }  # fmt: skip
+    assert loss_text(kept) == kept
+    assert empty["from"] == str(BOB)[:8]
+    shown = loss_text(empty)
+    assert (shown["from"], shown["upto"]) == (f"nothing, at {str(BOB)[:8]}", "-")
+
+
+def test_answers_of_another_form_are_told_as_such() -> None:
+    with pytest.raises(ClusterError):
+        loss_rows(CLUSTER, {"losses": [[1, 2]]})
+    with pytest.raises(ClusterError):
+        copies_left(pictured(n1={"whole": True}))

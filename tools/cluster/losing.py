@@ -1,0 +1,118 @@
+"""Disks that are gone for good, and partitions that went with them, on the command line (S6).
+
+    lose     a member that is away is declared lost -> it never comes back
+    reset    a partition that is lost goes on: from the best copy that is left, or with nothing
+    losses   what is lost, and what became of what was
+
+Invariants:
+
+- Nothing is declared, and nothing reset, unless the user has said that it may be: none of it can be
+  taken back.
+- Of several copies that are left the one is taken that has opened the newest epoch, and of these
+  the one with the most numbers.
+
+Left out: what is lost, and what a reset does (``engine.node``).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from ...affinity.errors import NotFoundError, UsageError
+from .cluster_file import LocalCluster
+from .processes import pid_of
+from .running import ask_somebody
+from .standing import Picture, in_form
+
+LOSS_COLUMNS = ("decision", "partition", "lost_epoch", "epoch", "from", "opened", "upto")
+
+
+class CopyLeft(NamedTuple):
+    """A whole copy that a member has: the newest epoch that it has opened, and its LWM."""
+
+    opened: int
+    lwm: int
+    member: str
+
+
+def declare_lost(folder: str, cluster: LocalCluster, name: str) -> None:
+    """Declare a member lost; ``ClusterError`` if that is refused, or nobody can decide it."""
+    directory = os.path.join(folder, cluster.member(name).directory)
+    if pid_of(directory):
+        raise UsageError(
+            f"{name} runs: its disk is not lost",
+            hint="If others are to hold what it holds, let it leave: `tidelog cluster baseline "
+            f"remove {shlex.quote(folder)} {name}`.",
+        )
+    said = f"{name} is not declared lost"
+    ask_somebody(folder, cluster, said, "lose", cluster.member(name).id.bytes)
+
+
+def reset_partition(
+    folder: str, cluster: LocalCluster, partition: int, name: str, *, empty: bool
+) -> None:
+    """Let a partition go on from the copy of a member, or there with nothing."""
+    said = f"partition {partition} was not reset"
+    others = [one for one in cluster.members if one.name == name]
+    ask_somebody(folder, cluster, said, "reset", partition, empty, others=others)
+
+
+def told_losses(folder: str, cluster: LocalCluster) -> Mapping[str, Any]:
+    """Return what members tell of losses; ``ClusterError`` if nobody does."""
+    told: Mapping[str, Any] = ask_somebody(folder, cluster, "nobody tells of losses", "losses")
+    return told
+
+
+def copies_left(picture: Picture) -> list[CopyLeft]:
+    """Return the whole copies of the partition that was asked for, the best first."""
+    found = []
+    with in_form():
+        for name, answer in picture.answers.items():
+            story = answer.story
+            if story is not None and story["whole"] and story["lwm"]:
+                found.append(CopyLeft(int(story["epochs"][-1][0]), int(story["lwm"]), name))
+    return sorted(found, reverse=True)
+
+
+def best_copy(picture: Picture, partition: int) -> str:
+    """Return who has the best copy of a partition that is left; ``NotFoundError`` without one."""
+    found = copies_left(picture)
+    if not found:
+        raise NotFoundError(
+            f"nobody who answers has a copy of partition {partition}",
+            hint="Start whoever may have one; or let it begin with nothing: give --empty.",
+        )
+    return found[0].member
+
+
+def loss_rows(cluster: LocalCluster, told: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what became of partitions that were lost, the oldest first."""
+    names = {member.id: member.name for member in cluster.members}
+    rows = []
+    with in_form():
+        for index, partition, before, epoch, member, boot, opened, lwm in told["losses"]:
+            author = UUID(bytes=member)
+            rows.append(
+                {
+                    "decision": int(index),
+                    "partition": int(partition),
+                    "lost_epoch": int(before),
+                    "epoch": int(epoch),
+                    "from": names.get(author, str(author)[:8]),
+                    "boot": int(boot),
+                    "opened": int(opened),
+                    "upto": int(lwm),
+                }
+            )
+    return rows
+
+
+def loss_text(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as it is shown."""
+    if row["opened"]:
+        return row
+    return {**row, "from": f"nothing, at {row['from']}", "opened": "-", "upto": "-"}
