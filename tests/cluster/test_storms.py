@@ -58,7 +58,7 @@ def acknowledges_before_the_sync(patch: pytest.MonkeyPatch) -> None:
 def forgets_what_it_committed(patch: pytest.MonkeyPatch) -> None:
     from tidelog.engine.node.member import RunningMember
 
-    patch.setattr(RunningMember, "_outcome", lambda _self, _id: "rolled_back")
+    patch.setattr(RunningMember, "_outcome", lambda *_about: "rolled_back")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members that say of every commit in doubt that it did not happen."""
     from tidelog.engine.node.member import RunningMember
 
-    monkeypatch.setattr(RunningMember, "_outcome", lambda _self, _id: "rolled_back")
+    monkeypatch.setattr(RunningMember, "_outcome", lambda *_about: "rolled_back")
 
 
 def test_seeds_that_pass_are_counted(run: Run) -> None:
