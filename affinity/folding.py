@@ -269,6 +269,8 @@ class _Draft:
         known = self._members.get(change.member)
         if known is None:
             raise ChangeError(f"there is no member {change.member}")
+        if known.lost and change.wanted:
+            raise ChangeError(f"member {change.member} was declared lost: it never comes back")
         self._members[known.member] = replace(known, wanted=change.wanted)
 
     def member_lost(self, change: MemberLost) -> None:

@@ -46,6 +46,10 @@ def rows_due(topology: Topology) -> list[TopologyChange]:
         found.append(GoalsReached(partitions=topology.reached))
     leaving: dict[Incarnation, list[int]] = {}
     for partition in topology.overfull:
+        copies = topology.partitions[partition]
+        row = [one for one in copies.in_sync if copies.may_hold(one.member)]
+        if not topology.present.issuperset(row):
+            continue  # others may be all that is left of it
         for copy in topology.partitions[partition].leavers:
             if copy in topology.present:  # who has gone is removed for that
                 leaving.setdefault(copy, []).append(partition)

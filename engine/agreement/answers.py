@@ -55,6 +55,11 @@ class Answers:
         """Tell whether a member has answered, or there was no time to."""
         return self._heard.get(member, self._elected) > now - self._timing.member_timeout
 
+    def surely_lately(self, incarnation: Incarnation, now: float) -> bool:
+        """Tell whether an incarnation has answered in this term, and lately, and is not dead."""
+        answered = incarnation in self._rounds and not self.is_noticed(incarnation)
+        return answered and self.lately(incarnation.member, now)
+
     def steadily(self, incarnation: Incarnation, now: float) -> bool:
         """Tell whether an incarnation has answered for long, without a gap, and lately."""
         since, member = self._steady.get(incarnation), incarnation.member

@@ -18,7 +18,7 @@ and which sets have to change then (``affinity.takeovers``).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 from uuid import UUID
 
 from ...affinity.changes import (
@@ -32,6 +32,7 @@ from ...affinity.changes import (
     GoalsSet,
     Joined,
     MemberGone,
+    MemberLost,
     MemberWanted,
     NamespaceDropped,
     NamespaceMade,
@@ -234,11 +235,15 @@ class Coordinator:
         """
         requests, self._requests = self._requests, {}
         asked = []
+        going: set[UUID] = set()
         for (sender, number), request in requests.items():
             if self._waits(sender, request, topology, now):
                 self._requests[sender, number] = request
             else:
-                asked.append((sender, request, self._refusal(sender, request, topology, kept)))
+                refusal = self._refusal(sender, request, topology, kept, going)
+                asked.append((sender, request, refusal))
+                if refusal is None and _lets_go(request.change):
+                    going.add(request.change.member)
         own = [*self._joined(topology, now), *self._gone(topology, now)]
         self._joins.clear()
         wanted = [*own, *(request.change for _, request, refusal in asked if refusal is None)]
@@ -274,9 +279,16 @@ class Coordinator:
                 voters.add(member)
             else:
                 continue
-            if voters and self._reaches(voters, now):
+            if voters and self._hears(voters, topology, now):
                 return BaselineChanged(baseline=tuple(sorted(voters)))
         return None
+
+    def _hears(self, baseline: Collection[UUID], topology: Topology, now: float) -> bool:
+        """Tell whether a majority is there, and has answered lately, in this term."""
+        members = (topology.members[member] for member in baseline)
+        present = [known.incarnation for known in members if known.present]
+        answered = [one for one in present if self._answers.surely_lately(one, now)]
+        return len(answered) >= majority(baseline)
 
     def _may_enter(self, known: KnownMember, topology: Topology, now: float) -> bool:
         """Tell whether a member that votes for nothing yet has been there for long enough."""
@@ -286,9 +298,16 @@ class Coordinator:
     def _waits(
         self, sender: Incarnation, request: ProposeChange, topology: Topology, now: float
     ) -> bool:
-        """Tell whether it is too early to answer a request."""
-        leaves = _leaves(sender, request.change)
-        return leaves and self._departures.waits(sender, topology, now)
+        """Tell whether it is too early to answer a request.
+
+        A partition that was lost gets another author, too, only once the lease of its old one has
+        ended: that one may have been cut off only (L4).
+        """
+        change = request.change
+        if isinstance(change, PartitionReset) and change.partition in topology.lost:
+            author = topology.partitions[change.partition].author
+            return now < self.lease.held_until(author)
+        return _leaves(sender, change) and self._departures.waits(sender, topology, now)
 
     def _refusal(
         self,
@@ -296,10 +315,11 @@ class Coordinator:
         request: ProposeChange,
         topology: Topology,
         kept: Sequence[Decision],
+        going: Collection[UUID],
     ) -> ChangeRefused | None:
         """Return the refusal of a change that is not made, or that was made from what is over."""
         number, after = request.request, request.after
-        reason = self._objection(sender, request, topology)
+        reason = self._objection(sender, request, topology, going)
         if reason is not None:
             return ChangeRefused(request=number, reason=reason)
         if after is None or _has_maps_of(topology, kept, after):
@@ -308,9 +328,16 @@ class Coordinator:
         return ChangeRefused(request=number, reason=reason, stale=True)
 
     def _objection(
-        self, sender: Incarnation, request: ProposeChange, topology: Topology
+        self,
+        sender: Incarnation,
+        request: ProposeChange,
+        topology: Topology,
+        going: Collection[UUID],
     ) -> str | None:
-        """Return why a change that could follow is not made all the same; None if it is."""
+        """Return why a change that could follow is not made all the same; None if it is.
+
+        ``going`` are the members that are told to leave in the same decision.
+        """
         stale = _stale(topology, request.guards)
         change = request.change
         if isinstance(change, _OF_COORDINATORS):
@@ -320,7 +347,7 @@ class Coordinator:
         if isinstance(change, PartitionReset) and change.author != sender:
             return "who goes on with a partition that was lost asks for that itself"
         if isinstance(change, MemberWanted) and not change.wanted:
-            return _cannot_leave(topology, change.member)
+            return _cannot_leave(topology, change.member, going)
         if _leaves(sender, change):
             return self._departures.objection(sender, topology, self._released)
         if stale is not None or not isinstance(change, _OF_COPIES):
@@ -424,9 +451,16 @@ def _behind(topology: Topology, changes: Sequence[TopologyChange]) -> Topology:
     return applied(topology, decision) if changes else topology
 
 
-def _cannot_leave(topology: Topology, member: UUID) -> str | None:
-    """Return why the data of a member cannot move to others."""
-    stay = len({*topology.holding} - {member})
+def _lets_go(change: TopologyChange) -> TypeGuard[MemberWanted | MemberLost]:
+    """Tell whether others are to hold the data of a member by a change."""
+    return isinstance(change, MemberLost) or (
+        isinstance(change, MemberWanted) and not change.wanted
+    )
+
+
+def _cannot_leave(topology: Topology, member: UUID, going: Collection[UUID]) -> str | None:
+    """Return why the data of a member cannot move to others, with all that go."""
+    stay = len({*topology.holding} - {member, *going})
     if member in topology.holding and stay < topology.min_in_sync:
         return (
             f"{stay} members that hold data would stay, and nothing is written to fewer than "

@@ -17,7 +17,7 @@ import logging
 import trio
 
 from ...affinity.errors import TidelogError
-from ...affinity.topology import Incarnation, Topology
+from ...affinity.topology import Incarnation, PartitionCopies, Topology
 from ...wal.records import AdmitRecord, ClearRecord
 from .log import NodeLog
 from .taking_in import DataFile
@@ -37,6 +37,8 @@ class Emptying:
         self._store = store
         self._topology = Topology()
         self._begun: set[int] = set()
+        self._ended: dict[int, int] = {}
+        """The epochs for which that was done, by partition."""
         self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
@@ -54,13 +56,24 @@ class Emptying:
     def decided(self, topology: Topology) -> None:
         """Take over decisions that have taken effect here."""
         self._topology = topology
-        for loss in topology.losses:
-            copies = topology.partitions[loss.partition]
+        newest = {loss.partition: loss.epoch for loss in topology.losses}
+        for partition, lost_to in newest.items():
+            copies = topology.partitions[partition]
             due = copies.author == self._me and copies.is_to_be_emptied
-            if due and loss.partition not in self._begun:
-                self._begun.add(loss.partition)
+            if due and partition not in self._begun and not self._has_begun_anew(copies, lost_to):
+                self._begun.add(partition)
                 assert self._nursery is not None
-                self._nursery.start_soon(self._empty, loss.partition)
+                self._nursery.start_soon(self._empty, partition)
+
+    def _has_begun_anew(self, copies: PartitionCopies, lost_to: int) -> bool:
+        """Tell whether what is here is younger than the loss: somebody may count on it.
+
+        ``lost_to`` is the epoch that followed on the one that was lost.  That it is open need not
+        be decided: who is alone tells nobody.
+        """
+        partition = copies.row.partition
+        opened = self._log.state.epochs[partition] >= lost_to
+        return opened or self._ended.get(partition) == copies.epoch
 
     async def _empty(self, partition: int) -> None:
         """Let a copy be a whole one that has nothing, for as long as that is wanted."""
@@ -82,6 +95,7 @@ class Emptying:
                     await self._log.logged([clear])
                     await self._store.checkpoint("clear")
                     await self._log.logged([nothing])
+                    self._ended[partition] = copies.epoch
                     return
                 except (TidelogError, OSError) as error:
                     log.warning(

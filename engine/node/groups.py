@@ -273,6 +273,8 @@ class ReplicaGroups:
                 self._keep(partition, copies)
             if copies.opened:
                 self._unannounced.pop(partition, None)
+            elif copies.goal:
+                self.announce(partition)  # nobody may be to come whose asking would tell it
         self.supplies.decided(topology)
         self.catching_up.decided(older, topology)
         self.leftovers.decided(older, topology)
@@ -539,7 +541,7 @@ class ReplicaGroups:
             others = [copy for copy in copies.in_sync if copy != self._me]
             self._streams.open(takeover.partition, takeover.epoch, others, self._now())
             opened.append((takeover.partition, takeover.epoch))
-            if takeover.others:
+            if takeover.others or copies.goal or copies.is_to_be_emptied:
                 self._unannounced[takeover.partition] = takeover.epoch
         self._partitions.opened(opened)
         self._announced_at = float("-inf")

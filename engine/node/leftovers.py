@@ -39,6 +39,7 @@ class Leftovers:
         self._knowledge = knowledge
         self._now = now
         self._looked = float("-inf")
+        self._topology = Topology()
         self._found: dict[int, int] = {}
         """The partitions that are left over, with the decision that said so last."""
 
@@ -47,6 +48,7 @@ class Leftovers:
 
     def decided(self, before: Topology, topology: Topology) -> None:
         """Take over decisions that have taken effect here."""
+        self._topology = topology
         known = before.partitions
         for partition, copies in enumerate(topology.partitions):
             if partition < len(known) and known[partition] is copies:
@@ -65,7 +67,11 @@ class Leftovers:
             return
         self._looked = self._now()
         everybody = self._knowledge.known_by_all
-        due = [partition for partition, index in self._found.items() if index <= everybody]
+        due = [
+            partition
+            for partition, index in self._found.items()
+            if index <= everybody and self._is_elsewhere(partition)
+        ]
         records = [
             ClearRecord(
                 partition=partition,
@@ -79,6 +85,11 @@ class Leftovers:
             del self._found[partition]
         if records:
             self._log.put_records(records, _nothing)
+
+    def _is_elsewhere(self, partition: int) -> bool:
+        """Tell whether somebody that counts is there: else this may be all that is left (S6)."""
+        copies, present = self._topology.partitions[partition], self._topology.present
+        return any(copy in present for copy in copies.in_sync)
 
     def _has(self, partition: int) -> bool:
         """Tell whether there is something of a partition here that counts."""

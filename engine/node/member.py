@@ -569,7 +569,7 @@ class RunningMember:
         """Let another member serve a partition of this one; ``done`` hears None once it does."""
         copies = self.agreement.topology.partitions[partition]
         listed = {copy.member.bytes for copy in copies.in_sync if copy in self._effective.present}
-        if member not in listed or not copies.may_hold(UUID(bytes=member)):
+        if member not in listed or UUID(bytes=member) not in copies.wanted:
             names = ", ".join(sorted(f"{str(UUID(bytes=one))[:8]}" for one in listed))
             raise UsageError(
                 f"partition {partition} cannot be served by {member.hex()[:8]}, which is not in "
