@@ -11,7 +11,7 @@ import trio
 from cluster.test_growing import QUICK, WRITTEN, gone, grown, left, partitions, placed, want
 from cluster.test_losses import ask, lose
 
-from support.copies import STAYING, Group, live
+from support.copies import Group, live
 from support.raw_client import FailureError
 from tidelog.affinity.changes import CopiesRemoved
 from tidelog.affinity.goals import rows_due
@@ -178,7 +178,7 @@ def test_what_is_written_behind_a_reset_is_kept(seed: int, then: str) -> None:
         await at.settled(at.running())
         assert await group.value(0) == b"after"
 
-    live(scenario, seed=seed, nodes=4, partitions=6, backups=0, timing=STAYING)
+    live(scenario, seed=seed, nodes=4, partitions=6, backups=0)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

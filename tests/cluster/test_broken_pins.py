@@ -11,7 +11,6 @@ import trio
 from support.copies import (
     CUT,
     LARGE,
-    STAYING,
     Group,
     age_logs,
     explained,
@@ -99,7 +98,7 @@ def test_the_log_is_kept_as_long_as_a_copy_is_supplied_from_it(
         ways = [one.choice.kind for one in await let_go(group, name)]
         assert ways == ([FULL, HISTORY] if full else [HISTORY])
 
-    live(scenario, timing=STAYING, options=CUT if full else SHORT)
+    live(scenario, options=CUT if full else SHORT)
 
 
 def limit_pins(patch: pytest.MonkeyPatch) -> None:
@@ -130,7 +129,7 @@ def test_no_log_is_kept_for_a_copy_that_died_on_its_way_back(
         group.at.holds.release_all()
         await group.back(name)
 
-    live(scenario, timing=STAYING, options=CUT if full else SHORT)
+    live(scenario, options=CUT if full else SHORT)
 
 
 async def told(group: Group) -> list[tuple[str, str]]:
@@ -172,7 +171,7 @@ def test_a_pin_that_breaks_lets_the_copy_begin_again_in_full(
         assert "no log reaches further back than" in second.choice.reason
         assert others[-1].choice.kind in (NONE, HISTORY)
 
-    live(scenario, timing=STAYING, options=CUT if full else SHORT)
+    live(scenario, options=CUT if full else SHORT)
 
 
 def test_who_asks_is_told_why_a_copy_is_made_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,4 +189,4 @@ def test_who_asks_is_told_why_a_copy_is_made_in_full(monkeypatch: pytest.MonkeyP
         assert reason.startswith("11 to 78 of 78 are missing, and the log of ")
         assert re.fullmatch(r"number \d+ is missing, and no log reaches further back than \d+", why)
 
-    live(scenario, timing=STAYING, options=SHORT)
+    live(scenario, options=SHORT)

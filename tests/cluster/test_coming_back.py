@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from support.copies import STAYING, Group, live
+from support.copies import Group, live
 from tidelog.engine.node import filling, missed
 from tidelog.engine.node.missed import MissedHistory
 from tidelog.engine.node.returns import Return
@@ -345,7 +345,7 @@ def test_nobody_comes_back_with_what_its_log_does_not_say() -> None:
         await group.back(primary)
         assert await group.value(1) == b"last"
 
-    live(scenario, timing=STAYING)
+    live(scenario)
 
 
 def with_run(**more: int) -> Callable[[SupplyPiece], SupplyPiece]:

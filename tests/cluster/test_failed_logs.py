@@ -161,8 +161,9 @@ def test_an_author_that_lacks_something_lets_a_whole_copy_go_on(
         await at.settled()
         copies = at.topology().partitions[0]
         whole = [name for name in at.names if at.counters(name, 0)[0] == 3]
-        assert [at.member_id(name) for name in whole] == [copy.member for copy in copies.in_sync]
-        assert [at.primary(0)] == whole
+        # Others may come back already.
+        assert {copy.member for copy in copies.in_sync} <= {at.member_id(name) for name in whole}
+        assert at.primary(0) in whole
 
     at.run(scenario)
     assert "node.copy_lacks" in caplog.text

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from support.copies import STAYING, Group, live
+from support.copies import Group, live
 from support.raw_client import FailureError
 from tidelog.engine.node.departure import ASK_S_MAX, HAND_OVER_S_MAX
 from tidelog.errors import ClusterError, CommitUnknownError
@@ -51,7 +51,7 @@ def test_a_partition_that_moves_takes_nothing_new_and_waits_for_what_it_took() -
         assert group.at.member(backup).partitions.is_open(group.partition)
         assert await group.value(0) == b"pending"
 
-    live(scenario, timing=STAYING)
+    live(scenario)
 
 
 def test_what_is_handed_over_in_an_epoch_that_is_over_moves_nothing() -> None:
@@ -83,7 +83,7 @@ def test_what_is_handed_over_in_an_epoch_that_is_over_moves_nothing() -> None:
         await trio.sleep(2)
         assert (group.primary, group.epoch) == (first, epoch + 3)
 
-    live(scenario, timing=STAYING)
+    live(scenario)
 
 
 def test_a_member_that_stops_where_too_few_stay_takes_nothing_new_and_answers_what_it_took() -> (
@@ -107,7 +107,7 @@ def test_a_member_that_stops_where_too_few_stay_takes_nothing_new_and_answers_wh
         await group.taken_over(epoch)
         assert await group.value(0) == b"pending"
 
-    live(scenario, timing=STAYING)
+    live(scenario)
 
 
 def test_a_member_that_stops_writes_what_is_queued() -> None:
@@ -121,7 +121,7 @@ def test_a_member_that_stops_writes_what_is_queued() -> None:
         await group.at.settled()
         assert await group.value(0) == b"last"
 
-    live(scenario, nodes=1, backups=0, timing=STAYING)
+    live(scenario, nodes=1, backups=0)
 
 
 def test_a_member_that_stops_hands_over_what_one_other_has() -> None:
@@ -132,7 +132,7 @@ def test_a_member_that_stops_hands_over_what_one_other_has() -> None:
         assert (group.primary, group.epoch) == (backup, epoch + 1)
         assert group.at.member(backup).partitions.is_open(group.partition)
 
-    live(scenario, backups=1, timing=STAYING)
+    live(scenario, backups=1)
 
 
 def test_a_member_that_stops_does_not_wait_for_ever_for_others_to_serve_what_it_did() -> None:
@@ -146,7 +146,7 @@ def test_a_member_that_stops_does_not_wait_for_ever_for_others_to_serve_what_it_
         assert at.world.now() < began + HAND_OVER_S_MAX + ASK_S_MAX + 1
         assert old not in at.running()
 
-    live(scenario, timing=STAYING)
+    live(scenario)
 
 
 def test_what_is_pending_for_too_long_goes_over_and_commits_there() -> None:
@@ -168,7 +168,7 @@ def test_what_is_pending_for_too_long_goes_over_and_commits_there() -> None:
         group.release("stored", other, old)
         assert await group.equal() == (1, 1)
 
-    live(scenario, timing=STAYING)
+    live(scenario)
 
 
 def test_a_commit_whose_epoch_ends_before_it_is_in_the_log_stands_in_nobodys_way(
@@ -201,4 +201,4 @@ def test_a_commit_whose_epoch_ends_before_it_is_in_the_log_stands_in_nobodys_way
         await group.put(0, b"after")
         await group.equal()
 
-    live(scenario, timing=STAYING)
+    live(scenario)

@@ -133,7 +133,7 @@ def test_the_directory_of_another_cluster_harms_nobody() -> None:
 
 
 def test_a_directory_that_was_emptied_and_made_again_votes_and_serves_nothing() -> None:
-    at = cluster(116)
+    at = cluster(118)
     clients = Clients(at)
     at.may_end |= {"n1", "twin"}
 

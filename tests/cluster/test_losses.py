@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import pytest
 import trio
 
-from support.copies import STAYING, Group, live
+from support.copies import Group, live
 from support.raw_client import FailureError
 from tidelog.affinity.topology import Loss
 from tidelog.engine.agreement.timing import Timing
@@ -74,7 +74,7 @@ def test_what_is_lost_is_not_served_and_says_so() -> None:
             await ask(group, stale, "get", group.number, [group.at.key(group.partition, 0)])
         assert not losses(group.at)
 
-    live(scenario, nodes=5, timing=STAYING)
+    live(scenario, nodes=5)
 
 
 def test_a_lost_partition_goes_on_from_an_older_copy() -> None:
@@ -174,7 +174,7 @@ def test_a_disk_that_was_declared_lost_is_kept_aside() -> None:
         assert "was declared lost" in str(at.ends[back])
         assert [await group.value(i) for i in range(2)] == [b"old"] * 2
 
-    live(scenario, nodes=5, timing=STAYING)
+    live(scenario, nodes=5)
 
 
 def test_what_only_may_be_lost_cannot_be_reset_and_opens_when_a_copy_comes() -> None:
@@ -192,7 +192,7 @@ def test_what_only_may_be_lost_cannot_be_reset_and_opens_when_a_copy_comes() -> 
         await group.taken_over(epoch)
         assert [await group.value(i) for i in range(4)] == [b"new"] * 2 + [b"old"] * 2
 
-    live(scenario, nodes=5, timing=STAYING)
+    live(scenario, nodes=5)
 
 
 def test_nobody_who_is_there_is_lost_and_nobody_without_a_copy_goes_on_from_it() -> None:
@@ -205,4 +205,4 @@ def test_nobody_who_is_there_is_lost_and_nobody_without_a_copy_goes_on_from_it()
         with pytest.raises(FailureError, match="no copy of partition 0 at this member"):
             await ask(group, stranger, "reset", group.partition, False)
 
-    live(scenario, nodes=5, timing=STAYING)
+    live(scenario, nodes=5)

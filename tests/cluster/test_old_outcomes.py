@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.copies import CUT, LARGE, STAYING, Group, live
+from support.copies import CUT, LARGE, Group, live
 from tidelog.engine.commit.outcomes import dated_id
 
 
@@ -55,4 +55,4 @@ def test_clocks_of_primaries_that_differ_do_not_make_a_commit_a_refusal() -> Non
         assert told[-1] == "committed"
         assert "rolled_back" not in told
 
-    live(scenario, timing=STAYING, seed=4, partitions=16, nodes=5, options=CUT)
+    live(scenario, seed=4, partitions=16, nodes=5, options=CUT)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from support.copies import STAYING, Group, live
+from support.copies import Group, live
 from tidelog.checkpoints.copies import CopyState
 from tidelog.checkpoints.supplying import FoundNumbers, SupplySearch
 from tidelog.engine.data import flush
@@ -137,7 +137,7 @@ PLANTED: list[tuple[Callable[[Patch], None], Scenario]] = [
     "scenario", dict.fromkeys(scenario for _, scenario in PLANTED), ids=lambda one: one.__name__
 )
 def test_nothing_is_found_where_nothing_is_planted(scenario: Scenario) -> None:
-    live(scenario, seed=3, timing=STAYING)
+    live(scenario, seed=3)
 
 
 @pytest.mark.parametrize(("plant", "scenario"), PLANTED, ids=lambda one: one.__name__)
@@ -146,7 +146,7 @@ def test_what_is_planted_is_found(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises(BaseException) as found:  # noqa: PT011  # which one depends on the mistake
-        live(scenario, seed=3, timing=STAYING)
+        live(scenario, seed=3)
     errors = list(leaves(found.value))
     assert any(
         isinstance(one, BrokenPromiseError | trio.TooSlowError | AssertionError) for one in errors

@@ -18,7 +18,6 @@ from support.copies import (
     CUT,
     LARGE,
     SOON_S,
-    STAYING,
     Group,
     Writers,
     age_logs,
@@ -139,7 +138,6 @@ def test_somebody_dies_at_a_point_of_a_return(
     nodes, partitions = (5, 8) if who == COORDINATOR else (3, 2)
     live(
         scenario,
-        timing=STAYING,
         nodes=nodes,
         partitions=partitions,
         options=CUT if kind is FULL else Options(),

@@ -54,7 +54,6 @@ import trio
 from support.copies import (
     CUT,
     LARGE,
-    STAYING,
     Begun,
     Group,
     admitted,
@@ -130,7 +129,7 @@ def test_a_partition_without_updates_is_back_with_nothing() -> None:
         assert kinds(group, name) == [NONE]
         assert await group.equal() == (0, 0)
 
-    live(scenario, timing=STAYING)
+    live(scenario)
 
 
 def test_a_full_copy_of_nothing_leaves_nothing() -> None:
@@ -154,7 +153,7 @@ def test_a_full_copy_of_nothing_leaves_nothing() -> None:
         await group.taken_over(epoch)
         assert await values(group) == [None] * 10
 
-    live(scenario, timing=STAYING, options=CUT)
+    live(scenario, options=CUT)
 
 
 def test_one_number_that_is_in_no_log_makes_it_a_full_copy() -> None:
@@ -169,7 +168,7 @@ def test_one_number_that_is_in_no_log_makes_it_a_full_copy() -> None:
         assert all(one.kind is not FULL for one in others)
         assert await values(group, range(4)) == [b"last"] * 3 + [LARGE + b"2"]
 
-    live(scenario, timing=STAYING, options=CUT)
+    live(scenario, options=CUT)
 
 
 def test_a_primary_that_was_copied_in_full_copies_in_full_and_has_a_history_again() -> None:
@@ -196,7 +195,7 @@ def test_a_primary_that_was_copied_in_full_copies_in_full_and_has_a_history_agai
         assert kinds(group, old) == [HISTORY]
         assert await values(group, range(2)) == [b"last", LARGE + b"2"]
 
-    live(scenario, timing=STAYING, options=CUT)
+    live(scenario, options=CUT)
 
 
 @pytest.mark.parametrize("way", [HISTORY, FULL])
@@ -223,7 +222,7 @@ def test_a_copy_that_came_back_passes_on_what_it_can(way: SupplyKind) -> None:
         last = LARGE + b"2" if way is FULL else b"before"
         assert await values(group) == [b"meanwhile"] * 6 + [None] * 3 + [last]
 
-    live(scenario, timing=STAYING, nodes=5, backups=3, options=CUT if way is FULL else Options())
+    live(scenario, nodes=5, backups=3, options=CUT if way is FULL else Options())
 
 
 # ---------------------------------------------------------------- gaps, and what is pending
@@ -250,7 +249,7 @@ def test_a_restart_with_ranges_above_a_gap_asks_for_the_gap_only(
         assert (second.lwm, second.ranges) == (10, [(16, 2)])
         assert await values(group) == [*LATER[:9], b"last"]
 
-    live(scenario, timing=STAYING)
+    live(scenario)
 
 
 async def pending(group: Group, *there: str) -> Begun:
@@ -291,7 +290,7 @@ def test_a_restart_with_what_is_pending_drops_it_and_gets_what_became_of_it(know
         await group.back()
         assert await values(group, range(5, 9)) == [b"meanwhile", b"pending", b"pending", b"before"]
 
-    live(scenario, timing=STAYING)
+    live(scenario)
 
 
 def test_what_is_pending_comes_with_the_admission() -> None:
@@ -310,7 +309,7 @@ def test_what_is_pending_comes_with_the_admission() -> None:
         await group.back()
         assert await values(group, range(5, 9)) == [b"meanwhile", b"pending", b"pending", b"before"]
 
-    live(scenario, timing=STAYING)
+    live(scenario)
 
 
 def test_what_only_a_copy_on_its_way_back_has_is_cut_there() -> None:
@@ -336,7 +335,7 @@ def test_what_only_a_copy_on_its_way_back_has_is_cut_there() -> None:
         ]
         assert await group.equal() == (17, 17)
 
-    live(scenario, timing=STAYING)
+    live(scenario)
 
 
 def test_copies_of_equal_lwm_and_other_ranges_get_what_each_lacks() -> None:
@@ -363,7 +362,7 @@ def test_copies_of_equal_lwm_and_other_ranges_get_what_each_lacks() -> None:
         assert [one.missing for one in choices(group, last)] == [[(11, 17)]]
         assert await values(group) == LATER
 
-    live(scenario, timing=STAYING, nodes=5, backups=3)
+    live(scenario, nodes=5, backups=3)
 
 
 def test_what_was_closed_meanwhile_is_told_as_closed() -> None:
@@ -386,7 +385,7 @@ def test_what_was_closed_meanwhile_is_told_as_closed() -> None:
         assert await group.equal() == (14, 14)
         assert await values(group) == [b"meanwhile", *[b"before"] * 9]
 
-    live(scenario, timing=STAYING, nodes=5, backups=3)
+    live(scenario, nodes=5, backups=3)
 
 
 # ---------------------------------------------------------------- other primaries
@@ -408,7 +407,7 @@ def test_who_came_back_never_tells_that_a_commit_it_missed_was_refused(way: Supp
         told = {await group.outcome(tx_id) for tx_id in committed}
         assert told == {"committed" if way is HISTORY else "too_old"}
 
-    live(scenario, timing=STAYING, options=CUT if way is FULL else Options())
+    live(scenario, options=CUT if way is FULL else Options())
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
@@ -436,7 +435,7 @@ def test_a_copy_that_has_seen_more_than_its_primary_forgets_it(checkpoint: bool)
         await group.put(0, b"after")
         assert await group.equal() == (11, 11)
 
-    live(scenario, timing=STAYING)
+    live(scenario)
 
 
 def test_a_copy_that_missed_several_takeovers_learns_their_epochs() -> None:
@@ -461,7 +460,7 @@ def test_a_copy_that_missed_several_takeovers_learns_their_epochs() -> None:
             b"in epoch 1", b"in epoch 2", b"in epoch 2", b"in epoch 3", b"before",
         ]  # fmt: skip
 
-    live(scenario, timing=STAYING, nodes=5, backups=3)
+    live(scenario, nodes=5, backups=3)
 
 
 def test_a_copy_on_its_way_back_is_no_primary() -> None:
@@ -488,7 +487,7 @@ def test_a_copy_on_its_way_back_is_no_primary() -> None:
         await group.back(old)
         assert await values(group) == LATER
 
-    live(scenario, timing=STAYING, nodes=5)
+    live(scenario, nodes=5)
 
 
 # ---------------------------------------------------------------- restarts
@@ -521,7 +520,7 @@ def test_a_copy_that_is_killed_again_and_again_is_not_sent_anything_twice(
         assert len(missing) == 5
         assert await values(group) == [b"%d" % i for i in range(12, 22)]
 
-    live(scenario, timing=STAYING, seed=seed)
+    live(scenario, seed=seed)
 
 
 ORDERS = list(permutations(("fresh", "stale", "old")))
@@ -557,4 +556,4 @@ def test_activation_of_members_each_as_stale_as_it_is(order: tuple[str, ...]) ->
         found = [await group.value(i) for i in (0, 4, 5, 25)]
         assert found == [b"missed by both", b"missed by both", LARGE + b"2", b"before"]
 
-    live(scenario, timing=STAYING, options=CUT)
+    live(scenario, options=CUT)

@@ -12,7 +12,6 @@ from support.copies import (
     AGED_KEYS,
     CUT,
     LARGE,
-    STAYING,
     Group,
     Writers,
     admitted,
@@ -108,7 +107,7 @@ def test_two_copies_come_back_and_each_is_killed_in_turn(
         await with_writers(group, kills)
         await nothing_missing(group, way)
 
-    live(scenario, timing=STAYING, seed=seed, nodes=5, backups=3, options=options(way))
+    live(scenario, seed=seed, nodes=5, backups=3, options=options(way))
 
 
 @pytest.mark.parametrize("seed", [1, *map(long_run, (2, 3, 4))])
@@ -155,7 +154,7 @@ def test_a_copy_comes_back_to_many_partitions_in_all_ways_at_once(
                 }[way]
             )
 
-    live(scenario, timing=STAYING, seed=seed, partitions=16, options=CUT)
+    live(scenario, seed=seed, partitions=16, options=CUT)
 
 
 # ---------------------------------------------------------------- writes meanwhile
@@ -184,7 +183,7 @@ def test_nobody_waits_for_a_copy_that_lacks_much_of_the_stream() -> None:
         await group.back()
         assert [await group.value(i) for i in range(9, 11)] == [b"and then", b"meanwhile"]
 
-    live(scenario, timing=STAYING)
+    live(scenario)
 
 
 def test_what_is_kept_for_a_copy_on_its_way_back_is_bounded(
@@ -210,7 +209,7 @@ def test_what_is_kept_for_a_copy_on_its_way_back_is_bounded(
         assert len(kinds(group, name)) > 1
         assert await group.value(0) == LARGE + b"2"
 
-    live(scenario, timing=STAYING)
+    live(scenario)
 
 
 # ---------------------------------------------------------------- plans and maps
@@ -250,7 +249,7 @@ def test_a_planned_move_during_a_return(
             assert "which is not in its in-sync set" in str(ended[0])
             assert group.primary == old
 
-    live(scenario, timing=STAYING, options=options(way))
+    live(scenario, options=options(way))
 
 
 @WAYS
@@ -282,7 +281,7 @@ def test_a_map_that_is_dropped_and_made_again_during_a_return(
         await group.taken_over(epoch)
         assert [await group.value(i) for i in range(5)] == [b"of the new one"] * 3 + [None] * 2
 
-    live(scenario, timing=STAYING, options=options(way))
+    live(scenario, options=options(way))
 
 
 # ---------------------------------------------------------------- everybody
@@ -331,7 +330,7 @@ def test_all_restart_during_a_return(
         await with_writers(group, restarted)
         await nothing_missing(group, way)
 
-    live(scenario, timing=STAYING, options=options(way))
+    live(scenario, options=options(way))
 
 
 @WAYS
@@ -358,7 +357,7 @@ def test_a_member_that_stops_in_the_middle_of_a_return(
         await with_writers(group, stopped)
         await nothing_missing(group, way)
 
-    live(scenario, timing=STAYING, options=options(way))
+    live(scenario, options=options(way))
 
 
 @WAYS
@@ -387,7 +386,7 @@ def test_a_link_that_breaks_again_and_again_during_a_return(
         await with_writers(group, breaks)
         await nothing_missing(group, way)
 
-    live(scenario, timing=STAYING, options=options(way))
+    live(scenario, options=options(way))
 
 
 SLOW_S = 8.0
@@ -423,7 +422,7 @@ def test_words_that_arrive_when_the_other_side_has_given_up(
         await nothing_missing(group, way)
         assert kinds(group, name).count(way) > (way is HISTORY)  # a full one may have ended
 
-    live(scenario, timing=STAYING, options=options(way))
+    live(scenario, options=options(way))
 
 
 # ---------------------------------------------------------------- clocks
@@ -456,4 +455,4 @@ def test_a_machine_that_is_suspended_during_a_return(
         await with_writers(group, slept)
         await nothing_missing(group, way)
 
-    live(scenario, timing=STAYING, options=options(way))
+    live(scenario, options=options(way))

@@ -119,6 +119,8 @@ class Simulated:
         """Start it, and return when everything is served."""
         self._cluster.start()
         await self._cluster.settled()
+        while any(member.groups.lagging() for member in self._cluster.running().values()):
+            await trio.sleep(0.05)  # a disk may be slow
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Any]:
@@ -133,8 +135,13 @@ class Simulated:
 
     async def start(self, name: str) -> None:
         """Start a member again."""
-        self._cluster.start([name])
-        await self._cluster.settled()
+        at = self._cluster
+        at.start([name])
+        await at.settled()
+        await at.whole()
+        while not all(one.author.member == one.first for one in at.topology().partitions):
+            await trio.sleep(0.05)
+        await at.settled()
 
     async def kill_all(self) -> None:
         """End all members at the same moment."""

@@ -265,10 +265,13 @@ def live(
     nodes: int = 3,
     partitions: int = PARTITIONS,
     backups: int = 2,
+    timing: Timing = STAYING,
     **options: Any,
 ) -> None:
     """Run a scenario in a cluster that serves already."""
-    at = SimCluster(seed=seed, nodes=nodes, partitions=partitions, backups=backups, **options)
+    at = SimCluster(
+        seed=seed, nodes=nodes, partitions=partitions, backups=backups, timing=timing, **options
+    )
     group = Group(at)
 
     async def lived(_at: SimCluster) -> None:

@@ -50,4 +50,8 @@ async def serving(at: SimCluster, clients: Clients) -> tuple[RawClient, int]:
     clients.start()
     await at.settled()
     first = await clients.to("n1")
-    return first, await made_map(first)
+    number = await made_map(first)
+    with trio.fail_after(10):
+        while not all(number in one.log.state.namespaces for one in at.running().values()):
+            await trio.sleep(0.01)
+    return first, number
