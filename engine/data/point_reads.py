@@ -65,7 +65,7 @@ class ClosedView:
         """Raise why not."""
         raise self._error()
 
-    txn = layers
+    txn = stored = newer = layers
 
 
 def closed_view(error: Callable[[], TidelogError]) -> View:

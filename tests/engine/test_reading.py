@@ -1028,3 +1028,13 @@ def test_a_reader_that_is_outrun_again_and_again_says_so(monkeypatch: pytest.Mon
             w.announce()
             with pytest.raises(errors.HistoryTruncatedError, match="faster than it can be read"):
                 reader.refresh()
+
+
+def test_whatever_is_asked_of_a_view_of_a_closed_store_says_that_it_is_closed() -> None:
+    # A read that a signal had held up until the store was closed knew no `newer` of it.
+    view = point_reads.closed_view(lambda: errors.ClosedError("it is closed"))
+    asked = [name for name in dir(View) if not name.startswith("_")]
+    assert {"layers", "txn", "stored", "newer"} <= {*asked}
+    for name in asked:
+        with pytest.raises(errors.ClosedError, match="it is closed"):
+            getattr(view, name)
