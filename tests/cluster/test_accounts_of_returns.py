@@ -69,6 +69,21 @@ def the_first_twice(records: Sequence[Record]) -> list[Record]:
 HISTORY: list[Callable[[Sequence[Record]], list[Record]]] = [another_value, the_first_twice]
 
 
+def log_wrongly(patch: Patch, wrong: Callable[[Sequence[Record]], list[Record]]) -> list[bool]:
+    """Let the next supply get into a log otherwise than it came; return what is true then."""
+    genuine, done = NodeLog.put_records, list[bool]()
+
+    def put_records(self: NodeLog, records: Iterable[Record], *about: Any) -> None:
+        made = list(records)
+        if not done and any(isinstance(one, SuppliedRecord) and one.transactions for one in made):
+            done.append(True)
+            made = wrong(made)
+        genuine(self, made, *about)
+
+    patch.setattr(NodeLog, "put_records", put_records)
+    return done
+
+
 @pytest.mark.parametrize("wrong", HISTORY, ids=lambda one: one.__name__)
 def test_a_copy_whose_log_has_not_what_was_supplied_is_copied_anew(
     wrong: Callable[[Sequence[Record]], list[Record]],
@@ -76,22 +91,13 @@ def test_a_copy_whose_log_has_not_what_was_supplied_is_copied_anew(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     # The frames of the wire and of the log are right, and no number is missing.
-    genuine, done = NodeLog.put_records, False
-
-    def put_records(self: NodeLog, records: Iterable[Record], *about: Any) -> None:
-        nonlocal done
-        made = list(records)
-        if not done and any(isinstance(one, SuppliedRecord) and one.transactions for one in made):
-            done, made = True, wrong(made)
-        genuine(self, made, *about)
-
     async def scenario(group: Group) -> None:
         name = group.backups[-1]
         await group.put(range(10), b"before")
         await group.equal()
         await group.away(name)
         await group.put(range(5), b"meanwhile")
-        monkeypatch.setattr(NodeLog, "put_records", put_records)
+        done = log_wrongly(monkeypatch, wrong)
         await group.back(name)
         assert done
         first, second, *_ = kinds(group, name)
@@ -102,24 +108,15 @@ def test_a_copy_whose_log_has_not_what_was_supplied_is_copied_anew(
 
 
 def test_what_a_log_has_wrongly_counts_no_more_behind_a_restart(monkeypatch: Patch) -> None:
-    genuine, done = NodeLog.put_records, False
-
-    def put_records(self: NodeLog, records: Iterable[Record], *about: Any) -> None:
-        nonlocal done
-        made = list(records)
-        if not done and any(isinstance(one, SuppliedRecord) and one.transactions for one in made):
-            done, made = True, another_value(made)
-        genuine(self, made, *about)
-
     async def scenario(group: Group) -> None:
         name = group.backups[-1]
         await group.put(range(10), b"before")
         await group.equal()
         await group.away(name)
         await group.put(range(5), b"meanwhile")
-        monkeypatch.setattr(NodeLog, "put_records", put_records)
+        done = log_wrongly(monkeypatch, another_value)
         group.at.start([name])
-        await group.until(lambda: done)
+        await group.until(lambda: bool(done))
         copies = group.at.member(name).log.state.copies
         await group.until(lambda: not copies.is_whole(group.partition))
         await group.at.kill(name)

@@ -308,6 +308,26 @@ def test_c1_who_may_not_vote_extends_no_lease() -> None:
     assert len(list(leading.leases_due(one.machine.topology, LATER))) == 2
 
 
+def test_m9_a_ping_tells_what_all_that_are_present_have_on_their_disks() -> None:
+    one = One()
+    term = one.lead(LATER)
+
+    def known(now: float, **ends: int) -> int:
+        number = one.machine._leading.lease.round  # type: ignore[union-attr]
+        for name, end in ends.items():
+            pong = replace(one.pong(term, number), end=end)
+            one.hear(int(name[1:]), pong, now)
+        one.machine.tick(now + TIMING.heartbeat)
+        told = {word.known for _, word in one.done(now) if isinstance(word, Ping)}
+        [found] = told
+        return found
+
+    assert known(LATER) == 0, "nobody has said anything"
+    assert known(LATER + 0.3, m2=2) == 0, "one is silent still"
+    assert known(LATER + 0.6, m2=2, m3=1) == 1
+    assert known(LATER + 0.9, m2=2, m3=2) == 2
+
+
 def test_l3_a_round_that_is_answered_twice_counts_from_the_first_answer() -> None:
     """A ping that the network doubled gave a lease from the second answer."""
     lease = PrimaryLease(TIMING)

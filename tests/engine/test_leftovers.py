@@ -1,0 +1,92 @@
+"""Copies that nobody wants a member to have go, once all know that, and others have them (M9)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from support.takeovers import state_of
+from tidelog.affinity.table import PartitionRow
+from tidelog.affinity.topology import Incarnation, KnownMember, PartitionCopies, Topology
+from tidelog.checkpoints.copies import CopyState
+from tidelog.engine.node.leftovers import LOOK_AGAIN_S, Leftovers
+
+ME, BOB = Incarnation(UUID(int=1), 1), Incarnation(UUID(int=2), 1)
+DROPPED = 7
+"""The decision that took this member out of the partition."""
+
+
+class Around:
+    """A member with a copy of partition 0, which is Bob's alone by now."""
+
+    def __init__(self) -> None:
+        self.known_by_all = 0
+        self.now = 100.0
+        self.cleared: list[tuple[int, int]] = []
+        state = state_of()
+        state.counters[0].update(0, 3)
+        log: Any = SimpleNamespace(state=state, put_records=self._put)
+        self.state, self.leftovers = state, Leftovers(ME, log, self, lambda: self.now)
+        copies = PartitionCopies(
+            row=PartitionRow(partition=0, version=1, replicas=(BOB.member,)),
+            epoch=1, author=BOB, in_sync=(BOB,), changed=DROPPED, opened=True,
+        )  # fmt: skip
+        members = {
+            one.member: KnownMember(member=one.member, address="", since=1, boot=1, present=True)
+            for one in (ME, BOB)
+        }
+        self.topology = Topology(index=DROPPED, members=members, partitions=(copies,))
+        self.decide(self.topology)
+
+    def decide(self, topology: Topology) -> None:
+        self.leftovers.decided(Topology(), topology)
+
+    def tick(self) -> list[tuple[int, int]]:
+        self.now += LOOK_AGAIN_S
+        self.leftovers.tick()
+        return self.cleared
+
+    def _put(self, records: Any, _then: object) -> None:
+        self.cleared += [(one.partition, one.admission) for one in records]
+
+
+def test_a_copy_stays_until_all_who_are_present_know_that_it_is_dropped() -> None:
+    around = Around()
+    around.known_by_all = DROPPED - 1
+    assert around.tick() == []
+    around.known_by_all = DROPPED
+    assert around.tick() == [(0, DROPPED)]
+    assert around.tick() == [(0, DROPPED)], "it is cleared once"
+
+
+def test_a_copy_stays_while_nobody_that_counts_is_there() -> None:
+    around = Around()
+    around.known_by_all = DROPPED
+    bob = around.topology.members[BOB.member]
+    away = {**around.topology.members, BOB.member: replace(bob, present=False)}
+    around.decide(replace(around.topology, members=away))
+    assert around.tick() == []
+    around.decide(around.topology)
+    assert around.tick() == [(0, DROPPED)]
+
+
+def test_a_copy_that_is_wanted_again_stays() -> None:
+    around = Around()
+    around.known_by_all = DROPPED
+    [copies] = around.topology.partitions
+    wanted = replace(copies, goal=(ME.member, BOB.member))
+    around.decide(replace(around.topology, partitions=(wanted,)))
+    assert around.tick() == []
+
+
+def test_what_has_nothing_and_what_counts_for_nothing_is_not_cleared() -> None:
+    around = Around()
+    around.known_by_all = DROPPED
+    around.state.copies.states[0] = CopyState.NOT_WHOLE
+    assert around.tick() == []
+    around = Around()
+    around.known_by_all = DROPPED
+    around.state.counters[0].reset()
+    assert around.tick() == []
