@@ -7,60 +7,45 @@ Behind the last fault everything is healed, and has to settle; every key is read
 power cut of all members at once; in the end copies have to be equal, and the histories of registers
 and counters linearizable.  What is looked at meanwhile is the business of ``SimCluster``.
 
-A fault is a line: when it comes, what it is, and what that needs.
+Faults are lines: see ``storm_faults``.  Of partitions that were lost with a disk nothing is
+expected any more.
 
-    AT kill NAME OUTCOME DOWN         a process ends, and is started again DOWN seconds later
-    AT kill_at NAME NTH DOWN POINT    the same, when a point is reached for the n-th time
-    AT crash_at NAME NTH MOMENT DOWN  its machine loses power at the n-th operation of its disk
-    AT stop NAME DOWN                 a member drains and ends
-    AT stop_all DOWN                  all members are told to
-    AT move PARTITION NAME            a partition is handed over to a member, if it has a copy
-    AT power_cut DOWN                 all members lose power
-    AT cut NAMES SECONDS              nothing passes between these hosts and the others
-    AT cut_way FROM TO SECONDS        nothing of one host arrives at another
-    AT hold KIND FROM TO SECONDS      connections stand still from a message of a kind on
-    AT reset ONE OTHER                connections break
-    AT half_open ONE OTHER            connections break, and only one end knows
-    AT suspend NAME SECONDS           the steady clock stands still
-    AT jump NAME SECONDS              the wall clock is set
-    AT stall SECONDS                  time passes in which nobody does anything
-    AT fail NAME NTH SECONDS          the n-th operation of its disk is an I/O error; if its log
-                                      failed by then, it is killed SECONDS later
-    AT full NAME SECONDS              its disk has no space
-
-NAMES are joined by commas.  The end of any cut heals all.
-
-Left out: a machine that stands still alone (the world has none).
+Left out: how faults are written and drawn (``storm_faults``).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import isfinite
 
 import trio
 
 from ..affinity.errors import UsageError
+from ..affinity.partitions import Space, partition_of
+from ..affinity.topology import Loss
 from ..engine.client.copies import ReadFrom
 from ..engine.codecs.registry import Msgpack, Str
 from ..engine.store.options import Options
-from .cluster import KINDS, POINTS, SimCluster
+from .cluster import CHECK_S, SimCluster
+from .growth import Growth
 from .histories import Get, History
 from .linear import check
-from .media import CRASH_OUTCOMES
 from .moves import COUNTER, REGISTER, CallModel
-from .plan import MOMENTS
 from .process import leaves
 from .promises import BrokenPromiseError
+from .storm_faults import (
+    MACHINES,
+    NEWCOMERS,
+    PARTITIONS,
+    STORM_S,
+    StormFault,
+    drawn_faults,
+    parsed_fault,
+)
 from .workloads import SharedMap, WorkloadClient, counter_clients, register_clients
 
-PARTITIONS = 16
-STORM_S = 10.0
-FAULTS_MIN, FAULTS_MAX = 5, 15
-MACHINES = 2
 OPERATIONS = 30
 PAUSE_S_MAX = 0.5
 CALL_S_MAX = 6.0
@@ -68,187 +53,6 @@ END_S_MAX = 60.0
 """Seconds behind the last fault in which the calls of all clients have to end."""
 REGISTER_KEYS = [f"r{number}" for number in range(8)]
 COUNTER_KEYS = [f"c{number}" for number in range(4)]
-
-KILL_POINTS = (
-    *(point for point in POINTS if point.split(".")[0] in ("config", "checkpoint", "rotate")),
-    "tx.before_prepare_log",
-    "tx.after_prepare_log",
-    "tx.after_prepare_sync",
-    "takeover.after_seal",
-    "takeover.after_open",
-    *(
-        f"{moment} {kind}"
-        for kind in ("sync", "checkpoint", "open", "outcome")
-        for moment in ("before", "inside", "after")
-    ),
-)
-COPIES_POINTS = (
-    "tx.after_prepared_sent",
-    "tx.before_commit_log",
-    "tx.after_commit_log",
-    "takeover.after_report",
-    "takeover.after_list_logged",
-    "takeover.after_list_stored",
-    "admit.sent",
-    "admit.logged",
-    "supply.first",
-    "supply.middle",
-    "supply.last",
-    "join.sent",
-    "add.proposed",
-    "add.decided",
-    *(f"{moment} supply" for moment in ("before", "inside", "after")),
-)
-"""Points that only members reach whose partitions have other copies."""
-COPIES_KINDS = (
-    *("replicate", "stored", "report", "settle", "settle-stored") * 2,
-    *("admit", "supply", "fill", "demand"),
-)
-PLANNED_WEIGHTS = ((0, 0), (1, 8))
-"""Of ``stop_all`` and ``move``, without copies and with them."""
-HELD_KINDS = ("ping", "pong", "lease", "propose", "accepted", "decided", "ask-promise")
-
-
-@dataclass(frozen=True, slots=True)
-class StormFault:
-    """One fault of a storm, as a line."""
-
-    at: float
-    kind: str
-    needs: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return " ".join((f"{self.at:.3f}", self.kind, *self.needs))
-
-
-_FORMS: dict[str, tuple[str, ...]] = {
-    "kill": ("member", "outcome", "seconds"),
-    "kill_at": ("member", "count", "seconds", "point"),
-    "crash_at": ("member", "count", "moment", "seconds"),
-    "stop": ("member", "seconds"),
-    "stop_all": ("seconds",),
-    "move": ("partition", "member"),
-    "power_cut": ("seconds",),
-    "cut": ("hosts", "seconds"),
-    "cut_way": ("host", "host", "seconds"),
-    "hold": ("kind", "member", "member", "seconds"),
-    "reset": ("host", "host"),
-    "half_open": ("host", "host"),
-    "suspend": ("member", "seconds"),
-    "jump": ("member", "number"),
-    "stall": ("seconds",),
-    "fail": ("member", "count", "seconds"),
-    "full": ("member", "seconds"),
-}
-"""Kind of fault -> what it needs, word by word; a point may be two words."""
-
-
-def parsed_fault(line: str, nodes: int) -> StormFault:
-    """Return the fault that a line tells of; ``UsageError`` if a cluster has no such fault."""
-    at, kind, *needs = [*line.split(), "", ""]
-    needs = needs[:-2]
-    form = _FORMS.get(kind, ())
-    if form and form[-1] == "point":
-        needs[len(form) - 1 :] = [" ".join(needs[len(form) - 1 :])]
-    pairs = zip(form, needs, strict=False)
-    wrong = next((word for name, word in pairs if not _fits(name, word, nodes)), None)
-    if not _fits("seconds", at, nodes) or kind not in _FORMS or len(needs) != len(form):
-        raise UsageError(f"{line!r} is not a fault", hint=_HINT)
-    if wrong is not None:
-        raise UsageError(f"{wrong!r} in the fault {line!r} is not right there", hint=_HINT)
-    return StormFault(float(at), kind, tuple(needs))
-
-
-_HINT = "`python -m pydoc tidelog.testing.storms` shows their forms."
-
-
-def _fits(need: str, word: str, nodes: int) -> bool:
-    members, hosts = _names(nodes)
-    known: dict[str, Container[str]] = {
-        "member": members,
-        "host": hosts,
-        "outcome": CRASH_OUTCOMES,
-        "moment": MOMENTS,
-        "point": (*KILL_POINTS, *COPIES_POINTS, *POINTS),
-        "kind": KINDS,
-    }
-    match need:
-        case "partition":
-            return word.isdecimal() and int(word) < PARTITIONS
-        case "hosts":
-            return set(word.split(",")) < set(hosts)
-        case "count":
-            return word.isdecimal() and int(word) > 0
-        case "seconds" | "number":
-            try:
-                number = float(word)
-            except ValueError:
-                return False
-            return isfinite(number) and (need == "number" or number >= 0)
-    return word in known[need]
-
-
-def _names(nodes: int) -> tuple[list[str], list[str]]:
-    """Return the names of members, and of all hosts."""
-    members = [f"n{number}" for number in range(1, nodes + 1)]
-    return members, [*members, *(f"c{number}" for number in range(1, MACHINES + 1))]
-
-
-def drawn_faults(seed: int, nodes: int, backups: int = 0) -> list[StormFault]:
-    """Return the faults of a seed, in the order of time."""
-    rng = random.Random(f"{seed}:{nodes}:faults")
-    count = rng.randint(FAULTS_MIN, FAULTS_MAX)
-    times = sorted(round(rng.uniform(0, STORM_S), 3) for _ in range(count))
-    return [_drawn(rng, at, nodes, backups) for at in times]
-
-
-def _drawn(rng: random.Random, at: float, nodes: int, backups: int) -> StormFault:
-    members, hosts = _names(nodes)
-    one, other = rng.sample(members, 2)
-    host, far = rng.sample(hosts, 2)
-    seconds, down = f"{rng.uniform(0.1, 4.0):.3f}", f"{rng.uniform(0.0, 3.0):.3f}"
-    kind = rng.choices(
-        list(_FORMS),
-        [4, 5, 4, 1, *PLANNED_WEIGHTS[backups > 0], 1, 3, 3, 2, 2, 1, 1, 1, 1, 3, 1],
-    )[0]
-    match kind:
-        case "kill":
-            needs = [one, rng.choice(CRASH_OUTCOMES), down]
-        case "kill_at":
-            needs = [
-                one,
-                str(rng.choice([1, 1, 2, 5, 20])),
-                down,
-                rng.choice(KILL_POINTS + COPIES_POINTS * bool(backups)),
-            ]
-        case "crash_at":
-            needs = [one, str(rng.randint(1, 200)), rng.choice(MOMENTS), down]
-        case "fail":
-            needs = [one, str(rng.randint(1, 200)), down]
-        case "full":
-            needs = [one, seconds]
-        case "stop":
-            needs = [one, down]
-        case "move":
-            needs = [str(rng.randrange(PARTITIONS)), one]
-        case "power_cut" | "stop_all":
-            needs = [down]
-        case "cut":
-            side = rng.sample(hosts, rng.randint(1, len(hosts) // 2))
-            needs = [",".join(sorted(side)), seconds]
-        case "cut_way":
-            needs = [host, far, seconds]
-        case "hold":
-            needs = [rng.choice(HELD_KINDS + COPIES_KINDS * bool(backups)), one, other, seconds]
-        case "reset" | "half_open":
-            needs = [host, far]
-        case "suspend":
-            needs = [one, seconds]
-        case "jump":
-            needs = [one, f"{rng.uniform(-30, 30):.3f}"]
-        case _:
-            needs = [f"{rng.uniform(0.1, 3.0):.3f}"]
-    return StormFault(at, kind, tuple(needs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,15 +76,17 @@ def run_storm(
     *,
     nodes: int = 3,
     backups: int = 0,
+    growing: bool = False,
     faults: Iterable[str] | None = None,
     read_from: ReadFrom = "primary",
 ) -> StormOutcome:
     """Run the storm of a seed, or with other faults than it has, and tell what became of it.
 
-    ``read_from`` is who answers the reads of every second machine; the others ask the primary.
+    ``growing`` tells whether members join, leave, and lose their disks, too.  ``read_from`` is who
+    answers the reads of every second machine; the others ask the primary.
     """
     chosen = (
-        drawn_faults(seed, nodes, backups)
+        drawn_faults(seed, nodes, backups, growing=growing)
         if faults is None
         else [parsed_fault(line, nodes) for line in faults]
     )
@@ -380,8 +186,11 @@ class _Storm:
         self._faults = faults
         self._read_from = read_from
         self._down = dict.fromkeys(self.cluster.names, 0.5)
+        self._growth = Growth(self.cluster)
+        self._losses: tuple[Loss, ...] = ()
         self._working = 0
         self._ended = trio.Event()
+        self._nursery: trio.Nursery
 
     # -------------------------------------------------------------- the run
 
@@ -391,12 +200,14 @@ class _Storm:
         await cluster.settled()
         began = cluster.world.now()
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             clients = self._clients()
             self._working = len(clients)
             for client in clients:
                 nursery.start_soon(self._work, client)
             for name in cluster.names:
                 nursery.start_soon(self._keep, name)
+            nursery.start_soon(self._growth.keep_going)
             async with trio.open_nursery() as going_on:
                 for fault in self._faults:
                     await trio.sleep(max(0.0, began + fault.at - cluster.world.now()))
@@ -404,7 +215,10 @@ class _Storm:
                 await trio.sleep(max(0.0, began + STORM_S - cluster.world.now()))
                 going_on.cancel_scope.cancel()
             self._end_faults()
-            await cluster.settled()
+            with trio.move_on_after(END_S_MAX):
+                while not self._growth.is_over:
+                    await trio.sleep(CHECK_S)
+            await self._settled()
             await cluster.whole()
             with trio.move_on_after(END_S_MAX):
                 await self._ended.wait()
@@ -415,10 +229,11 @@ class _Storm:
             await self._read_back("reader")
             self._cut_power(0.1)
             await trio.sleep(0.05)
-            await cluster.settled()
+            await self._settled()
             await self._read_back("reader behind a power cut")
             await cluster.whole()
             await cluster.quiesce()
+            self._losses = cluster.topology().losses
             nursery.cancel_scope.cancel()
 
     def _clients(self) -> list[WorkloadClient]:
@@ -455,11 +270,16 @@ class _Storm:
             self._ended.set()
 
     async def _keep(self, name: str) -> None:
-        """Start a member whenever it has ended."""
+        """Start a member whenever it has ended, until its disk is lost."""
         while True:
             await self.cluster.killed(name)
             await trio.sleep(self._down[name])
+            if name in self._growth.lost:
+                return
             self.cluster.start([name])
+
+    async def _settled(self) -> None:
+        await self.cluster.settled(self._growth.names)
 
     async def _read_back(self, reader: str) -> None:
         cluster = self.cluster
@@ -475,15 +295,21 @@ class _Storm:
         await database.aclose()
 
     def judge(self) -> None:
-        """Raise ``BrokenPromiseError`` unless both histories are linearizable."""
+        """Raise ``BrokenPromiseError`` unless both histories are linearizable, losses excepted."""
         both: list[tuple[History, CallModel]] = [
             (self.registers, REGISTER),
             (self.counters, COUNTER),
         ]
         for history, model in both:
-            violation = check(history, model)
+            violation = check(history, model, left_out=self._lost_keys())
             if violation is not None:
                 raise BrokenPromiseError(f"not linearizable: {violation}")
+
+    def _lost_keys(self) -> Collection[str]:
+        """Return the keys of partitions that were lost."""
+        space, lost = Space(0, PARTITIONS), {loss.partition for loss in self._losses}
+        keys = (*REGISTER_KEYS, *COUNTER_KEYS)
+        return [key for key in keys if partition_of(Str.encode(key), space) in lost]
 
     # -------------------------------------------------------------- faults
 
@@ -491,6 +317,11 @@ class _Storm:
         cluster, network = self.cluster, self.cluster.world.network
         cluster.world.trace.note("fault", str(fault))
         needs = fault.needs
+        if fault.kind == "join":
+            self._join(needs[0])
+            return
+        if not self._hits(fault):
+            return
         match fault.kind:
             case "kill":
                 self._down[needs[0]] = float(needs[2])
@@ -542,10 +373,25 @@ class _Storm:
                 network.half_open(needs[0], needs[1])
             case "suspend":
                 cluster.nodes[needs[0]].clocks.suspend(float(needs[1]))
+            case "leave" | "want":
+                await self._growth.want(needs[0], wanted=fault.kind == "want")
+            case "lose":
+                self._growth.lose(needs[0])
             case "jump":
                 cluster.nodes[needs[0]].clocks.jump_wall(float(needs[1]))
             case _:
                 cluster.nodes["n1"].clocks.move(float(needs[0]))
+
+    def _hits(self, fault: StormFault) -> bool:
+        """Tell whether everybody whom a fault names is there."""
+        members = range(1, len(self.cluster.founders) + NEWCOMERS + 1)
+        absent = {f"n{number}" for number in members} - self._growth.names
+        return absent.isdisjoint(name for need in fault.needs for name in need.split(","))
+
+    def _join(self, name: str) -> None:
+        if self._growth.join(name):
+            self._down[name] = 0.5
+            self._nursery.start_soon(self._keep, name)
 
     def _move(self, partition: int, target: str) -> None:
         cluster = self.cluster

@@ -44,6 +44,7 @@ from ...affinity.topology import Incarnation, Topology
 from ...wal.records import DropNamespaceRecord, NamespaceRecord, Record
 from ..agreement.encoding import topology_bytes
 from ..agreement.machine import Agreement
+from ..agreement.messages import ChangeRefused
 from ..agreement.timing import Timing
 from ..commit import outcomes
 from ..commit.outcomes import Outcome
@@ -584,11 +585,21 @@ class RunningMember:
         async def hand_over() -> None:
             # Who shall serve it is decided first: else it would be given back to the first of its
             # row.
+            refusals: list[ChangeRefused] = []
+
+            async def ask() -> None:
+                refusals.append(await self.council.propose(goals))
+                nursery.cancel_scope.cancel()
+
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.council.propose, goals)
+                nursery.start_soon(ask)
                 while self._effective.partitions[partition].first != target:
                     await self._effects.wait()
                 nursery.cancel_scope.cancel()
+            if self._effective.partitions[partition].first != target:
+                [refusal] = refusals
+                done(UsageError(f"partition {partition} was not moved: {refusal.reason}"))
+                return
             await self._departure.hand_over([copies], target)
             author = self.agreement.topology.partitions[partition].author
             if author.member.bytes == member:

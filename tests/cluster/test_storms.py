@@ -1,7 +1,8 @@
 """Clients of a simulated cluster through storms of faults: nothing is lost, nothing is stale.
 
 A seed decides the faults, and what the clients do.  ``TIDELOG_STORMS`` gives others: ``1-200``;
-``TIDELOG_COPIES_STORMS`` those of partitions with copies, of which every fifth is of five members.
+``TIDELOG_COPIES_STORMS`` those of partitions with copies, of which every fifth is of five members,
+and ``TIDELOG_GROWING_STORMS`` those in which members join, leave and lose their disks.
 """
 
 from __future__ import annotations
@@ -32,6 +33,16 @@ def test_what_clients_were_told_holds_through_a_storm(seed: int) -> None:
 @pytest.mark.parametrize("seed", seeds_of("TIDELOG_COPIES_STORMS", "1-30"))
 def test_what_clients_were_told_holds_through_a_storm_over_copies(seed: int) -> None:
     outcome = run_storm(seed, nodes=3 if seed % 5 else 5, backups=2)
+    assert outcome.failure is None, outcome
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", seeds_of("TIDELOG_GROWING_STORMS", "1-30"))
+def test_what_clients_were_told_holds_through_a_storm_in_which_members_come_and_go(
+    seed: int,
+) -> None:
+    # Without backups, as every third has it, what is lost with a disk is reset.
+    outcome = run_storm(seed, nodes=3 if seed % 5 else 5, backups=(2, 1, 0)[seed % 3], growing=True)
     assert outcome.failure is None, outcome
 
 

@@ -17,7 +17,8 @@ import pytest
 from click.testing import Result
 
 from tidelog.affinity.errors import UsageError
-from tidelog.testing.storms import StormOutcome, drawn_faults, parsed_fault, run_storm
+from tidelog.testing.storm_faults import drawn_faults, parsed_fault
+from tidelog.testing.storms import StormOutcome, run_storm
 from tidelog.tools.sim import storming
 from tidelog.tools.sim.storming import Shape, Verdict, judged, parsed_seeds
 
@@ -106,12 +107,20 @@ def test_a_failure_of_a_cluster_with_copies_is_shown_again_with_as_many() -> Non
 def test_storms_have_as_many_copies_as_are_wanted(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[tuple[int, object, object]] = []
+    ran: list[tuple[int, int, int]] = []
+    grown: list[int] = []
 
     def storm(
-        seed: int, *, nodes: int, backups: int, faults: Iterable[str] | None = None
+        seed: int,
+        *,
+        nodes: int,
+        backups: int,
+        growing: bool = False,
+        faults: Iterable[str] | None = None,
     ) -> StormOutcome:
         ran.append((seed, nodes, backups))
+        if growing:
+            grown.append(seed)
         return StormOutcome(
             seed=seed, nodes=nodes, backups=backups, faults=tuple(faults or ()),
             failure="lost" if backups else None, trace="", calls=0, answered=0,
@@ -124,6 +133,15 @@ def test_storms_have_as_many_copies_as_are_wanted(
     assert "  again: tidelog sim --seeds 3 --nodes 4 --backups 2 --no-faults\n" in done.stdout
     failure = json.loads(run("sim", "--seeds", 3, "--backups", 1, "--jsonl").stdout.split("\n")[0])
     assert (failure["nodes"], failure["backups"]) == (3, 1)
+    assert run("sim", "--seeds", 4, "--growing").exit_code == 0
+    assert grown == [4]
+
+
+def test_growing_storms_have_the_faults_of_the_seed(run: Run) -> None:
+    for words in (["--no-faults"], ["--fault", "1.000 join n4"]):
+        refused = run("sim", "--seeds", 1, "--growing", *words)
+        assert refused.exit_code == 2
+        assert "--growing is about the faults of the seed" in refused.stderr
 
 
 @pytest.mark.slow
@@ -134,7 +152,7 @@ def test_a_storm_over_copies_passes_in_a_process_of_its_own(run: Run) -> None:
 
 @pytest.mark.parametrize("seed", range(1, 60))
 def test_what_a_seed_draws_is_read_back(seed: int) -> None:
-    for fault in drawn_faults(seed, 5):
+    for fault in (*drawn_faults(seed, 5), *drawn_faults(seed, 5, growing=True)):
         assert parsed_fault(str(fault), 5) == fault
 
 
@@ -150,10 +168,11 @@ def test_seeds_are_ranges_and_numbers() -> None:
     "line",
     [
         "", "kill n1 torn 1", "1 nothing n1", "1 kill n1 torn", "1 kill n1 torn 1 2",
-        "1 kill n4 torn 1", "1 kill n1 burnt 1", "1 kill n1 torn -1", "1 kill n1 torn nan",
+        "1 kill n6 torn 1", "1 kill n1 burnt 1", "1 kill n1 torn -1", "1 kill n1 torn nan",
         "x kill n1 torn 1", "-1 kill n1 torn 1", "1 kill_at n1 0 1 before sync",
         "1 kill_at n1 1 1 before lunch", "1 kill_at n1 1 1", "1 crash_at n1 1 soon 1",
-        "1 cut n1,n9 1", "1 cut n1,n2,n3,c1,c2 1", "1 cut_way n1 c3 1", "1 hold hello n1 n2 1",
+        "1 cut n1,n9 1", "1 cut n1,n2,n3,n4,n5,c1,c2 1", "1 join n3",
+        "1 cut_way n1 c3 1", "1 hold hello n1 n2 1",
         "1 jump n1 inf",
     ],
 )  # fmt: skip

@@ -11,7 +11,7 @@ import click
 
 from ...affinity.errors import UsageError
 from ...affinity.rows import REPLICAS_MAX
-from ...testing.storms import parsed_fault
+from ...testing.storm_faults import parsed_fault
 from ..shell.commands import ToolCommand, json_options, settings_of
 from ..shell.exits import Exit
 from ..shell.terminal import progress, telling_if_interrupted, write_json
@@ -46,6 +46,7 @@ BACKUPS_MAX = min(REPLICAS_MAX, NODES_MAX) - 1
     show_default=True,
     help="Copies of each partition beside the first one.",
 )
+@click.option("--growing", is_flag=True, help="Members join, leave and lose their disks, too.")
 @click.option(
     "--fault", "lines", multiple=True, help="A fault instead of those of the seed, as a line."
 )
@@ -58,6 +59,7 @@ def sim(
     jobs: int,
     nodes: int,
     backups: int,
+    growing: bool,
     lines: tuple[str, ...],
     no_faults: bool,
     form: str,
@@ -69,6 +71,8 @@ def sim(
     """
     if lines and no_faults:
         raise UsageError("--fault and --no-faults exclude each other", hint="Leave one out.")
+    if growing and (lines or no_faults):
+        raise UsageError("--growing is about the faults of the seed", hint="Leave one out.")
     if backups >= nodes:
         raise UsageError(
             f"{backups} backups cannot be had with {nodes} members",
@@ -85,7 +89,7 @@ def sim(
     settings = settings_of(ctx)
     with telling_if_interrupted(told), progress(settings, "storms", len(wanted)) as advance:
         for verdict in judged_seeds(
-            wanted, Shape(nodes, backups), () if no_faults else faults, jobs
+            wanted, Shape(nodes, backups, growing), () if no_faults else faults, jobs
         ):
             done += 1
             advance(1)

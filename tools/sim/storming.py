@@ -17,7 +17,7 @@ import shlex
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from multiprocessing.connection import Connection, wait
 from typing import NamedTuple
@@ -30,10 +30,14 @@ SEED_MAX = 2**31
 
 
 class Shape(NamedTuple):
-    """How many members a cluster has, and how many copies of a partition beside its first one."""
+    """How many members begin a cluster, how many copies of a partition there are beside its first.
+
+    ``growing`` tells whether the seed has members join, leave and lose their disks, too.
+    """
 
     nodes: int
     backups: int = 0
+    growing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +85,23 @@ def _range_of(text: str) -> range:
 
 def judged(seed: int, shape: Shape, faults: tuple[str, ...] | None) -> Verdict:
     """Run the storm of a seed, or these faults; if it fails, find as few as it takes to fail."""
-    size = shape._asdict()
-    outcome = run_storm(seed, faults=faults, **size)
-    if outcome.failure is None:
-        return Verdict(seed=seed, failure=None, faults=outcome.faults, **size)
+    nodes, backups = shape.nodes, shape.backups
+    outcome = run_storm(seed, nodes=nodes, backups=backups, growing=shape.growing, faults=faults)
+    verdict = Verdict(
+        seed=seed, nodes=nodes, backups=backups, failure=outcome.failure, faults=outcome.faults
+    )
+    if verdict.failure is None:
+        return verdict
     failures = {outcome.faults: outcome.failure}
 
     def fails(some: Iterable[str]) -> bool:
-        failure = run_storm(seed, faults=some, **size).failure
+        failure = run_storm(seed, nodes=nodes, backups=backups, faults=some).failure
         if failure is not None:
             failures[tuple(some)] = failure
         return failure is not None
 
     few = tuple(shrunk(outcome.faults, fails))
-    return Verdict(seed=seed, failure=failures[few], faults=few, **size)
+    return replace(verdict, failure=failures[few], faults=few)
 
 
 def judged_seeds(
