@@ -12,7 +12,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from .partitions import Space
-from .topology import Incarnation
+from .topology import Incarnation, LossPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +168,9 @@ class MemberLost:
 class PartitionReset:
     """A partition that was lost goes on in a new epoch: from an older copy, or with nothing (S6).
 
-    ``opened`` and ``lwm`` tell how far that copy had come: the newest epoch that it has opened, and
-    up to which number it has everything; both are 0 if it is to be ``empty``.
+    ``opened`` and ``upto`` tell how far that copy had come: the newest epoch that it has opened,
+    and up to which number it has everything, pending or applied; both are 0 if it is to be
+    ``empty``.
     """
 
     partition: int
@@ -177,7 +178,14 @@ class PartitionReset:
     author: Incarnation
     empty: bool
     opened: int = 0
-    lwm: int = 0
+    upto: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossPolicySet:
+    """What else happens from here on when partitions are lost."""
+
+    policy: LossPolicy
 
 
 TopologyChange: TypeAlias = (
@@ -199,6 +207,7 @@ TopologyChange: TypeAlias = (
     | GoalsReached
     | MemberLost
     | PartitionReset
+    | LossPolicySet
 )
 
 

@@ -39,6 +39,7 @@ from .changes import (
     GoalsReached,
     GoalsSet,
     Joined,
+    LossPolicySet,
     MemberGone,
     MemberLost,
     MemberWanted,
@@ -113,6 +114,7 @@ class _Draft:
         self._auto_join = topology.auto_join
         self._placed = topology.placed
         self._losses = topology.losses
+        self._loss_policy = topology.loss_policy
 
     def apply(self, change: TopologyChange) -> None:
         _APPLY[type(change)](self, change)
@@ -133,6 +135,7 @@ class _Draft:
             auto_join=self._auto_join,
             placed=self._placed,
             losses=self._losses,
+            loss_policy=self._loss_policy,
         )
 
     def begun(self, change: Begun) -> None:
@@ -300,7 +303,7 @@ class _Draft:
                 epoch=change.epoch,
                 author=change.author,
                 opened=change.opened,
-                lwm=change.lwm,
+                upto=change.upto,
             ),
         )
         self._partitions[change.partition] = replace(
@@ -313,6 +316,9 @@ class _Draft:
             moving=(),
             emptied=change.epoch if change.empty else copies.emptied,
         )
+
+    def loss_policy_set(self, change: LossPolicySet) -> None:
+        self._loss_policy = change.policy
 
     def goals_set(self, change: GoalsSet) -> None:
         members = {*change.members}
@@ -413,6 +419,7 @@ _APPLY: Mapping[type, Callable[[_Draft, Any], None]] = {
     GoalsReached: _Draft.goals_reached,
     MemberLost: _Draft.member_lost,
     PartitionReset: _Draft.partition_reset,
+    LossPolicySet: _Draft.loss_policy_set,
 }
 
 _NOBODY = KnownMember(member=UUID(int=0), address="", since=0)

@@ -18,11 +18,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
-from uuid import UUID
+from typing import Literal, NamedTuple, get_args
+from uuid import UUID, uuid5
 
 from .partitions import Space
 from .table import PartitionRow
+
+LossPolicy = Literal["read-write-safe", "read-only-safe", "ignore"]
+"""What else happens when partitions are lost (S6): nothing, all others are served; nothing is
+written to other partitions of their space; or they go on by themselves, from the best copy that is
+left."""
+LOSS_POLICIES: tuple[LossPolicy, ...] = get_args(LossPolicy)
 
 FIRST_NAMESPACE = 16
 """The id of the first map; a store has namespaces of its own below."""
@@ -145,8 +151,8 @@ class Loss:
     """What became of a partition of which every copy that counted was lost.
 
     In ``epoch`` it went on from the copy of ``author``, which had opened the epoch ``opened`` and
-    had everything up to number ``lwm``; or with nothing, if both are 0.  ``before`` is the epoch
-    that was lost, ``index`` the decision.
+    had everything up to number ``upto``, pending or applied; or with nothing, if both are 0.
+    ``before`` is the epoch that was lost, ``index`` the decision.
     """
 
     index: int
@@ -155,7 +161,7 @@ class Loss:
     epoch: int
     author: Incarnation
     opened: int
-    lwm: int
+    upto: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +202,15 @@ class Topology:
     """The members among which rows and goals divide the partitions, by id."""
     losses: tuple[Loss, ...] = ()
     """What was lost, and how it went on, the oldest first."""
+    loss_policy: LossPolicy = "read-write-safe"
+    """What else happens when partitions are lost."""
+
+    @cached_property
+    def told_history(self) -> UUID | None:
+        """The history of the data: another one behind each reset, as acknowledged writes went."""
+        if not self.losses or self.history is None:
+            return self.history
+        return uuid5(self.history, f"behind the reset of decision {self.losses[-1].index}")
 
     @cached_property
     def present(self) -> frozenset[Incarnation]:
@@ -257,6 +272,18 @@ class Topology:
             partition
             for partition, copies in enumerate(self.partitions)
             if all(self.members[copy.member].lost for copy in copies.in_sync)
+        )
+
+    @cached_property
+    def read_only(self) -> frozenset[int]:
+        """The partitions that nothing is written to, as others of their space are lost."""
+        if self.loss_policy != "read-only-safe":
+            return frozenset()
+        return frozenset(
+            number
+            for space in self.spaces
+            if any(partition in space.numbers for partition in self.lost)
+            for number in space.numbers
         )
 
     def needs(self, member: UUID) -> bool:

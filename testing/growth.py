@@ -123,9 +123,9 @@ class Growth:
 
 
 def _has_of(partition: int, member: RunningMember) -> tuple[int, int]:
-    """Return the newest epoch that a whole copy has opened, and its LWM; zeros without one."""
+    """Return the newest epoch that a whole copy has opened, and its HWM; zeros without one."""
     state = member.log.state
     if not state.copies.is_whole(partition):
         return 0, 0
-    lwm = state.counters[partition].lwm
-    return (state.epochs[partition], lwm) if lwm else (0, 0)
+    hwm = state.counters[partition].hwm
+    return (state.epochs[partition], hwm) if hwm else (0, 0)

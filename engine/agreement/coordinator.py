@@ -96,6 +96,9 @@ class Coordinator:
         self._departures = Departures(timing)
         self._released: dict[int, GivenUp] = {}
         self._deserted: dict[int, float] = {}
+        self._lost_since: dict[int, float] = {}
+        self._offers: set[tuple[UUID, int]] = set()
+        """Who has asked to go on with which partition that was lost."""
 
     # -------------------------------------------------------------- its term
 
@@ -234,9 +237,15 @@ class Coordinator:
         ``kept`` are the newest decisions behind which the topology is.
         """
         requests, self._requests = self._requests, {}
+        self._lost_since = {p: self._lost_since.get(p, now) for p in topology.lost}
+        self._offers = {
+            (sender.member, request.change.partition)
+            for (sender, _), request in requests.items()
+            if isinstance(request.change, PartitionReset)
+        }
         asked = []
         going: set[UUID] = set()
-        for (sender, number), request in requests.items():
+        for (sender, number), request in sorted(requests.items(), key=_best_copies_first):
             if self._waits(sender, request, topology, now):
                 self._requests[sender, number] = request
             else:
@@ -301,13 +310,24 @@ class Coordinator:
         """Tell whether it is too early to answer a request.
 
         A partition that was lost gets another author, too, only once the lease of its old one has
-        ended: that one may have been cut off only (L4).
+        ended: that one may have been cut off only (L4).  Where it goes on by itself everybody who
+        may have a better copy is waited for, but not for ever.
         """
         change = request.change
         if isinstance(change, PartitionReset) and change.partition in topology.lost:
-            author = topology.partitions[change.partition].author
-            return now < self.lease.held_until(author)
+            if now < self.lease.held_until(topology.partitions[change.partition].author):
+                return True
+            ignored = topology.loss_policy == "ignore"
+            return ignored and self._may_be_better(change.partition, topology, now)
         return _leaves(sender, change) and self._departures.waits(sender, topology, now)
+
+    def _may_be_better(self, partition: int, topology: Topology, now: float) -> bool:
+        """Tell whether somebody who has not said what it has of a partition is waited for."""
+        if now >= self._lost_since[partition] + self._timing.restart_wait:
+            return False
+        members = (topology.members[member] for member in topology.baseline)
+        awaited = [known.member for known in members if not known.lost and not known.voter]
+        return any((member, partition) not in self._offers for member in awaited)
 
     def _refusal(
         self,
@@ -449,6 +469,14 @@ def _behind(topology: Topology, changes: Sequence[TopologyChange]) -> Topology:
     """Return the topology behind changes of the next decision."""
     decision = Decision(topology.index + 1, tuple(changes))
     return applied(topology, decision) if changes else topology
+
+
+def _best_copies_first(asked: tuple[tuple[Incarnation, int], ProposeChange]) -> tuple[int, ...]:
+    """Return where a request stands: of resets of one partition that of the best copy is first."""
+    change = asked[1].change
+    if isinstance(change, PartitionReset):
+        return change.partition, change.empty, -change.opened, -change.upto
+    return (-1,)
 
 
 def _lets_go(change: TopologyChange) -> TypeGuard[MemberWanted | MemberLost]:

@@ -34,6 +34,7 @@ from ...affinity.changes import (
     GoalsReached,
     GoalsSet,
     Joined,
+    LossPolicySet,
     MemberGone,
     MemberLost,
     MemberWanted,
@@ -49,10 +50,12 @@ from ...affinity.partitions import Space, check_spaces
 from ...affinity.table import PartitionRow
 from ...affinity.topology import (
     FIRST_NAMESPACE,
+    LOSS_POLICIES,
     Incarnation,
     KnownMember,
     KnownNamespace,
     Loss,
+    LossPolicy,
     MovingCopy,
     PartitionCopies,
     Topology,
@@ -93,6 +96,7 @@ def topology_bytes(topology: Topology) -> bytes:
         topology.auto_join,
         list(map(names.member, topology.placed)),
         [_loss_row(loss, names) for loss in topology.losses],
+        topology.loss_policy,
     ]
     data: bytes = msgpack.packb([topology.index, *names.rows(), *fields])
     return data
@@ -365,16 +369,32 @@ def _lost(row: list[Any], places: _Places) -> MemberLost:
 
 def _reset_row(change: PartitionReset, names: _Names) -> list[Any]:
     author = names.incarnation(change.author)
-    return [change.partition, change.epoch, author, change.empty, change.opened, change.lwm]
+    return [change.partition, change.epoch, author, change.empty, change.opened, change.upto]
 
 
 def _reset(row: list[Any], places: _Places) -> PartitionReset:
-    partition, epoch, author, empty, opened, lwm = read_fields(
+    partition, epoch, author, empty, opened, upto = read_fields(
         row, as_number, as_number, places.incarnation, as_flag, as_number, as_number
     )
     return PartitionReset(
-        partition=partition, epoch=epoch, author=author, empty=empty, opened=opened, lwm=lwm
+        partition=partition, epoch=epoch, author=author, empty=empty, opened=opened, upto=upto
     )
+
+
+def _policy_row(change: LossPolicySet, _names: _Names) -> list[Any]:
+    return [change.policy]
+
+
+def _policy_set(row: list[Any], _places: _Places) -> LossPolicySet:
+    (policy,) = read_fields(row, _policy)
+    return LossPolicySet(policy=policy)
+
+
+def _policy(value: object) -> LossPolicy:
+    for policy in LOSS_POLICIES:
+        if value == policy:
+            return policy
+    raise ValueError(f"expected one of {', '.join(LOSS_POLICIES)}, found {value!r}")
 
 
 # Append; change nothing.
@@ -397,6 +417,7 @@ _SHAPES: Mapping[type, _Shape] = {
     GoalsReached: _Shape(16, _reached_row, _reached),
     MemberLost: _Shape(17, _lost_row, _lost),
     PartitionReset: _Shape(18, _reset_row, _reset),
+    LossPolicySet: _Shape(19, _policy_row, _policy_set),
 }
 _BY_NUMBER = {shape.number: shape for shape in _SHAPES.values()}
 
@@ -465,7 +486,7 @@ def _copies_row(copies: PartitionCopies, names: _Names) -> list[Any]:
 
 def _loss_row(loss: Loss, names: _Names) -> list[Any]:
     author = names.incarnation(loss.author)
-    return [loss.index, loss.partition, loss.before, loss.epoch, author, loss.opened, loss.lwm]
+    return [loss.index, loss.partition, loss.before, loss.epoch, author, loss.opened, loss.upto]
 
 
 def _namespace_row(known: KnownNamespace) -> list[Any]:
@@ -475,11 +496,15 @@ def _namespace_row(known: KnownNamespace) -> list[Any]:
 def _topology(value: object) -> Topology:
     index, ids, incarnations, named, members, *rest = read_fields(
         value, as_number, each(as_id), as_list, as_list, as_list, as_list, as_list, as_list,
-        as_list, as_number, later=((as_number, 1), (as_flag, True), (as_list, None), (as_list, [])),
+        as_list, as_number,
+        later=(
+            (as_number, 1), (as_flag, True), (as_list, None), (as_list, []),
+            (_policy, "read-write-safe"),
+        ),
     )  # fmt: skip
     places = _Places(ids, incarnations)
     baseline, spaces, partitions, namespaces, next_namespace, *later = rest
-    min_in_sync, auto_join, placed, losses = later
+    min_in_sync, auto_join, placed, losses, loss_policy = later
     placed = baseline if placed is None else placed
     cluster, store, history = read_fields(named, maybe(as_id), maybe(as_id), maybe(as_id))
     topology = Topology(
@@ -497,6 +522,7 @@ def _topology(value: object) -> Topology:
         auto_join=auto_join,
         placed=tuple(map(places.member, placed)),
         losses=tuple(_loss(row, places) for row in losses),
+        loss_policy=loss_policy,
     )
     _check(topology, ids)
     return topology
@@ -551,7 +577,7 @@ def _copies(partition: int, row: object, places: _Places) -> PartitionCopies:
 
 
 def _loss(row: object, places: _Places) -> Loss:
-    index, partition, before, epoch, author, opened, lwm = read_fields(
+    index, partition, before, epoch, author, opened, upto = read_fields(
         row, as_number, as_number, as_number, as_number, places.incarnation, as_number, as_number
     )
     return Loss(
@@ -561,7 +587,7 @@ def _loss(row: object, places: _Places) -> Loss:
         epoch=epoch,
         author=author,
         opened=opened,
-        lwm=lwm,
+        upto=upto,
     )
 
 

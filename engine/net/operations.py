@@ -39,6 +39,7 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     "want": typed_fields("member:bytes wanted:flag"),
     "lose": typed_fields("member:bytes"),
     "losses": (),
+    "policy": typed_fields("policy:text"),
     "reset": typed_fields("partition:int empty:flag"),
 }
 READS = typed_fields("namespace:int keys:bytes* epochs:int* counters:int*")

@@ -41,6 +41,7 @@ from ..replication.returning import (
     SupplyPiece,
     demand_message,
 )
+from .aside import Aside
 from .log import NodeLog
 from .outflow import Outflow
 from .taking_in import DataFile, TakingIn
@@ -61,6 +62,7 @@ class CatchingUp:
         outflow: Outflow,
         followed: dict[int, Following],
         store: DataFile,
+        aside: Aside,
         now: Callable[[], float],
         reached: Callable[[str], None],
     ) -> None:
@@ -69,6 +71,7 @@ class CatchingUp:
         self._log = node_log
         self._outflow = outflow
         self._followed = followed
+        self._aside = aside
         self._now = now
         self._reached = reached
         self._topology = Topology()
@@ -136,6 +139,7 @@ class CatchingUp:
             and now >= self._shown.get(copies.row.partition, float("-inf")) + AGAIN_S
             and self._may_come_back(copies, copies.epoch)
             and copies.author in self._topology.present
+            and self._aside.has_kept(copies.row.partition)
         ]
         if due:
             self._shown.update((copies.row.partition, now) for copies in due)
@@ -150,6 +154,7 @@ class CatchingUp:
                 self._topology.partitions[partition] is copies
                 and not self._is_busy(partition)
                 and partition not in self._log.unsaid
+                and self._aside.has_kept(partition)
             ):
                 report = report_of(self._log.state, partition, copy=self._me, epoch=copies.epoch)
                 told.setdefault(copies.author.member, []).append(report)

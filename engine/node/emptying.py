@@ -19,6 +19,7 @@ import trio
 from ...affinity.errors import TidelogError
 from ...affinity.topology import Incarnation, PartitionCopies, Topology
 from ...wal.records import AdmitRecord, ClearRecord
+from .aside import Aside
 from .log import NodeLog
 from .taking_in import DataFile
 
@@ -31,8 +32,9 @@ log = logging.getLogger("tidelog.node")
 class Emptying:
     """The partitions that one incarnation lets begin with nothing."""
 
-    def __init__(self, me: Incarnation, node_log: NodeLog, store: DataFile) -> None:
+    def __init__(self, me: Incarnation, node_log: NodeLog, store: DataFile, aside: Aside) -> None:
         self._me = me
+        self._aside = aside
         self._log = node_log
         self._store = store
         self._topology = Topology()
@@ -92,6 +94,7 @@ class Emptying:
                     dropped=(),
                 )
                 try:
+                    await self._aside.keep(partition)
                     await self._log.logged([clear])
                     await self._store.checkpoint("clear")
                     await self._log.logged([nothing])

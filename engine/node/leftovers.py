@@ -15,6 +15,7 @@ from typing import Protocol
 from ...affinity.topology import Incarnation, PartitionCopies, Topology
 from ...checkpoints.copies import CopyState
 from ...wal.records import ClearRecord
+from .aside import Aside
 from .log import NodeLog
 
 LOOK_AGAIN_S = 1.0
@@ -32,11 +33,17 @@ class Leftovers:
     """The copies of one incarnation that nobody wants it to have."""
 
     def __init__(
-        self, me: Incarnation, log: NodeLog, knowledge: Knowledge, now: Callable[[], float]
+        self,
+        me: Incarnation,
+        log: NodeLog,
+        knowledge: Knowledge,
+        aside: Aside,
+        now: Callable[[], float],
     ) -> None:
         self._me = me
         self._log = log
         self._knowledge = knowledge
+        self._aside = aside
         self._now = now
         self._looked = float("-inf")
         self._topology = Topology()
@@ -70,7 +77,9 @@ class Leftovers:
         due = [
             partition
             for partition, index in self._found.items()
-            if index <= everybody and self._is_elsewhere(partition)
+            if index <= everybody
+            and self._is_elsewhere(partition)
+            and self._aside.has_kept(partition)
         ]
         records = [
             ClearRecord(

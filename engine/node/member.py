@@ -24,6 +24,7 @@ import trio
 
 from ...affinity.changes import (
     GoalsSet,
+    LossPolicySet,
     MemberLost,
     MemberWanted,
     NamespaceDropped,
@@ -60,6 +61,7 @@ from ..store.checkpointer import catalog_of
 from ..store.maintenance import CHECKPOINT_PAUSE
 from ..system.disk_errors import translated_disk
 from ..system.environment import Address
+from .aside import Aside
 from .catching_up import CatchingUp
 from .copy_reads import CopyReads
 from .council import Council
@@ -69,6 +71,7 @@ from .exchanges import ExchangeRecord
 from .groups import REPLICA_TIMEOUT_S, ReplicaGroups
 from .leftovers import Leftovers
 from .log import NodeLog
+from .losing import Losing
 from .member_files import OLD_DISK_HINT, OpenMember
 from .outflow import Outflow
 from .partitions import Partitions, just_started
@@ -151,9 +154,12 @@ class RunningMember:
             me, opened.files, self.log, self.partitions, streams, outflow, self.council, now,
             reached, self.groups.announce,
         )  # fmt: skip
-        self.groups.catching_up = CatchingUp(me, self.log, outflow, followed, self, now, reached)
-        self.groups.leftovers = Leftovers(me, self.log, self.agreement, now)
-        self.groups.emptying = Emptying(me, self.log, self)
+        self._aside = Aside(opened.files, self.log)
+        self.groups.catching_up = CatchingUp(
+            me, self.log, outflow, followed, self, self._aside, now, reached
+        )
+        self.groups.leftovers = Leftovers(me, self.log, self.agreement, self._aside, now)
+        self.groups.emptying = Emptying(me, self.log, self, self._aside)
         near = (me.member.bytes, me.boot)
         copy_reads = CopyReads(
             me, self.log, self.partitions, streams, self.groups, outflow, environment.boottime
@@ -163,6 +169,7 @@ class RunningMember:
         opened.files.keeper.follow(self.log)
         opened.files.keeper.indexes_by_reading = True  # what copies log is not in order of numbers
         opened.files.adopt(self.log)
+        self._losing = Losing(me, self.log, self.council, self)
         self._departure = Departure(self.log, self.partitions, streams, self.council, timing)
         self._carrying = trio.Lock()
         """Held by who writes the data file, so that nobody waits for it in a thread."""
@@ -196,8 +203,9 @@ class RunningMember:
             await self._nursery.start(self.transport.run)
             ready(await self.transport.listen(listen))
             returning = (self.groups.supplies.run, self.groups.catching_up.taking_in.run)
-            keeping = (self._departure.give_back, self.groups.emptying.run)
-            for work in (self.log.run, self.council.run, self._look_after, *keeping, *returning):
+            losing = (self.groups.emptying.run, self._losing.run, self._aside.run)
+            keeping = (self._look_after, self._departure.give_back)
+            for work in (self.log.run, self.council.run, *keeping, *losing, *returning):
                 self._nursery.start_soon(work)
             await self._ended.wait()
             self._nursery.cancel_scope.cancel()
@@ -357,6 +365,8 @@ class RunningMember:
     def _take_effect(self, topology: Topology) -> None:
         self._effective = topology
         self._exchanges.decided(topology, self.agreement.decisions_kept(), self.now)
+        self._losing.decided(topology)
+        self._aside.decided(topology)
         self.groups.decided(topology)
         message = TOPOLOGY.message(told_view(topology))
         for client in self._clients:
@@ -620,46 +630,12 @@ class RunningMember:
     def reset(
         self, partition: int, empty: bool, deadline: float, done: Callable[[Exception | None], None]
     ) -> None:
-        """Go on with a partition that was lost: from the copy here, or with nothing (S6).
-
-        ``UsageError`` if it is not lost, or there is no whole copy here.
-        """
-        topology, state = self._effective, self.log.state
-        if partition not in topology.lost:
-            raise UsageError(
-                f"partition {partition} is not lost: a copy that counts is there, or may come back",
-                hint="Start who has it; or, if those disks are gone, declare their members lost.",
-            )
-        whole, lwm = state.copies.is_whole(partition), state.counters[partition].lwm
-        if not empty and not (whole and lwm):
-            raise UsageError(
-                f"there is no copy of partition {partition} at this member that is whole",
-                hint="Name another member, or let the partition begin with nothing.",
-            )
-        change = PartitionReset(
-            partition=partition,
-            epoch=topology.partitions[partition].epoch + 1,
-            author=self.agreement.me,
-            empty=empty,
-            opened=0 if empty else state.epochs[partition],
-            lwm=0 if empty else lwm,
-        )
-        self.change(change, deadline, done)
+        """Go on with a partition that was lost: from the copy here, or with nothing (S6)."""
+        self._losing.reset(partition, empty, deadline, done)
 
     def losses(self) -> Mapping[str, Any]:
         """Return which partitions are lost, and what became of those that were."""
-        topology = self.agreement.topology
-        return {
-            "decided": topology.index,
-            "lost": list(topology.lost),
-            "losses": [
-                [
-                    loss.index, loss.partition, loss.before, loss.epoch,
-                    loss.author.member.bytes, loss.author.boot, loss.opened, loss.lwm,
-                ]
-                for loss in topology.losses
-            ],
-        }  # fmt: skip
+        return self._losing.told()
 
     def story(self, partition: int) -> Mapping[str, Any]:
         """Return what this member knows of one partition."""
@@ -715,7 +691,7 @@ class RunningMember:
         topology = self._effective
         store, history = (
             known.bytes if known is not None else b""
-            for known in (topology.store, topology.history)
+            for known in (topology.store, topology.told_history)
         )
         cluster = self._opened.cluster.bytes
         connection.send(WELCOME.message(cluster, store, history, told_view(topology)))
@@ -794,6 +770,8 @@ def _is_effective(change: TopologyChange, before: Topology, topology: Topology) 
             return known is not None and known.wanted is wanted
         case MemberLost(member=member):
             return member in topology.members and topology.members[member].lost
+        case LossPolicySet(policy=policy):
+            return topology.loss_policy == policy
         case PartitionReset():
             return False  # that is for the decisions to show
     raise AssertionError(change)

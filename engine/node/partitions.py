@@ -25,6 +25,9 @@ from ...affinity.errors import (
 )
 from ...affinity.topology import PartitionCopies, Topology
 
+TOLD_MAX = 8
+"""Partitions that an error names."""
+
 
 class Leases(Protocol):
     """Who knows of the decisions and leases of a member: its agreement."""
@@ -134,9 +137,14 @@ class Partitions:
         self.check_copies(partition for partition, _ in epochs)
 
     def check_copies(self, partitions: Iterable[int]) -> None:
-        """Raise ``TooFewCopiesError`` unless enough copies of partitions are in sync (I7)."""
+        """Raise ``TooFewCopiesError`` unless enough copies of partitions are in sync (I7).
+
+        ``PartitionUnavailableError`` if nothing is written as others of the space are lost (S6).
+        """
         topology = self._leases.topology
         for partition in partitions:
+            if partition in topology.read_only:
+                raise _read_only(partition, topology)
             copies = len(topology.partitions[partition].in_sync)
             if copies < topology.min_in_sync:
                 raise TooFewCopiesError(
@@ -178,6 +186,17 @@ class Partitions:
         """Take it that these epochs of partitions are open here."""
         for partition, epoch in rows:
             self._opened[partition] = max(epoch, self._opened.get(partition, 0))
+
+
+def _read_only(partition: int, topology: Topology) -> PartitionUnavailableError:
+    others = ", ".join(map(str, topology.lost[:TOLD_MAX]))
+    others += " and others" * (len(topology.lost) > TOLD_MAX)
+    return PartitionUnavailableError(
+        f"nothing is written to partition {partition}, as others of its space are lost: {others}",
+        partition=partition,
+        hint="Reset these (`tidelog cluster reset`), or choose another policy for losses "
+        "(`tidelog cluster policy`).",
+    )
 
 
 def unavailable(

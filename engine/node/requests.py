@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from ...affinity.changes import (
+    LossPolicySet,
     MemberLost,
     MemberWanted,
     NamespaceDropped,
@@ -36,6 +37,7 @@ from ...affinity.errors import (
     TransactionTooLargeError,
     UsageError,
 )
+from ...affinity.topology import LOSS_POLICIES
 from ...wal.records.shapes import ID_SIZE
 from ..commit import outcomes
 from ..commit.outcomes import Outcome
@@ -328,6 +330,14 @@ class Requests:
 
     def _losses(self, request: ClientRequest) -> None:
         request.answer(dict(self._around.losses()))
+
+    def _policy(self, request: ClientRequest) -> None:
+        given = request.arguments[0]
+        chosen = [policy for policy in LOSS_POLICIES if policy == given]
+        if not chosen:
+            raise not_understood(f"the policy {given[:CODEC_NAME_MAX]!r}")
+        change = LossPolicySet(policy=chosen[0])
+        self._around.change(change, request.deadline, lambda refused: _done(request, refused))
 
     def _reset(self, request: ClientRequest) -> None:
         partition, empty = request.arguments
@@ -663,5 +673,6 @@ _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "want": Requests._want,
     "lose": Requests._lose,
     "losses": Requests._losses,
+    "policy": Requests._policy,
     "reset": Requests._reset,
 }

@@ -82,4 +82,5 @@ def told_copies(
         "changed": [one.changed for one in copies],
         "lwms": [counter.lwm for counter in own],
         "hwms": [counter.hwm for counter in own],
+        "ranges": [list(map(list, counter.out_of_order)) for counter in own],
     }

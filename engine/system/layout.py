@@ -20,6 +20,9 @@ CLUSTER_FILE_NAME = "cluster.toml"
 SERVER_LOG_NAME = "server.log"
 """What a member has printed that `tidelog cluster` runs: it is there before anything else."""
 
+ASIDE_NAME = "aside"
+"""What members keep of copies that were left behind when a partition was reset."""
+
 LOCK_NAME = "lock"
 WAL_NAME = "wal"
 READERS_NAME = "readers"

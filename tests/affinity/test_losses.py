@@ -58,7 +58,7 @@ def begun() -> Topology:
 
 def reset(partition: int = 1, epoch: int = 2, author: Incarnation = CID_1) -> PartitionReset:
     return PartitionReset(
-        partition=partition, epoch=epoch, author=author, empty=False, opened=1, lwm=7
+        partition=partition, epoch=epoch, author=author, empty=False, opened=1, upto=7
     )
 
 
@@ -105,7 +105,7 @@ def test_a_partition_that_was_reset_has_one_copy_in_a_new_epoch_and_its_loss_is_
     assert (copies.opened, copies.changed) == (False, topology.index)
     assert not copies.is_to_be_emptied
     assert topology.losses == (
-        Loss(index=topology.index, partition=1, before=1, epoch=2, author=CID_1, opened=1, lwm=7),
+        Loss(index=topology.index, partition=1, before=1, epoch=2, author=CID_1, opened=1, upto=7),
     )
     assert topology.lost == ()
     assert topology_of(topology_bytes(topology)) == topology
@@ -116,7 +116,7 @@ def test_what_begins_with_nothing_is_emptied_until_an_epoch_is_open() -> None:
         begun(),
         MemberGone(incarnation=ADA_1),
         MemberLost(member=ADA),
-        replace(reset(), empty=True, opened=0, lwm=0),
+        replace(reset(), empty=True, opened=0, upto=0),
     )
     assert topology.partitions[1].is_to_be_emptied
     again = Takeover(partition=1, epoch=3, author=CID_1, in_sync=(CID_1,))

@@ -22,6 +22,7 @@ from tidelog.affinity.changes import (
     GoalsReached,
     GoalsSet,
     Joined,
+    LossPolicySet,
     MemberGone,
     MemberLost,
     MemberWanted,
@@ -33,7 +34,7 @@ from tidelog.affinity.changes import (
     Touched,
 )
 from tidelog.affinity.partitions import Space
-from tidelog.affinity.topology import Incarnation, Loss, MovingCopy, Topology
+from tidelog.affinity.topology import LOSS_POLICIES, Incarnation, Loss, MovingCopy, Topology
 from tidelog.engine.agreement.encoding import (
     decision_bytes,
     decision_of,
@@ -108,8 +109,9 @@ CHANGES = st.one_of(
         author=INCARNATIONS,
         empty=st.booleans(),
         opened=NUMBERS,
-        lwm=NUMBERS,
+        upto=NUMBERS,
     ),
+    st.builds(LossPolicySet, policy=st.sampled_from(LOSS_POLICIES)),
     st.builds(GoalsReached, partitions=st.lists(NUMBERS, max_size=3).map(tuple)),
 )
 DECISIONS = st.builds(Decision, NUMBERS, st.lists(CHANGES, max_size=4).map(tuple))
@@ -168,7 +170,8 @@ def test_bytes_are_as_they_always_were() -> None:
             GoalsSet(members=(ADA, BOB), goals=((1, (BOB, ADA)), (2, (ADA,)))),
             GoalsReached(partitions=(1, 2)),
             MemberLost(member=BOB),
-            PartitionReset(partition=1, epoch=9, author=ADA_1, empty=False, opened=4, lwm=7),
+            PartitionReset(partition=1, epoch=9, author=ADA_1, empty=False, opened=4, upto=7),
+            LossPolicySet(policy="ignore"),
         ),
     )
     nine, ten, eleven = (UUID(int=number).bytes for number in (9, 10, 11))
@@ -196,6 +199,7 @@ def test_bytes_are_as_they_always_were() -> None:
             [16, [1, 2]],
             [17, 1],
             [18, 1, 9, 0, False, 4, 7],
+            [19, "ignore"],
         ],
     ]
     assert msgpack.unpackb(decision_bytes(decision)) == written
@@ -222,6 +226,7 @@ TOPOLOGY: list[Any] = [
     False,
     [0],
     [[3, 0, 1, 2, 0, 1, 7]],
+    "read-only-safe",
 ]
 
 
@@ -237,9 +242,10 @@ def test_a_topology_of_plain_arrays() -> None:
     assert copies.emptied == 3
     assert topology.members[BOB].lost
     [loss] = topology.losses
-    assert loss == Loss(index=3, partition=0, before=1, epoch=2, author=ADA_1, opened=1, lwm=7)
+    assert loss == Loss(index=3, partition=0, before=1, epoch=2, author=ADA_1, opened=1, upto=7)
     assert (topology.members[BOB].voter, topology.members[BOB].leaving) == (True, True)
     assert (topology.min_in_sync, topology.auto_join, topology.placed) == (2, False, (ADA,))
+    assert topology.loss_policy == "read-only-safe"
     assert topology_of(topology_bytes(Topology())) == Topology()
 
 

@@ -23,12 +23,13 @@ class Around:
 
     def __init__(self) -> None:
         self.known_by_all = 0
+        self.kept = True
         self.now = 100.0
         self.cleared: list[tuple[int, int]] = []
         state = state_of()
         state.counters[0].update(0, 3)
         log: Any = SimpleNamespace(state=state, put_records=self._put)
-        self.state, self.leftovers = state, Leftovers(ME, log, self, lambda: self.now)
+        self.state, self.leftovers = state, Leftovers(ME, log, self, self, lambda: self.now)
         copies = PartitionCopies(
             row=PartitionRow(partition=0, version=1, replicas=(BOB.member,)),
             epoch=1, author=BOB, in_sync=(BOB,), changed=DROPPED, opened=True,
@@ -39,6 +40,9 @@ class Around:
         }
         self.topology = Topology(index=DROPPED, members=members, partitions=(copies,))
         self.decide(self.topology)
+
+    def has_kept(self, _partition: int) -> bool:
+        return self.kept
 
     def decide(self, topology: Topology) -> None:
         self.leftovers.decided(Topology(), topology)
@@ -90,3 +94,11 @@ def test_what_has_nothing_and_what_counts_for_nothing_is_not_cleared() -> None:
     around.known_by_all = DROPPED
     around.state.counters[0].reset()
     assert around.tick() == []
+
+
+def test_a_copy_that_a_reset_has_left_behind_stays_until_it_is_kept_aside() -> None:
+    around = Around()
+    around.known_by_all, around.kept = DROPPED, False
+    assert around.tick() == []
+    around.kept = True
+    assert around.tick() == [(0, DROPPED)]

@@ -31,6 +31,7 @@ class RawClient:
 
     def __init__(self, stream: Stream, welcome: Message, decoder: FrameDecoder) -> None:
         self.view: list[Any] = welcome[4]
+        self.history: bytes = welcome[3]
         self.stream = stream
         self._decoder = decoder
         self._inbox: list[Message] = []
@@ -151,7 +152,7 @@ async def _welcomed(stream: Stream, line: bytes, number: int) -> RawClient:
     while not arrived or BY_NUMBER[arrived[0][0]].name == "known":  # decided meanwhile
         arrived = arrived[1:] or await _more(stream, decoder)
     assert BY_NUMBER[arrived[0][0]].name == "welcome"
-    client.view = arrived[0][4]
+    client.view, client.history = arrived[0][4], arrived[0][3]
     client._inbox = arrived[1:]
     return client
 

@@ -337,6 +337,7 @@ def copies(primaries: list[int], epochs: list[int], boot: int = 1) -> dict[str, 
         "opened": [True] * count,
         "changed": [2] * count,
         "lwms": [7] * count,
+        "ranges": [[]] * count,
         "hwms": [8] * count,
     }
 

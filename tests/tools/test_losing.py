@@ -20,8 +20,8 @@ def pictured(**stories: dict[str, Any] | None) -> Any:
     return SimpleNamespace(answers=answers)
 
 
-def story(opened: int, lwm: int, *, whole: bool = True) -> dict[str, Any]:
-    return {"whole": whole, "lwm": lwm, "epochs": [[1, 1], [opened, 5]]}
+def story(opened: int, hwm: int, *, whole: bool = True) -> dict[str, Any]:
+    return {"whole": whole, "hwm": hwm, "epochs": [[1, 1], [opened, 5]]}
 
 
 def test_the_best_copy_is_of_the_newest_epoch_and_then_the_longest() -> None:

@@ -24,6 +24,7 @@ from ...affinity.errors import (
 )
 from ...affinity.partitions import PARTITIONS_MAX
 from ...affinity.rows import REPLICAS_MAX
+from ...affinity.topology import LOSS_POLICIES, LossPolicy
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.terminal import note, visible, write_fields, write_json, write_rows
 from .baseline import (
@@ -38,10 +39,12 @@ from .baseline import (
 from .blocks import Blocker, blocks_about, blocks_of, names_text
 from .cluster_file import LocalCluster, read_cluster
 from .exchanges import EXCHANGE_COLUMNS, exchange_text, exchanges_of
+from .gaps import GAP_COLUMNS, gap_rows, gap_text
 from .growing import newcomer_of, wait_until, want
 from .losing import (
     LOSS_COLUMNS,
     best_copy,
+    choose_policy,
     declare_lost,
     loss_rows,
     loss_text,
@@ -504,10 +507,46 @@ def losses(ctx: click.Context, directory: str, form: str) -> None:
                 f"{shlex.quote(directory)} PARTITION...` lets them go on",
             )
     elif form == "json":
-        write_json({"v": SCHEMA, "type": "losses", "lost": lost, "losses": rows})
+        fields = {"policy": told["policy"], "history": bytes(told["history"]).hex()}
+        write_json({"v": SCHEMA, "type": "losses", **fields, "lost": lost, "losses": rows})
     else:
         for row in rows:
             write_json({"v": SCHEMA, "type": "loss", **row})
+
+
+@cluster.command()
+@store_argument("directory")
+@click.argument("chosen", metavar="[POLICY]", type=click.Choice(LOSS_POLICIES), required=False)
+@click.pass_context
+def policy(ctx: click.Context, directory: str, chosen: LossPolicy | None) -> None:
+    """Show or choose what else happens when partitions are lost.
+
+    read-write-safe: nothing, all others are served. read-only-safe: nothing is written to others of
+    their space. ignore: they go on by themselves, from the best copy that is left or with nothing.
+    """
+    found = read_cluster(directory)
+    if chosen is None:
+        click.echo(told_losses(directory, found)["policy"])
+    else:
+        choose_policy(directory, found, chosen)
+        note(settings_of(ctx), f"the policy is {chosen}")
+
+
+@cluster.command()
+@store_argument("directory")
+@json_options
+@click.pass_context
+def gaps(ctx: click.Context, directory: str, form: str) -> None:
+    """Show which copies lack numbers below their HWM, and which."""
+    picture = look(directory, read_cluster(directory))
+    rows = gap_rows(picture, shares_of(picture))
+    if form == "text":
+        write_rows(settings_of(ctx), GAP_COLUMNS, list(map(gap_text, rows)))
+    elif form == "json":
+        write_json({"v": SCHEMA, "type": "gaps", "gaps": rows})
+    else:
+        for row in rows:
+            write_json({"v": SCHEMA, "type": "gap", **row})
 
 
 @cluster.group(cls=LazyGroup)

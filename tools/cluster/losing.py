@@ -1,5 +1,6 @@
 """Disks that are gone for good, and partitions that went with them, on the command line (S6).
 
+    policy   what else happens when partitions are lost
     lose     a member that is away is declared lost -> it never comes back
     reset    a partition that is lost goes on: from the best copy that is left, or with nothing
     losses   what is lost, and what became of what was
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from ...affinity.errors import NotFoundError, UsageError
+from ...affinity.topology import LossPolicy
 from .cluster_file import LocalCluster
 from .processes import pid_of
 from .running import ask_somebody
@@ -32,10 +34,10 @@ LOSS_COLUMNS = ("decision", "partition", "lost_epoch", "epoch", "from", "opened"
 
 
 class CopyLeft(NamedTuple):
-    """A whole copy that a member has: the newest epoch that it has opened, and its LWM."""
+    """A whole copy that a member has: the newest epoch that it has opened, and its HWM."""
 
     opened: int
-    lwm: int
+    hwm: int
     member: str
 
 
@@ -50,6 +52,11 @@ def declare_lost(folder: str, cluster: LocalCluster, name: str) -> None:
         )
     said = f"{name} is not declared lost"
     ask_somebody(folder, cluster, said, "lose", cluster.member(name).id.bytes)
+
+
+def choose_policy(folder: str, cluster: LocalCluster, policy: LossPolicy) -> None:
+    """Have it decided what else happens when partitions are lost."""
+    ask_somebody(folder, cluster, "the policy stays as it is", "policy", policy)
 
 
 def reset_partition(
@@ -73,8 +80,8 @@ def copies_left(picture: Picture) -> list[CopyLeft]:
     with in_form():
         for name, answer in picture.answers.items():
             story = answer.story
-            if story is not None and story["whole"] and story["lwm"]:
-                found.append(CopyLeft(int(story["epochs"][-1][0]), int(story["lwm"]), name))
+            if story is not None and story["whole"] and story["hwm"]:
+                found.append(CopyLeft(int(story["epochs"][-1][0]), int(story["hwm"]), name))
     return sorted(found, reverse=True)
 
 
@@ -94,7 +101,7 @@ def loss_rows(cluster: LocalCluster, told: Mapping[str, Any]) -> list[dict[str, 
     names = {member.id: member.name for member in cluster.members}
     rows = []
     with in_form():
-        for index, partition, before, epoch, member, boot, opened, lwm in told["losses"]:
+        for index, partition, before, epoch, member, boot, opened, upto in told["losses"]:
             author = UUID(bytes=member)
             rows.append(
                 {
@@ -105,7 +112,7 @@ def loss_rows(cluster: LocalCluster, told: Mapping[str, Any]) -> list[dict[str, 
                     "from": names.get(author, str(author)[:8]),
                     "boot": int(boot),
                     "opened": int(opened),
-                    "upto": int(lwm),
+                    "upto": int(upto),
                 }
             )
     return rows

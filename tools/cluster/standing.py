@@ -49,7 +49,7 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
 _COLUMNS = ("partitions", "epochs", "open", "leased")
 _HELD = (
     "partitions", "rows", "goals", "epochs", "authors", "boots", "sets", "set_boots", "opened",
-    "changed", "lwms", "hwms",
+    "changed", "lwms", "hwms", "ranges",
 )  # fmt: skip
 _VIEW_PRIMARIES, _VIEW_EPOCHS = 4, 5
 
@@ -86,6 +86,8 @@ class HeldPartition(NamedTuple):
     changed: int
     lwm: int
     hwm: int
+    ranges: tuple[tuple[int, int], ...] = ()
+    """What is applied above the LWM: the number before each run, and how many it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +215,7 @@ def held_of(pages: Iterable[Any]) -> tuple[HeldPartition, ...]:
         for page in pages:
             for row in zip(*(page[name] for name in _HELD), strict=True):
                 number, members, goal, epoch, author, boot, in_sync, boots, *rest = row
-                opened, changed, lwm, hwm = rest
+                opened, changed, lwm, hwm, ranges = rest
                 if number != len(found):
                     raise ValueError(f"partition {number} stands where {len(found)} should")
                 if len(in_sync) != len(boots):
@@ -223,6 +225,7 @@ def held_of(pages: Iterable[Any]) -> tuple[HeldPartition, ...]:
                         number, uuids_of(members), uuids_of(goal), int(epoch),
                         UUID(bytes=author), int(boot), uuids_of(in_sync), tuple(map(int, boots)),
                         bool(opened), int(changed), int(lwm), int(hwm),
+                        tuple((int(start), int(many)) for start, many in ranges),
                     )
                 )  # fmt: skip
     return tuple(found)

@@ -1,0 +1,136 @@
+"""Partitions that were lost: how they go on, and what is told of them (S6).
+
+Somebody asks a member to go on with one, from the copy there or with nothing.  Or the policy is to
+``ignore`` losses: then each member that holds data asks by itself, and says what it has; the
+coordinator waits for all of them, and takes the best.
+
+Left out: what is lost (``affinity.topology``), and when a reset is decided
+(``agreement.coordinator``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import trio
+
+from ...affinity.changes import PartitionReset, TopologyChange
+from ...affinity.errors import UsageError
+from ...affinity.topology import Incarnation, Topology
+from .council import Council
+from .log import NodeLog
+
+LOOK_AGAIN_S = 5.0
+"""Seconds without a decision after which what was refused is asked for again."""
+AT_ONCE_MAX = 64
+"""Partitions that a member asks for at the same time."""
+
+Hear = Callable[[Exception | None], None]
+
+
+class Decides(Protocol):
+    """Who has changes decided: the member."""
+
+    def change(self, change: TopologyChange, deadline: float, done: Hear) -> None:
+        """Have a change decided; ``done`` hears None behind its effect, or why not."""
+
+
+class Losing:
+    """The partitions that were lost, as one incarnation sees them."""
+
+    def __init__(self, me: Incarnation, log: NodeLog, council: Council, member: Decides) -> None:
+        self._me = me
+        self._log = log
+        self._council = council
+        self._member = member
+        self._topology = Topology()
+        self._news = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Losing of {self._me}: {len(self._topology.lost)} lost>"
+
+    def decided(self, topology: Topology) -> None:
+        """Take over decisions that have taken effect here."""
+        self._topology = topology
+        news, self._news = self._news, trio.Event()
+        news.set()
+
+    # -------------------------------------------------------------- what is asked for
+
+    def reset(self, partition: int, empty: bool, deadline: float, done: Hear) -> None:
+        """Go on with a partition that was lost: from the copy here, or with nothing.
+
+        ``UsageError`` if it is not lost, or there is no whole copy here.
+        """
+        if partition not in self._topology.lost:
+            raise UsageError(
+                f"partition {partition} is not lost: a copy that counts is there, or may come back",
+                hint="Start who has it; or, if those disks are gone, declare their members lost.",
+            )
+        if not empty and not self._has(partition):
+            raise UsageError(
+                f"there is no copy of partition {partition} at this member that is whole",
+                hint="Name another member, or let the partition begin with nothing.",
+            )
+        self._member.change(self._change(partition, empty), deadline, done)
+
+    def told(self) -> Mapping[str, Any]:
+        """Return which partitions are lost, what became of those that were, and the policy."""
+        topology = self._topology
+        history = topology.told_history
+        return {
+            "decided": topology.index,
+            "policy": topology.loss_policy,
+            "history": None if history is None else history.bytes,
+            "lost": list(topology.lost),
+            "losses": [
+                [
+                    loss.index, loss.partition, loss.before, loss.epoch,
+                    loss.author.member.bytes, loss.author.boot, loss.opened, loss.upto,
+                ]
+                for loss in topology.losses
+            ],
+        }  # fmt: skip
+
+    def _has(self, partition: int) -> bool:
+        """Tell whether there is a whole copy here, with anything in it."""
+        state = self._log.state
+        return state.copies.is_whole(partition) and state.counters[partition].hwm > 0
+
+    def _change(self, partition: int, empty: bool) -> PartitionReset:
+        state = self._log.state
+        return PartitionReset(
+            partition=partition,
+            epoch=self._topology.partitions[partition].epoch + 1,
+            author=self._me,
+            empty=empty,
+            opened=0 if empty else state.epochs[partition],
+            upto=0 if empty else state.counters[partition].hwm,
+        )
+
+    # -------------------------------------------------------------- what goes on by itself
+
+    async def run(self) -> None:
+        """Ask for what is lost, while that is the policy, until cancelled."""
+        while True:
+            news = self._news
+            async with trio.open_nursery() as nursery:
+                for change in self._offers():
+                    nursery.start_soon(partial(self._council.propose, change))
+                with trio.move_on_after(LOOK_AGAIN_S):
+                    await news.wait()
+                nursery.cancel_scope.cancel()
+
+    def _offers(self) -> list[PartitionReset]:
+        """Return what this member has of partitions that go on by themselves."""
+        topology, me = self._topology, self._me.member
+        if topology.loss_policy != "ignore" or me not in topology.baseline:
+            return []
+        if topology.members[me].voter:
+            return []
+        return [
+            self._change(partition, empty=not self._has(partition))
+            for partition in topology.lost[:AT_ONCE_MAX]
+        ]
