@@ -19,8 +19,10 @@ from functools import partial
 
 import trio
 
-from ..affinity.changes import MemberLost, MemberWanted
+from ..affinity.changes import LossPolicySet, MemberLost, MemberWanted
 from ..affinity.errors import UsageError
+from ..affinity.topology import LOSS_POLICIES
+from ..engine.node.losing import Hear
 from ..engine.node.member import RunningMember
 from .cluster import SimCluster
 
@@ -29,8 +31,6 @@ DECIDED_S_MAX = 5.0
 PAUSE_S = 0.3
 EMPTY = 0.2
 """How often a lost partition goes on with nothing although there is a copy."""
-
-Hear = Callable[[Exception | None], None]
 
 
 class Growth:
@@ -63,6 +63,12 @@ class Growth:
         change = MemberWanted(member=self._cluster.member_id(name), wanted=wanted)
         await self._ask(lambda one, done: one.change(change, one.now + DECIDED_S_MAX, done))
 
+    async def choose(self, policy: str) -> None:
+        """Have another policy for losses decided; that may come too late, or never."""
+        [chosen] = [one for one in LOSS_POLICIES if one == policy]
+        change = LossPolicySet(policy=chosen)
+        await self._ask(lambda one, done: one.change(change, one.now + DECIDED_S_MAX, done))
+
     def lose(self, name: str) -> None:
         """End a member for good, unless the others could not decide without it."""
         cluster = self._cluster
@@ -92,8 +98,8 @@ class Growth:
         if not self._cluster.running():
             return False
         topology = self._cluster.topology()
-        lost = {self._cluster.member_id(name) for name in self.lost}
-        return not topology.lost and all(topology.members[one].lost for one in lost)
+        known = map(topology.members.get, map(self._cluster.member_id, self.lost))
+        return not topology.lost and all(one is None or one.lost for one in known)
 
     async def _declare(self, change: MemberLost) -> None:
         await self._ask(lambda one, done: one.change(change, one.now + DECIDED_S_MAX, done))

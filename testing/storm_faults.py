@@ -23,6 +23,7 @@ A line is when it comes, what it is, and what that needs.
     AT join NAME                      a new member is started, which joins
     AT leave NAME                     a member is told to leave
     AT want NAME                      a member is told to enter
+    AT policy POLICY                  what else happens when partitions are lost
     AT lose NAME                      a member ends and its disk is gone: it is declared lost
 
 NAMES are joined by commas.  The end of any cut heals all.  Nothing hits who has not joined or is
@@ -39,6 +40,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from ..affinity.errors import UsageError
+from ..affinity.topology import LOSS_POLICIES
 from .cluster import KINDS, POINTS
 from .media import CRASH_OUTCOMES
 from .plan import MOMENTS
@@ -87,8 +89,8 @@ COPIES_KINDS = (
 )
 PLANNED_WEIGHTS = ((0, 0), (1, 8))
 """Of ``stop_all`` and ``move``, without copies and with them."""
-GROWING_WEIGHTS = (12, 6, 4, 4)
-"""Of ``join``, ``leave``, ``want`` and ``lose``, in storms that have them."""
+GROWING_WEIGHTS = (12, 6, 4, 2, 4)
+"""Of ``join``, ``leave``, ``want``, ``policy`` and ``lose``, in storms that have them."""
 HELD_KINDS = ("ping", "pong", "lease", "propose", "accepted", "decided", "ask-promise")
 
 
@@ -125,6 +127,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "join": ("newcomer",),
     "leave": ("member",),
     "want": ("member",),
+    "policy": ("policy",),
     "lose": ("member",),
 }
 """Kind of fault -> what it needs, word by word; a point may be two words."""
@@ -159,6 +162,7 @@ def _fits(need: str, word: str, nodes: int) -> bool:
         "moment": MOMENTS,
         "point": (*KILL_POINTS, *COPIES_POINTS, *POINTS),
         "kind": KINDS,
+        "policy": LOSS_POLICIES,
     }
     match need:
         case "partition":
@@ -210,6 +214,8 @@ def _drawn(rng: random.Random, at: float, nodes: int, backups: int, growing: boo
     match kind:
         case "join":
             needs = [rng.choice(members[nodes:])]
+        case "policy":
+            needs = [rng.choice(LOSS_POLICIES)]
         case "leave" | "want" | "lose":
             needs = [one]
         case "kill":

@@ -375,6 +375,8 @@ class _Storm:
                 cluster.nodes[needs[0]].clocks.suspend(float(needs[1]))
             case "leave" | "want":
                 await self._growth.want(needs[0], wanted=fault.kind == "want")
+            case "policy":
+                await self._growth.choose(needs[0])
             case "lose":
                 self._growth.lose(needs[0])
             case "jump":

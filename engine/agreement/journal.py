@@ -158,6 +158,27 @@ class Journal:
                 file.close()
                 raise
 
+    @classmethod
+    def succeed(
+        cls, directory: Directory, *, identity: bytes, cluster: bytes, snapshot: SnapshotRecord
+    ) -> None:
+        """Let the journal of another cluster replace that of a member, durably, or not at all.
+
+        It holds a snapshot, and no promise; its positions go on from those of the old one.
+        """
+        found = _look(directory, identity, 0)
+        assert found.header is not None
+        header = replace(
+            config_header(identity, cluster),
+            number=found.header.number + 1,
+            first_position=found.end,
+        )
+        current = _begin(directory, header, encode_records([snapshot]))
+        try:
+            _put(directory, current.file)
+        finally:
+            current.file.close()
+
     @property
     def position(self) -> int:
         """The end of what was appended."""

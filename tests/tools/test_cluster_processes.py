@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import stat
@@ -292,6 +293,61 @@ def test_what_was_on_a_disk_that_is_gone_is_lost_until_somebody_says_how_it_goes
     refused = run("cluster", "start", place, "n2")
     assert refused.exit_code != 0
     assert "was declared lost" in refused.stderr
+
+
+def test_losses_that_are_ignored_go_on_by_themselves(run: Run, place: Path) -> None:
+    up = ("cluster", "up", "-n", 3, "--dir", place, "--partitions", 3, "--base-port", free_port())
+    assert run(*up).exit_code == 0
+    assert run("cluster", "policy", place).stdout == "read-write-safe\n"
+    assert run("cluster", "policy", place, "guess").exit_code == 2
+    done = run("cluster", "policy", place, "ignore")
+    assert (done.exit_code, done.stderr) == (0, "the policy is ignore\n")
+    assert run("cluster", "policy", place).stdout == "ignore\n"
+    assert document(run("cluster", "gaps", place, "--json"))["gaps"] == []
+    assert run("cluster", "kill", place, "n2").exit_code == 0
+    while run("cluster", "lose", place, "n2", "--yes").exit_code:
+        pass
+    while not (told := document(run("cluster", "losses", place, "--json")))["losses"]:
+        pass
+    assert (told["policy"], told["lost"]) == ("ignore", [])
+    assert len(told["history"]) == 32
+
+
+def test_the_members_that_are_left_of_most_are_rescued(run: Run, place: Path) -> None:
+    up = ("cluster", "up", "--dir", place, "--base-port", free_port())
+    assert run(*up, "-n", 3, "--partitions", 3, "--backups", 1).exit_code == 0
+    with tidelog.connect(place) as db:
+        numbers = db.map("m", key=tidelog.codecs.I64, value=tidelog.codecs.I64)
+        for n in range(30):
+            numbers[n] = n
+    runs = run("cluster", "rescue", place, "--yes")
+    assert (runs.exit_code, "n1 runs" in runs.stderr) == (2, True)
+    assert run("cluster", "down", place).exit_code == 0
+    all_there = run("cluster", "rescue", place, "--yes")
+    assert (all_there.exit_code, "--lost NODE" in all_there.stderr) == (2, True)
+    shutil.rmtree(place / "n2")
+    most = run("cluster", "rescue", place, "--yes")
+    assert (most.exit_code, "they need no rescue" in most.stderr) == (2, True)
+    unsure = run("cluster", "rescue", place, "--lost", "n3")
+    assert (unsure.exit_code, "n2, n3 could never come back" in unsure.stderr) == (2, True)
+    done = run("cluster", "rescue", place, "--lost", "n3", "--yes")
+    assert done.exit_code == 0, done.stderr
+    assert "n1: a cluster of its own now" in done.stderr
+    assert "1 partitions are lost" in done.stderr
+    assert [one.name for one in read_cluster(str(place)).members] == ["n1"]
+    up_again = run("cluster", "up", "--dir", place)
+    assert up_again.exit_code == 0, up_again.stderr
+    assert "1 of 3 partitions are lost, and not served" in up_again.stderr
+    told = document(run("cluster", "losses", place, "--json"))
+    assert len(told["lost"]) == 1
+    assert run("cluster", "reset", place, *told["lost"], "--empty").exit_code == 0
+    assert run("cluster", "up", "--dir", place).exit_code == 0
+    with tidelog.connect(place) as db:
+        numbers = db.map("m", key=tidelog.codecs.I64, value=tidelog.codecs.I64)
+        kept = dict(numbers.items())
+        assert 0 < len(kept) < 30
+        assert all(kept[n] == n for n in kept)
+        numbers[99] = 99
 
 
 def test_who_joins_waits_to_be_asked_for_if_the_cluster_was_made_so(

@@ -51,6 +51,7 @@ from .losing import (
     reset_partition,
     told_losses,
 )
+from .rescuing import members_left, rescue_cluster
 from .running import (
     changing,
     check_copies,
@@ -512,6 +513,45 @@ def losses(ctx: click.Context, directory: str, form: str) -> None:
     else:
         for row in rows:
             write_json({"v": SCHEMA, "type": "loss", **row})
+
+
+@cluster.command()
+@store_argument("directory")
+@click.option("--lost", multiple=True, metavar="NODE", help="A member whose disk is gone.")
+@click.option("--yes", is_flag=True, help="Most of the members are gone for good.")
+@click.pass_context
+def rescue(ctx: click.Context, directory: str, lost: tuple[str, ...], yes: bool) -> None:
+    """Make a new cluster of the members that are left, when most of them are gone for good.
+
+    Lost are those that --lost names, and those without a directory. It has another history; what
+    only the others had is lost, and `reset` lets it go on. Behind it: `up`.
+    """
+    settings = settings_of(ctx)
+    found = read_cluster(directory)
+    for name in lost:
+        found.member(name)
+    with changing(directory):
+        left = members_left(directory, found, lost)
+        if not yes:
+            others = ", ".join(one.name for one in found.members if one.name not in left)
+            raise UsageError(
+                f"{others} could never come back, and what only they have would be lost",
+                hint="If a majority of the members can be started again, start them. If not, give "
+                "--yes.",
+            )
+        topology = rescue_cluster(directory, found, left)
+    place = shlex.quote(directory)
+    note(
+        settings,
+        f"{', '.join(left)}: a cluster of its own now, which `tidelog cluster up --dir {place}` "
+        "starts",
+    )
+    if topology.lost:
+        note(
+            settings,
+            f"{len(topology.lost)} partitions are lost: `tidelog cluster losses {place}` lists "
+            "them once it runs",
+        )
 
 
 @cluster.command()

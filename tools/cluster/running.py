@@ -343,7 +343,7 @@ def _wait_until_served(
 def _is_up(picture: Picture, started: Iterable[str], *, everybody: bool) -> bool:
     """Tell whether all is as it stays: everything served, or what those who were started have."""
     if everybody:
-        return picture.whole
+        return picture.whole_but_for_losses
     return all(_serves(picture, name) for name in started)
 
 
@@ -363,8 +363,13 @@ def _catches_up(picture: Picture) -> bool:
 
 def _tell_of_copies(picture: Picture, folder: str, tell: TellUser) -> None:
     """Say what a user who sees everything served would not notice: copies that are missing."""
-    shares = shares_of(picture)
-    fewer = [share for share in shares if share.missing]
+    shares, lost = shares_of(picture), picture.newest.lost if picture.newest else ()
+    if lost:
+        tell(
+            f"{len(lost)} of {len(shares)} partitions are lost, and not served: "
+            f"`tidelog cluster losses {shlex.quote(folder)}` tells which"
+        )
+    fewer = [share for share in shares if share.missing and share.partition not in lost]
     if fewer:
         tell(
             f"{len(fewer)} of {len(shares)} partitions have fewer copies than they should: "

@@ -305,8 +305,14 @@ class Picture:
     @property
     def whole(self) -> bool:
         """Whether everybody answers and has joined, and everything is served."""
+        return self.partitions_served == self.cluster.partitions and self.whole_but_for_losses
+
+    @property
+    def whole_but_for_losses(self) -> bool:
+        """Whether everybody answers and has joined, and everything is served that is not lost."""
         everybody = len(self.statuses) == len(self.answers)
-        served = self.partitions_served == self.cluster.partitions
+        lost = len(self.newest.lost) if self.newest is not None else 0
+        served = self.partitions_served + lost == self.cluster.partitions
         return everybody and served and all(map(self.has_joined, self.statuses))
 
     def has_joined(self, status: MemberStatus) -> bool:

@@ -178,6 +178,38 @@ def adopt(
 
 
 @server.command()
+@click.argument("directories", metavar="DIRECTORY...", type=PATH, nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="All other members are gone for good.")
+@json_options
+@click.pass_context
+def rescue(ctx: click.Context, directories: tuple[str, ...], yes: bool, form: str) -> None:
+    """Make a new cluster of the members in DIRECTORY..., when most of them are gone for good.
+
+    Name all that are left, at once. It has another id and another history; what only the others had
+    is lost. Given again it goes on where it was cut short.
+    """
+    from ...engine.node.rescuing import rescue_members
+
+    if not yes:
+        raise UsageError(
+            "the other members could never come back, and what only they have would be lost",
+            hint="If a majority of the members can be started again, start them. If not, give "
+            "--yes.",
+        )
+    topology = rescue_members(production(), list(map(os.path.abspath, directories)))
+    fields = {
+        "cluster": str(topology.cluster),
+        "history": str(topology.history),
+        "members": [str(member) for member in topology.baseline],
+        "lost": list(topology.lost),
+    }
+    if form == "text":
+        write_fields(settings_of(ctx), fields)
+    else:
+        write_json({"v": SCHEMA, "type": "rescued", **fields})
+
+
+@server.command()
 @store_argument("directory")
 @click.option("--listen", help="HOST:PORT, if it is not the one of --members; of --join always.")
 @click.option("--join", "seeds", help="HOST:PORT,... of members: joins their cluster, if need be.")
