@@ -250,6 +250,15 @@ class Topology:
         )
 
     @cached_property
+    def opening(self) -> tuple[int, ...]:
+        """The partitions with several copies whose epoch is not known to be open; found once."""
+        return tuple(
+            partition
+            for partition, copies in enumerate(self.partitions)
+            if not copies.opened and len(copies.in_sync) > 1
+        )
+
+    @cached_property
     def holding(self) -> tuple[UUID, ...]:
         """The members among which the partitions are to be divided, by id."""
         members = (self.members[member] for member in self.baseline)

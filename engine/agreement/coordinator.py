@@ -96,6 +96,11 @@ class Coordinator:
         self._departures = Departures(timing)
         self._released: dict[int, GivenUp] = {}
         self._deserted: dict[int, float] = {}
+        self._opening: dict[tuple[int, int], float] = {}
+        """Since when each partition and epoch is known to have been decided, and is not open."""
+        self._look_again = now
+        self._stuck: set[Incarnation] = set()
+        """Authors that answer and open nothing: they get no lease any more."""
         self._lost_since: dict[int, float] = {}
         self._offers: set[tuple[UUID, int]] = set()
         """Who has asked to go on with which partition that was lost."""
@@ -142,7 +147,7 @@ class Coordinator:
         for holder, number in sorted(self._waiting.items()):
             if self.adopting or number > newest or not topology.is_present(holder):
                 continue
-            if holder in self._losing:
+            if holder in self._losing or holder in self._stuck:
                 continue
             del self._waiting[holder]
             seconds = self.lease.hand_out(holder, voters, now)
@@ -254,6 +259,7 @@ class Coordinator:
                 if refusal is None and _lets_go(request.change):
                     going.add(request.change.member)
         own = [*self._joined(topology, now), *self._gone(topology, now)]
+        own += self._opens_nothing(topology, now)
         self._joins.clear()
         wanted = [*own, *(request.change for _, request, refusal in asked if refusal is None)]
         reasons = verdicts(topology, wanted)
@@ -423,6 +429,33 @@ class Coordinator:
             if self._answers.is_noticed(incarnation)
             and self._answers.all_outlived(incarnation, topology, self.lease.round)
         ]
+
+    def _opens_nothing(self, topology: Topology, now: float) -> list[TopologyChange]:
+        """Return authors that answer, and have not opened an epoch for too long (X4).
+
+        They count as gone, if others who have copies are there to go on, and can decide that.
+        """
+        if now < self._look_again:
+            return []
+        self._look_again = now + self._timing.heartbeat
+        opening = {
+            (partition, topology.partitions[partition].epoch) for partition in topology.opening
+        }
+        self._opening = {one: self._opening.get(one, now) for one in opening}
+        latest = now - self._timing.exchange_timeout
+        late = [
+            topology.partitions[p] for (p, _), since in self._opening.items() if since <= latest
+        ]
+        self._stuck = {
+            copies.author
+            for copies in late
+            if copies.author in topology.present
+            and any(copy in topology.present for copy in copies.in_sync if copy != copies.author)
+        }
+        there = {*topology.baseline} & topology.members_present
+        if len(there - {one.member for one in self._stuck}) < majority(topology.baseline):
+            self._stuck.clear()
+        return [MemberGone(incarnation=incarnation) for incarnation in sorted(self._stuck)]
 
     def _is_given_up(self, copies: PartitionCopies) -> bool:
         """Tell whether the author of the newest epoch of a partition serves it no more."""

@@ -29,6 +29,8 @@ class Timing:
     """How much longer than the next older member one waits to stand, and the random part."""
     restart_wait: float = 10.0
     """How long a partition of whose in-sync set nobody stayed waits for all of it to come back."""
+    exchange_timeout: float = 30.0
+    """How long an author that is there may take to open an epoch before others go on without it."""
     join_wait: float = 5.0
     """How long a new member has to be there before it enters the baseline."""
     swap_pause: float = 1.0
