@@ -22,7 +22,7 @@ import trio
 from ..affinity.changes import LossPolicySet, MemberLost, MemberWanted
 from ..affinity.errors import UsageError
 from ..affinity.topology import LOSS_POLICIES
-from ..engine.node.losing import Hear
+from ..engine.node.deciding import Hear
 from ..engine.node.member import RunningMember
 from .cluster import SimCluster
 

@@ -10,16 +10,17 @@ Left out: what is lost (``affinity.topology``), and when a reset is decided
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 
-from ...affinity.changes import PartitionReset, TopologyChange
+from ...affinity.changes import PartitionReset
 from ...affinity.errors import UsageError
 from ...affinity.topology import Incarnation, Topology
 from .council import Council
+from .deciding import Deciding, Hear
 from .log import NodeLog
 
 LOOK_AGAIN_S = 5.0
@@ -27,24 +28,15 @@ LOOK_AGAIN_S = 5.0
 AT_ONCE_MAX = 64
 """Partitions that a member asks for at the same time."""
 
-Hear = Callable[[Exception | None], None]
-
-
-class Decides(Protocol):
-    """Who has changes decided: the member."""
-
-    def change(self, change: TopologyChange, deadline: float, done: Hear) -> None:
-        """Have a change decided; ``done`` hears None behind its effect, or why not."""
-
 
 class Losing:
     """The partitions that were lost, as one incarnation sees them."""
 
-    def __init__(self, me: Incarnation, log: NodeLog, council: Council, member: Decides) -> None:
+    def __init__(self, me: Incarnation, log: NodeLog, council: Council, deciding: Deciding) -> None:
         self._me = me
         self._log = log
         self._council = council
-        self._member = member
+        self._deciding = deciding
         self._topology = Topology()
         self._news = trio.Event()
 
@@ -74,7 +66,7 @@ class Losing:
                 f"there is no copy of partition {partition} at this member that is whole",
                 hint="Name another member, or let the partition begin with nothing.",
             )
-        self._member.change(self._change(partition, empty), deadline, done)
+        self._deciding.change(self._change(partition, empty), deadline, done)
 
     def told(self) -> Mapping[str, Any]:
         """Return which partitions are lost, what became of those that were, and the policy."""

@@ -23,19 +23,10 @@ from uuid import UUID
 import trio
 
 from ...affinity.changes import (
-    GoalsSet,
-    LossPolicySet,
-    MemberLost,
-    MemberWanted,
-    NamespaceDropped,
-    NamespaceMade,
-    NamespaceRenamed,
-    PartitionReset,
     TopologyChange,
 )
 from ...affinity.errors import (
     ClusterError,
-    DeadlineError,
     HistoryTruncatedError,
     NotEnoughMembersError,
     TidelogError,
@@ -45,7 +36,6 @@ from ...affinity.topology import Incarnation, Topology
 from ...wal.records import DropNamespaceRecord, NamespaceRecord, Record
 from ..agreement.encoding import topology_bytes
 from ..agreement.machine import Agreement
-from ..agreement.messages import ChangeRefused
 from ..agreement.timing import Timing
 from ..commit import outcomes
 from ..commit.outcomes import Outcome
@@ -65,6 +55,7 @@ from .aside import Aside
 from .catching_up import CatchingUp
 from .copy_reads import CopyReads
 from .council import Council
+from .deciding import Deciding
 from .departure import Departure
 from .emptying import Emptying
 from .exchanges import ExchangeRecord
@@ -74,7 +65,7 @@ from .log import NodeLog
 from .losing import Losing
 from .member_files import OLD_DISK_HINT, OpenMember
 from .outflow import Outflow
-from .partitions import Partitions, just_started
+from .partitions import Partitions
 from .prepared import outcome_of
 from .requests import Requests
 from .supplying import Supplies
@@ -84,12 +75,8 @@ TICK_S = 0.05
 """Seconds between looks at what waits for a lease, and at whether a checkpoint is due."""
 ANNOUNCE_S = 1.0
 """Seconds after which an idle log says how far it is durable."""
-CHANGE_S_MAX = 2.0
-"""Seconds without a majority after which nobody waits for a change any more."""
 LINES_MAX = 65_536
 """Lines of clients whose newest connection is remembered."""
-REFUSED_S = 0.5
-"""Seconds in which a change that was refused may prove to have been decided already."""
 
 WELCOME, TOPOLOGY = BY_NAME["welcome"], BY_NAME["topology"]
 
@@ -169,14 +156,15 @@ class RunningMember:
         opened.files.keeper.follow(self.log)
         opened.files.keeper.indexes_by_reading = True  # what copies log is not in order of numbers
         opened.files.adopt(self.log)
-        self._losing = Losing(me, self.log, self.council, self)
         self._departure = Departure(self.log, self.partitions, streams, self.council, timing)
+        self._deciding = Deciding(
+            self.log, self.council, self.partitions, self._departure, environment.boottime
+        )
+        self._losing = Losing(me, self.log, self.council, self._deciding)
         self._carrying = trio.Lock()
         """Held by who writes the data file, so that nobody waits for it in a thread."""
         self._lines: dict[bytes, Connection] = {}
         self._clients: set[Connection] = set()
-        self._effective = Topology()
-        self._effects = trio.Event()
         self._numbers: dict[bytes, int] = {}
         self._unapplied = 0
         self._unwritten = False
@@ -205,7 +193,14 @@ class RunningMember:
             returning = (self.groups.supplies.run, self.groups.catching_up.taking_in.run)
             losing = (self.groups.emptying.run, self._losing.run, self._aside.run)
             keeping = (self._look_after, self._departure.give_back)
-            for work in (self.log.run, self.council.run, *keeping, *losing, *returning):
+            for work in (
+                self.log.run,
+                self.council.run,
+                self._deciding.run,
+                *keeping,
+                *losing,
+                *returning,
+            ):
                 self._nursery.start_soon(work)
             await self._ended.wait()
             self._nursery.cancel_scope.cancel()
@@ -363,7 +358,7 @@ class RunningMember:
         self._unwritten = True
 
     def _take_effect(self, topology: Topology) -> None:
-        self._effective = topology
+        self._deciding.decided(topology)
         self._exchanges.decided(topology, self.agreement.decisions_kept(), self.now)
         self._losing.decided(topology)
         self._aside.decided(topology)
@@ -371,8 +366,6 @@ class RunningMember:
         message = TOPOLOGY.message(told_view(topology))
         for client in self._clients:
             client.send(message)
-        effects, self._effects = self._effects, trio.Event()
-        effects.set()
         self.requests.decided()
 
     def _maps_of(self, topology: Topology) -> list[Record]:
@@ -407,7 +400,7 @@ class RunningMember:
     @property
     def decided(self) -> int:
         """How many decisions have taken effect here."""
-        return self._effective.index
+        return self._deciding.topology.index
 
     def change(
         self,
@@ -416,85 +409,8 @@ class RunningMember:
         done: Callable[[Exception | None], None],
         number: int | None = None,
     ) -> None:
-        """Have a change of maps decided; ``done`` hears None behind its effect, or why not.
-
-        ``number`` is the map that is meant: one that has got its name since is left alone.
-        """
-        self._nursery.start_soon(self._change, change, deadline, done, number)
-
-    async def _change(
-        self,
-        change: TopologyChange,
-        deadline: float,
-        done: Callable[[Exception | None], None],
-        number: int | None,
-    ) -> None:
-        refused: list[Exception] = []
-        if not self.agreement.reaches_majority(self.now):
-            early = self.partitions.just_started(self.now)
-            done(just_started() if early else self._too_few())
-            return
-        before = self._effective
-
-        async def ask() -> None:
-            # Who asks anew has seen that it was not decided behind what it was asked from before,
-            # and whatever was asked from there comes too late by now.
-            after, refusal = -1, None
-            while refusal is None or refusal.stale:
-                while self._effective.index <= after:
-                    await self._effects.wait()
-                if self._was_made(change, before):
-                    return
-                after = self._effective.index
-                if number is not None and _named(change, self._effective) not in (None, number):
-                    refused.append(UsageError(f"the map with the id {number} is not there"))
-                    nursery.cancel_scope.cancel()
-                    return
-                refusal = await self.council.propose(change, after=after)
-            await trio.sleep(REFUSED_S)
-            refused.append(UsageError(refusal.reason))
-            nursery.cancel_scope.cancel()
-
-        async def give_up() -> None:
-            reached = self.now
-            while self.now < min(reached + CHANGE_S_MAX, deadline) and self.log.failure is None:
-                await trio.sleep(TICK_S)
-                if self.agreement.reaches_majority(self.now):
-                    reached = self.now
-            if self.log.failure is not None:
-                refused.append(self.log.failure)
-            elif self.now >= deadline:
-                refused.append(
-                    DeadlineError("the deadline passed; the change may be decided all the same")
-                )
-            else:
-                refused.append(self._too_few("the change may be made all the same"))
-            nursery.cancel_scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask)
-            nursery.start_soon(give_up)
-            while not self._was_made(change, before):
-                await self._effects.wait()
-            refused.clear()
-            nursery.cancel_scope.cancel()
-        done(refused[0] if refused else None)
-
-    def _was_made(self, change: TopologyChange, before: Topology) -> bool:
-        """Tell whether a change of maps was decided behind a topology, and has taken effect."""
-        topology = self._effective
-        behind = range(before.index + 1, topology.index + 1)
-        return _is_effective(change, before, topology) or any(
-            change in decision.changes
-            for decision in self.agreement.decisions_kept()
-            if decision.index in behind
-        )
-
-    def _too_few(self, so: str = "nothing can be decided") -> NotEnoughMembersError:
-        return NotEnoughMembersError(
-            f"this member reaches no majority of the {len(self._effective.baseline)} members: {so}",
-            hint="Start the others, or mend the network between them.",
-        )
+        """Have a change decided; ``done`` hears None behind its effect, or why not."""
+        self._deciding.change(change, deadline, done, number)
 
     def find_outcome(
         self, tx_id: bytes, home: int, done: Callable[[Outcome | Exception], None]
@@ -578,54 +494,7 @@ class RunningMember:
 
     def move(self, partition: int, member: bytes, done: Callable[[Exception | None], None]) -> None:
         """Let another member serve a partition of this one; ``done`` hears None once it does."""
-        copies = self.agreement.topology.partitions[partition]
-        listed = {copy.member.bytes for copy in copies.in_sync if copy in self._effective.present}
-        if member not in listed or UUID(bytes=member) not in copies.wanted:
-            names = ", ".join(sorted(f"{str(UUID(bytes=one))[:8]}" for one in listed))
-            raise UsageError(
-                f"partition {partition} cannot be served by {member.hex()[:8]}, which is not in "
-                f"its in-sync set: {names} are",
-                hint="Choose one of these, or wait until the copy has caught up.",
-            )
-
-        target = UUID(bytes=member)
-        goal = (target, *(one for one in copies.wanted if one != target))
-        goals = GoalsSet(members=self._effective.placed, goals=((partition, goal),))
-
-        async def hand_over() -> None:
-            # Who shall serve it is decided first: else it would be given back to the first of its
-            # row.
-            refusals: list[ChangeRefused] = []
-
-            async def ask() -> None:
-                refusals.append(await self.council.propose(goals))
-                nursery.cancel_scope.cancel()
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(ask)
-                while self._effective.partitions[partition].first != target:
-                    await self._effects.wait()
-                nursery.cancel_scope.cancel()
-            if self._effective.partitions[partition].first != target:
-                [refusal] = refusals
-                done(UsageError(f"partition {partition} was not moved: {refusal.reason}"))
-                return
-            await self._departure.hand_over([copies], target)
-            author = self.agreement.topology.partitions[partition].author
-            if author.member.bytes == member:
-                done(None)
-            else:
-                done(
-                    ClusterError(
-                        f"partition {partition} was handed over to {author}, and not to the member "
-                        "that was named: another move, or the end of a member, came first"
-                    )
-                )
-
-        if member == self.agreement.me.member.bytes:
-            done(None)
-        else:
-            self._nursery.start_soon(hand_over)
+        self._deciding.move(partition, UUID(bytes=member), done)
 
     def reset(
         self, partition: int, empty: bool, deadline: float, done: Callable[[Exception | None], None]
@@ -639,7 +508,7 @@ class RunningMember:
 
     def story(self, partition: int) -> Mapping[str, Any]:
         """Return what this member knows of one partition."""
-        count = len(self._effective.partitions)
+        count = len(self._deciding.topology.partitions)
         if not count:
             raise NotEnoughMembersError("this member has not heard of any decision yet")
         if not 0 <= partition < count:
@@ -661,7 +530,7 @@ class RunningMember:
     def exchanges(self, last: int) -> Mapping[str, Any]:
         """Return the newest exchanges that this member saw, so many at most."""
         told = self._exchanges.told(last, self.now)
-        return {"decided": self._effective.index, "exchanges": told}
+        return {"decided": self._deciding.topology.index, "exchanges": told}
 
     # -------------------------------------------------------------- events of the transport
 
@@ -688,7 +557,7 @@ class RunningMember:
             connection.end()
             return
         self._clients.add(connection)
-        topology = self._effective
+        topology = self._deciding.topology
         store, history = (
             known.bytes if known is not None else b""
             for known in (topology.store, topology.told_history)
@@ -739,39 +608,3 @@ class RunningMember:
         """Go on with what waited for room."""
         if connection.other.role == "member":
             self.groups.has_room(UUID(bytes=connection.other.member))
-
-
-def _named(change: TopologyChange, topology: Topology) -> int | None:
-    """Return the map that has the name which a change is about; None if there is none."""
-    assert isinstance(change, NamespaceDropped | NamespaceRenamed)
-    known = topology.namespace_named(
-        change.name if isinstance(change, NamespaceDropped) else change.old
-    )
-    return None if known is None else known.id
-
-
-def _is_effective(change: TopologyChange, before: Topology, topology: Topology) -> bool:
-    """Tell whether a change of maps can be seen in a topology, and was not there before."""
-    names = {one.name: one for one in topology.namespaces.values()}
-    match change:
-        case NamespaceMade(name=name):
-            made = names.get(name)
-            return made is not None and (made.key_codec, made.value_codec) == (
-                change.key_codec, change.value_codec,
-            )  # fmt: skip
-        case NamespaceRenamed(old=old, new=new):
-            renamed = [one.id for one in before.namespaces.values() if one.name == old]
-            return new in names and names[new].id in renamed
-        case NamespaceDropped(name=name):
-            gone = [one.id for one in before.namespaces.values() if one.name == name]
-            return bool(gone) and not set(gone) & topology.namespaces.keys()
-        case MemberWanted(member=member, wanted=wanted):
-            known = topology.members.get(member)
-            return known is not None and known.wanted is wanted
-        case MemberLost(member=member):
-            return member in topology.members and topology.members[member].lost
-        case LossPolicySet(policy=policy):
-            return topology.loss_policy == policy
-        case PartitionReset():
-            return False  # that is for the decisions to show
-    raise AssertionError(change)

@@ -10,6 +10,8 @@ import trio
 
 from support.copies import Group, live
 from support.raw_client import FailureError
+from tidelog.affinity.changes import GoalsSet
+from tidelog.engine.agreement.messages import ChangeRefused
 from tidelog.engine.node.departure import ASK_S_MAX, HAND_OVER_S_MAX
 from tidelog.errors import ClusterError, CommitUnknownError
 
@@ -200,5 +202,24 @@ def test_a_commit_whose_epoch_ends_before_it_is_in_the_log_stands_in_nobodys_way
         assert await group.value(0) is None
         await group.put(0, b"after")
         await group.equal()
+
+    live(scenario)
+
+
+def test_a_move_whose_goal_is_refused_says_so() -> None:
+    async def scenario(group: Group) -> None:
+        at, (old, backup) = group.at, (group.primary, group.backups[0])
+        ended: list[Exception | None] = []
+
+        async def refused(change: object, *_about: object) -> ChangeRefused:
+            assert isinstance(change, GoalsSet)
+            return ChangeRefused(request=1, reason="others hold it by now")
+
+        at.member(old).council.propose = refused  # type: ignore[method-assign]
+        at.member(old).move(group.partition, at.member_id(backup).bytes, ended.append)
+        await group.until(lambda: bool(ended))
+        assert "was not moved: others hold it by now" in str(ended[0])
+        assert group.primary == old
+        await group.put(0, b"a")
 
     live(scenario)
