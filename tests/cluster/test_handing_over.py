@@ -215,7 +215,8 @@ def test_a_move_whose_goal_is_refused_says_so() -> None:
             assert isinstance(change, GoalsSet)
             return ChangeRefused(request=1, reason="others hold it by now")
 
-        at.member(old).council.propose = refused  # type: ignore[method-assign]
+        council: Any = at.member(old).council
+        council.propose = refused
         at.member(old).move(group.partition, at.member_id(backup).bytes, ended.append)
         await group.until(lambda: bool(ended))
         assert "was not moved: others hold it by now" in str(ended[0])

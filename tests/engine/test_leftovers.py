@@ -29,7 +29,9 @@ class Around:
         state = state_of()
         state.counters[0].update(0, 3)
         log: Any = SimpleNamespace(state=state, put_records=self._put)
-        self.state, self.leftovers = state, Leftovers(ME, log, self, self, lambda: self.now)
+        aside: Any = self
+        self.state = state
+        self.leftovers = Leftovers(ME, log, self, aside, lambda: self.now)
         copies = PartitionCopies(
             row=PartitionRow(partition=0, version=1, replicas=(BOB.member,)),
             epoch=1, author=BOB, in_sync=(BOB,), changed=DROPPED, opened=True,
