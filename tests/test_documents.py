@@ -334,3 +334,10 @@ def test_the_readme_links_every_page() -> None:
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"benchmarks.md"}
     assert linked["README.md"] >= pages - LINKED_BY_THE_ARCHITECTURE
     assert linked["ARCHITECTURE.md"] >= LINKED_BY_THE_ARCHITECTURE
+
+
+def test_every_change_of_a_decision_is_in_the_table_of_its_format() -> None:
+    from tidelog.engine.agreement.encoding import _SHAPES
+
+    rows = table_with("docs/config-log-format.md", "kind")
+    assert [int(row["kind"]) for row in rows] == sorted(one.number for one in _SHAPES.values())
