@@ -45,7 +45,9 @@ from ..engine.node.server import run_member
 from ..engine.store.options import Options
 from ..engine.system.environment import Environment
 from ..engine.system.layout import MANIFEST_NAME
+from ..engine.upkeep.check import inspect_store
 from .cluster_clients import ClientMachine
+from .environment import simulated
 from .holds import HeldNetwork, Holds
 from .node import Node
 from .promises import BrokenPromiseError, Promises
@@ -259,6 +261,12 @@ class SimCluster:
         """Add a machine whose disk is that of a member as it is now: its identity, twice."""
         self.nodes[copied] = self.world.add(copied, self._program)
         self.nodes[copied].disk = self.nodes[name].disk.copy()
+
+    async def verify(self, name: str) -> list[str]:
+        """End a member at once; return what ``tidelog db verify`` finds wrong with its store."""
+        self.nodes[name].kill("kept")
+        await self.killed(name)
+        return inspect_store(simulated(self.world.seed, self.nodes[name].disk), DIRECTORY).problems
 
     # -------------------------------------------------------------- the network
 

@@ -4,8 +4,9 @@
     run_storm(17, faults=["2.500 kill n1 torn 0.8"])  # these, and no others
 
 Behind the last fault everything is healed, and has to settle; every key is read back, also behind a
-power cut of all members at once; in the end copies have to be equal, and the histories of registers
-and counters linearizable.  What is looked at meanwhile is the business of ``SimCluster``.
+power cut of all members at once; in the end copies have to be equal, the stores of all members
+whole, and the histories of registers and counters linearizable.  What is looked at meanwhile is the
+business of ``SimCluster``.
 
 Faults are lines: see ``storm_faults``.  Of partitions that were lost with a disk nothing is
 expected any more.
@@ -235,6 +236,9 @@ class _Storm:
             await cluster.quiesce()
             self._losses = cluster.topology().losses
             nursery.cancel_scope.cancel()
+        for name in sorted(cluster.running()):
+            if problems := await cluster.verify(name):
+                raise BrokenPromiseError(f"the store of {name}: {'; '.join(problems)}")
 
     def _clients(self) -> list[WorkloadClient]:
         """Return clients of both maps, who use the databases of several machines."""

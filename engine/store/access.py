@@ -96,15 +96,21 @@ class ReadAccess:
         path: str,
         map_size: int,
         manifest: Manifest | None = None,
+        *,
+        of_members: bool = False,
     ) -> None:
-        """Open them; ``manifest`` is for a copy that has none of its own yet."""
+        """Open them; ``manifest`` is for a copy that has none of its own yet.
+
+        ``of_members`` tells that the store may be that of a cluster's member.
+        """
         self.environment = environment
         self.path = path
         self._given = manifest
         check_place(environment, path)
         found, folder = self.manifest(), os.path.join(path, WAL_NAME)
         self.wal: ReadableDirectory = environment.disk.directory(folder, read_only=True)
-        check_features(path, found, self.wal, write=False)
+        as_member = of_members and found.cluster is not None
+        check_features(path, found, self.wal, write=False, as_member=as_member)
         self.slot: Slot | None = None
         self._guard: LockHandle | None = None
         self._enter()

@@ -37,6 +37,7 @@ from ...affinity.errors import (
 )
 from ...affinity.partitions import Space, partition_of
 from ...checkpoints.continuity import Continuity, is_free
+from ...checkpoints.copies import CopyState
 from ...checkpoints.marks import EpochTable, PartitionMark, epoch_of
 from ...checkpoints.replay import Applied, Cleared, Effect, State
 from ...tx.counter import PartitionUpdateCounter
@@ -44,6 +45,7 @@ from ...wal.format import Frame
 from ...wal.ports import ReadableDirectory
 from ...wal.reader import Scan, read_records
 from ...wal.records import (
+    AdmitRecord,
     IngestRecord,
     Record,
     Run,
@@ -150,7 +152,7 @@ def inspect_store(
     """
     problems = [] if problems is None else problems
     try:
-        access = ReadAccess(environment, path, Options().map_size, manifest)
+        access = ReadAccess(environment, path, Options().map_size, manifest, of_members=True)
     except StorageError as error:
         return Inspection([str(error)])
     try:
@@ -239,6 +241,10 @@ class _Check:
         """What a partition seems to lack, unless the log clears it later."""
         self._unknown: dict[int, list[Run]] = {}
         """Per partition, numbers of transactions that were prepared before the kept log."""
+        self._counters: dict[int, PartitionUpdateCounter] = {}
+        """Of partitions that were asked for, the counter in the data file."""
+        self._refilled: set[int] = set()
+        """Partitions with pairs that came in a full copy, past the log."""
         self._loaded: dict[tuple[int, int], range] = {}
         """Per partition and namespace, the numbers of a load."""
 
@@ -327,6 +333,8 @@ class _Check:
                 self._forget(effect.partition)
             else:
                 self._compare_updates(frame, effect)
+        if isinstance(record, AdmitRecord):
+            self._count_anew(record.partition)  # what it has counts as what lies below the log
         if isinstance(record, IngestRecord):
             self._loaded |= {
                 (run.partition, record.namespace): range(run.first, run.first + run.count)
@@ -339,6 +347,8 @@ class _Check:
         """Return what becomes of the data by a record of the kept log."""
         if self._kept is None and isinstance(record, StateRecord):
             self._kept = State.from_record(record)
+            states = self._kept.copies.states.items()
+            self._refilled.update(p for p, one in states if one is not CopyState.OWNING)
             for one in record.pending:  # of these the kept log has no updates
                 self._unknown.setdefault(one.run.partition, []).append(one.run)
         if self._kept is None:
@@ -352,8 +362,12 @@ class _Check:
 
     def _forget(self, partition: int) -> None:
         """Ask nothing any more of what was written before a partition was cleared."""
+        self._refilled.add(partition)
         self._suspects.pop(partition, None)
         self._deleted = {k: n for k, n in self._deleted.items() if split_key(k)[0] != partition}
+        self._count_anew(partition)
+
+    def _count_anew(self, partition: int) -> None:
         for place in [place for place in self._agreeing if place[0] == partition]:
             del self._agreeing[place]
 
@@ -363,7 +377,7 @@ class _Check:
         for partition, _, counter, namespace, key, value in applied.updates():
             if partition >= self._partitions:
                 continue
-            if frame.position < replay_from[partition]:
+            if frame.position < replay_from[partition] or self._has(partition, counter):
                 full_key = pack_prefix(partition, namespace) + key
                 problem = self._compare(full_key, counter, value)
                 if problem and namespace in (*INTERNAL, *self._state.namespaces):
@@ -376,6 +390,17 @@ class _Check:
             elif value is None and frame.position < self._marks[partition].written:
                 # A piece of an unfinished checkpoint may have carried this delete over.
                 self._deleted.pop(pack_prefix(partition, namespace) + key, None)
+
+    def _has(self, partition: int, number: int) -> bool:
+        """Tell whether the data file says that it has a number.
+
+        What all copies of a partition have may be carried over before the log says so.
+        """
+        counter = self._counters.get(partition)
+        if counter is None:
+            counter = PartitionUpdateCounter.from_bytes(self._marks[partition].counter)
+            self._counters[partition] = counter
+        return not is_free(counter, number, 1)
 
     def _compare(self, full_key: bytes, counter: int, value: bytes | None) -> str | None:
         """Return what is wrong with the data file's value of a key that was written."""
@@ -441,7 +466,7 @@ class _Check:
                     f"partition {partition} holds {deletes} deletes, its mark says "
                     f"{mark.tombstones}: others belong in the log only"
                 )
-            if whole and partition not in self._state.cleared:
+            if whole and partition not in self._state.cleared.keys() | self._refilled:
                 self._check_recent(partition, recent)
             self.found.partitions[partition] = self._with_log(partition, count, digest)
 

@@ -293,6 +293,12 @@ def test_what_was_on_a_disk_that_is_gone_is_lost_until_somebody_says_how_it_goes
     refused = run("cluster", "start", place, "n2")
     assert refused.exit_code != 0
     assert "was declared lost" in refused.stderr
+    assert run("db", "verify", place / "n1").exit_code == 0  # while it runs
+    assert run("cluster", "down", place).exit_code == 0
+    for name in ("n1", "n2", "n3"):
+        checked = document(run("db", "verify", place / name, "--json"))
+        assert (checked["whole"], checked["maps"]) == (True, 1)
+        assert document(run("wal", "verify", place / name, "--json"))["whole"]
 
 
 def test_losses_that_are_ignored_go_on_by_themselves(run: Run, place: Path) -> None:

@@ -69,7 +69,7 @@ def require_known_version(path: str) -> None:
     The check of a whole store reports any fault as a problem, but this one is not the store's.
     """
     try:
-        ReadAccess(production(), path, Options().map_size).close()
+        ReadAccess(production(), path, Options().map_size, of_members=True).close()
     except FormatVersionError:
         raise
     except StorageError:
