@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -120,6 +121,24 @@ def test_a_baseline_that_cannot_follow(baseline: tuple[UUID, ...], reason: str) 
     assert reason in refusal(behind(begun(), joined(DEB)), BaselineChanged(baseline=baseline))
 
 
+def test_who_is_of_a_row_a_goal_or_a_set_stays_of_the_baseline() -> None:
+    topology = behind(
+        with_goal((DEB, BOB)),
+        CopiesAdmitted(copy=ONES[DEB], partitions=(0,)),
+        CopiesAdded(copy=ONES[DEB], partitions=(0,)),
+    )
+    [copies, _] = topology.partitions
+    row, left = copies.row, BaselineChanged(baseline=(ADA, BOB, CID))
+    for kept in (
+        replace(copies, in_sync=copies.in_sync[:2]),
+        replace(copies, goal=()),
+        replace(copies, goal=(), in_sync=copies.in_sync[:2], row=replace(row, replicas=(DEB,))),
+    ):
+        assert "holds partitions" in refusal(replace(topology, partitions=(kept,)), left)
+    free = replace(copies, goal=(), in_sync=copies.in_sync[:2])
+    assert behind(replace(topology, partitions=(free,)), left).baseline == (ADA, BOB, CID)
+
+
 def test_a_baseline_changes_in_a_decision_of_its_own() -> None:
     topology = behind(begun(), joined(DEB))
     change = BaselineChanged(baseline=(ADA, BOB, CID, DEB))
@@ -229,6 +248,17 @@ def test_who_is_of_the_goal_is_admitted_and_who_is_of_it_no_more_is_not() -> Non
     assert topology.partitions[0].moving == ()
 
 
+def test_who_is_of_the_row_goes_on_to_catch_up_though_its_goal_is_another() -> None:
+    topology = behind(
+        entered(begun(), DEB),
+        CopiesRemoved(copy=ONES[BOB], partitions=(0,)),
+        CopiesAdmitted(copy=ONES[BOB], partitions=(0,)),
+    )
+    moving = topology.partitions[0].moving
+    goals = GoalsSet(members=topology.holding, goals=((0, (DEB, CID)),))
+    assert behind(topology, goals).partitions[0].moving == moving != ()
+
+
 # ------------------------------------------------------------------ step by step
 
 
@@ -286,6 +316,47 @@ def test_who_leaves_and_has_gone_is_removed_once() -> None:
     applied(topology, Decision(topology.index + 1, tuple(changes)))
 
 
+def test_nobody_is_dropped_while_one_that_is_to_go_serves_or_an_epoch_is_not_open() -> None:
+    topology = with_goal((ADA, DEB))
+    topology = behind(
+        topology,
+        CopiesAdmitted(copy=ONES[DEB], partitions=(0,)),
+        CopiesAdded(copy=ONES[DEB], partitions=(0,)),
+        GoalsReached(partitions=(0,)),
+    )
+    dropped = [CopiesRemoved(copy=ONES[BOB], partitions=(0,))]
+    assert rows_due(topology) == dropped
+    listed = topology.partitions[0].in_sync
+    for epoch, author, due in ((2, BOB, []), (3, ADA, dropped)):
+        again = Takeover(partition=0, epoch=epoch, author=ONES[author], in_sync=listed)
+        topology = behind(topology, again)
+        assert rows_due(topology) == []
+        topology = behind(topology, EpochsOpened(opened=((0, epoch),)))
+        assert rows_due(topology) == due
+
+
+def test_one_that_has_gone_keeps_no_other_one_that_nobody_needs() -> None:
+    topology = behind(entered(begun(), DEB), MemberWanted(member=BOB, wanted=False))
+    topology = behind(
+        topology,
+        GoalsSet(members=topology.holding, goals=((0, (CID, DEB)),)),
+        *(
+            change(copy=ONES[member], partitions=(0,))
+            for member in (CID, DEB)
+            for change in (CopiesAdmitted, CopiesAdded)
+        ),
+    )
+    listed = topology.partitions[0].in_sync
+    topology = behind(
+        topology,
+        Takeover(partition=0, epoch=2, author=ONES[CID], in_sync=listed),
+        EpochsOpened(opened=((0, 2),)),
+        GoalsReached(partitions=(0,)),
+        MemberGone(incarnation=ONES[BOB]),
+    )
+    assert rows_due(topology) == [CopiesRemoved(copy=ONES[ADA], partitions=(0,))]
+
+
 @given(st.lists(st.sampled_from([ADA, BOB, CID, DEB, EVE]), max_size=6), st.integers(0, 2))
 def test_whoever_comes_and_goes_all_is_divided_evenly_in_the_end(
     turns: list[UUID], backups: int
@@ -310,6 +381,8 @@ def test_whoever_comes_and_goes_all_is_divided_evenly_in_the_end(
         rows = [copies.row.replicas for copies in topology.partitions]
         held = [sum(one in row for row in rows) for one in topology.holding]
         assert max(held) - min(held) <= 1
+        served = [sum(one == row[0] for row in rows) for one in topology.holding]
+        assert max(served) - min(served) <= 1
         for copies in topology.partitions:
             assert len(copies.row.replicas) == min(backups + 1, len(topology.holding))
             assert {one.member for one in copies.in_sync} == {*copies.row.replicas}

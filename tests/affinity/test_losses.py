@@ -9,11 +9,13 @@ import pytest
 
 from tidelog.affinity.changes import (
     Begun,
+    CopiesAdmitted,
     Decision,
     EpochsOpened,
     Joined,
     MemberGone,
     MemberLost,
+    MemberWanted,
     PartitionReset,
     Takeover,
     TopologyChange,
@@ -109,6 +111,32 @@ def test_a_partition_that_was_reset_has_one_copy_in_a_new_epoch_and_its_loss_is_
     )
     assert topology.lost == ()
     assert topology_of(topology_bytes(topology)) == topology
+
+
+def test_who_is_lost_is_asked_for_no_more_and_may_be_told_to_leave_again() -> None:
+    topology = behind(begun(), MemberGone(incarnation=ADA_1), MemberLost(member=ADA))
+    assert "was declared lost" in refusal(topology, MemberWanted(member=ADA, wanted=True))
+    again = behind(topology, MemberWanted(member=ADA, wanted=False))
+    assert again.members[ADA].lost
+    assert again.members[ADA].leaving
+
+
+def test_what_caught_up_with_a_copy_that_was_lost_counts_for_nothing_behind_a_reset() -> None:
+    topology = behind(
+        begun(),
+        CopiesAdmitted(copy=CID_1, partitions=(1,)),
+        MemberGone(incarnation=ADA_1),
+        MemberLost(member=ADA),
+    )
+    assert topology.partitions[1].moving
+    topology = behind(topology, reset(author=BOB_1))
+    assert topology.partitions[1].moving == ()
+
+
+def test_no_voter_goes_on_with_what_was_lost() -> None:
+    voter = Joined(incarnation=Incarnation(UUID(int=4), 1), nonce=b"n", address="x:1", voter=True)
+    topology = behind(begun(), voter, MemberGone(incarnation=ADA_1), MemberLost(member=ADA))
+    assert "holds no data" in refusal(topology, reset(author=voter.incarnation))
 
 
 def test_what_begins_with_nothing_is_emptied_until_an_epoch_is_open() -> None:

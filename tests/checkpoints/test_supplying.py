@@ -99,6 +99,21 @@ def test_what_was_applied_or_prepared_before_the_fold_begins_is_lacking() -> Non
     assert (closed(found), found.lacking, found.not_yet) == ([], [(2, 3)], [])
 
 
+def test_what_was_applied_above_a_gap_before_the_fold_begins_is_lacking_and_not_closed() -> None:
+    found = search(
+        "rollback A: p0 e1 #1+1",
+        "tx C p0 e1 #3 time 5: c=3",
+        before=(
+            "prepare A p0 e1 #1 with p1: a=1",
+            "prepare B p0 e1 #2 with p1: b=2",
+            "commit B time 3: p0 e1 #2+1, p1 e1 #2+1; here p0",
+        ),
+        missing=[(1, 3)],
+    )
+    assert transactions(found) == ["C/1 e1 #3+1 at 5: c=3"]
+    assert (closed(found), found.lacking, found.not_yet) == ([(1, 1, 1)], [(2, 2)], [])
+
+
 def test_what_was_prepared_before_and_rolled_back_behind_is_closed() -> None:
     found = search(
         "rollback A: p0 e1 #1+1",

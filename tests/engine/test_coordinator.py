@@ -10,13 +10,20 @@ import pytest
 
 from support.agreement_net import member
 from tidelog.affinity.changes import (
+    BaselineChanged,
     CopiesAdded,
     CopiesAdmitted,
     CopiesRemoved,
     Decision,
+    GoalsSet,
     MemberGone,
+    MemberLost,
+    MemberWanted,
+    PartitionReset,
     Takeover,
+    Touched,
 )
+from tidelog.affinity.partitions import Space
 from tidelog.affinity.table import PartitionRow
 from tidelog.affinity.takeovers import GivenUp
 from tidelog.affinity.topology import (
@@ -266,3 +273,249 @@ def test_who_asks_to_leave_where_too_few_stay_is_told_at_once_and_nobody_else_is
     for now in (1000.0, 1001.0, 1002.0):
         answered(at, ME, EVE, now=now)
         assert changes(at, of, now) == ()
+
+
+# ------------------------------------------------------------------ who leaves, and who resets
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_those_that_go_in_one_decision_leave_enough_together(lost: bool) -> None:
+    of = replace(topology((ME, BOB), away=[CID]), min_in_sync=3)
+    first = MemberLost(member=CID.member) if lost else MemberWanted(member=CID.member, wanted=False)
+    second = MemberWanted(member=EVE.member, wanted=False)
+    at = leading()
+    for number, change in enumerate((first, second)):
+        at.asked(ME, ProposeChange(request=number, change=change), 0.0)
+    decision, [(_, refused)] = at.due(of, (), 0.0)
+    assert decision is not None
+    assert first in decision.changes
+    assert second not in decision.changes
+    assert (refused.request, refused.reason) == (
+        1,
+        "2 members that hold data would stay, and nothing is written to fewer than 3 copies",
+    )
+
+
+def test_who_leaves_alone_leaves_enough() -> None:
+    change = MemberWanted(member=EVE.member, wanted=False)
+    for least, found in ((3, []), (4, ["3 members that hold data would stay"])):
+        of = replace(topology((ME, BOB)), min_in_sync=least)
+        reasons = refusals(leading(), of, ME, change)
+        assert [reason.split(",")[0] for reason in reasons] == found
+    gone = {**of.members, EVE.member: replace(of.members[EVE.member], wanted=False)}
+    assert refusals(leading(), replace(of, members=gone, min_in_sync=4), ME, change) == []
+
+
+def test_goals_are_set_with_the_decision_that_somebody_leaves() -> None:
+    of = topology((ME, BOB), (EVE, CID))
+    of = replace(of, spaces=(Space(0, 2, 1),))
+    leaves = MemberWanted(member=EVE.member, wanted=False)
+    at = leading()
+    at.asked(ME, ProposeChange(request=3, change=leaves), 0.0)
+    first, goals = changes(at, of, 0.0)
+    assert first == leaves
+    assert isinstance(goals, GoalsSet)
+    assert goals.members == tuple(one.member for one in THREE)
+    assert [partition for partition, _ in goals.goals] == [1]
+
+
+def test_a_goal_that_was_made_for_other_members_is_not_set() -> None:
+    of = topology((ME, BOB))
+    members = of.placed
+    goal = GoalsSet(members=members, goals=((0, (BOB.member, ME.member)),))
+    assert refusals(leading(), of, ME, goal) == []
+    [reason] = refusals(leading(), of, ME, replace(goal, members=members[:3]))
+    assert "divided among other members by now" in reason
+
+
+def test_nobody_lets_another_one_go_on_with_what_was_lost() -> None:
+    of = topology((BOB,), away=[BOB])
+    lost = {**of.members, BOB.member: replace(of.members[BOB.member], lost=True)}
+    change = PartitionReset(partition=0, epoch=2, author=CID, empty=True, opened=0, lwm=0)
+    for sender, found in ((CID, []), (ME, ["who goes on"]), (Incarnation(CID.member, 2), ["who"])):
+        reasons = refusals(leading(), replace(of, members=lost), sender, change)
+        assert [reason[: len(begin)] for reason, begin in zip(reasons, found, strict=True)] == found
+
+
+# ------------------------------------------------------------------ baselines that change
+
+SOON = replace(TIMING, join_wait=0.5)
+THREE = (ME, BOB, CID)
+
+
+def of_three(*, away: Sequence[Incarnation] = (), **eve: Any) -> Topology:
+    """Return a topology of three members that vote, and of Eve, of whom more is said."""
+    of = topology((ME, BOB), away=away)
+    voters = tuple(one.member for one in THREE)
+    members = {**of.members, EVE.member: replace(of.members[EVE.member], **eve)}
+    return replace(of, baseline=voters, placed=voters, members=members)
+
+
+def entering() -> BaselineChanged:
+    return BaselineChanged(baseline=tuple(sorted(one.member for one in (*THREE, EVE))))
+
+
+def soon() -> Coordinator:
+    return Coordinator(ME, Term(9, ME.member), SOON, 0.0, None)
+
+
+def test_who_joined_enters_once_it_has_answered_for_the_wait_without_a_gap() -> None:
+    at, of = soon(), of_three()
+    answered(at, *THREE, EVE, now=0.0)
+    answered(at, *THREE, EVE, now=0.4)
+    assert changes(at, of, 0.49) == ()
+    answered(at, *THREE, now=0.5)
+    assert changes(at, of, 0.5) == (), "it has been silent since"
+    answered(at, *THREE, EVE, now=0.6)
+    assert changes(at, of, 0.6) == (entering(),)
+    answered(at, *THREE, now=1.5)
+    answered(at, *THREE, EVE, now=1.7)
+    answered(at, *THREE, EVE, now=2.1)
+    assert changes(at, of, 2.1) == (), "there was a gap"
+    answered(at, *THREE, EVE, now=2.3)
+    assert changes(at, of, 2.3) == (entering(),)
+
+
+@pytest.mark.parametrize(
+    ("auto_join", "wanted", "enters"),
+    [
+        (True, None, True),
+        (True, False, False),
+        (True, True, True),
+        (False, None, False),
+        (False, False, False),
+        (False, True, True),
+    ],
+)
+def test_what_was_asked_for_goes_before_what_goes_by_itself(
+    auto_join: bool, wanted: bool | None, enters: bool
+) -> None:
+    at, of = soon(), replace(of_three(wanted=wanted), auto_join=auto_join)
+    for now in (0.0, 0.5):
+        answered(at, *THREE, EVE, now=now)
+    assert changes(at, of, 0.5) == ((entering(),) if enters else ())
+
+
+def test_who_is_out_of_the_topology_does_not_enter_whatever_it_answers() -> None:
+    at, of = soon(), of_three(present=False)
+    for now in (0.0, 0.5):
+        answered(at, *THREE, EVE, now=now)
+    assert changes(at, of, 0.5) == ()
+
+
+def test_nobody_enters_unless_a_majority_with_it_has_answered_in_this_term() -> None:
+    at, of = soon(), of_three(away=[CID])
+    for now in (0.0, 0.5):
+        answered(at, ME, CID, EVE, now=now)
+    assert changes(at, of, 0.5) == (), "of four two, and one that is out of the topology"
+    answered(at, ME, BOB, EVE, now=0.6)
+    assert changes(at, of, 0.6) == (entering(),)
+
+
+def test_who_leaves_is_out_once_nobody_needs_it_and_a_majority_without_it_has_answered() -> None:
+    of = topology((ME, BOB), away=[CID])
+    members = {**of.members, EVE.member: replace(of.members[EVE.member], wanted=False)}
+    of = replace(of, members=members, placed=tuple(one.member for one in THREE))
+    without = BaselineChanged(baseline=of.placed)
+    at = leading()
+    answered(at, ME, EVE)
+    assert changes(at, of, 0.0) == (), "one of three"
+    answered(at, ME, BOB, EVE)
+    assert changes(at, of, 0.0) == (without,)
+    [copies] = of.partitions
+    for more in ({"in_sync": (ME, EVE)}, {"goal": (ME.member, EVE.member)}):
+        needing = replace(of, partitions=(replace(copies, **more),))
+        assert changes(at, needing, 0.0) == ()
+    stays = {**members, EVE.member: replace(members[EVE.member], wanted=None)}
+    stays_there = tuple(sorted(stays))
+    assert changes(at, replace(of, members=stays, placed=stays_there), 0.0) == ()
+
+
+def test_what_was_asked_for_is_decided_before_a_baseline_changes() -> None:
+    at, of = soon(), of_three()
+    for now in (0.0, 0.5):
+        answered(at, *THREE, EVE, now=now)
+    at.asked(ME, ProposeChange(request=3, change=Touched(partition=0)), 0.5)
+    assert changes(at, of, 0.5) == (Touched(partition=0),)
+    assert changes(at, of, 0.5) == (entering(),)
+
+
+def test_one_that_cannot_leave_yet_lets_others_enter() -> None:
+    at, of = soon(), of_three()
+    members = {**of.members, CID.member: replace(of.members[CID.member], wanted=False)}
+    of = replace(of, members=members, placed=(ME.member, BOB.member))
+    for now in (0.0, 0.5):
+        answered(at, ME, CID, EVE, now=now)
+    assert changes(at, of, 0.5) == (entering(),)
+    answered(at, *THREE, EVE, now=0.5)
+    assert changes(at, of, 0.5) == (BaselineChanged(baseline=(ME.member, BOB.member)),)
+
+
+BASELINES = pytest.mark.parametrize(
+    ("before", "after", "enough", "too_few"),
+    [
+        ((ME, BOB), THREE, [(ME, BOB)], [(ME, CID), (BOB,)]),
+        (THREE, (*THREE, EVE), [THREE, (ME, BOB, EVE)], [(ME, BOB), (ME, EVE)]),
+        ((*THREE, EVE), THREE, [THREE, (ME, BOB, EVE)], [(ME, BOB), (ME, EVE)]),
+        (THREE, (ME, BOB), [(ME, BOB), THREE], [(ME, CID), (BOB, CID)]),
+        (THREE, (ME, BOB, EVE), [(ME, BOB), (ME, CID, EVE)], [(ME, CID), (BOB, EVE)]),
+    ],
+)
+Members = Sequence[Incarnation]
+
+
+def changing(before: Members, after: Members) -> tuple[Coordinator, Topology]:
+    """Return who has proposed another baseline, and the topology before that."""
+    of = replace(topology((ME,)), baseline=tuple(one.member for one in before))
+    at = leading()
+    change = BaselineChanged(baseline=tuple(one.member for one in after))
+    at.propose(Decision(8, (change,)), of)
+    return at, of
+
+
+@BASELINES
+def test_a_change_of_the_baseline_is_decided_by_majorities_of_both(
+    before: Members, after: Members, enough: list[Members], too_few: list[Members]
+) -> None:
+    for who in (*enough, *too_few):
+        at, of = changing(before, after)
+        assert {*at.missing(of)} == {one.member for one in (*before, *after)}
+        found = [at.accepted(one.member, 8, of) for one in who]
+        assert any(found) is (who in enough), who
+
+
+@BASELINES
+def test_while_a_baseline_changes_leases_are_given_by_majorities_of_both(
+    before: Members, after: Members, enough: list[Members], too_few: list[Members]
+) -> None:
+    ended = TIMING.lease + 0.01
+    for who in (*enough, *too_few):
+        at, of = changing(before, after)
+        answered(at, *who, now=ended)
+        given = [holder for holder, _, _ in at.leases_due(of, ended)]
+        assert given == (sorted(who) if who in enough else []), who
+        assert at.has_lost(of, ended) is (who in too_few), who
+
+
+def test_a_lost_partition_is_reset_once_the_lease_of_its_author_has_ended() -> None:
+    at = leading()
+    answered(at, ME, BOB, CID, EVE)
+    of = topology((BOB,))
+    assert BOB in [holder for holder, _, _ in at.leases_due(of, 0.0)]
+    lost = {**of.members, BOB.member: replace(of.members[BOB.member], present=False, lost=True)}
+    of = replace(of, members=lost)
+    change = PartitionReset(partition=0, epoch=2, author=ME, empty=False, opened=1, lwm=3)
+    at.asked(ME, ProposeChange(request=3, change=change), 0.0)
+    held = at.lease.held_until(BOB)
+    assert at.due(of, (), held - 0.01) == (None, [])
+    assert change in changes(at, of, held)
+
+
+@pytest.mark.parametrize("partition", [0, 4])
+def test_who_asks_to_reset_what_is_not_lost_is_refused_at_once(partition: int) -> None:
+    at, of = leading(), topology((BOB,))
+    answered(at, ME, BOB, CID, EVE)
+    assert [*at.leases_due(of, 0.0)]
+    change = PartitionReset(partition=partition, epoch=2, author=ME, empty=True, opened=0, lwm=0)
+    [reason] = refusals(at, of, ME, change)
+    assert reason.startswith(("partition 0 is not lost", "there is no partition 4"))

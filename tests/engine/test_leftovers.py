@@ -78,13 +78,19 @@ def test_a_copy_stays_while_nobody_that_counts_is_there() -> None:
     assert around.tick() == [(0, DROPPED)]
 
 
-def test_a_copy_that_is_wanted_again_stays() -> None:
+def test_a_copy_that_is_wanted_again_or_counts_still_stays() -> None:
     around = Around()
     around.known_by_all = DROPPED
     [copies] = around.topology.partitions
     wanted = replace(copies, goal=(ME.member, BOB.member))
     around.decide(replace(around.topology, partitions=(wanted,)))
     assert around.tick() == []
+    for listed in (ME, Incarnation(ME.member, 2)):
+        counts = replace(copies, in_sync=(BOB, listed))
+        around.decide(replace(around.topology, partitions=(counts,)))
+        assert around.tick() == []
+    around.decide(around.topology)
+    assert around.tick() == [(0, DROPPED)]
 
 
 def test_what_has_nothing_and_what_counts_for_nothing_is_not_cleared() -> None:
