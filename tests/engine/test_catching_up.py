@@ -97,6 +97,7 @@ class Around:
 
     def __init__(self) -> None:
         self.log, self.now = Log(), 100.0
+        self.kept = True
         self.log.state.counters[0].update(0, 3)
         self.told: list[tuple[UUID, Message]] = []
         self.followed: dict[int, Following] = {}
@@ -107,6 +108,7 @@ class Around:
             SimpleNamespace(tell=lambda *said: self.told.append(said)),  # type: ignore[arg-type]
             self.followed,
             cast(Any, None),
+            cast(Any, self),
             lambda: self.now,
             lambda _point: None,
         )
@@ -121,6 +123,9 @@ class Around:
             unheard=lambda _member: [],
         )
         self.topology = Topology()
+
+    def has_kept(self, _partition: int) -> bool:
+        return self.kept
 
     def decide(self, copies: PartitionCopies, *away: Incarnation) -> None:
         members = {

@@ -331,7 +331,7 @@ def test_a_goal_that_was_made_for_other_members_is_not_set() -> None:
 def test_nobody_lets_another_one_go_on_with_what_was_lost() -> None:
     of = topology((BOB,), away=[BOB])
     lost = {**of.members, BOB.member: replace(of.members[BOB.member], lost=True)}
-    change = PartitionReset(partition=0, epoch=2, author=CID, empty=True, opened=0, lwm=0)
+    change = PartitionReset(partition=0, epoch=2, author=CID, empty=True, opened=0, upto=0)
     for sender, found in ((CID, []), (ME, ["who goes on"]), (Incarnation(CID.member, 2), ["who"])):
         reasons = refusals(leading(), replace(of, members=lost), sender, change)
         assert [reason[: len(begin)] for reason, begin in zip(reasons, found, strict=True)] == found
@@ -504,7 +504,7 @@ def test_a_lost_partition_is_reset_once_the_lease_of_its_author_has_ended() -> N
     assert BOB in [holder for holder, _, _ in at.leases_due(of, 0.0)]
     lost = {**of.members, BOB.member: replace(of.members[BOB.member], present=False, lost=True)}
     of = replace(of, members=lost)
-    change = PartitionReset(partition=0, epoch=2, author=ME, empty=False, opened=1, lwm=3)
+    change = PartitionReset(partition=0, epoch=2, author=ME, empty=False, opened=1, upto=3)
     at.asked(ME, ProposeChange(request=3, change=change), 0.0)
     held = at.lease.held_until(BOB)
     assert at.due(of, (), held - 0.01) == (None, [])
@@ -516,6 +516,6 @@ def test_who_asks_to_reset_what_is_not_lost_is_refused_at_once(partition: int) -
     at, of = leading(), topology((BOB,))
     answered(at, ME, BOB, CID, EVE)
     assert [*at.leases_due(of, 0.0)]
-    change = PartitionReset(partition=partition, epoch=2, author=ME, empty=True, opened=0, lwm=0)
+    change = PartitionReset(partition=partition, epoch=2, author=ME, empty=True, opened=0, upto=0)
     [reason] = refusals(at, of, ME, change)
     assert reason.startswith(("partition 0 is not lost", "there is no partition 4"))

@@ -45,7 +45,11 @@ class Around:
         self.fails = False
         log: Any = SimpleNamespace(state=self.state, path="store", logged=self._logged)
         store: Any = SimpleNamespace(checkpoint=self._do)
-        self.here = Emptying(ME, log, store)
+        aside: Any = SimpleNamespace(keep=self._keep)
+        self.here = Emptying(ME, log, store, aside)
+
+    async def _keep(self, _partition: int) -> None:
+        await self.goes.wait()
 
     async def _logged(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -60,7 +64,7 @@ class Around:
     async def decide(self, copies: PartitionCopies, *losses: int) -> list[object]:
         """Take over a decision; return what is done upon it."""
         told = tuple(
-            Loss(index=9, partition=0, before=epoch - 1, epoch=epoch, author=ME, opened=0, lwm=0)
+            Loss(index=9, partition=0, before=epoch - 1, epoch=epoch, author=ME, opened=0, upto=0)
             for epoch in losses or (EPOCH,)
         )
         self.here.decided(Topology(index=copies.changed, partitions=(copies,), losses=told))
