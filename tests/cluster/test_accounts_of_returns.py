@@ -273,8 +273,13 @@ def rests(monkeypatch: Patch) -> list[str]:
 
         monkeypatch.setattr(owner, name, called)
 
-    rest = Environment.rest
-    monkeypatch.setattr(Environment, "rest", lambda self: found.append(doing[-1]) or rest(self))
+    genuine_rest = Environment.rest
+
+    def rest(self: Environment) -> None:
+        found.append(doing[-1])
+        genuine_rest(self)
+
+    monkeypatch.setattr(Environment, "rest", rest)
     named(supply_log.SearchedLog, "read", "history")
     named(filling._Pairs, "next", "pairs")
     named(Checkpointer, "fill", "fill")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -21,7 +21,13 @@ from tidelog.engine.data.partition_store import (
     read_marks,
     verify_partitions,
 )
-from tidelog.engine.data.stored import is_tombstone, pack_prefix, stored_value, xor_trailers
+from tidelog.engine.data.stored import (
+    StoredPair,
+    is_tombstone,
+    pack_prefix,
+    stored_value,
+    xor_trailers,
+)
 from tidelog.testing import FaultyDisk, MemoryKv
 from tidelog.wal.records import AdmitRecord, ClearRecord, Participant, PrepareRecord, Run
 
@@ -333,10 +339,14 @@ def test_of_what_goes_as_a_whole_nothing_is_read_and_others_have_the_interpreter
     copy.take([(1, n, b"%04d" % n, b"old" if n % 3 else None) for n in range(1, 2501)])
     copy.state.apply(500, ClearRecord(partition=0, admission=12, reason="told"))
     assert copy.mark is not None
-    counted = flushes._counted
-    monkeypatch.setattr(
-        flushes, "_counted", lambda *about: read.append(len(about[1])) or counted(*about)
-    )
+    genuine = flushes._counted
+
+    def counted(mark: PartitionMark, pairs: Iterable[StoredPair], sign: int) -> PartitionMark:
+        given = list(pairs)
+        read.append(len(given))
+        return genuine(mark, given, sign)
+
+    monkeypatch.setattr(flushes, "_counted", counted)
     mark = copy.mark
     for piece in Flush.of(copy.state, 0, {}, 600, mark).pieces(most):
         with copy.kv.write() as txn:
