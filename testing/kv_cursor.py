@@ -30,6 +30,9 @@ class CursorTransaction(Protocol):
     def put(self, key: bytes, value: bytes) -> bool:
         """Set a value."""
 
+    def delete(self, key: bytes) -> bool:
+        """Remove a key."""
+
 
 class MemoryCursor:
     """A position in the keys of a transaction.
@@ -103,6 +106,11 @@ class MemoryCursor:
         if not self._found or self._at is None:
             return b"", b""
         return self._at, tree[self._at]
+
+    def delete(self) -> bool:
+        """Remove the item and stand on the next one; return whether there was one."""
+        key = self.key()
+        return key != b"" and self._transaction.delete(key)
 
     def iternext(self, keys: bool = True, values: bool = True) -> Iterator[object]:
         """Iterate from the item on, or from the first key if there is none."""

@@ -19,10 +19,11 @@ Left out: where pairs and marks lie (``partition_store``), and when to flush (``
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import compress, filterfalse, islice
+from itertools import compress, filterfalse, islice, repeat, starmap
 from typing import NamedTuple
 
 from ...checkpoints.copies import CopyState
@@ -31,7 +32,7 @@ from ...checkpoints.replay import State
 from ...tx.counter import PartitionUpdateCounter
 from ...wal.records import Record, encode_record
 from ..system.environment import Cursor, KvTransaction
-from .full_pairs import WrongPairsError, living, tally_of
+from .full_pairs import PairTally, WrongPairsError, living, tally_of
 from .partition_store import FIRST_OF_DATA, MARKS_NAMESPACE, mark_key, write_mark
 from .stored import (
     NAMESPACE,
@@ -51,6 +52,10 @@ CHUNK = 1000
 
 _ALL = 1 << 62
 _NAMESPACE_MAX = 0xFFFFFFFF
+
+
+def _no_rest() -> None:
+    """Go on at once: nobody else needs the interpreter."""
 
 
 class Sweep(NamedTuple):
@@ -187,15 +192,17 @@ def flush_piece(
     lives: Callable[[int], bool] | None = None,
     turn: AbstractContextManager[object] = nullcontext(),  # noqa: B008  # it has no state
     sweep: Sweep = SWEEP,
+    rest: Callable[[], object] = _no_rest,
 ) -> PartitionMark:
     """Write updates of one partition in sorted order; return its new mark, written too.
 
     ``before`` is the mark that it has.  Namespaces for which ``lives`` is false go.  Every
     ``CHUNK`` updates are written inside ``turn``: whoever takes it holds busy threads off.
+    ``rest`` is called behind each chunk of what is cleared.
     """
     flush, mark = piece.flush, piece.mark(before)
     if piece.clears:
-        mark = _remove(txn, mark, flush.partition, _is_pending, piece.clears)
+        mark = _clear(txn, mark, flush.partition, piece.clears, rest)
     if piece.keys:
         mark = _write_updates(txn, mark, piece, turn)
     if piece.last and lives is not None:
@@ -216,19 +223,26 @@ def append_pairs(
     keys: list[bytes],
     stored: list[bytes],
     position: int,
+    rest: Callable[[], object] = _no_rest,
 ) -> PartitionMark:
     """Write pairs of a full copy behind all that its partition has; return its new mark, written.
 
-    ``stored`` values have their checks, deletes among them.  Raises ``WrongPairsError`` if a pair
-    is there that would not lie before all of them: they come in order, into what was cleared.
+    ``stored`` values have their checks, deletes among them.  ``rest`` is called behind each
+    ``CHUNK`` of them, for whoever serves others meanwhile goes first.
+
+    Raises ``WrongPairsError`` if a pair is there that would not lie before all of them: they come
+    in order, into what was cleared.
     """
     cursor = txn.cursor()
     if not _behind_all(cursor, partition, keys[0]):
         raise WrongPairsError("keys that do not lie behind those that came before")
-    # Without a turn of its own: whoever serves others meanwhile goes first.
-    cursor.putmulti(list(zip(keys, stored, strict=True)))
+    came = PairTally()
+    for first in range(0, len(keys), CHUNK):
+        some = stored[first : first + CHUNK]
+        cursor.putmulti(zip(keys[first : first + CHUNK], some, strict=True))
+        came = came.plus(tally_of(some))
+        rest()
     cursor.close()
-    came = tally_of(stored)
     mark = replace(
         before,
         written=max(before.written, position),
@@ -239,6 +253,43 @@ def append_pairs(
     )
     write_mark(txn, mark_key(partition), mark.to_bytes())
     return mark
+
+
+def _clear(
+    txn: KvTransaction,
+    mark: PartitionMark,
+    partition: int,
+    most: int,
+    rest: Callable[[], object],
+) -> PartitionMark:
+    """Delete up to so many pairs of all that a partition held, but for the entries of its mark."""
+    if mark.count + mark.tombstones > most:
+        return _remove(txn, mark, partition, _is_pending, most)
+    # None stays, so that nobody has to read what they are.
+    for first, last in (
+        (pack_prefix(partition, MARKS_NAMESPACE + 1), pack_prefix(partition, PENDING)),
+        (pack_prefix(partition, PENDING + 1), pack_prefix(partition + 1, 0)),
+    ):
+        _delete_between(txn, first, last, rest)
+    counts = None if mark.counts is None else dict[int, int]()
+    return replace(mark, count=0, digest=0, tombstones=0, counts=counts)
+
+
+def _delete_between(
+    txn: KvTransaction, first: bytes, last: bytes, rest: Callable[[], object]
+) -> None:
+    """Delete all pairs from the key ``first`` on to below ``last``."""
+    cursor = txn.cursor()
+    while cursor.set_range(first):
+        found = list(islice(cursor.iternext(values=False), CHUNK))
+        count = bisect_left(found, last)
+        cursor.set_range(first)
+        # Each time it stands on the next one: nothing is looked up by its key.
+        deque(starmap(cursor.delete, repeat((), count)), maxlen=0)
+        rest()
+        if count < CHUNK:
+            break
+    cursor.close()
 
 
 def _is_pending(namespace: int) -> bool:

@@ -1,13 +1,14 @@
 """Stored pairs of a partition on their way into a full copy of it: many of them in one string.
 
-    lengths   of key, value, key, value, ...: u32, little endian
+    lengths   of key, value, key, value, ..., then their CRC-32C: u32, little endian
     data      key, value, key, value, ... joined
 
 Invariants:
 
-- Every value has its check, so one CRC tells whether all of ``data`` is as it was written.
-- What has arrived is taken only if its lengths fit, its keys ascend and are of the partition, no
-  value has a flag of a later version, and each pair matches its check.
+- Every value has its check, so one CRC tells whether all of ``data`` is as it was written; where
+  one item ends and the next begins is told by the lengths, which have a CRC of their own.
+- What has arrived is taken only if both are right, its keys ascend and are of the partition, and no
+  value has a flag of a later version.
 - A tally tells whether pairs are the same that others are: one that is missing, doubled or changed
   shows.  Deletes are counted apart, as in the mark of a partition.
 
@@ -19,8 +20,8 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, compress, repeat
-from operator import lt, not_
+from itertools import chain, compress
+from operator import itemgetter, lt, not_
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -33,13 +34,12 @@ from .stored import (
     TRAILER_SIZE,
     StoredPair,
     checked,
-    flags_of,
+    joined_trailers,
     pack_prefix,
-    slice_of,
-    xor_trailers,
+    xor_joined,
 )
 
-_LENGTH = 4
+_LENGTH = _CHECK = 4
 _FLAGS = bytes(range(KNOWN_FLAGS + 1))
 
 
@@ -78,14 +78,21 @@ class PairTally(NamedTuple):
 
 def tally_of(stored: Sequence[bytes]) -> PairTally:
     """Return the tally of pairs, by their stored values with checks."""
-    live = living(stored, stored)
-    return PairTally(len(live), len(stored) - len(live), xor_trailers(live))
+    trailers = joined_trailers(stored)
+    live = trailers[::TRAILER_SIZE].count(0)
+    if live < len(stored):
+        trailers = joined_trailers(living(stored, stored))
+    return PairTally(live, len(stored) - live, xor_joined(trailers))
 
 
 def living(stored: Sequence[bytes], of: Sequence[bytes]) -> Sequence[bytes]:
     """Return those items of a column that belong to values, and not to deletes."""
-    flags = bytes(map(flags_of, stored))
-    return of if not any(flags) else list(compress(of, map(not_, flags)))
+    flags = _flags_in(stored)
+    return of if flags.count(0) == len(flags) else list(compress(of, map(not_, flags)))
+
+
+def _flags_in(stored: Sequence[bytes]) -> bytes:
+    return joined_trailers(stored)[::TRAILER_SIZE]
 
 
 def packed(pairs: Sequence[StoredPair]) -> tuple[PackedPairs, PairTally]:
@@ -94,14 +101,15 @@ def packed(pairs: Sequence[StoredPair]) -> tuple[PackedPairs, PairTally]:
     Those of the overlay have no check yet, and get it here.
     """
     data = b"".join(chain.from_iterable(pairs))
-    values = [value for _, value in pairs]
+    values = list(map(itemgetter(1), pairs))
     if crc32c(data):
         keys = [key for key, _ in pairs]
         values = checked(keys, values)
         pairs = list(zip(keys, values, strict=True))
         data = b"".join(chain.from_iterable(pairs))
     lengths = struct.pack(f"<{2 * len(pairs)}I", *map(len, chain.from_iterable(pairs)))
-    return PackedPairs(lengths, data), tally_of(values)
+    check = crc32c(lengths).to_bytes(_CHECK, "little")
+    return PackedPairs(lengths + check, data), tally_of(values)
 
 
 def unpacked(
@@ -120,10 +128,10 @@ def unpacked(
     stored: list[bytes] = []
     for piece in pieces:
         more_keys, more = _unpacked(piece)
+        _check_keys(partition, keys[-1:] + more_keys)
         keys += more_keys
         stored += more
         pause()
-    _check_keys(partition, keys)
     left_out = PairTally()
     for first, last in reversed(list(_namespaces_in(keys))):
         if not lives(int.from_bytes(keys[first][NAMESPACE], "big")):
@@ -133,18 +141,19 @@ def unpacked(
 
 
 def _unpacked(piece: PackedPairs) -> tuple[list[bytes], list[bytes]]:
-    lengths, data = piece
+    lengths, data = piece.lengths[:-_CHECK], piece.data
     count, rest = divmod(len(lengths), 2 * _LENGTH)
-    if rest or not count:
-        raise WrongPairsError(f"{len(lengths)} bytes are not the lengths of pairs")
-    ends = list(accumulate(struct.unpack(f"<{2 * count}I", lengths), initial=0))
-    if ends[-1] != len(data):
-        raise WrongPairsError(f"{len(data)} bytes of pairs, whose lengths make {ends[-1]}")
-    items = list(map(slice_of, repeat(data), map(slice, ends, ends[1:])))
-    keys, stored = items[::2], items[1::2]
-    if min(map(len, stored)) < TRAILER_SIZE or any(map(crc32c, stored, map(crc32c, keys))):
+    if rest or not count or crc32c(lengths) != int.from_bytes(piece.lengths[-_CHECK:], "little"):
+        raise WrongPairsError(f"{len(piece.lengths)} bytes are not the lengths of pairs")
+    sizes = struct.unpack(f"<{2 * count}I", lengths)
+    if sum(sizes) != len(data):
+        raise WrongPairsError(f"{len(data)} bytes of pairs, whose lengths make {sum(sizes)}")
+    if min(sizes[1::2]) < TRAILER_SIZE or crc32c(data):
         raise WrongPairsError("a pair does not match its checksum")
-    unknown = bytes(map(flags_of, stored)).translate(None, _FLAGS)
+    # All cut in one call; not by a function of the module, which keeps what it has compiled.
+    items = struct.Struct("%ds" * len(sizes) % sizes).unpack(data)
+    keys, stored = list(items[::2]), list(items[1::2])
+    unknown = _flags_in(stored).translate(None, _FLAGS)
     if unknown:
         raise WrongPairsError(f"a stored value has flags {unknown[0]:#04x}, of a later version")
     return keys, stored

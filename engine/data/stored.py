@@ -209,17 +209,26 @@ def shown_key(key: bytes) -> str:
     return repr(text) if text.isprintable() else f"0x{key.hex()}"
 
 
-def xor_trailers(stored: Sequence[bytes]) -> int:
+def joined_trailers(stored: Iterable[bytes]) -> bytes:
+    """Return the trailers of stored values, joined; every ``TRAILER_SIZE``-th byte is flags."""
+    return b"".join(map(slice_of, stored, repeat(TRAILER)))
+
+
+def xor_trailers(stored: Iterable[bytes]) -> int:
     """Return the xor of all trailers: the digest of a set of pairs, in any order.
 
     Each trailer holds the CRC of its pair, so a pair that is missing, doubled or changed shows.
+    """
+    return xor_joined(joined_trailers(stored))
+
+
+def xor_joined(trailers: bytes) -> int:
+    """Return the xor of trailers that are joined.
+
     The words are folded in halves as one big integer, which is C all the way.
     """
-    count = len(stored)
-    if not count:
-        return 0
-    data = b"".join(map(slice_of, stored, repeat(TRAILER)))
-    number = int.from_bytes(data, "little")
+    count = len(trailers) // TRAILER_SIZE
+    number = int.from_bytes(trailers, "little")
     bits = TRAILER_SIZE * 8
     while count > 1:
         low = count // 2

@@ -6,6 +6,8 @@ Invariants:
   is newer than the counter comes again by history, and loses against itself.
 - Of what is sent at most ``AHEAD_BYTES`` and one piece are under way to a copy that has not said
   that they have arrived.
+- While others write, a copy is sent to for half of the time: the other half is theirs, on the
+  disks, the wires and the processors of all who take part.
 - The log is pinned from before the instant, far enough for what was pending then.
 - With the ADMIT goes a tally of all pairs that were sent: the copy compares (M3).
 
@@ -15,12 +17,16 @@ Left out: when a copy needs all there is (``ways_back``), and what it does with 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
+
+import trio
 
 from ...affinity.errors import SnapshotExpiredError
 from ...rebalance.choosing import SupplyKind
 from ...tx.counter import PartitionUpdateCounter
 from ...wal.records import AdmitRecord
 from ..data.full_pairs import PackedPairs, PairTally, packed
+from ..data.stored import StoredPair
 from ..replication.returning import (
     Admitted,
     Demanded,
@@ -36,10 +42,14 @@ from .log import NodeLog
 from .returns import Return
 from .supply_log import PIN_BYTES_MAX
 
-PIECE_BYTES, PIECE_ROWS = 512 << 10, 8192
+PIECE_BYTES, PIECE_ROWS = 512 << 10, 4096
 """Bytes of values, or pairs, with which a piece ends: it is encoded and sent in the loop."""
+BLOCK_BYTES, BLOCK_ROWS = 128 << 10, 1024
+"""Bytes of values, or pairs, that are read between two chances for other threads."""
 AHEAD_BYTES = 4 << 20
 """Bytes under way from which on no further piece is sent."""
+PAUSE_S_MAX = 0.25
+"""Seconds for which writers are given way behind a piece, at most."""
 PENDING_BYTES = 64 << 20
 """Bytes of log before an instant in which the PREPARE of everything pending then is looked for."""
 
@@ -79,10 +89,11 @@ class Filling:
 
         The end of it is on its way then: the next partition follows without a pause.
         """
-        number, tally = 0, PairTally()
+        number, tally, now = 0, PairTally(), self._files.environment.monotonic
         pairs = _Pairs(self._files, self._log, place.partition)
         try:
             while True:
+                began, position = now(), self._log.position
                 try:
                     found = await self._files.environment.run("supply", pairs.next)
                 except SnapshotExpiredError:
@@ -98,6 +109,8 @@ class Filling:
                 returning.tell(message, [Demanded(place, number + 1)], piece.size)
                 self._reached("supply.first" if number == 1 else "supply.middle")
                 await returning.room(AHEAD_BYTES)
+                if self._log.position > position:  # somebody writes meanwhile
+                    await trio.sleep(min(now() - began, PAUSE_S_MAX))
             number += 1
             end = FillEnd(_ending(pairs.state, place.admission), tally)
             message = fill_message(FillPiece(place, number, PackedPairs(b"", b""), end))
@@ -132,18 +145,26 @@ class _Pairs:
     def cut_anew(self) -> None:
         """Go on with the pairs as they are now."""
         self._cut = cut_partition(self._files, self._log, self._partition)
-        self._blocks = self._cut.blocks(self._after, rows=PIECE_ROWS, most_bytes=PIECE_BYTES)
+        rows, size = min(BLOCK_ROWS, PIECE_ROWS), min(BLOCK_BYTES, PIECE_BYTES)
+        self._blocks = self._cut.blocks(self._after, rows=rows, most_bytes=size)
 
     def next(self) -> tuple[PackedPairs, PairTally] | None:
         """Return the next pairs and their tally, None behind the last; reads files.
 
         Raises ``SnapshotExpiredError`` if these have had to go.
         """
-        block = next(self._blocks, None)
-        if block is None:
+        pairs: list[StoredPair] = []
+        size = 0
+        for block in self._blocks:
+            pairs += block
+            size += sum(map(len, map(itemgetter(1), block)))
+            self._files.environment.rest()
+            if size >= PIECE_BYTES or len(pairs) >= PIECE_ROWS:
+                break
+        if not pairs:
             return None
-        self._after = block[-1][0]
-        return packed(block)
+        self._after = pairs[-1][0]
+        return packed(pairs)
 
     def close(self) -> None:
         """Let go of what the pairs pin."""

@@ -266,8 +266,7 @@ class RunningMember:
         """
         fill, check = self._files.checkpointer.fill, self.log.check_writable
         lives, run = catalog_of(self.log.state), self._environment.run
-        pause = partial(self._environment.wait, 0)
-        work = partial(unpacked, partition, pieces, lives, pause)
+        work = partial(unpacked, partition, pieces, lives, self._environment.rest)
         keys, stored, dropped = await run("unpack", work)
         written = PairTally()
         if keys:

@@ -15,6 +15,7 @@ Left out: what is looked for (``checkpoints.supplying``), and reading (``supply_
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import trio
 
@@ -94,10 +95,11 @@ class MissedHistory:
     async def _send_from(
         self, returning: Return, searched: SearchedLog, left: dict[int, ReturnPlace]
     ) -> None:
-        number, more = 0, True
+        number, more, environment = 0, True, self._files.environment
+        read = partial(searched.read, PIECE_BYTES, environment.rest)
         sent = {place: _Sent() for place in left.values()}
         while left:
-            more = await self._files.environment.run("supply", lambda: searched.read(PIECE_BYTES))
+            more = await environment.run("supply", read)
             pieces: list[SupplyPiece] = []
             for partition, found in searched.search.take_out().items():
                 place = left.get(partition)

@@ -10,7 +10,7 @@ Left out: what is found (``checkpoints.supplying``), and threads: all of this re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ...affinity.errors import CorruptLogError
 from ...checkpoints.supplying import SupplySearch, WantedNumbers
@@ -24,6 +24,8 @@ from ...wal.segments import open_segment
 from ..files.log_keeper import LogKeeper
 from ..files.pins import Pin
 
+RECORDS = 64
+"""Records between two chances for other threads."""
 PIN_BYTES_MAX = 1 << 30
 """Bytes of log behind which who is supplied is not worth the space any more (B9)."""
 
@@ -66,12 +68,17 @@ class SearchedLog:
         """What was found by now."""
         return self._search
 
-    def read(self, most_bytes: int) -> bool:
-        """Go on until so much was found; tell whether the log goes on behind that."""
-        for frame, record in self._records:
+    def read(self, most_bytes: int, rest: Callable[[], object]) -> bool:
+        """Go on until so much was found; tell whether the log goes on behind that.
+
+        ``rest`` is called now and then.
+        """
+        for number, (frame, record) in enumerate(self._records):
             self._search.take(frame.position, record)
             if self._search.bytes >= most_bytes:
                 return True
+            if number % RECORDS == RECORDS - 1:
+                rest()
         return False
 
 

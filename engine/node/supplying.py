@@ -51,7 +51,7 @@ from .returns import PATIENCE_S, Return, StoppedError
 from .ways_back import WaysBack
 
 LOOK_S = 0.02
-FILLED_MAX = 8
+FILLED_MAX = 16
 """Partitions that are copied in full before what was written meanwhile is sent for all of them."""
 JOIN_ITEMS = 64
 """Items that a copy may lack of the stream when it joins: writes wait for these."""

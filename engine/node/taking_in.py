@@ -138,6 +138,11 @@ class TakingIn:
         """How many bytes of pieces have arrived and are not stored."""
         return sum(filling.held for filling in self._fillings.values())
 
+    @property
+    def _stores(self) -> bool:
+        """Whether pieces are being stored, of any full copy."""
+        return any(filling.stores for filling in self._fillings.values())
+
     def begin(self, places: Iterable[ReturnPlace], sender: Incarnation) -> None:
         """Let full copies come in; who says that again is told what is wanted next."""
         begun: list[_Filling] = []
@@ -246,8 +251,7 @@ class TakingIn:
                 filling.stores = False
                 tally = tally.plus(stored)
                 filling.held -= sum(piece.size for piece in pieces)
-                for other in self._fillings.values():
-                    self._demand_more(other)
+                self._go_on()
                 continue
             last = filling.pieces.popleft()
             assert last.end is not None
@@ -263,12 +267,13 @@ class TakingIn:
     async def _news_of(self, filling: _Filling) -> bool:
         """Wait until it is worth to store pieces; False if the primary has sent none for long.
 
-        It sends none while this member stores what it has sent.
+        It sends none while this member stores what it has sent.  A few pieces are stored alone only
+        if there would be no room otherwise: each transaction has a sync.
         """
         while not (
             filling.has_ended
             or filling.held >= STORE_BYTES
-            or (filling.pieces and self.bytes_held >= HELD_BYTES)
+            or (filling.pieces and self.bytes_held >= HELD_BYTES and not self._stores)
         ):
             of_primary = (one for one in self._fillings.values() if one.primary == filling.primary)
             if any(one.stores for one in of_primary):
@@ -280,6 +285,12 @@ class TakingIn:
             with trio.move_on_after(left):
                 await filling.news.wait()
         return True
+
+    def _go_on(self) -> None:
+        """Let all go on behind what was stored: there may be room, and it is another one's turn."""
+        for filling in self._fillings.values():
+            filling.news.set()
+            self._demand_more(filling)
 
     def _demand_more(self, filling: _Filling) -> None:
         """Let the primary go on, if there is room."""
@@ -300,8 +311,7 @@ class TakingIn:
     def _end(self, filling: _Filling) -> None:
         if self._fillings.get(filling.place.partition) is filling:
             del self._fillings[filling.place.partition]
-        for other in self._fillings.values():
-            self._demand_more(other)
+        self._go_on()
 
     def _failed(self, filling: _Filling, error: Exception) -> None:
         """Tell why a copy does not come in now; it is tried again a little later."""

@@ -262,7 +262,9 @@ class Checkpointer:
 
         def write(txn: KvTransaction) -> dict[int, PartitionMark]:
             before = self.marks.get(partition) or PartitionMark.empty()
-            after = append_pairs(txn, before, partition, keys, stored, position)
+            after = append_pairs(
+                txn, before, partition, keys, stored, position, self._environment.rest
+            )
             marks[:] = before, after
             return {partition: after}
 
@@ -385,7 +387,9 @@ class Checkpointer:
         for piece in batch:
             partition = piece.flush.partition
             before = done.get(partition) or self.marks.get(partition) or PartitionMark.empty()
-            done[partition] = flush_piece(txn, piece, before, lives, self._source.flush_turn)
+            done[partition] = flush_piece(
+                txn, piece, before, lives, self._source.flush_turn, rest=self._environment.rest
+            )
         return done
 
     def _carry(self, write: Callable[[KvTransaction], dict[int, PartitionMark]]) -> None:

@@ -106,6 +106,9 @@ class Cursor(Protocol):
     def iterprev(self, keys: bool = True, values: bool = True) -> Iterator[Any]:
         """Yield from here backwards: keys, values, or pairs of both."""
 
+    def delete(self) -> bool:
+        """Delete the pair here, and go to the one behind it; tell whether there was one."""
+
     def getmulti(self, keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
         """Return the pairs of those keys that are there, in their order."""
 
@@ -265,6 +268,10 @@ class Network(Protocol):
         """Connect; ``OSError`` if nobody listens, or nobody answered in the system's time."""
 
 
+REST_S = 0.0001
+"""Seconds of a rest: enough for who waits for the interpreter to wake up and take it."""
+
+
 def not_reached(_point: str) -> None:
     """Do nothing: only a simulation wants to know what was reached."""
 
@@ -305,3 +312,12 @@ class Environment:
 
     Not if a test drops a handle to have a crash: such a store belongs to no process.
     """
+
+    def rest(self) -> None:
+        """Let other threads have the interpreter; for who computes beside an event loop.
+
+        Called behind each millisecond or so.  Without it the loop waits for five, and again behind
+        each thing that it asks of the system.  Letting go without a pause is of no use: who does
+        has taken the interpreter back before the other one is awake.
+        """
+        self.wait(REST_S)

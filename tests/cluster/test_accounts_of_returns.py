@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,12 +15,14 @@ from support.copies import Group, live
 from tidelog.engine.data import full_pairs
 from tidelog.engine.data.full_pairs import PackedPairs
 from tidelog.engine.data.stored import VALUE, checked
-from tidelog.engine.node import filling, taking_in
+from tidelog.engine.node import filling, supply_log, taking_in
 from tidelog.engine.node.log import NodeLog
 from tidelog.engine.node.member import RunningMember
 from tidelog.engine.node.returns import PATIENCE_S, Return
 from tidelog.engine.node.taking_in import TakingIn
+from tidelog.engine.store.checkpointer import Checkpointer
 from tidelog.engine.store.options import Options
+from tidelog.engine.system.environment import Environment
 from tidelog.rebalance.choosing import SupplyKind
 from tidelog.wal.records import Columns, Record, SuppliedRecord
 
@@ -248,6 +251,101 @@ def test_a_map_that_is_dropped_while_its_pairs_come_in_is_no_difference(
 
     live(scenario, options=CUT)
     assert "node.fill_differs" not in caplog.text
+
+
+# ---------------------------------------------------------------- giving way
+
+
+@pytest.fixture
+def rests(monkeypatch: Patch) -> list[str]:
+    """A list that has each rest of who computes: what is being done by the one who rests."""
+    found, doing = list[str](), ["something else"]
+
+    def named(owner: type, name: str, what: str) -> None:
+        genuine = getattr(owner, name)
+
+        def called(self: Any, *about: Any) -> Any:
+            doing.append(what)
+            try:
+                return genuine(self, *about)
+            finally:
+                doing.pop()
+
+        monkeypatch.setattr(owner, name, called)
+
+    genuine_rest = Environment.rest
+
+    def rest(self: Environment) -> None:
+        found.append(doing[-1])
+        genuine_rest(self)
+
+    monkeypatch.setattr(Environment, "rest", rest)
+    named(supply_log.SearchedLog, "read", "history")
+    named(filling._Pairs, "next", "pairs")
+    named(Checkpointer, "fill", "fill")
+    return found
+
+
+def test_who_looks_for_history_gives_way(rests: list[str]) -> None:
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(0, b"before")
+        await group.equal()
+        await group.away(name)
+        for i in range(2 * supply_log.RECORDS):
+            await group.put(i, b"meanwhile")
+        await group.back(name)
+        assert kinds(group, name) == [SupplyKind.HISTORICAL]
+
+    live(scenario)
+    assert rests.count("history") >= 2
+
+
+def test_who_reads_and_who_writes_a_full_copy_gives_way(rests: list[str]) -> None:
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(range(20, 60), b"v" * (filling.BLOCK_BYTES // 10))
+        await group.equal()
+        await group.away(name)
+        await cut_history(group)
+        await group.back(name)
+        assert SupplyKind.FULL in kinds(group, name)
+
+    live(scenario, options=CUT)
+    assert rests.count("pairs") >= 4
+    assert "fill" in rests
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_full_copy_gives_way_to_who_writes(writes: bool, monkeypatch: Patch) -> None:
+    pauses, asked, sleep = list[float](), Return.room, trio.sleep
+
+    async def recorded(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(seconds)
+
+    async def scenario(group: Group) -> None:
+        name = group.backups[-1]
+        await group.put(range(30), b"before")
+        await group.equal()
+        await group.away(name)
+        await cut_history(group)
+        await group.at.quiesce()
+
+        async def room(self: Return, *about: Any) -> None:
+            if writes:
+                await group.put(0, b"meanwhile")
+            await asked(self, *about)
+
+        monkeypatch.setattr(Return, "room", room)
+        monkeypatch.setattr(filling, "trio", SimpleNamespace(sleep=recorded))
+        await group.back(name)
+        assert SupplyKind.FULL in kinds(group, name)
+
+    live(scenario, options=CUT)
+    assert all(0 <= pause <= filling.PAUSE_S_MAX for pause in pauses)
+    assert len(pauses) >= 10 if writes else len(pauses) <= 2
 
 
 # ---------------------------------------------------------------- bounds

@@ -23,6 +23,7 @@ from tidelog.engine.data.partition_store import (
 )
 from tidelog.engine.data.stored import pack_prefix, user_value, version_of
 from tidelog.engine.files import manifest as manifests
+from tidelog.engine.system.environment import Environment
 from tidelog.engine.system.limits import Limits
 from tidelog.testing import FaultyDisk, SimulatedCrash
 from tidelog.wal.format import FRAME_OVERHEAD
@@ -464,6 +465,19 @@ def test_pairs_of_a_full_copy_are_there_with_their_deletes_and_are_counted() -> 
         before.position, before.counter, before.state,
     )  # fmt: skip
     assert mark.written == 700
+    session_of(store.database).abandon()
+
+
+def test_others_have_the_interpreter_while_pairs_of_a_full_copy_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, rests = open_store(partitions=1), list[int]()
+    monkeypatch.setattr(Environment, "rest", lambda _self: rests.append(1))
+    tally = copied(store, 700, **{f"{n:04d}": (n, b"v" if n % 3 else None) for n in range(1, 2501)})
+    assert len(rests) == 3
+    assert tally[:2] == (1667, 833)
+    mark = expect_counted(store)
+    assert tally == (mark.count, mark.tombstones, mark.digest)
     session_of(store.database).abandon()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -21,7 +21,13 @@ from tidelog.engine.data.partition_store import (
     read_marks,
     verify_partitions,
 )
-from tidelog.engine.data.stored import is_tombstone, pack_prefix, stored_value, xor_trailers
+from tidelog.engine.data.stored import (
+    StoredPair,
+    is_tombstone,
+    pack_prefix,
+    stored_value,
+    xor_trailers,
+)
 from tidelog.testing import FaultyDisk, MemoryKv
 from tidelog.wal.records import AdmitRecord, ClearRecord, Participant, PrepareRecord, Run
 
@@ -323,6 +329,46 @@ def test_a_clearing_goes_in_pieces_and_leaves_the_position_where_it_was() -> Non
         assert verify_partitions(copy.kv, {0: mark}) == []
     assert counts == [12, 4, 0, 0, 0]
     assert (mark.position, mark.state, mark.digest) == (600, CopyState.NOT_WHOLE, 0)
+
+
+@pytest.mark.parametrize("most", [2500, 1000])
+def test_of_what_goes_as_a_whole_nothing_is_read_and_others_have_the_interpreter(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, read, rests = moving(), list[int](), list[int]()
+    copy.take([(1, n, b"%04d" % n, b"old" if n % 3 else None) for n in range(1, 2501)])
+    copy.state.apply(500, ClearRecord(partition=0, admission=12, reason="told"))
+    assert copy.mark is not None
+    genuine = flushes._counted
+
+    def counted(mark: PartitionMark, pairs: Iterable[StoredPair], sign: int) -> PartitionMark:
+        given = list(pairs)
+        read.append(len(given))
+        return genuine(mark, given, sign)
+
+    monkeypatch.setattr(flushes, "_counted", counted)
+    mark = copy.mark
+    for piece in Flush.of(copy.state, 0, {}, 600, mark).pieces(most):
+        with copy.kv.write() as txn:
+            mark = flush_piece(txn, piece, mark, rest=lambda: rests.append(1))
+    assert sum(read) == (0 if most == 2500 else 2000), "but for the last piece that has any"
+    assert len(rests) >= (2500 - sum(read)) // flushes.CHUNK
+    assert (mark.count, mark.tombstones, mark.digest, mark.counts) == (0, 0, 0, {})
+    assert verify_partitions(copy.kv, {0: mark}) == []
+
+
+def test_a_clearing_leaves_the_partitions_beside_alone() -> None:
+    copy = moving()
+    copy.take([(1, n, b"%02d" % n, b"old") for n in range(1, 6)])
+    beside = [pack_prefix(1, 0) + b"mark", pack_prefix(1, 16) + b"a"]
+    with copy.kv.write() as txn:
+        for key in beside:
+            txn.put(key, b"beside")
+    copy.state.apply(500, ClearRecord(partition=0, admission=12, reason="told"))
+    copy.held.clear()
+    copy.flush({}, 100)
+    assert copy.stored() == {}
+    assert all(copy.kv.begin().get(key) == b"beside" for key in beside)
 
 
 def test_a_piece_of_a_clearing_takes_as_many_tombstones_and_values_together() -> None:

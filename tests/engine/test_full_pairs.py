@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, strategies as st
 
 from support.stores import in_data_file
@@ -114,14 +115,22 @@ def value(flags: int = 0) -> bytes:
     return b"v" + pack_trailer(flags, 1, 1, 5)
 
 
+def lengths_of(*sizes: int) -> bytes:
+    """The lengths of items as they travel, with their check."""
+    lengths = struct.pack(f"<{len(sizes)}I", *sizes)
+    return lengths + struct.pack("<I", crc32c(lengths))
+
+
 PREFIX = pack_prefix(PARTITION, 16)
 WRONG: dict[str, PackedPairs] = {
     "nothing": PackedPairs(b"", b""),
+    "nothing, with a check": PackedPairs(lengths_of(), b""),
     "half a length": PackedPairs(packed(FEW)[0].lengths[:-1], packed(FEW)[0].data),
-    "a key without a value": PackedPairs(packed(FEW)[0].lengths[:-4], packed(FEW)[0].data),
+    "no check of the lengths": PackedPairs(packed(FEW)[0].lengths[:-4], packed(FEW)[0].data),
+    "a key without a value": PackedPairs(lengths_of(9), PREFIX + b"a"),
     "too few bytes": PackedPairs(packed(FEW)[0].lengths, packed(FEW)[0].data[:-1]),
     "too many bytes": PackedPairs(packed(FEW)[0].lengths, packed(FEW)[0].data + b"x"),
-    "huge lengths": PackedPairs(struct.pack("<2I", 1 << 31, 1 << 31), b"x"),
+    "huge lengths": PackedPairs(lengths_of(1 << 31, 1 << 31), b"x"),
     "keys that descend": packed(FEW[::-1])[0],
     "a key twice": packed([FEW[0], FEW[0]])[0],
     "another partition": packed(with_checks([(pack_prefix(4, 16) + b"a", value())]))[0],
@@ -132,7 +141,10 @@ WRONG: dict[str, PackedPairs] = {
         0
     ],
     "a flag of a later version": packed(with_checks([(PREFIX + b"a", value(4))]))[0],
-    "a value without a trailer": PackedPairs(struct.pack("<2I", 9, 3), PREFIX + b"axyz"),
+    "a value without a trailer": PackedPairs(
+        lengths_of(len(packed(FEW)[0].data) - 3, 3), packed(FEW)[0].data
+    ),
+    "nothing at all, twice": PackedPairs(lengths_of(0, 0), b""),
 }
 
 
@@ -145,22 +157,30 @@ def test_what_is_not_pairs_of_the_partition_in_order_is_refused(what: str) -> No
 def test_any_bit_that_is_flipped_is_refused() -> None:
     lengths, data = packed(FEW)[0]
     for place in range(len(data) * 8):
-        broken = bytearray(data)
-        broken[place // 8] ^= 1 << place % 8
         with pytest.raises(WrongPairsError):
-            unpacked(PARTITION, [PackedPairs(lengths, bytes(broken))], every)
+            unpacked(PARTITION, [PackedPairs(lengths, flipped(data, place))], every)
+    for place in range(len(lengths) * 8):
+        with pytest.raises(WrongPairsError):
+            unpacked(PARTITION, [PackedPairs(flipped(lengths, place), data)], every)
+
+
+def flipped(whole: bytes, place: int) -> bytes:
+    broken = bytearray(whole)
+    broken[place // 8] ^= 1 << place % 8
+    return bytes(broken)
 
 
 def test_pairs_that_end_elsewhere_are_refused() -> None:
-    # The CRC of all of them is right.
+    # The CRC of all of them is right, and so is the sum of the lengths.
     lengths, data = packed(FEW)[0]
-    sizes = list(struct.unpack(f"<{2 * len(FEW)}I", lengths))
-    for place in range(1, len(sizes) - 1, 2):
+    sizes = list(struct.unpack(f"<{2 * len(FEW)}I", lengths[:-4]))
+    for place in range(len(sizes) - 1):
         moved = [*sizes]
         moved[place] += 1
         moved[place + 1] -= 1
+        wrong = struct.pack(f"<{len(moved)}I", *moved) + lengths[-4:]
         with pytest.raises(WrongPairsError):
-            unpacked(PARTITION, [PackedPairs(struct.pack(f"<{len(moved)}I", *moved), data)], every)
+            unpacked(PARTITION, [PackedPairs(wrong, data)], every)
 
 
 def test_pieces_in_another_order_and_a_piece_twice_are_refused() -> None:
@@ -175,3 +195,10 @@ def test_a_value_of_the_overlay_is_what_the_data_file_would_have() -> None:
     key = PREFIX + b"k"
     [piece] = [packed([(key, stored_value(b"v", 1, 7, 5))])[0]]
     assert unpacked(PARTITION, [piece], every)[1] == [in_data_file(key, b"v", 1, 7, 5)]
+
+
+def test_others_have_the_interpreter_behind_each_piece() -> None:
+    rests: list[int] = []
+    pieces = [packed([pair])[0] for pair in FEW]
+    assert unpacked(PARTITION, pieces, every, lambda: rests.append(1))[0] == columns(FEW)[0]
+    assert len(rests) == len(FEW)

@@ -261,6 +261,22 @@ def test_a_cursor_of_a_writer_sees_its_changes(kv: KeyValueEnvironment) -> None:
         assert cursor.value() == b"new"
 
 
+def test_a_cursor_that_deletes_stands_on_what_is_behind_that(kv: KeyValueEnvironment) -> None:
+    fill(kv)
+    with kv.write() as txn:
+        cursor = txn.cursor()
+        assert not cursor.delete(), "it stands nowhere"
+        assert cursor.set_range(b"c")
+        assert cursor.delete()
+        assert cursor.item() == (b"f", b"vf")
+        assert cursor.delete()
+        assert cursor.delete()
+        assert cursor.item() == (b"", b"")
+        assert not cursor.delete(), "it has come to the end"
+    assert content(kv) == {b"b": b"vb"}
+    assert kv.entries() == 1
+
+
 def test_an_empty_store_has_no_first_key(kv: KeyValueEnvironment) -> None:
     cursor = kv.begin().cursor()
     steps = (cursor.first, cursor.last, cursor.next, cursor.prev, lambda: cursor.set_range(b"a"))
@@ -314,16 +330,19 @@ def change(txn: KvTransaction, rng: random.Random) -> list[object]:
     shown: list[object] = []
     for _ in range(40):
         key, value = bytes([rng.randrange(97, 110)]), rng.randbytes(rng.randrange(3))
-        step = rng.randrange(5)
+        step = rng.randrange(6)
         if step == 0:
             shown.append(txn.put(key, value))
         elif step == 1:
             shown.append(txn.delete(key))
         elif step == 2:
             shown.append(txn.get(key))
+        elif step == 3:
+            cursor = txn.cursor()
+            shown.append((cursor.set_range(key), cursor.delete(), cursor.item()))
         else:
             pairs = [(bytes([rng.randrange(97, 123)]), value) for _ in range(3)]
-            shown.append(txn.cursor().putmulti(pairs, append=step == 3))
+            shown.append(txn.cursor().putmulti(pairs, append=step == 4))
     return shown
 
 
