@@ -135,6 +135,11 @@ class Council:
             del self._waiting[request]
             self._refusals.pop(request, None)
 
+    @property
+    def is_led(self) -> bool:
+        """Whether somebody is known to lead, who hears what is suggested."""
+        return self.agreement.coordinator.number > 0
+
     def suggest(self, change: TopologyChange, guards: tuple[Guard, ...] = ()) -> int:
         """Ask for a change once, and return the number of the request."""
         self._requests += 1

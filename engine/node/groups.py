@@ -92,6 +92,10 @@ log = logging.getLogger("tidelog.node")
 class Decisions(Suggestions, Protocol):
     """Who has changes decided, and lets go of what this member serves."""
 
+    @property
+    def is_led(self) -> bool:
+        """Whether somebody is known to lead, who hears what is suggested."""
+
     def release(self, partitions: list[int], target: UUID | None = None) -> None:
         """Serve some partitions no more in their epochs; ``target`` shall, if it is listed."""
 
@@ -683,7 +687,8 @@ class ReplicaGroups:
             self._tell_and_report([])
         self._list()
         self._open()
-        if self._unannounced and now >= self._announced_at + ASK_AGAIN_S:
+        due = now >= self._announced_at + ASK_AGAIN_S
+        if self._unannounced and due and self._decisions.is_led:
             self._announced_at = now
             self._decisions.suggest(EpochsOpened(opened=tuple(self._unannounced.items())))
         self.supplies.tick()

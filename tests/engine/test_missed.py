@@ -62,7 +62,9 @@ class Around:
         self.searched: list[tuple[set[int], int]] = []
         self.log = SimpleNamespace(position=10, told=self._told)
         keeper = SimpleNamespace(pins=SimpleNamespace(release=self.pins.remove))
-        files = SimpleNamespace(environment=SimpleNamespace(run=self._run), keeper=keeper)
+        files = SimpleNamespace(
+            environment=SimpleNamespace(run=self._run, rest=lambda: None), keeper=keeper
+        )
         ways = SimpleNamespace(lacks=lambda copy, some: self.lacks.append((copy, [*some])))
         self.history = MissedHistory(
             ME, cast(Any, files), cast(Any, self.log), cast(Any, ways), lambda _point: None
@@ -87,7 +89,7 @@ class Around:
         self.pins.append(owner)
         return SimpleNamespace(read=self._read, search=self), owner
 
-    def _read(self, _most_bytes: int) -> bool:
+    def _read(self, _most_bytes: int, _rest: object) -> bool:
         if self.error is not None:
             raise self.error
         self._found = self.turns.pop(0)

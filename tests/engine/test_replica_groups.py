@@ -157,6 +157,9 @@ class Around:
         self.supplies, self.catching_up, self.leftovers = Supplies(), CatchingUp(), CatchingUp()
         self.followed: dict[int, Following] = {}
         self.connections: list[tuple[UUID, list[Any]]] = []
+        self.decisions: Any = SimpleNamespace(
+            suggest=self._suggest, release=self._release, is_led=True
+        )
         groups = ReplicaGroups(
             ME,
             self.log,  # type: ignore[arg-type]
@@ -167,7 +170,7 @@ class Around:
                 pump=lambda: setattr(self, "pumps", self.pumps + 1),
                 connected=lambda *said: self.connections.append(said),
             ),
-            SimpleNamespace(suggest=self._suggest, release=self._release),
+            self.decisions,
             lambda: self.now,
             lambda _point: None,
             followed=self.followed,
@@ -409,6 +412,19 @@ def test_an_epoch_is_open_once_all_others_have_its_list_and_that_is_told_until_i
     around.now += ASK_AGAIN_S
     around.groups.tick()
     assert len(around.suggested) == 2
+
+
+def test_what_is_open_waits_for_somebody_who_leads_and_hears_it() -> None:
+    around = listed()
+    for copy in (BOB, CID):
+        around.heard(copy, settle_stored_message([Opened(0, 2)]))
+    around.carry()
+    around.decisions.is_led = False
+    around.groups.tick()
+    assert around.suggested == []
+    around.decisions.is_led = True
+    around.groups.tick()
+    assert len(around.suggested) == 1
 
 
 def test_what_opens_is_told_at_once_though_something_else_was_told_lately() -> None:
